@@ -1,0 +1,138 @@
+"""Scalar expressions, as checked values.
+
+Three node kinds are enough: a column, a literal, and a call of a named function. The binder inserts every cast, so
+the arguments of a comparison or of arithmetic always have one type, and an evaluator never has to promote. Structural
+equality is the sharing test: equal expressions are computed once, whoever wrote them.
+
+`FUNCTIONS` lists every function name an evaluator must know; nothing else may appear in a `Call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+LOGIC = frozenset({"and", "or", "not", "is_null"})
+COMPARISON = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "int_div", "mod", "neg"})
+OTHER = frozenset({
+    "eq_null_safe", "in", "like", "rlike", "case", "coalesce", "cast",
+    "abs", "ceil", "floor", "round", "sqrt", "exp", "ln", "log10", "log2", "pow", "sign", "greatest", "least",
+    "upper", "lower", "length", "trim", "ltrim", "rtrim", "substring", "concat", "replace",
+    "starts_with", "ends_with", "contains", "reverse",
+    "year", "quarter", "month", "day", "dayofweek", "dayofyear", "hour", "minute", "second",
+    "date_trunc", "date_add", "date_diff", "time_add", "unix_seconds",
+})  # fmt: skip
+FUNCTIONS = LOGIC | COMPARISON | ARITHMETIC | OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the row at hand, by its declared name."""
+
+    name: str
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant: int, float, Decimal, bool, str, date, aware UTC datetime, or None."""
+
+    value: object
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        """Return the constant as SQL would write it."""
+        if self.value is None:
+            return "NULL"
+        return f"'{self.value}'" if not isinstance(self.value, bool | int | float) else str(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare type first, so that 1, 1.0 and TRUE stay apart."""
+        same = isinstance(other, Literal) and self.type == other.type and type(self.value) is type(other.value)
+        return same and (self.value == other.value or repr(self.value) == repr(other.value))  # NaN equals itself here
+
+    def __hash__(self) -> int:
+        """Hash what `__eq__` compares."""
+        return hash((repr(self.value), self.type))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of `FUNCTIONS` applied to arguments; `type` is the type of the result."""
+
+    function: str
+    args: tuple[Expression, ...]
+    type: pa.DataType
+
+    def __post_init__(self) -> None:
+        """Refuse names no evaluator knows."""
+        if self.function not in FUNCTIONS:
+            raise ValueError(f"unknown function '{self.function}'")
+
+    def __str__(self) -> str:
+        """Return a readable form, infix for the usual operators."""
+        return _text(self)
+
+
+Expression: TypeAlias = Column | Literal | Call
+
+TRUE = Literal(True, pa.bool_())
+
+_INFIX = {
+    "and": "AND", "or": "OR", "eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "int_div": "DIV", "mod": "%", "like": "LIKE",
+}  # fmt: skip
+
+
+def _text(call: Call) -> str:
+    args = [f"({a})" if isinstance(a, Call) and a.function in _INFIX else str(a) for a in call.args]
+    if call.function in _INFIX and len(args) == 2:  # noqa: PLR2004
+        return f"{args[0]} {_INFIX[call.function]} {args[1]}"
+    if call.function == "not":
+        return f"NOT {args[0]}"
+    if call.function == "is_null":
+        return f"{args[0]} IS NULL"
+    if call.function == "cast":
+        return f"CAST({call.args[0]} AS {call.type})"
+    return f"{call.function}({', '.join(map(str, call.args))})"
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """Yield the expression and everything below it."""
+    yield expression
+    if isinstance(expression, Call):
+        for arg in expression.args:
+            yield from walk(arg)
+
+
+def columns(expression: Expression) -> frozenset[str]:
+    """Return the names of all columns the expression reads."""
+    return frozenset(node.name for node in walk(expression) if isinstance(node, Column))
+
+
+def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:
+    """Replace columns by expressions, by name; others stay."""
+    if isinstance(expression, Column):
+        return replacements.get(expression.name, expression)
+    if isinstance(expression, Call):
+        return Call(expression.function, tuple(substitute(a, replacements) for a in expression.args), expression.type)
+    return expression
+
+
+def conjunction(parts: list[Expression]) -> Expression:
+    """AND the parts together; nothing to AND is TRUE."""
+    kept = [part for part in parts if part != TRUE]
+    if not kept:
+        return TRUE
+    result = kept[0]
+    for part in kept[1:]:
+        result = Call("and", (result, part), pa.bool_())
+    return result

@@ -1,0 +1,70 @@
+"""What a user says about windows, and the arithmetic that follows from it.
+
+Times and lengths are integers: microseconds, since 1970-01-01T00:00Z for times. Windows are [start, end).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """Windows [k·slide, k·slide + size) for every integer k; tumbling when slide = size, with gaps when slide > size."""
+
+    size: int
+    slide: int
+
+    def __post_init__(self) -> None:
+        """Refuse lengths that no window can have."""
+        if self.size <= 0 or self.slide <= 0:
+            raise ValueError("window size and slide must be positive")
+
+    def __str__(self) -> str:
+        """Return the SQL spelling."""
+        if self.size == self.slide:
+            return f"TUMBLE({duration(self.size)})"
+        return f"HOP({duration(self.size)}, {duration(self.slide)})"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionGap:
+    """Per key: rows at most `gap` apart belong together (as in Spark); the window is [first, last + gap)."""
+
+    gap: int
+
+    def __post_init__(self) -> None:
+        """Refuse a gap that never closes anything."""
+        if self.gap <= 0:
+            raise ValueError("session gap must be positive")
+
+    def __str__(self) -> str:
+        """Return the SQL spelling."""
+        return f"SESSION({duration(self.gap)})"
+
+
+Window: TypeAlias = Sliding | SessionGap
+
+_UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms"), (1, "µs"))
+
+
+def duration(microseconds: int) -> str:
+    """Return a length in the largest unit that fits exactly."""
+    unit, name = next(pair for pair in _UNITS if microseconds % pair[0] == 0)
+    return f"{microseconds // unit} {name}"
+
+
+def first_start(window: Sliding, time: int) -> int:
+    """Return the start of the earliest window that may contain `time` (it does unless there is a gap)."""
+    return ((time - window.size) // window.slide + 1) * window.slide
+
+
+def last_start(window: Sliding, time: int) -> int:
+    """Return the start of the latest window with start ≤ `time`."""
+    return time // window.slide * window.slide
+
+
+def starts_containing(window: Sliding, time: int) -> range:
+    """Return the starts of all windows that contain `time`, ascending; empty in a gap."""
+    return range(first_start(window, time), last_start(window, time) + 1, window.slide)

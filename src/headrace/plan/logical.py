@@ -1,0 +1,99 @@
+"""What ONE query means, whatever else is live.
+
+Sub-queries are flattened and unions pushed down, so a query is a flat value: a tuple of branches, one for each stream
+it reads, each with its own predicate and expressions over that stream's own columns. A stateless query emits one row
+for each row that passes; an aggregation collects, over all its branches, rows of one window and key.
+
+After aggregation, `output` and `having` are expressions over these columns: `window_start`, `window_end`, `key0` …
+and `agg0` … (see `key_column`, `agg_column`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from headrace.model.aggregate import AggregateCall
+from headrace.model.expression import TRUE, Column, Expression
+from headrace.model.schema import TIMESTAMP, Schema
+from headrace.model.window import Window
+
+WINDOW_START = Column("window_start", TIMESTAMP)
+WINDOW_END = Column("window_end", TIMESTAMP)
+
+
+def key_column(index: int, kind: pa.DataType) -> Column:
+    """Return the column that stands for group key `index` after aggregation."""
+    return Column(f"key{index}", kind)
+
+
+def agg_column(index: int, kind: pa.DataType) -> Column:
+    """Return the column that stands for aggregate `index` after aggregation."""
+    return Column(f"agg{index}", kind)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectBranch:
+    """The part of a stateless query that reads one stream."""
+
+    stream: str
+    outputs: tuple[Expression, ...]
+    predicate: Expression = TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessQuery:
+    """Filter and project; every row by itself. `schema` names and types the outputs of every branch."""
+
+    branches: tuple[SelectBranch, ...]
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        """Check that every branch fits the schema."""
+        for branch in self.branches:
+            if tuple(e.type for e in branch.outputs) != tuple(f.type for f in self.schema):
+                raise ValueError(f"branch over '{branch.stream}' does not fit the schema of the query")
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams read, each once, in order."""
+        return tuple(dict.fromkeys(branch.stream for branch in self.branches))
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateBranch:
+    """The part of an aggregation that reads one stream: which rows, their keys, what is aggregated of them."""
+
+    stream: str
+    keys: tuple[Expression, ...]
+    aggregates: tuple[AggregateCall, ...]
+    predicate: Expression = TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateQuery:
+    """A windowed aggregation: rows of all branches, by window and key; then HAVING, then the output expressions."""
+
+    window: Window
+    branches: tuple[AggregateBranch, ...]
+    output: tuple[Expression, ...]
+    schema: Schema
+    having: Expression = TRUE
+
+    def __post_init__(self) -> None:
+        """Check that all branches agree on the types of keys and aggregates, and outputs on the schema."""
+        shapes = {(tuple(k.type for k in b.keys), tuple((a.function, a.parameter, a.type) for a in b.aggregates)) for b in self.branches}
+        if len(shapes) != 1:
+            raise ValueError("the branches of an aggregation disagree on keys or aggregates")
+        if tuple(e.type for e in self.output) != tuple(f.type for f in self.schema):
+            raise ValueError("the outputs of an aggregation do not fit its schema")
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams read, each once, in order."""
+        return tuple(dict.fromkeys(branch.stream for branch in self.branches))
+
+
+LogicalQuery: TypeAlias = StatelessQuery | AggregateQuery
