@@ -1,0 +1,40 @@
+"""The same stages in this process, one after the other: for tests, and for small work without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.connectors import Range
+from headrace.execution.job import Job, Outcome
+from headrace.execution.stage_one import stage_one
+from headrace.execution.stage_two import stage_two
+
+
+class LocalBackend:
+    """Runs map → exchange → map as plain calls. `fault` is called at each step; tests make it raise."""
+
+    def __init__(self, parallelism: int = 2, fault: Callable[[str], None] = lambda _: None) -> None:
+        """`parallelism` is the number of tasks a batch is cut into."""
+        self.parallelism = parallelism
+        self._fault = fault
+
+    def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
+        """Run the job."""
+        exchange: list[list[bytes]] = [[] for _ in range(job.partitions)]
+        for number, task in enumerate(tasks):
+            self._fault("stage one")
+            for partition, blob in stage_one(job, number, task):
+                exchange[partition].append(blob)
+        outcomes = []
+        for partition, blobs in enumerate(exchange):
+            self._fault("stage two")
+            outcomes.append(stage_two(job, partition, blobs))
+        return outcomes
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def create(*, fault: Callable[[str], None], **_: object) -> LocalBackend:
+    """Make the back-end; there is nothing to configure."""
+    return LocalBackend(fault=fault)

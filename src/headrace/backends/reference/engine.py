@@ -1,0 +1,146 @@
+"""All queries, each alone: streams, the commands between batches, watermarks, failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.backends.reference.calendar_time import micros
+from headrace.backends.reference.evaluate import Row
+from headrace.backends.reference.query import ReferenceQuery, Rows
+from headrace.errors import EvaluationError, NameTakenError, NotFoundError
+from headrace.model.stream import Stream
+from headrace.plan.logical import LogicalQuery
+
+
+@dataclass(slots=True)
+class StreamState:
+    """A stream and the greatest event time seen in it; `ended` once the input was drained."""
+
+    stream: Stream
+    time: str
+    newest: int | None = None
+    ended: bool = False
+
+    @property
+    def watermark(self) -> float:
+        """No row below it is expected: −∞ before the first row, ∞ after the last."""
+        if self.ended:
+            return math.inf
+        return -math.inf if self.newest is None else self.newest - self.stream.delay
+
+
+@dataclass(slots=True)
+class QueryState:
+    """A query that was added: what it emitted, whether it still runs."""
+
+    query: ReferenceQuery
+    emitted: list[dict[str, Any]] = field(default_factory=list)
+    running: bool = True
+
+
+class ReferenceEngine:
+    """The oracle. Commands take effect at the next `advance`; a failing query fails alone."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.errors: dict[str, EvaluationError] = {}
+        """Why a query failed, by name; it emits nothing from that batch on."""
+        self.dropped: dict[str, int] = {}
+        """Rows without event time, by stream."""
+        self._streams: dict[str, StreamState] = {}
+        self._queries: dict[str, QueryState] = {}
+        self._live: set[str] = set()
+
+    def add_stream(self, stream: Stream) -> None:
+        """Declare a stream; queries added from now on may read it."""
+        if stream.name in self._streams:
+            raise NameTakenError(f"stream '{stream.name}' is already there")
+        column = stream.schema.find(stream.time)
+        assert column is not None
+        self._streams[stream.name] = StreamState(stream, column.name)
+        self.dropped[stream.name] = 0
+
+    def add(self, name: str, plan: LogicalQuery) -> None:
+        """Add a query; it sees the rows from the next batch on that are newer than all seen in its streams until now.
+
+        A name may be used again once removed: results, late rows and error of the former query are then forgotten.
+        """
+        if name in self._live:
+            raise NameTakenError(f"query '{name}' is already there")
+        streams = [self._stream(stream) for stream in plan.streams]
+        seen = [state.newest for state in streams if state.newest is not None]
+        times = {state.stream.name: state.time for state in streams}
+        self._queries[name] = QueryState(ReferenceQuery(plan, max(seen) + 1 if seen else None, times))
+        self._live.add(name)
+        self.errors.pop(name, None)
+
+    def remove(self, name: str) -> None:
+        """Remove a query, failed or not; what it emitted stays."""
+        if name not in self._live:
+            raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._live)) or 'none'}")
+        self._live.remove(name)
+        self._queries[name].running = False
+
+    def advance(self, rows: Mapping[str, Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
+        """Run one micro-batch; return what each live query emitted in it (a failed one nothing)."""
+        timed = {stream: self._with_time(stream, given) for stream, given in rows.items()}
+        before = {name: state.watermark for name, state in self._streams.items()}
+        for stream, given in timed.items():
+            self._streams[stream].newest = _newest(self._streams[stream], given)
+        return self._run(timed, before)
+
+    def drain(self) -> dict[str, list[dict[str, Any]]]:
+        """End all streams: every open window is emitted. Rows given afterwards are late in every window."""
+        before = {name: state.watermark for name, state in self._streams.items()}
+        for state in self._streams.values():
+            state.ended = True
+        return self._run({}, before)
+
+    def results(self, name: str) -> list[dict[str, Any]]:
+        """Return everything the query of that name (live, failed or removed) has emitted, in order."""
+        return list(self._query(name).emitted)
+
+    def late(self, name: str) -> dict[str, int]:
+        """Return how many rows came too late for the query, by stream."""
+        return dict(self._query(name).query.late)
+
+    def _run(self, rows: Rows, before: Mapping[str, float]) -> dict[str, list[dict[str, Any]]]:
+        after = {name: state.watermark for name, state in self._streams.items()}
+        return {name: self._batch(name, rows, before, after) for name in self._queries if name in self._live}
+
+    def _batch(self, name: str, rows: Rows, before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, Any]]:
+        state = self._queries[name]
+        if not state.running:
+            return []
+        streams = state.query.plan.streams
+        try:
+            emitted = state.query.batch(rows, min(before[s] for s in streams), min(after[s] for s in streams))
+        except EvaluationError as error:
+            self.errors[name], state.running = error, False
+            return []
+        state.emitted += emitted
+        return emitted
+
+    def _with_time(self, stream: str, rows: Sequence[Row]) -> list[Row]:
+        column = self._stream(stream).time
+        timed = [row for row in rows if row.get(column) is not None]
+        self.dropped[stream] += len(rows) - len(timed)
+        return timed
+
+    def _stream(self, name: str) -> StreamState:
+        if name not in self._streams:
+            raise NotFoundError(f"stream '{name}' is not there", detail=f"streams: {', '.join(self._streams) or 'none'}")
+        return self._streams[name]
+
+    def _query(self, name: str) -> QueryState:
+        if name not in self._queries:
+            raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(self._queries) or 'none'}")
+        return self._queries[name]
+
+
+def _newest(state: StreamState, rows: Sequence[Row]) -> int | None:
+    seen: list[Any] = [row[state.time] for row in rows]
+    return max([*map(micros, seen), *([] if state.newest is None else [state.newest])], default=None)

@@ -1,0 +1,179 @@
+"""The value of an expression over one row, in SQL's three-valued logic: a Python None is NULL.
+
+AND, OR, CASE and COALESCE evaluate from left to right and no further than needed, so an error in a part that does not
+matter does not occur. All other functions evaluate every argument; most are strict (NULL if any argument is).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.backends.reference import calendar_time, casting, numeric, text
+from headrace.model.expression import Call, Column, Expression, Literal
+
+Row = Mapping[str, object]
+
+
+def evaluate(expression: Expression, row: Row) -> Any:
+    """Return the value; a column the row does not have is NULL. Raises EvaluationError where there is no value."""
+    if isinstance(expression, Literal):
+        return expression.value
+    if isinstance(expression, Column):
+        return row.get(expression.name)
+    if expression.function in _LAZY:
+        return _LAZY[expression.function](expression.args, row)
+    values = [evaluate(arg, row) for arg in expression.args]
+    if expression.function in _NULL_AWARE:
+        return _NULL_AWARE[expression.function](values)
+    if any(value is None for value in values):
+        return None
+    if expression.function == "cast":
+        return casting.cast(values[0], expression.args[0].type, expression.type)
+    return _strict(expression, values)
+
+
+def holds(predicate: Expression, row: Row) -> bool:
+    """Tell whether the predicate is TRUE; NULL is not."""
+    return evaluate(predicate, row) is True
+
+
+def _strict(call: Call, values: list[Any]) -> Any:
+    """Apply a function to values none of which is NULL."""
+    if call.function in _NUMERIC:
+        return _NUMERIC[call.function](call.type, *values)
+    return _PLAIN[call.function](*values)
+
+
+def _and(args: tuple[Expression, ...], row: Row) -> bool | None:
+    result: bool | None = True
+    for arg in args:
+        value = evaluate(arg, row)
+        if value is False:
+            return False
+        result = None if value is None else result
+    return result
+
+
+def _or(args: tuple[Expression, ...], row: Row) -> bool | None:
+    result: bool | None = False
+    for arg in args:
+        value = evaluate(arg, row)
+        if value is True:
+            return True
+        result = None if value is None else result
+    return result
+
+
+def _case(args: tuple[Expression, ...], row: Row) -> Any:
+    """Pairs of condition and value, then the value otherwise (NULL if left out)."""
+    for condition, value in zip(args[0::2], args[1::2], strict=False):
+        if holds(condition, row):
+            return evaluate(value, row)
+    return evaluate(args[-1], row) if len(args) % 2 else None
+
+
+def _coalesce(args: tuple[Expression, ...], row: Row) -> Any:
+    for arg in args:
+        value = evaluate(arg, row)
+        if value is not None:
+            return value
+    return None
+
+
+_LAZY: dict[str, Callable[[tuple[Expression, ...], Row], Any]] = {"and": _and, "or": _or, "case": _case, "coalesce": _coalesce}
+
+
+def _in(values: list[Any]) -> bool | None:
+    """NULL on the left is NULL; so is a miss when a NULL is among the choices."""
+    wanted, choices = values[0], values[1:]
+    if wanted is None:
+        return None
+    if any(choice is not None and numeric.order(choice) == numeric.order(wanted) for choice in choices):
+        return True
+    return None if None in choices else False
+
+
+def _eq_null_safe(values: list[Any]) -> bool:
+    return bool(numeric.canonical(values[0]) == numeric.canonical(values[1]))
+
+
+def _greatest(values: list[Any]) -> Any:
+    return max((value for value in values if value is not None), key=numeric.order, default=None)
+
+
+def _least(values: list[Any]) -> Any:
+    return min((value for value in values if value is not None), key=numeric.order, default=None)
+
+
+_NULL_AWARE: dict[str, Callable[[list[Any]], Any]] = {
+    "is_null": lambda values: values[0] is None,
+    "in": _in,
+    "eq_null_safe": _eq_null_safe,
+    "greatest": _greatest,
+    "least": _least,
+}
+
+_NUMERIC: dict[str, Callable[..., Any]] = {
+    "add": numeric.add,
+    "sub": numeric.sub,
+    "mul": numeric.mul,
+    "div": numeric.div,
+    "int_div": numeric.int_div,
+    "mod": numeric.mod,
+    "neg": numeric.neg,
+    "abs": numeric.absolute,
+    "ceil": numeric.ceil,
+    "floor": numeric.floor,
+    "round": numeric.rounded,
+    "sqrt": numeric.sqrt,
+    "exp": numeric.exp,
+    "ln": numeric.logarithm(math.log),
+    "log10": numeric.logarithm(math.log10),
+    "log2": numeric.logarithm(math.log2),
+    "pow": numeric.power,
+    "sign": numeric.sign,
+}
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "not": lambda a: not a,
+    "eq": lambda a, b: numeric.order(a) == numeric.order(b),
+    "ne": lambda a, b: numeric.order(a) != numeric.order(b),
+    "lt": lambda a, b: numeric.order(a) < numeric.order(b),
+    "le": lambda a, b: numeric.order(a) <= numeric.order(b),
+    "gt": lambda a, b: numeric.order(a) > numeric.order(b),
+    "ge": lambda a, b: numeric.order(a) >= numeric.order(b),
+    "like": text.like,
+    "rlike": text.rlike,
+    "upper": str.upper,
+    "lower": str.lower,
+    "length": len,
+    "trim": lambda a: a.strip(" "),
+    "ltrim": lambda a: a.lstrip(" "),
+    "rtrim": lambda a: a.rstrip(" "),
+    "substring": text.substring,
+    "concat": lambda *parts: "".join(parts),
+    "replace": text.replace,
+    "starts_with": str.startswith,
+    "ends_with": str.endswith,
+    "contains": lambda a, b: b in a,
+    "reverse": lambda a: a[::-1],
+    "year": lambda a: calendar_time.day_of(a).year,
+    "quarter": calendar_time.quarter,
+    "month": lambda a: calendar_time.day_of(a).month,
+    "day": lambda a: calendar_time.day_of(a).day,
+    "dayofweek": calendar_time.day_of_week,
+    "dayofyear": calendar_time.day_of_year,
+    "hour": lambda a: calendar_time.micros(a) // 3_600_000_000 % 24,
+    "minute": lambda a: calendar_time.micros(a) // 60_000_000 % 60,
+    "second": lambda a: calendar_time.micros(a) // 1_000_000 % 60,
+    "date_trunc": calendar_time.truncate,
+    "date_add": calendar_time.add_days,
+    "date_diff": calendar_time.days_between,
+    "time_add": calendar_time.add_time,
+    "unix_seconds": calendar_time.unix_seconds,
+}
+
+KNOWN = frozenset(_LAZY) | frozenset(_NULL_AWARE) | frozenset(_NUMERIC) | frozenset(_PLAIN) | {"cast"}
+"""Every function this evaluator knows; a test holds it equal to `FUNCTIONS`."""

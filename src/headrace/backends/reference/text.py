@@ -1,0 +1,42 @@
+"""Strings: characters are code points; trimming means spaces."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.errors import EvaluationError
+
+
+def like(text: str, pattern: str) -> bool:
+    r"""Match the whole text; `%` is any run of characters (newlines too), `_` any one, `\` takes the next literally."""
+    return re.fullmatch(_like_expression(pattern), text, re.DOTALL) is not None
+
+
+def _like_expression(pattern: str) -> str:
+    parts, characters = [], iter(pattern)
+    for character in characters:
+        if character == "\\":
+            parts.append(re.escape(next(characters, "\\")))
+        else:
+            parts.append({"%": ".*", "_": "."}.get(character) or re.escape(character))
+    return "".join(parts)
+
+
+def rlike(text: str, pattern: str) -> bool:
+    """Find the regular expression anywhere in the text."""
+    try:
+        return re.search(pattern, text) is not None
+    except re.error as error:
+        raise EvaluationError(f"regular expression '{pattern}' is not understood", detail=str(error)) from error
+
+
+def substring(text: str, position: int, length: int | None = None) -> str:
+    """Cut `length` characters from `position`: 1 is the first (so is 0), -1 the last; outside the text there is nothing."""
+    start = position - 1 if position > 0 else len(text) + position if position < 0 else 0
+    end = len(text) if length is None else start + length
+    return text[max(start, 0) : max(end, 0)]
+
+
+def replace(text: str, search: str, replacement: str = "") -> str:
+    """Replace every occurrence; an empty search changes nothing."""
+    return text.replace(search, replacement) if search else text

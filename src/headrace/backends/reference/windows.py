@@ -1,0 +1,122 @@
+"""Which window a kept row belongs to, and which windows are final: one small state for each kind of window.
+
+A state holds the rows themselves. `add` takes a row that passed the predicate and says what became of it; `close`
+hands over, and forgets, every window that ends at or before the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from headrace.model.window import SessionGap, Sliding, Window, starts_containing
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is kept of a row: its event time, `group` (equal for equal keys), the key as shown, its aggregates' arguments."""
+
+    time: int
+    group: tuple[Any, ...]
+    keys: tuple[Any, ...]
+    arguments: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedWindow:
+    """One group of one final window, with its rows in order of arrival (sessions: of event time)."""
+
+    start: int
+    end: int
+    items: list[Item]
+
+
+class Outcome(Enum):
+    """What became of a row."""
+
+    KEPT = "kept"
+    LATE = "late"
+    OUTSIDE = "outside"  # of every window that starts at or after `since`: in a gap, or in a window begun before
+
+
+class WindowState(Protocol):
+    """The rows of one query whose windows are not final yet."""
+
+    def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
+        """Take a row of a batch with that watermark; `make` is called only if it counts in some window."""
+
+    def close(self, watermark: float) -> Iterator[ClosedWindow]:
+        """Yield all windows with end ≤ watermark, ascending, and forget them."""
+
+
+def window_state(window: Window, since: float) -> WindowState:
+    """Return an empty state; windows that start before `since` do not exist."""
+    return SlidingState(window, since) if isinstance(window, Sliding) else SessionState(window)
+
+
+@dataclass(slots=True)
+class SlidingState:
+    """Windows on a grid: start → group → rows."""
+
+    window: Sliding
+    since: float
+    _open: dict[int, dict[tuple[Any, ...], list[Item]]] = field(default_factory=dict)
+
+    def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
+        """Put the row into those of its windows that are open."""
+        starts = [start for start in starts_containing(self.window, time) if start >= self.since]
+        open_starts = [start for start in starts if start + self.window.size > watermark]
+        if not open_starts:
+            return Outcome.LATE if starts else Outcome.OUTSIDE
+        item = make()
+        for start in open_starts:
+            self._open.setdefault(start, {}).setdefault(item.group, []).append(item)
+        return Outcome.KEPT
+
+    def close(self, watermark: float) -> Iterator[ClosedWindow]:
+        """Yield by start, then by first arrival of the group."""
+        for start in sorted(start for start in self._open if start + self.window.size <= watermark):
+            for items in self._open.pop(start).values():
+                yield ClosedWindow(start, start + self.window.size, items)
+
+
+@dataclass(slots=True)
+class SessionState:
+    """Windows from the rows themselves: group → rows not emitted yet."""
+
+    window: SessionGap
+    _pending: dict[tuple[Any, ...], list[Item]] = field(default_factory=dict)
+
+    def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
+        """Keep the row unless a session of it alone would be final already."""
+        if time + self.window.gap <= watermark:
+            return Outcome.LATE
+        item = make()
+        self._pending.setdefault(item.group, []).append(item)
+        return Outcome.KEPT
+
+    def close(self, watermark: float) -> Iterator[ClosedWindow]:
+        """Yield by start, then by end, then by first arrival of the group."""
+        closed = []
+        for group in list(self._pending):
+            sessions = list(self._sessions(self._pending[group]))
+            closed += [session for session in sessions if session.end <= watermark]
+            self._pending[group] = [item for session in sessions if session.end > watermark for item in session.items]
+            if not self._pending[group]:
+                del self._pending[group]
+        yield from sorted(closed, key=lambda session: (session.start, session.end))
+
+    def _sessions(self, items: list[Item]) -> Iterator[ClosedWindow]:
+        """Cut the rows of a group wherever two neighbours are more than the gap apart."""
+        run: list[Item] = []
+        for item in sorted(items, key=lambda item: item.time):
+            if run and item.time - run[-1].time > self.window.gap:
+                yield self._session(run)
+                run = []
+            run.append(item)
+        yield self._session(run)
+
+    def _session(self, run: list[Item]) -> ClosedWindow:
+        return ClosedWindow(run[0].time, run[-1].time + self.window.gap, run)

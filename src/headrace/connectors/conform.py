@@ -1,0 +1,79 @@
+"""Columns from outside, made into exactly the declared type.
+
+A column that already has the type is returned untouched. Everything else is cast
+without loss (but for the rounding of FLOAT), or refused with a
+ValueError or TypeError (Arrow's own errors are both) that the caller completes with the name of the file or column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.schema import TIMESTAMP, type_name
+
+UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)  # what `conform` and Arrow's parsers raise
+
+_NAIVE = pa.timestamp("us")
+
+
+def conform(column: pa.ChunkedArray, kind: pa.DataType, timestamp_format: str = "") -> pa.ChunkedArray:
+    """Return the column as `kind`; `timestamp_format` (strptime) tells how text spells times, default ISO-8601."""
+    if column.type == kind:
+        return column
+    if pa.types.is_dictionary(column.type):
+        return conform(column.cast(column.type.value_type), kind, timestamp_format)
+    if _ambiguous(column.type, kind):
+        raise TypeError(f"{type_name(column.type)} is not taken as {type_name(kind)}")
+    if kind == TIMESTAMP:
+        return _timestamps(column, timestamp_format)
+    return column.cast(kind)
+
+
+def instant(value: str | datetime | date) -> datetime:
+    """Return a point in time in UTC; without an offset it is taken as UTC already. Raises ValueError for other text."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value.strip())
+    elif not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _ambiguous(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Say which casts Arrow would do although only the writer of the data could know what they mean."""
+    if pa.types.is_date(kind) and pa.types.is_timestamp(given):
+        return True
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return bool(pa.types.is_integer(given) or pa.types.is_floating(given) or pa.types.is_boolean(given))
+    if pa.types.is_boolean(kind) or pa.types.is_boolean(given):
+        return not pa.types.is_null(given) and not pa.types.is_string(given) and not pa.types.is_string(kind)
+    return bool(pa.types.is_temporal(given) and not pa.types.is_string(kind))
+
+
+def _timestamps(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        return _parsed(column.cast(pa.string()), timestamp_format)
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = pc.floor_temporal(column, unit="microsecond")
+    return column.cast(TIMESTAMP)
+
+
+def _parsed(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
+    if "%z" in timestamp_format:  # Arrow parses the offset and then forgets it
+        return _each(column, lambda text: instant(datetime.strptime(text, timestamp_format)))  # noqa: DTZ007
+    if timestamp_format:
+        return pc.strptime(column, format=timestamp_format, unit="us").cast(TIMESTAMP)
+    for kind in (TIMESTAMP, _NAIVE):  # all with an offset; all without
+        try:
+            return column.cast(kind).cast(TIMESTAMP)
+        except pa.ArrowInvalid:
+            continue
+    return _each(column, instant)
+
+
+def _each(column: pa.ChunkedArray, parse: Callable[[str], datetime]) -> pa.ChunkedArray:
+    values = [None if text is None else parse(text) for text in column.to_pylist()]
+    return pa.chunked_array([pa.array(values, TIMESTAMP)])

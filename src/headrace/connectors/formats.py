@@ -1,0 +1,141 @@
+"""File formats: which one a name says, how many units a file has, what columns it seems to have.
+
+Used while planning, in the driver: everything here touches metadata or the beginning of a file only.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from headrace.connectors.source import Option
+from headrace.errors import SchemaError
+from headrace.model.schema import TIMESTAMP, Field, Schema, normal_type
+
+FORMATS = ("arrow", "parquet", "csv", "json")
+
+_SUFFIXES = {
+    ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow", ".parquet": "parquet",
+    ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
+}  # fmt: skip
+_SAMPLE = 1 << 20
+_INSTANT = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+
+
+def format_of(path: str) -> str | None:
+    """Return the format that the suffix names, or None; `.gz` is looked through for text formats."""
+    stem, suffix = os.path.splitext(path.lower())  # noqa: PTH122 - called for every name of a listing
+    zipped = suffix == ".gz"
+    found = _SUFFIXES.get(os.path.splitext(stem)[1] if zipped else suffix)  # noqa: PTH122
+    return None if zipped and found not in {"csv", "json"} else found
+
+
+def is_arrow_file(source: pa.MemoryMappedFile) -> bool:
+    """Tell the Arrow file format from the stream format, by its first bytes; the position is not moved."""
+    return bool(source.size() >= 6 and source.read_at(6, 0) == b"ARROW1")
+
+
+def unit_rows(path: str, reader: str) -> list[int]:
+    """Return the rows of each unit of a file: exact for Arrow and Parquet, estimated for text (one unit a file).
+
+    Raises what Arrow or the system raise for a file that cannot be opened or is not of that format.
+    """
+    if os.path.getsize(path) == 0:  # noqa: PTH202
+        return []
+    if reader == "arrow":
+        return _arrow_rows(path)
+    if reader == "parquet":
+        with pa.parquet.ParquetFile(path, memory_map=True) as file:
+            return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    return _text_rows(path)
+
+
+def _arrow_rows(path: str) -> list[int]:
+    with pa.memory_map(path) as source:
+        if is_arrow_file(source):
+            reader = pa.ipc.open_file(source)
+            return [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+        return [batch.num_rows for batch in pa.ipc.open_stream(source)]
+
+
+def _text_rows(path: str) -> list[int]:
+    sample = head(path, 1 << 16)
+    if not sample.strip():
+        return []
+    size = os.path.getsize(path)  # noqa: PTH202
+    if path.lower().endswith(".gz"):
+        with Path(path).open("rb") as file:
+            file.seek(-4, os.SEEK_END)
+            size = int.from_bytes(file.read(4), "little")  # the length before compression, modulo 4 GiB
+    lines = sample.count(b"\n")
+    return [max(1, lines, size * lines // len(sample))]
+
+
+def head(path: str, size: int) -> bytes:
+    """Return up to `size` bytes from the beginning of a text file, decompressed."""
+    with pa.input_stream(path, compression="gzip" if path.lower().endswith(".gz") else None) as stream:
+        return bytes(stream.read(size))
+
+
+def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schema:
+    """Return the columns a file seems to have; text formats are judged by their first MiB.
+
+    Raises what Arrow or the system raise for an unreadable file, SchemaError for a column of no supported type.
+    """
+    if reader == "arrow":
+        with pa.memory_map(path) as source:
+            found = (pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream)(source).schema
+    elif reader == "parquet":
+        found = pa.parquet.read_schema(path)
+    else:
+        found = _text_schema(path, reader, options)
+    return Schema(tuple(_field(path, field) for field in found))
+
+
+def _field(path: str, field: pa.Field) -> Field:
+    try:
+        return Field(field.name, normal_type(field.type))
+    except SchemaError as error:
+        raise SchemaError(
+            f"column '{field.name}' of file '{path}' has the unsupported type '{field.type}'",
+            hint="give the source a schema=… without that column",
+        ) from error
+
+
+def _text_schema(path: str, reader: str, options: Mapping[str, Option]) -> pa.Schema:
+    sample = head(path, _SAMPLE)
+    if len(sample) == _SAMPLE:
+        sample = sample[: sample.rfind(b"\n") + 1] or sample
+    if not sample.strip():
+        raise SchemaError(f"file '{path}' is empty, so its columns cannot be inferred", hint="give the source a schema=…")
+    if reader == "json":
+        table = pa.json.read_json(io.BytesIO(sample), read_options=pa.json.ReadOptions(False, _SAMPLE))
+    else:
+        table = pa.csv.read_csv(
+            io.BytesIO(sample),
+            pa.csv.ReadOptions(use_threads=False, autogenerate_column_names=not options.get("header", True)),
+            pa.csv.ParseOptions(delimiter=str(options.get("delimiter", ",")), newlines_in_values=True),
+            pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+        )
+    return pa.schema([(name, _guessed(table.column(name))) for name in table.column_names])
+
+
+def _guessed(column: pa.ChunkedArray) -> pa.DataType:
+    """Text that is a point in time in every row is a TIMESTAMP; what has no value, or is a time of day, is text."""
+    if pa.types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _INSTANT)).as_py():
+        return TIMESTAMP
+    return pa.string() if pa.types.is_null(column.type) or pa.types.is_time(column.type) else column.type
+
+
+def glob_like(path: str) -> bool:
+    """Tell a pattern from a plain path."""
+    return re.search(r"[*?\[]", path) is not None

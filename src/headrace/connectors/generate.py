@@ -1,0 +1,154 @@
+"""Made-up rows: row i is a pure function of the parameters and i.
+
+So any range can be made anywhere, any number of times: a worker needs no state, a replay gives the same rows, and two
+machines agree. Randomness is splitmix64 of a counter, one sequence for each column.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.connectors.source import Option
+from headrace.errors import SchemaError
+from headrace.model.schema import TIMESTAMP, Schema
+
+EPOCH = 1_767_225_600_000_000  # 2026-01-01T00:00Z
+
+_Array: TypeAlias = npt.NDArray[Any]
+_BLOCK = 1 << 15  # rows made at a time, so that the scratch space stays in the cache
+_GOLDEN, _MIX_1, _MIX_2, _MASK = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything a row depends on, but for its number."""
+
+    generator: str
+    seed: int = 0
+    rows_per_second: float = 1000
+    start_time: int = EPOCH  # microseconds
+    keys: int = 1000
+    field_max: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse what no row could be made from."""
+        if self.generator not in GENERATORS:
+            raise SchemaError(f"unknown generator '{self.generator}'", detail=f"generators: {', '.join(GENERATORS)}")
+        if not self.rows_per_second > 0:
+            raise SchemaError(f"rows_per_second is {self.rows_per_second}, but must be positive")
+        for name in ("keys", "field_max"):
+            if not 0 < getattr(self, name) < 1 << 31:
+                raise SchemaError(f"{name} is {getattr(self, name)}, but must be positive and fit an INT")
+
+
+def uniform(recipe: Recipe, column: str, index: _Array, below: int) -> _Array:
+    """Return integers in [0, below), as INT, one for each row number."""
+    base = np.uint64(_splitmix(recipe.seed ^ zlib.crc32(f"{recipe.generator}.{column}".encode()) << 31))
+    z = index.astype(np.uint64)
+    z *= np.uint64(_GOLDEN)
+    z += base
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(_MIX_1)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(_MIX_2)
+    z >>= np.uint64(32)  # the upper half is the better one; the last step of splitmix64 leaves it as it is
+    z *= np.uint64(below)
+    z >>= np.uint64(32)
+    return z.astype(np.int32)
+
+
+def _splitmix(x: int) -> int:
+    x = (x + _GOLDEN) & _MASK
+    x = (x ^ x >> 30) * _MIX_1 & _MASK
+    x = (x ^ x >> 27) * _MIX_2 & _MASK
+    return x ^ x >> 31
+
+
+def event_time(recipe: Recipe, index: _Array) -> _Array:
+    """Return start_time + i / rows_per_second, in microseconds, rounded down."""
+    rate = recipe.rows_per_second
+    if float(rate).is_integer():
+        return index * 1_000_000 // int(rate) + recipe.start_time
+    return np.floor(index * (1_000_000 / rate)).astype(np.int64) + recipe.start_time
+
+
+def _time(recipe: Recipe, _: str, index: _Array) -> _Array:
+    return event_time(recipe, index)
+
+
+def _key(recipe: Recipe, column: str, index: _Array) -> _Array:
+    return uniform(recipe, column, index, recipe.keys)
+
+
+def _round_robin(recipe: Recipe, _: str, index: _Array) -> _Array:
+    return (index % recipe.keys).astype(np.int32)
+
+
+def _field(recipe: Recipe, column: str, index: _Array) -> _Array:
+    return uniform(recipe, column, index, recipe.field_max)
+
+
+def _below(limit: int) -> _Make:
+    return lambda recipe, column, index: uniform(recipe, column, index, limit)
+
+
+def _cents(limit: int) -> _Make:
+    return lambda recipe, column, index: uniform(recipe, column, index, limit) / 100.0
+
+
+_Make: TypeAlias = Callable[[Recipe, str, _Array], _Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """The columns of a made-up stream, and how each is made."""
+
+    schema: Schema
+    columns: Mapping[str, _Make]
+
+
+GENERATORS: Mapping[str, Generator] = {
+    "purchases": Generator(
+        Schema.parse("user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"),
+        {"user_id": _key, "gem_pack": _below(10), "price": _cents(10_000), "time": _time},
+    ),
+    "ads": Generator(
+        Schema.parse("ad_id INT, user_id INT, gem_pack INT, cost DOUBLE, time TIMESTAMP"),
+        {"ad_id": _below(100), "user_id": _key, "gem_pack": _below(10), "cost": _cents(10_000), "time": _time},
+    ),
+    "fields": Generator(
+        Schema.parse("key INT, f1 INT, f2 INT, f3 INT, f4 INT, f5 INT, time TIMESTAMP"),
+        {"key": _round_robin, "f1": _field, "f2": _field, "f3": _field, "f4": _field, "f5": _field, "time": _time},
+    ),
+}
+
+
+def generate(name: str, seed: int, start: int, stop: int, *, columns: Sequence[str] | None = None, **more: Any) -> pa.Table:
+    """Return rows [start, stop) of a generator; `more` are the other parts of its `Recipe`."""
+    return _made(Recipe(name, seed, **more), start, stop, columns or GENERATORS[name].schema.names)
+
+
+def generate_range(options: Mapping[str, Option], start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of rows [start, stop) of the recipe that the options of a range spell out."""
+    recipe: dict[str, Any] = {name: options[name] for name in Recipe.__slots__ if name in options}
+    return _made(Recipe(**recipe), start, stop, columns)
+
+
+def _made(recipe: Recipe, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+    generator, arrays = GENERATORS[recipe.generator], []
+    kinds = {field.name: field.type for field in generator.schema}
+    for name in columns:
+        made = np.empty(stop - start, np.int64 if kinds[name] == TIMESTAMP else kinds[name].to_pandas_dtype())
+        for at in range(start, stop, _BLOCK):
+            index = np.arange(at, min(at + _BLOCK, stop), dtype=np.int64)
+            made[at - start : at - start + len(index)] = generator.columns[name](recipe, name, index)
+        array = pa.array(made)
+        arrays.append(array.view(TIMESTAMP) if kinds[name] == TIMESTAMP else array)
+    return pa.Table.from_arrays(arrays, schema=pa.schema([(name, kinds[name]) for name in columns]))

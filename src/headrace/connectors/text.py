@@ -1,0 +1,54 @@
+"""Rows as text: JSON lines for machines, aligned columns for people."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+_BATCH = 1 << 14
+
+
+def json_line_writer(file: TextIO, table: pa.Table) -> None:
+    """Write every row as one JSON object a line, columns in order."""
+    names = table.column_names
+    for batch in table.to_batches(max_chunksize=_BATCH):
+        columns = [[json_value(value) for value in column.to_pylist()] for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            file.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False))
+            file.write("\n")
+
+
+def json_value(value: Any) -> Any:
+    """Return what JSON can say: times as ISO-8601 with Z, decimals, NaN and infinities as text."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def aligned(table: pa.Table, max_rows: int) -> str:
+    """Return a small table: numbers to the right, the rest to the left; says how many rows were left out."""
+    shown = table.slice(0, max_rows)
+    cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
+    lines = [""] * (shown.num_rows + 2)
+    for name, kind, column in zip(shown.column_names, shown.schema.types, cells, strict=True):
+        width = max(map(len, [name, *column]))
+        fill = str.rjust if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) else str.ljust
+        for at, text in enumerate([name, "-" * width, *column]):
+            lines[at] += fill(text, width) + "  "
+    more = table.num_rows - shown.num_rows
+    return "\n".join([line.rstrip() for line in lines] + ([f"… {more} more"] if more else []))
+
+
+def _cell(value: Any) -> str:
+    return "NULL" if value is None else str(json_value(value)).replace("\n", "\\n")

@@ -1,0 +1,203 @@
+"""What the workers are told about one micro-batch, and what they answer: plain values that travel by pickle.
+
+A worker keeps nothing between batches but caches: plans and queries are read from files of the checkpoint that never
+change once written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.connectors import Sink, sink_from_json
+from headrace.execution.finish import Shape, needs_of, shape_of
+from headrace.execution.selection import SharedSelection
+from headrace.execution.sessions import Runs
+from headrace.kernels import pack
+from headrace.kernels.partial import Partial
+from headrace.model.stream import Stream
+from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.sharing.aggregation import Component
+from headrace.sharing.shared_plan import LiveQuery, StreamPlan
+from headrace.sharing.slicing import NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Rows with event time from `start` on (up to the next epoch) are aggregated under this plan."""
+
+    number: int
+    start: int
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJob:
+    """A stream in this batch: its plan now, the epochs that can still take rows, the greatest event time seen before."""
+
+    stream: Stream
+    plan: str
+    epochs: tuple[Epoch, ...]
+    seen: int = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class PartRef:
+    """Where a partial is kept: the entry `index` of a state file."""
+
+    file: str
+    index: int
+    partition: int
+    stream: str
+    epoch: int
+    store: int
+    start: int
+
+    @property
+    def slice(self) -> tuple[str, int, int, int]:
+        """Which slice of which store it is part of."""
+        return self.stream, self.epoch, self.store, self.start
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRef:
+    """Where the open sessions of a query in a partition are kept."""
+
+    file: str
+    partition: int
+    query: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One micro-batch. `final` closes every window. `directory` is the checkpoint."""
+
+    batch: int
+    partitions: int
+    directory: str
+    streams: Mapping[str, StreamJob]
+    queries: tuple[int, ...]
+    parts: tuple[PartRef, ...] = ()
+    sessions: tuple[SessionRef, ...] = ()
+    final: bool = False
+
+    def watermark(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
+        """Return the watermark of a query over these streams, given the greatest event time of each."""
+        times = [seen.get(name, NEVER) for name in streams]
+        if any(t == NEVER for t in times):
+            return NEVER
+        return min(t - self.streams[name].stream.delay for name, t in zip(streams, times, strict=True))
+
+    def before(self) -> dict[str, int]:
+        """The greatest event time of each stream before this batch."""
+        return {name: job.seen for name, job in self.streams.items()}
+
+
+@dataclass(slots=True)
+class Header:
+    """What a task of stage one saw: everybody in stage two hears of it."""
+
+    seen: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    untimed: dict[str, int] = field(default_factory=dict)
+    late: dict[tuple[int, str], int] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Parcel:
+    """What one task of stage one sends to one partition."""
+
+    task: int
+    header: Header
+    partials: list[tuple[str, int, int, Partial]] = field(default_factory=list)
+    runs: list[tuple[int, Runs]] = field(default_factory=list)
+    rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one partition answers: its state after the batch, rows given out, failures; the headers from partition 0."""
+
+    partition: int
+    parts: list[PartRef]
+    sessions: list[SessionRef]
+    emitted: dict[int, int]
+    failures: dict[int, str]
+    headers: list[Header]
+    results: str | None = None
+
+
+class LoadedPlan:
+    """A stream plan with its selections made ready."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        """Selections prepare themselves when first used."""
+        self.plan = plan
+        self.selections = {id(op): SharedSelection(op.selection) for op in plan.operators}
+
+    def selection(self, operator: Any) -> SharedSelection:
+        """Return the ready selection of one of the plan's operators."""
+        return self.selections[id(operator)]
+
+
+class LoadedQuery:
+    """A live query with its sink and, for an aggregation, what finishing it needs."""
+
+    def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
+        """`sink` is None where the driver delivers (a callback cannot travel)."""
+        self.live, self.sink = live, sink
+
+    @property
+    def plan(self) -> LogicalQuery:
+        """What the query means."""
+        return self.live.plan
+
+    @property
+    def aggregate(self) -> AggregateQuery:
+        """The plan of a query that is known to aggregate."""
+        assert isinstance(self.live.plan, AggregateQuery)
+        return self.live.plan
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Queries of one shape are finished together."""
+        return shape_of(self.aggregate)
+
+    @cached_property
+    def needs(self) -> tuple[Component, ...]:
+        """The components it is lowered from."""
+        return needs_of(self.aggregate)
+
+
+@lru_cache(maxsize=256)
+def load_plan(path: str) -> LoadedPlan:
+    """Read a plan file; plan files never change."""
+    return LoadedPlan(pack.read(Path(path)))
+
+
+@lru_cache(maxsize=20_000)
+def load_query(directory: str, number: int) -> LoadedQuery:
+    """Read a query file; query files never change."""
+    live, sink = pack.read(query_path(directory, number))
+    return LoadedQuery(live, None if sink is None else sink_from_json(sink))
+
+
+def query_path(directory: str, number: int) -> Path:
+    """Return where a query is kept for workers."""
+    return Path(directory) / "queries" / f"{number:08d}.query"
+
+
+@lru_cache(maxsize=512)
+def load_state(path: str) -> dict[str, Any]:
+    """Map a state file; state files never change while they are referred to."""
+    found: dict[str, Any] = pack.read(Path(path))
+    return found
+
+

@@ -1,0 +1,123 @@
+"""Shared selection at work: each row to its cell, which stands for the set of queries the row still matters to."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.execution.batch import Batch
+from headrace.kernels import compiled
+from headrace.kernels.columns import flat, numbers, validity
+from headrace.sharing.selection import NULL_CODE, TRUE_CODE, Dimension, Layout, Selection, Spans, cell_spans, grid_spans
+
+Integers = npt.NDArray[np.int64]
+_MAX_TABLE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Rows with their cells. `rows` (None: all) are positions in the batch; a cell of row i is `cells[i]` < `size`.
+
+    `labels` gives the cell number under which others know it (None: the same); `spans` tells which predicates hold.
+    """
+
+    rows: Integers | None
+    cells: Integers
+    size: int
+    labels: Integers | None
+    spans: Spans
+    keep: npt.NDArray[np.bool_]
+
+
+class SharedSelection:
+    """A selection made ready for batches; built once for each epoch."""
+
+    def __init__(self, selection: Selection) -> None:
+        """Nothing is computed before it is needed."""
+        self.selection = selection
+
+    @cached_property
+    def spans(self) -> Spans:
+        """The spans of all predicates over the whole grid."""
+        return grid_spans(self.selection)
+
+    @cached_property
+    def keep(self) -> npt.NDArray[np.bool_]:
+        """Which cells anybody wants."""
+        return self.spans.covered()
+
+    def tag(self, batch: Batch) -> Tagged:
+        """Find the cell of every row."""
+        if self.selection.layout is Layout.PER_QUERY:
+            return self._tag_each(batch)
+        cells = np.zeros(batch.rows, np.int64)
+        for dimension, stride in zip(self.selection.dimensions, self.selection.strides, strict=True):
+            _add_segments(dimension, stride, batch, cells)
+        if self.selection.layout is Layout.GRID:
+            return Tagged(None, cells, self.selection.size, None, self.spans, self.keep)
+        labels, codes = compiled.compress(cells)
+        order = np.argsort(labels)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        spans = cell_spans(self.selection, labels[order])
+        return Tagged(None, rank[codes], len(labels), labels[order], spans, spans.covered())
+
+    def _tag_each(self, batch: Batch) -> Tagged:
+        hits = [np.flatnonzero(_truth_codes(p.expression, batch) == TRUE_CODE) for p in self.selection.dimensions]
+        cells = np.repeat(np.arange(len(hits)), [len(h) for h in hits])
+        return Tagged(np.concatenate(hits), cells, len(hits), None, self.spans, np.ones(len(hits), np.bool_))
+
+
+def rows_by_predicate(tagged: Tagged, wanted: Sequence[int]) -> dict[int, Integers]:
+    """Return for each wanted predicate the positions of its rows, ascending; the cost is that of the rows found."""
+    order = np.argsort(tagged.cells, kind="stable")
+    ends = np.searchsorted(tagged.cells[order], np.arange(tagged.size + 1))
+    found = {}
+    for predicate in wanted:
+        parts = [order[ends[low] : ends[high]] for low, high in tagged.spans.of(predicate)]
+        places = np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+        found[predicate] = places if tagged.rows is None else np.sort(tagged.rows[places])
+    return found
+
+
+def _add_segments(dimension: Dimension, stride: int, batch: Batch, cells: Integers) -> None:
+    bounds = dimension.boundaries
+    if bounds is None:
+        cells += _truth_codes(dimension.expression, batch) * np.int64(stride)
+        return
+    column = flat(batch.evaluate(dimension.expression))
+    null_segment = dimension.size - 1
+    if pa.types.is_string(column.type):
+        cells += _string_segments(column, bounds, null_segment) * stride
+        return
+    values, valid = numbers(column), validity(column)
+    if values.dtype == np.float64:
+        compiled.add_segments_search(values, valid, np.array(bounds, np.float64), len(bounds), null_segment, stride, cells)
+        return
+    whole = [int(b) for b in bounds]
+    if whole and whole[-1] - whole[0] < _MAX_TABLE:
+        table = np.searchsorted(np.array(whole, dtype=object), np.arange(whole[0] - 1, whole[-1] + 1, dtype=object), side="right").astype(np.int64)
+        compiled.add_segments_table(values, valid, whole[0] - 1, table, null_segment, stride, cells)
+        return
+    info = np.iinfo(np.int64)
+    clipped = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
+    compiled.add_segments_search(values, valid, clipped, len(whole), null_segment, stride, cells)
+
+
+def _string_segments(column: pa.Array, bounds: Sequence[object], null_segment: int) -> Integers:
+    encoded = column.dictionary_encode(null_encoding="encode")
+    table = [null_segment if v is None else bisect.bisect_right(bounds, v) for v in encoded.dictionary.to_pylist()]  # type: ignore[type-var]
+    return np.array(table, np.int64)[np.asarray(encoded.indices)] if table else np.zeros(len(column), np.int64)
+
+
+def _truth_codes(expression: object, batch: Batch) -> Integers:
+    column = flat(batch.evaluate(expression))  # type: ignore[arg-type]
+    codes = pc.multiply(column.cast(pa.int8()), pa.scalar(TRUE_CODE, pa.int8()))
+    return np.asarray(pc.fill_null(codes, pa.scalar(NULL_CODE, pa.int8()))).astype(np.int64)

@@ -1,0 +1,179 @@
+"""Stage one: a worker reads its ranges and, in one pass, selects, slices and aggregates for all live queries.
+
+What leaves are partial aggregates, runs of sessions and rows of stateless queries, each addressed to a partition; never
+raw rows that nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.connectors import Range, read_range
+from headrace.errors import SourceError
+from headrace.execution.aggregation import Keying, aggregate
+from headrace.execution.batch import Batch
+from headrace.execution.job import Header, Job, LoadedPlan, Parcel, StreamJob, load_plan
+from headrace.execution.late import count_late
+from headrace.execution.result import Failures
+from headrace.execution.routing import route
+from headrace.execution.selection import SharedSelection, Tagged
+from headrace.execution.sessions import runs
+from headrace.kernels import pack
+
+from headrace.sharing.selection import Dimension
+from headrace.sharing.shared_plan import Operator
+from headrace.sharing.slicing import NEVER
+
+
+def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, bytes]]:
+    """Process one task; return for every partition the parcel it gets."""
+    header = Header()
+    parcels = [Parcel(task, header) for _ in range(job.partitions)]
+    by_stream: dict[str, list[Range]] = defaultdict(list)
+    for one in ranges:
+        by_stream[one.stream].append(one)
+    for name, found in by_stream.items():
+        _Pass(job, job.streams[name], header, parcels).run(found)
+    return [(number, pack.pack(parcel)) for number, parcel in enumerate(parcels)]
+
+
+class _Pass:
+    """The rows of one stream in one task, on their way through the shared operators."""
+
+    def __init__(self, job: Job, stream: StreamJob, header: Header, parcels: list[Parcel]) -> None:
+        self.job, self.stream, self.header, self.parcels = job, stream, header, parcels
+        self.name = stream.stream.name
+        self.current = load_plan(stream.plan)
+        self.failures = Failures(header.failures)
+        members = [m for op in self.current.plan.operators for m in op.members]
+        by_streams = {streams: job.watermark(streams, job.before()) for streams in {m.streams for m in members}}
+        self.watermarks = {m.query: by_streams[m.streams] for m in members}
+
+    def run(self, ranges: Iterable[Range]) -> None:
+        """Read, then select → slice → aggregate, sessions, and routing, in this order."""
+        table = self._read(ranges)
+        if table.num_rows == 0:
+            return
+        everything = Batch(table, self.stream.stream.time)
+        self.header.seen[self.name] = max(self.header.seen.get(self.name, NEVER), int(everything.times.max()))
+        for number, start, loaded, batch in self._epochs(everything):
+            self._aggregate(number, start, loaded, batch)
+        self._count_late(everything)
+        self._sessions(everything)
+        self._route(everything)
+
+    def _read(self, ranges: Iterable[Range]) -> pa.Table:
+        needed = set(self.current.plan.columns).union(*(load_plan(e.plan).plan.columns for e in self.stream.epochs))
+        schema, time = self.stream.stream.schema, self.stream.stream.time
+        columns = [f.name for f in schema if f.name in needed or f.name == time]
+        tables = []
+        for one in ranges:
+            try:
+                tables.append(read_range(one, schema, columns))
+            except SourceError as error:
+                if one.options.get("on_error") != "skip":
+                    raise
+                self.header.skipped[one.path] = str(error)
+        table = pa.concat_tables(tables) if tables else pa.table({c: pa.array([], schema.find(c).type) for c in columns})  # type: ignore[union-attr]
+        self.header.rows[self.name] = self.header.rows.get(self.name, 0) + table.num_rows
+        missing = table[time].null_count
+        if missing:
+            self.header.untimed[self.name] = self.header.untimed.get(self.name, 0) + missing
+            table = table.filter(pc.is_valid(table[time]))
+        return table
+
+    def _epochs(self, batch: Batch) -> Iterable[tuple[int, int, LoadedPlan, Batch]]:
+        """Yield (epoch, its start, its plan, its rows); rows before the first epoch kept are late for every window."""
+        epochs = self.stream.epochs
+        if int(batch.times.min()) >= epochs[-1].start:
+            yield epochs[-1].number, epochs[-1].start, load_plan(epochs[-1].plan), batch
+            return
+        which = np.searchsorted(np.array([e.start for e in epochs]), batch.times, side="right") - 1
+        for index, epoch in enumerate(epochs):
+            rows = np.flatnonzero(which == index)
+            if rows.size:
+                yield epoch.number, epoch.start, load_plan(epoch.plan), Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
+
+    def _aggregate(self, epoch: int, start: int, loaded: LoadedPlan, batch: Batch) -> None:
+        keying = Keying(batch, self.job.partitions, start)
+        for index, store in enumerate(loaded.plan.stores):
+            floor = min((self.watermarks[m.query] for m in store.members if m.query in self.watermarks), default=None)
+            if floor is None:
+                continue  # all its queries are gone
+            tagged = self._tag(store, loaded.selection(store), batch)
+            oldest = max(NEVER, floor - store.reach + 1) if floor != NEVER else NEVER
+            for partition, partial in aggregate(store, tagged, batch, keying, oldest):
+                self.parcels[partition].partials.append((self.name, epoch, index, partial))
+
+    def _tag(self, operator: Operator, selection: SharedSelection, batch: Batch) -> Tagged:
+        tagged = selection.tag(batch)
+        _note_failures(operator, tagged, batch, self.failures)
+        return tagged
+
+    def _count_late(self, batch: Batch) -> None:
+        """Look again at the rows behind the watermark: for whom are they too late?"""
+        late_before = self.job.watermark([self.name], self.job.before())
+        rows = np.flatnonzero(batch.times < late_before)
+        if rows.size:
+            old = Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
+            for store in self.current.plan.stores:
+                tagged = self.current.selection(store).tag(old)
+                for query, count in count_late(store, tagged, old, self.watermarks):
+                    self._add_late(query, count)
+
+    def _add_late(self, query: int, count: int) -> None:
+        at = (query, self.name)
+        self.header.late[at] = self.header.late.get(at, 0) + count
+
+    def _sessions(self, batch: Batch) -> None:
+        keying = Keying(batch, self.job.partitions, NEVER)
+        for operator in self.current.plan.sessions:
+            tagged = self._tag(operator, self.current.selection(operator), batch)
+            for partition, query, found, late in runs(operator, tagged, batch, keying, self.watermarks):
+                if partition < 0:
+                    self._add_late(query, late)
+                else:
+                    self.parcels[partition].runs.append((query, found))
+
+    def _route(self, batch: Batch) -> None:
+        for operator in self.current.plan.routers:
+            tagged = self._tag(operator, self.current.selection(operator), batch)
+            for query, branch, columns in route(operator, tagged, batch, self.failures):
+                self.parcels[query % self.job.partitions].rows.append((query, branch, columns))
+
+
+def _note_failures(operator: Operator, tagged: Tagged, batch: Batch, failures: Failures) -> None:
+    """Fail the queries for which an expression has no value on a row they want; errors are rare, so this may be slow."""
+    if any(_has_errors(d, batch) for d in operator.selection.dimensions):
+        for member in operator.members:
+            bad = batch.errors(member.predicate)
+            if bad is not None and bad[batch.times >= member.since].any():
+                failures.add(member.query, batch.message(member.predicate))
+    if all(batch.errors(e) is None for e in operator.arguments):
+        return
+    for member, predicate in zip(operator.members, operator.predicate_of, strict=True):
+        for expression in (*member.keys, *(a for need in member.needs for a in need.args)):
+            bad = batch.errors(expression)
+            if bad is not None and (bad & _wanted(tagged, predicate, batch) & (batch.times >= member.since)).any():
+                failures.add(member.query, batch.message(expression))
+
+
+def _has_errors(dimension: Dimension, batch: Batch) -> bool:
+    return batch.errors(dimension.expression) is not None
+
+
+def _wanted(tagged: Tagged, predicate: int, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    holds = np.zeros(tagged.size + 1, np.bool_)
+    for low, high in tagged.spans.of(predicate):
+        holds[low:high] = True
+    rows = np.zeros(batch.rows, np.bool_)
+    hit = holds[tagged.cells]
+    rows[np.flatnonzero(hit) if tagged.rows is None else tagged.rows[hit]] = True
+    return rows
+
+

@@ -1,0 +1,216 @@
+"""Stage two: a worker takes the parcels of its key partition, evaluates the windows that close, gives results to their
+sinks, and keeps what open windows still need.
+
+Everything it writes is named after the batch and the partition, so a replay writes the same files again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.execution import sessions
+from headrace.execution.compaction import compact
+from headrace.execution.finish import Shape
+from headrace.execution.job import Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef, load_plan, load_query, load_state
+from headrace.execution.result import Failures, Results
+from headrace.execution.windows import Slice, due_windows, evaluate
+from headrace.kernels import pack
+from headrace.kernels.partial import Partial
+from headrace.model.window import SessionGap, Sliding
+from headrace.plan.logical import AggregateQuery, StatelessQuery
+from headrace.sharing.shared_plan import Store
+from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
+
+_MANY_PARTS = 8
+
+
+def stage_two(job: Job, partition: int, blobs: Iterable[bytes]) -> Outcome:
+    """Process one partition; `blobs` are the parcels of every task of stage one, in any order."""
+    parcels = sorted((pack.unpack(blob) for blob in blobs), key=lambda parcel: parcel.task)
+    return _Partition(job, partition, parcels).run()
+
+
+class _Partition:
+    """One key partition in one micro-batch."""
+
+    def __init__(self, job: Job, partition: int, parcels: Sequence[Parcel]) -> None:
+        self.job, self.number, self.parcels = job, partition, parcels
+        self.failures, self.results = Failures(), Results()
+        for parcel in parcels:
+            for query, message in parcel.header.failures.items():
+                self.failures.add(query, message)
+        self.seen = job.before()
+        for parcel in parcels:
+            for name, time in parcel.header.seen.items():
+                self.seen[name] = max(self.seen[name], time)
+        self.queries = {q: load_query(job.directory, q) for q in job.queries}
+        self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
+        self.slices = self._slices()
+
+    def run(self) -> Outcome:
+        """Evaluate, give out, keep."""
+        self._windows()
+        open_runs, kept_sessions = self._sessions()
+        self._stateless()
+        emitted, file = self._give_out()
+        refs = self._keep(open_runs, kept_sessions)
+        headers = [parcel.header for parcel in self.parcels] if self.number == 0 else []
+        return Outcome(self.number, *refs, emitted, self.failures.messages, headers, file)
+
+    def _marks(self, query: LoadedQuery) -> tuple[int, int]:
+        """The query's watermark before this batch and after it."""
+        streams = query.plan.streams
+        if streams not in self.marks:
+            after = FOREVER if self.job.final else self.job.watermark(streams, self.seen)
+            self.marks[streams] = self.job.watermark(streams, self.job.before()), after
+        return self.marks[streams]
+
+    def _slices(self) -> list[tuple[tuple[str, int, int, int], PartRef | None, Slice]]:
+        found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = []
+        for ref in self.job.parts:
+            if ref.partition == self.number:
+                found.append((ref.slice, ref, self._slice(*ref.slice, _loader(self.job.directory, ref))))
+        for parcel in self.parcels:
+            for stream, epoch, store, partial in parcel.partials:
+                at = (stream, epoch, store, partial.slice_start)
+                found.append((at, None, self._slice(*at, _constant(partial))))
+        return found
+
+    def _slice(self, stream: str, epoch: int, store: int, start: int, load: Callable[[], Partial]) -> Slice:
+        path = next(e.plan for e in self.job.streams[stream].epochs if e.number == epoch)
+        loaded = load_plan(path)
+        operator = loaded.plan.stores[store]
+        return Slice(operator, loaded.selection(operator), start, load)
+
+    def _windows(self) -> None:
+        """Find the windows that close, shape by shape, and evaluate them."""
+        starts = sorted({at[3] for at, _, _ in self.slices})
+        if not starts:
+            return
+        by_shape: dict[Shape, list[tuple[LoadedQuery, list[int]]]] = defaultdict(list)
+        known: dict[tuple[Sliding, int, int, int], list[int]] = {}
+        for query in self.queries.values():
+            plan = query.plan
+            if isinstance(plan, AggregateQuery) and isinstance(plan.window, Sliding):
+                since = query.live.since if query.live.since > starts[0] - plan.window.size else NEVER
+                at = (plan.window, since, *self._marks(query))
+                if at not in known:
+                    known[at] = closing(plan.window, since, starts, at[2], at[3])
+                if known[at]:
+                    by_shape[query.shape].append((query, known[at]))
+        for found in by_shape.values():
+            due = due_windows((q.live.id, begins, q.aggregate.window.size) for q, begins in found)  # type: ignore[union-attr]
+            first = found[0][0]
+            evaluate(first.aggregate, first.needs, due, [s for _, _, s in self.slices], self.results, self.failures)
+
+    def _sessions(self) -> tuple[dict[int, sessions.Runs], list[SessionRef]]:
+        """Merge runs into open sessions, emit those that end; return what stays open and what was not touched."""
+        arrived: dict[int, list[sessions.Runs]] = defaultdict(list)
+        for parcel in self.parcels:
+            for number, found in parcel.runs:
+                arrived[number].append(found)
+        stored = {ref.query: ref for ref in self.job.sessions if ref.partition == self.number}
+        still_open, untouched = {}, []
+        for number, query in self.queries.items():
+            if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionGap):
+                continue
+            before, after = self._marks(query)
+            ref = stored.get(number)
+            if number not in arrived and (ref is None or before == after):
+                untouched += [ref] if ref else []
+                continue
+            old = [load_state(f"{self.job.directory}/{ref.file}")["sessions"][number]] if ref else []
+            gap = query.plan.window.gap
+            merged = sessions.merge(query.needs, gap, [*old, *arrived[number]])
+            closed, rest = sessions.split(merged, gap, after)
+            sessions.emit(number, query.plan, gap, closed, self.results, self.failures)
+            if len(rest.firsts):
+                still_open[number] = rest
+        return still_open, untouched
+
+    def _stateless(self) -> None:
+        rows: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)
+        for parcel in self.parcels:
+            for query, branch, columns in parcel.rows:
+                rows[query].append((branch, parcel.task, columns))
+        for number in sorted(rows):
+            query = self.queries.get(number)
+            if query is None or number in self.failures.messages:
+                continue
+            assert isinstance(query.plan, StatelessQuery)
+            schema = query.plan.schema.to_arrow()
+            pieces = [pa.RecordBatch.from_arrays(columns, schema=schema) for _, _, columns in sorted(rows[number], key=lambda r: r[:2])]
+            for piece in pieces:
+                self.results.tables.append(piece)
+                self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, piece.num_rows))
+
+    def _give_out(self) -> tuple[dict[int, int], str | None]:
+        """Write to the sinks that workers write to; what the driver delivers goes into one file."""
+        self.results.drop(self.failures.messages)
+        emitted = {query: self.results.count(query) for query in self.results.index}
+        written = []
+        for query in list(self.results.index):
+            sink = self.queries[query].sink
+            if sink is not None and sink.written_by_workers:
+                written.append(query)
+                try:
+                    schema = self.queries[query].plan.schema.to_arrow()
+                    sink.write(pa.Table.from_batches(self.results.of(query), schema), self.job.batch, self.number)
+                except HeadraceError as error:
+                    self.failures.add(query, str(error))
+                    emitted.pop(query)
+        self.results.drop(written)
+        if not self.results.index:
+            return emitted, None
+        file = f"results/{self.job.batch:010d}-{self.number:05d}.rows"
+        pack.write(Path(self.job.directory) / file, (self.results.tables, self.results.index))
+        return emitted, file
+
+    def _keep(self, open_runs: dict[int, sessions.Runs], kept: list[SessionRef]) -> tuple[list[PartRef], list[SessionRef]]:
+        """Write the partials that open windows still need, and the open sessions, into one file."""
+        file = f"state/{self.job.batch:010d}-{self.number:05d}.part"
+        refs, partials = [], []
+        groups: dict[tuple[str, int, int, int], list[tuple[PartRef | None, Slice]]] = defaultdict(list)
+        for at, ref, part in self.slices:
+            groups[at].append((ref, part))
+        for at, parts in groups.items():
+            if not self._needed(parts[0][1].store, at[3]):
+                continue
+            if len(parts) > _MANY_PARTS:
+                merged = compact(parts[0][1].store.components, [p.load() for _, p in parts])
+                parts = [(None, Slice(parts[0][1].store, parts[0][1].selection, at[3], _constant(merged)))]
+            for ref, part in parts:
+                if ref is None:
+                    ref = PartRef(file, len(partials), self.number, *at)
+                    partials.append(part.load())
+                refs.append(ref)
+        if partials or open_runs:
+            pack.write(Path(self.job.directory) / file, {"partials": partials, "sessions": open_runs})
+        return refs, [*kept, *(SessionRef(file, self.number, query) for query in open_runs)]
+
+    def _needed(self, store: Store, start: int) -> bool:
+        """Whether a window of a live query over this slice is still open after this batch."""
+        for member in store.members:
+            query = self.queries.get(member.query)
+            if query is not None and isinstance(member.window, Sliding):
+                end = last_end(member.window, member.since, start)
+                if end is not None and end > self._marks(query)[1]:
+                    return True
+        return False
+
+
+def _constant(partial: Partial) -> Callable[[], Partial]:
+    return lambda: partial
+
+
+def _loader(directory: str, ref: PartRef) -> Callable[[], Partial]:
+    def load() -> Partial:
+        found: Partial = load_state(f"{directory}/{ref.file}")["partials"][ref.index]
+        return found
+
+    return load

@@ -1,0 +1,345 @@
+"""The loops that touch every row or every cell, compiled once and cached on disk.
+
+All are data-driven: constants, boundaries, spans and offsets are arguments, so a new query on a known shape compiles
+nothing. A `valid` array of length zero means that there are no NULLs. An id or cell of −1 means: dropped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_jit = njit(cache=True, nogil=True, boundscheck=False)
+
+
+@_jit
+def slots(times, edges, keys, key_count):
+    """Return slice · key_count + key for each row; a row's slice is the last edge not after its time."""
+    out = np.empty(times.size, np.int64)
+    at, last = 0, edges.size - 1
+    for i in range(times.size):
+        t = times[i]
+        if t < edges[at] or (at < last and t >= edges[at + 1]):
+            low, high = 0, last
+            while low < high:
+                middle = (low + high + 1) >> 1
+                if edges[middle] <= t:
+                    low = middle
+                else:
+                    high = middle - 1
+            at = low
+        out[i] = at * key_count + keys[i]
+    return out
+
+
+@_jit
+def add_segments_table(values, valid, base, table, null_segment, stride, cells):
+    """Add stride · segment to cells, for a small integer domain: table[v − base], ends clamped."""
+    top = table.size - 1
+    for i in range(values.size):
+        if valid.size and not valid[i]:
+            cells[i] += null_segment * stride
+            continue
+        at = np.int64(values[i]) - base
+        at = 0 if at < 0 else (top if at > top else at)
+        cells[i] += table[at] * stride
+
+
+@_jit
+def add_segments_search(values, valid, boundaries, above, null_segment, stride, cells):
+    """Add stride · segment to cells by binary search; a NaN reaches all boundaries (`above` is their number)."""
+    for i in range(values.size):
+        if valid.size and not valid[i]:
+            cells[i] += null_segment * stride
+            continue
+        v = values[i]
+        if v != v:
+            cells[i] += above * stride
+            continue
+        low, high = 0, boundaries.size
+        while low < high:
+            middle = (low + high) >> 1
+            if boundaries[middle] <= v:
+                low = middle + 1
+            else:
+                high = middle
+        cells[i] += low * stride
+
+
+@_jit
+def ids(slot, cells, keep, size):
+    """Return slot · size + cell, or −1 where nobody wants the cell."""
+    out = np.empty(slot.size, np.int64)
+    for i in range(slot.size):
+        c = cells[i]
+        out[i] = slot[i] * size + c if keep[c] else -1
+    return out
+
+
+@_jit
+def compress(values):
+    """Return (distinct values ≥ 0, code of each value or −1), in the order of first occurrence."""
+    capacity = 1024
+    while capacity < values.size * 2 and capacity < 1 << 16:
+        capacity *= 2
+    table = np.full(capacity, -1, np.int64)
+    found = np.empty(min(values.size, capacity), np.int64)
+    codes = np.empty(values.size, np.int64)
+    count = 0
+    for i in range(values.size):
+        v = values[i]
+        if v < 0:
+            codes[i] = -1
+            continue
+        if count * 2 >= table.size:
+            bigger = np.full(table.size * 4, -1, np.int64)
+            for c in range(count):
+                h = (found[c] * np.int64(-7046029254386353131)) >> 20 & (bigger.size - 1)
+                while bigger[h] >= 0:
+                    h = (h + 1) & (bigger.size - 1)
+                bigger[h] = c
+            table = bigger
+        if count == found.size:
+            grown = np.empty(max(found.size * 2, 16), np.int64)
+            grown[:count] = found
+            found = grown
+        h = (v * np.int64(-7046029254386353131)) >> 20 & (table.size - 1)
+        while table[h] >= 0 and found[table[h]] != v:
+            h = (h + 1) & (table.size - 1)
+        if table[h] < 0:
+            table[h] = count
+            found[count] = v
+            count += 1
+        codes[i] = table[h]
+    return found[:count].copy(), codes
+
+
+@_jit
+def add_rows(at, out):
+    """Count rows."""
+    for i in range(at.size):
+        if at[i] >= 0:
+            out[at[i]] += 1
+
+
+@_jit
+def add_valid(at, valid, out):
+    """Count rows that are not NULL."""
+    for i in range(at.size):
+        if at[i] >= 0 and valid[i]:
+            out[at[i]] += 1
+
+
+@_jit
+def add_integers(at, values, valid, out):
+    """Sum integers."""
+    for i in range(at.size):
+        if at[i] >= 0 and (valid.size == 0 or valid[i]):
+            out[at[i]] += values[i]
+
+
+@_jit
+def add_floats(at, values, valid, high, low):
+    """Sum floats without losing what rounding drops: high + low is the sum to twice the precision."""
+    for i in range(at.size):
+        if at[i] >= 0 and (valid.size == 0 or valid[i]):
+            a, b = high[at[i]], np.float64(values[i])
+            s = a + b
+            t = s - a
+            high[at[i]] = s
+            low[at[i]] += (a - (s - t)) + (b - t)
+
+
+@_jit
+def least_integers(at, values, valid, out):
+    """Keep the least."""
+    for i in range(at.size):
+        if at[i] >= 0 and (valid.size == 0 or valid[i]) and values[i] < out[at[i]]:
+            out[at[i]] = values[i]
+
+
+@_jit
+def greatest_integers(at, values, valid, out):
+    """Keep the greatest."""
+    for i in range(at.size):
+        if at[i] >= 0 and (valid.size == 0 or valid[i]) and values[i] > out[at[i]]:
+            out[at[i]] = values[i]
+
+
+@_jit
+def least_floats(at, values, valid, out):
+    """Keep the least; NaN is greater than everything, and what an empty cell starts with."""
+    for i in range(at.size):
+        if at[i] >= 0 and (valid.size == 0 or valid[i]):
+            v, a = values[i], out[at[i]]
+            if a != a or v < a:
+                out[at[i]] = v
+
+
+@_jit
+def greatest_floats(at, values, valid, out):
+    """Keep the greatest; NaN is greater than everything."""
+    for i in range(at.size):
+        if at[i] >= 0 and (valid.size == 0 or valid[i]):
+            v, a = values[i], out[at[i]]
+            if v != v or v > a:
+                out[at[i]] = v
+
+
+@_jit
+def window_sums(starts, cells, values, rows, size, targets, offsets, lows, highs, out):
+    """Add to out[rows[key], targets[q]] the sum over the cells in the spans of q, for every key.
+
+    Cells of key k are starts[k] … starts[k + 1] − 1, ascending. Prefix sums make each span two look-ups; few spans over
+    few cells are summed directly.
+    """
+    prefix = np.zeros(size + 1, np.int64)
+    spans = offsets[offsets.size - 1]
+    for k in range(starts.size - 1):
+        first, last = starts[k], starts[k + 1]
+        row = rows[k]
+        if spans * (last - first) <= size + 2 * spans:
+            for q in range(targets.size):
+                total = np.int64(0)
+                for s in range(offsets[q], offsets[q + 1]):
+                    for c in range(first, last):
+                        if lows[s] <= cells[c] < highs[s]:
+                            total += values[c]
+                out[row, targets[q]] += total
+            continue
+        done, total = 0, np.int64(0)
+        for c in range(first, last):
+            cell = cells[c]
+            while done <= cell:
+                prefix[done] = total
+                done += 1
+            total += values[c]
+        while done <= size:
+            prefix[done] = total
+            done += 1
+        for q in range(targets.size):
+            total = np.int64(0)
+            for s in range(offsets[q], offsets[q + 1]):
+                total += prefix[highs[s]] - prefix[lows[s]]
+            out[row, targets[q]] += total
+
+
+@_jit
+def _pick(op, a, b):
+    """Combine two partial results: 0 the lesser, 1 the greater; NaN is greater than everything."""
+    if op == 0:
+        return b if (a != a or b < a) else a
+    return b if (b != b or b > a) else a
+
+
+@_jit
+def window_extremes(op, neutral, starts, cells, values, rows, size, targets, offsets, lows, highs, out):
+    """Combine into out[rows[key], targets[q]] the least (op 0) or greatest (op 1) over the cells in the spans of q.
+
+    A segment tree over the cells of a key answers each span in logarithmic time: nothing is inverted.
+    """
+    width = 1
+    while width < size:
+        width *= 2
+    tree = np.full(2 * width, neutral, values.dtype)
+    for k in range(starts.size - 1):
+        row = rows[k]
+        tree[:] = neutral
+        for c in range(starts[k], starts[k + 1]):
+            tree[width + cells[c]] = values[c]
+        for n in range(width - 1, 0, -1):
+            tree[n] = _pick(op, tree[2 * n], tree[2 * n + 1])
+        for q in range(targets.size):
+            best = out[row, targets[q]]
+            for s in range(offsets[q], offsets[q + 1]):
+                left, right = lows[s] + width, highs[s] + width
+                while left < right:
+                    if left & 1:
+                        best = _pick(op, best, tree[left])
+                        left += 1
+                    if right & 1:
+                        right -= 1
+                        best = _pick(op, best, tree[right])
+                    left >>= 1
+                    right >>= 1
+            out[row, targets[q]] = best
+
+
+@_jit
+def window_floats(starts, cells, high, low, rows, size, targets, offsets, lows, highs, out_high, out_low):
+    """Add to (out_high, out_low)[rows[key], targets[q]] the float pairs of the cells in the spans of q, without inverting."""
+    width = 1
+    while width < size:
+        width *= 2
+    tree_high, tree_low = np.zeros(2 * width), np.zeros(2 * width)
+    for k in range(starts.size - 1):
+        row = rows[k]
+        tree_high[:] = 0.0
+        tree_low[:] = 0.0
+        for c in range(starts[k], starts[k + 1]):
+            tree_high[width + cells[c]] = high[c]
+            tree_low[width + cells[c]] = low[c]
+        for n in range(width - 1, 0, -1):
+            a, b = tree_high[2 * n], tree_high[2 * n + 1]
+            s = a + b
+            t = s - a
+            tree_high[n] = s
+            tree_low[n] = tree_low[2 * n] + tree_low[2 * n + 1] + ((a - (s - t)) + (b - t))
+        for q in range(targets.size):
+            sum_high, sum_low = out_high[row, targets[q]], out_low[row, targets[q]]
+            for p in range(offsets[q], offsets[q + 1]):
+                left, right = lows[p] + width, highs[p] + width
+                while left < right:
+                    node = -1
+                    if left & 1:
+                        node = left
+                        left += 1
+                        s = sum_high + tree_high[node]
+                        t = s - sum_high
+                        sum_low += tree_low[node] + ((sum_high - (s - t)) + (tree_high[node] - t))
+                        sum_high = s
+                    if right & 1:
+                        right -= 1
+                        node = right
+                        s = sum_high + tree_high[node]
+                        t = s - sum_high
+                        sum_low += tree_low[node] + ((sum_high - (s - t)) + (tree_high[node] - t))
+                        sum_high = s
+                    left >>= 1
+                    right >>= 1
+            out_high[row, targets[q]] = sum_high
+            out_low[row, targets[q]] = sum_low
+
+
+@_jit
+def hash_integers(values, state):
+    """Mix integers into running 64-bit hashes, in place."""
+    for i in range(values.size):
+        h = (state[i] ^ np.uint64(values[i])) * np.uint64(0x9E3779B97F4A7C15)
+        h ^= h >> np.uint64(32)
+        state[i] = h * np.uint64(0xD6E8FEB86659FD93)
+
+
+@_jit
+def hash_strings(offsets, data, state):
+    """Mix strings (Arrow offsets and bytes) into running 64-bit hashes, in place."""
+    for i in range(offsets.size - 1):
+        h = state[i] ^ np.uint64(0xCBF29CE484222325)
+        for j in range(offsets[i], offsets[i + 1]):
+            h = (h ^ np.uint64(data[j])) * np.uint64(0x100000001B3)
+        h ^= h >> np.uint64(32)
+        state[i] = h * np.uint64(0xD6E8FEB86659FD93)
+
+
+@_jit
+def session_heads(keys, starts, ends, gap):
+    """Mark where a new session begins, for intervals sorted by (key, start): touching ones belong together."""
+    heads = np.zeros(keys.size, np.bool_)
+    reach = np.int64(0)
+    for i in range(keys.size):
+        if i == 0 or keys[i] != keys[i - 1] or starts[i] > reach + gap:
+            heads[i] = True
+            reach = ends[i]
+        elif ends[i] > reach:
+            reach = ends[i]
+    return heads

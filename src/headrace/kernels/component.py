@@ -1,0 +1,143 @@
+"""Lift and combine: how each kind of component is accumulated from rows, and how partial results are added up.
+
+`accumulate` and `combine` take `at`, the place each row or partial result goes to (−1: nowhere).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.kernels import compiled
+from headrace.kernels.columns import ALL_VALID, Mask, Numbers, decimal_words, flat, numbers, take, validity, wide
+from headrace.kernels.keys import encode
+
+Places = npt.NDArray[np.int64]
+_SPLIT = 134217729.0
+_LOW = (1 << 32) - 1
+
+
+def split_limbs(array: pa.Array) -> list[Numbers]:
+    """Return exact numbers as 32-bit limbs, lowest first; one array where 64-bit sums cannot wrap."""
+    if pa.types.is_decimal(array.type) and array.type.precision > 18:
+        low, high = decimal_words(array)
+        return [(low & np.uint64(_LOW)).astype(np.int64), (low >> np.uint64(32)).astype(np.int64), high & _LOW, high >> 32]
+    values = numbers(array)
+    if pa.types.is_decimal(array.type) or array.type == pa.int64():
+        return [values & _LOW, values >> 32]
+    return [values]
+
+
+def empty(kind: str, types: Sequence[pa.DataType], count: int) -> list[Numbers]:
+    """Return the arrays of a dense component over `count` places, all neutral."""
+    if kind in {"rows", "count"}:
+        return [np.zeros(count, np.int64)]
+    if kind == "add":
+        return [np.zeros(count, np.int64) for _ in range(limb_count(types[0]))]
+    if kind in {"float", "square"}:
+        return [np.zeros(count), np.zeros(count)]
+    return [np.full(count, neutral(kind, types[0]))]
+
+
+def limb_count(kind: pa.DataType) -> int:
+    """Return how many arrays an exact sum of that type is kept in."""
+    if pa.types.is_decimal(kind):
+        return 2 if kind.precision <= 18 else 4
+    return 2 if kind == pa.int64() else 1
+
+
+def neutral(kind: str, of: pa.DataType) -> Any:
+    """Return what min or max of nothing starts with: NaN is the greatest float."""
+    if pa.types.is_floating(of):
+        return np.float64(np.nan if kind == "min" else -np.inf)
+    info = np.iinfo(np.int64)
+    return np.int64(info.max if kind == "min" else info.min)
+
+
+def accumulate(kind: str, columns: Sequence[Any], at: Places, rows: Places | None, count: int, row_counts: Numbers) -> list[Numbers]:
+    """Return the arrays of one dense component from rows; `rows` picks and repeats rows of the columns (None: all)."""
+    if kind == "rows":
+        return [row_counts]
+    arrays = [flat(c) if rows is None else take(flat(c), rows) for c in columns]
+    valid = _all_valid(arrays)
+    if kind == "count":
+        if valid.size == 0:
+            return [row_counts]
+        out = np.zeros(count, np.int64)
+        compiled.add_valid(at, valid, out)
+        return [out]
+    result = empty(kind, [a.type for a in arrays], count)
+    if kind == "add":
+        for limb, total in zip(split_limbs(arrays[0]), result, strict=True):
+            compiled.add_integers(at, limb, valid, total)
+        return result
+    values = numbers(arrays[0])
+    if kind == "float":
+        compiled.add_floats(at, values, valid, *result)
+    elif kind == "square":
+        product, rest = _exact_square(values)
+        compiled.add_floats(at, product, valid, *result)
+        compiled.add_floats(at, rest, valid, *result)
+    else:
+        _extreme(kind, values)(at, values, valid, result[0])
+    return result
+
+
+def _all_valid(arrays: Sequence[pa.Array]) -> Mask:
+    masks = [m for m in map(validity, arrays) if m.size]
+    return np.logical_and.reduce(masks) if masks else ALL_VALID
+
+
+def _exact_square(values: Numbers) -> tuple[Numbers, Numbers]:
+    """Return x² rounded, and what rounding dropped."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = values * values
+        big = values * _SPLIT
+        high = big - (big - values)
+        low = values - high
+        rest = low * low - ((product - high * high) - 2 * high * low)
+    return product, np.where(np.isfinite(rest), rest, 0.0)
+
+
+def _extreme(kind: str, values: Numbers) -> Any:
+    if values.dtype == np.float64:
+        return compiled.least_floats if kind == "min" else compiled.greatest_floats
+    return compiled.least_integers if kind == "min" else compiled.greatest_integers
+
+
+def combine(kind: str, parts: Sequence[Numbers], at: Places, into: Sequence[Numbers]) -> None:
+    """Add partial results to `into`, in place."""
+    if kind in {"float", "square"}:
+        compiled.add_floats(at, parts[0], ALL_VALID, into[0], into[1])
+        np.add.at(into[1], at, parts[1])
+    elif kind in {"min", "max"}:
+        _extreme(kind, parts[0])(at, parts[0], ALL_VALID, into[0])
+    else:
+        for part, total in zip(parts, into, strict=True):
+            compiled.add_integers(at, wide(part), ALL_VALID, total)
+
+
+def listed(kind: str, columns: Sequence[Any], at: Places, counts: Numbers | None = None) -> tuple[Places, list[pa.Array], Numbers]:
+    """Reduce values place by place: (places, value columns, how often); NULLs are skipped.
+
+    For "values" every distinct value of a place stays, with its count; for "lowest" and "highest" one value a place.
+    """
+    arrays = [flat(c) for c in columns]
+    valid = _all_valid(arrays)
+    kept = np.flatnonzero((at >= 0) & valid) if valid.size else np.flatnonzero(at >= 0)
+    places = at[kept]
+    values = [take(a, kept) for a in arrays]
+    weights = np.ones(kept.size, np.int64) if counts is None else wide(counts)[kept]
+    if kind == "values":
+        keys = encode(values, kept.size)
+        distinct, codes = compiled.compress(places * keys.count + keys.codes)
+        totals = np.zeros(distinct.size, np.int64)
+        compiled.add_integers(codes, weights, ALL_VALID, totals)
+        return distinct // keys.count, [take(c, distinct % keys.count) for c in keys.columns], totals
+    table = pa.table({"at": places, "value": values[0]}).group_by("at").aggregate([("value", "min" if kind == "lowest" else "max")])
+    found = np.asarray(table["at"]).astype(np.int64)
+    return found, [flat(table[f"value_{'min' if kind == 'lowest' else 'max'}"])], np.ones(found.size, np.int64)

@@ -1,0 +1,176 @@
+"""The vectorised evaluator: expressions over a batch of Arrow columns.
+
+Every function of the model has a kernel in one table, name → function. A kernel works on whole columns; Python runs per
+row, or per distinct value, only where a kernel's module says so. AND, OR, CASE and COALESCE are here, not in the table,
+because they decide which errors of their arguments matter: an error in a part that is not needed does not occur.
+
+Errors are rare, so they cost nothing until they happen: a kernel computes with overflow checks on, and only when these
+fail does it look for the rows that failed. Such a row is NULL in the result and set in `Evaluator.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kernels import expression_arithmetic, expression_cast, expression_functions, expression_time
+from headrace.kernels.expression_values import Kernel, Outcome, Value, blank, broadcast, is_scalar
+from headrace.model.expression import Call, Column, Expression, Literal
+
+KERNELS: dict[str, Kernel] = {
+    **expression_arithmetic.KERNELS,
+    **expression_functions.KERNELS,
+    **expression_time.KERNELS,
+    **expression_cast.KERNELS,
+}
+_VARYING = {"date_trunc": 1}  # which argument of a call of constants stands for the rows; the first, if not named here
+
+
+class Evaluator:
+    """Evaluates expressions over one batch of rows; equal (sub-)expressions are computed once, whoever asks."""
+
+    def __init__(self, table: pa.Table | Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> None:
+        """`table` has every column the expressions will name, each of `rows` entries; it is never changed."""
+        self._table, self._rows = table, rows
+        self._known: dict[Expression, Outcome] = {}
+
+    def __call__(self, expression: Expression) -> Any:
+        """Return the values, an array of `expression.type`, NULL where there was an error; columns are not copied."""
+        if isinstance(expression, Column):
+            return self._table[expression.name]
+        return broadcast(self._outcome(expression).value, self._rows)
+
+    def errors(self, expression: Expression) -> pa.Array | None:
+        """Return a boolean array that is true where the expression has no value because of an error; None if nowhere."""
+        return self._outcome(expression).errors
+
+    def message(self, expression: Expression) -> str:
+        """Say what went wrong on the rows of `errors`; empty if nothing did."""
+        found = self._outcome(expression)
+        return found.message if found.errors is not None else ""
+
+    def _outcome(self, expression: Expression) -> Outcome:
+        known = self._known.get(expression)
+        if known is None:
+            known = self._known[expression] = self._compute(expression)
+        return known
+
+    def _compute(self, expression: Expression) -> Outcome:
+        if isinstance(expression, Literal):
+            return Outcome(pa.scalar(expression.value, type=expression.type))
+        if isinstance(expression, Column):
+            return Outcome(_flat(self._table[expression.name]))
+        args = [self._outcome(arg) for arg in expression.args]
+        if expression.function in _LAZY:
+            return _LAZY[expression.function](expression, args)
+        if all(is_scalar(arg.value) for arg in args):
+            return self._constant(expression, args)
+        return _with_errors_of(_apply(expression, [arg.value for arg in args]), args)
+
+    def _constant(self, call: Call, args: Sequence[Outcome]) -> Outcome:
+        """Compute a call of constants once, on a single row, and keep the result as a constant."""
+        values = [arg.value for arg in args]
+        varying = _VARYING.get(call.function, 0)
+        values[varying] = broadcast(values[varying], 1)
+        single = _apply(call, values)
+        everywhere = None if single.errors is None else pa.repeat(single.errors[0], self._rows)
+        return _with_errors_of(Outcome(single.value[0], everywhere, single.message), args)
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return one array; a single chunk is not copied."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _apply(call: Call, values: Sequence[Value]) -> Outcome:
+    result = KERNELS[call.function](call, values)
+    return result if isinstance(result, Outcome) else Outcome(result)
+
+
+# --- which errors matter -----------------------------------------------------------------------------------------------
+
+
+def _with_errors_of(result: Outcome, args: Sequence[Outcome]) -> Outcome:
+    """Add the errors of the arguments of a function that needs them all."""
+    failed = [arg for arg in args if arg.errors is not None]
+    return _merged(result.value, [*((arg.errors, arg.message) for arg in failed), (result.errors, result.message)])
+
+
+def _merged(value: Value, parts: Sequence[tuple[pa.Array | None, str]]) -> Outcome:
+    """Join row sets of errors into one; the message is the first one's that has any."""
+    found = [(rows, message) for rows, message in parts if rows is not None and pc.any(rows).as_py()]
+    if not found:
+        return Outcome(value)
+    errors = found[0][0]
+    for rows, _ in found[1:]:
+        errors = pc.or_(errors, rows)
+    return Outcome(blank(broadcast(value, len(errors)), errors), errors, found[0][1])
+
+
+def _among(rows: Value, errors: pa.Array | None) -> pa.Array | None:
+    return None if errors is None else pc.and_(rows, errors)
+
+
+def _junction(kleene: Callable[[Value, Value], Value], deciding: bool) -> Callable[[Call, Sequence[Outcome]], Outcome]:
+    """Make AND or OR: an error on one side does not matter where the other side alone decides the result."""
+
+    def kernel(_: Call, args: Sequence[Outcome]) -> Outcome:
+        result = args[0]
+        for arg in args[1:]:
+            value = kleene(result.value, arg.value)
+            parts = [
+                (_among(_undecided(other.value, deciding), side.errors), side.message)
+                for side, other in ((result, arg), (arg, result))
+            ]
+            result = _merged(value, parts)
+        return result
+
+    return kernel
+
+
+def _undecided(value: Value, deciding: bool) -> Value:
+    return pc.invert(pc.fill_null(pc.equal(value, deciding), False))
+
+
+def _case(call: Call, args: Sequence[Outcome]) -> Outcome:
+    """Pairs of condition and value, then the value otherwise (NULL if left out); NULL conditions are not taken."""
+    otherwise = args[-1] if len(args) % 2 else Outcome(pa.scalar(None, call.type))
+    reached: Value = pa.scalar(True)
+    taken, parts = [], []
+    for condition, result in zip(args[0:-1:2], args[1::2], strict=False):
+        holds = pc.fill_null(condition.value, False)
+        taken.append((holds, result.value))
+        parts.append((_among(reached, condition.errors), condition.message))
+        parts.append((_among(pc.and_(reached, holds), result.errors), result.message))
+        reached = pc.and_(reached, pc.invert(holds))
+    parts.append((_among(reached, otherwise.errors), otherwise.message))
+    value = otherwise.value
+    for holds, result in reversed(taken):
+        value = pc.if_else(holds, result, value)
+    return _merged(value, parts)
+
+
+def _coalesce(_: Call, args: Sequence[Outcome]) -> Outcome:
+    reached: Value = pa.scalar(True)
+    parts = []
+    for arg in args:
+        parts.append((_among(reached, arg.errors), arg.message))
+        reached = pc.and_(reached, pc.is_null(arg.value))
+    value = pc.coalesce(*(arg.value for arg in args))
+    return _merged(value, parts)
+
+
+_LAZY: dict[str, Callable[[Call, Sequence[Outcome]], Outcome]] = {
+    "and": _junction(pc.and_kleene, deciding=False),
+    "or": _junction(pc.or_kleene, deciding=True),
+    "case": _case,
+    "coalesce": _coalesce,
+}
+
+KNOWN = frozenset(KERNELS) | frozenset(_LAZY)
+"""Every function this evaluator knows; a test holds it equal to `FUNCTIONS`."""

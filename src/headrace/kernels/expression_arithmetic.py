@@ -1,0 +1,262 @@
+"""Arithmetic and mathematical functions.
+
+Integers go through Arrow's checked kernels; only if one of them raises does a second, NumPy pass find the rows that
+overflowed. Doubles follow Java and Spark where these differ from IEEE kernels: division by zero is NULL, logarithms of
+what is not positive are NULL, rounding is half up on the shortest decimal that denotes the double. Python runs only for
+doubles rounded at more than 14 significant digits, each such row on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kernels import expression_decimal as decimals
+from headrace.kernels.expression_values import (
+    Kernel,
+    Mask,
+    Numbers,
+    Outcome,
+    Value,
+    checked,
+    nulls,
+    numbers,
+    outcome,
+    spread,
+)
+from headrace.model.expression import Call
+
+_LEAST, _BEYOND = -(2.0**63), 2.0**63  # BIGINT as doubles: the least value, and the first beyond the greatest
+_EXACT_UNITS = 10**14  # rounding candidates below this have halves of at most 15 digits, which doubles tell apart
+_EXACT_POWER = 22
+_EXACT_SHIFT = 14
+_WHOLE = 2.0**52  # from here on doubles are integers
+_WIDE = Context(prec=800)
+
+
+def _overflow(call: Call) -> str:
+    return f"integer overflow in {call}"
+
+
+# --- add, sub, mul, neg, abs -------------------------------------------------------------------------------------------
+
+
+def _add_wraps(a: Numbers, b: Numbers, result: Numbers) -> Mask:
+    return ((a ^ result) & (b ^ result)) < 0
+
+
+def _sub_wraps(a: Numbers, b: Numbers, result: Numbers) -> Mask:
+    return ((a ^ b) & (a ^ result)) < 0
+
+
+def _mul_wraps(a: Numbers, b: Numbers, result: Numbers) -> Mask:
+    with np.errstate(all="ignore"):
+        undone = np.floor_divide(result, a, out=np.copy(b), where=a != 0)
+    return (undone != b) | ((a == -1) & (b == np.iinfo(b.dtype).min))  # type: ignore[no-any-return]
+
+
+def _binary(
+    fast: Callable[[Value, Value], pa.Array],
+    slow: Callable[[Numbers, Numbers], Numbers],
+    wraps: Callable[[Numbers, Numbers, Numbers], Mask],
+    exact: Kernel,
+) -> Kernel:
+    """Make a kernel of Arrow's checked function, NumPy's wrapping one with its test, and the one for decimals."""
+
+    def kernel(call: Call, args: Sequence[Value]) -> Value | Outcome:
+        if pa.types.is_decimal(call.type):
+            return exact(call, args)
+        try:
+            return fast(args[0], args[1])
+        except pa.ArrowInvalid:
+            arrays = spread(args)
+            a, b = map(numbers, arrays)
+            with np.errstate(all="ignore"):
+                result = slow(a, b)
+            return checked(result, wraps(a, b, result), arrays, call.type, _overflow(call))
+
+    return kernel
+
+
+def _unary(fast: Callable[[Value], pa.Array]) -> Kernel:
+    """Make a kernel of a checked function that overflows for the least integer only."""
+
+    def kernel(call: Call, args: Sequence[Value]) -> Value | Outcome:
+        try:
+            return fast(args[0])
+        except pa.ArrowInvalid:
+            least = pc.equal(args[0], pa.scalar(np.iinfo(call.type.to_pandas_dtype()).min, call.type))
+            safe = pc.if_else(least, pa.scalar(0, call.type), args[0])
+            return outcome(fast(safe), least, _overflow(call))
+
+    return kernel
+
+
+# --- div, int_div, mod -------------------------------------------------------------------------------------------------
+
+
+def _zero_as_null(value: Value) -> Value:
+    """Set zeros to NULL, so that dividing by them gives NULL."""
+    return pc.if_else(pc.equal(value, pa.scalar(0, value.type)), pa.scalar(None, value.type), value)
+
+
+def _div(call: Call, args: Sequence[Value]) -> Value | Outcome:
+    if pa.types.is_decimal(call.type):
+        return decimals.div(call, args)
+    return pc.divide(args[0], _zero_as_null(args[1]))
+
+
+def _int_div(call: Call, args: Sequence[Value]) -> Value | Outcome:
+    divisor = _zero_as_null(args[1])
+    try:
+        return pc.divide_checked(args[0], divisor)
+    except pa.ArrowInvalid:
+        least = pa.scalar(np.iinfo(call.type.to_pandas_dtype()).min, call.type)
+        wrong = pc.and_(pc.equal(args[0], least), pc.equal(divisor, pa.scalar(-1, call.type)))
+        safe = pc.if_else(wrong, pa.scalar(1, call.type), divisor)
+        return outcome(pc.divide(args[0], safe), wrong, _overflow(call))
+
+
+def _mod(call: Call, args: Sequence[Value]) -> Value | Outcome:
+    if pa.types.is_decimal(call.type):
+        return decimals.mod(call, args)
+    dividend, divisor = spread([args[0], _zero_as_null(args[1])])
+    with np.errstate(all="ignore"):
+        result = np.fmod(numbers(dividend), numbers(divisor, 1))
+    return pa.array(result, type=call.type, mask=nulls(dividend, divisor))
+
+
+# --- ceil, floor, round ------------------------------------------------------------------------------------------------
+
+
+def _whole(rounding: Callable[[Value], pa.Array], exact: Kernel) -> Kernel:
+    """Make ceil or floor: doubles become BIGINT, and must fit."""
+
+    def kernel(call: Call, args: Sequence[Value]) -> Value | Outcome:
+        if pa.types.is_decimal(args[0].type):
+            return exact(call, args)
+        if pa.types.is_integer(args[0].type):
+            return args[0].cast(call.type)
+        return to_integer(rounding(args[0].cast(pa.float64())), call.type, _overflow(call))
+
+    return kernel
+
+
+def to_integer(doubles: pa.Array, kind: pa.DataType, message: str) -> Outcome:
+    """Truncate doubles to an integer type; NaN and what does not fit are errors."""
+    values = np.trunc(numbers(doubles))
+    limits = np.iinfo(kind.to_pandas_dtype())
+    fits = (values >= float(limits.min)) & (values < float(limits.max // 2 + 1) * 2)
+    if fits.all():
+        return Outcome(pa.array(values.astype(limits.dtype), mask=nulls(doubles)))
+    return checked(np.where(fits, values, 0).astype(limits.dtype), ~fits, [doubles], kind, message)
+
+
+def _round(call: Call, args: Sequence[Value]) -> Value | Outcome:
+    value, digits = args[0], args[1].as_py() if args[1:] else 0
+    if digits is None:
+        return pa.nulls(len(value), call.type)
+    if pa.types.is_decimal(value.type):
+        return decimals.round_digits(value, digits, call.type, f"decimal overflow in {call}")
+    if pa.types.is_integer(value.type):
+        return _round_integers(call, value, digits)
+    rounded = round_doubles(numbers(value.cast(pa.float64())), digits)
+    return pa.array(rounded, mask=nulls(value)).cast(call.type)
+
+
+def _round_integers(call: Call, value: pa.Array, digits: int) -> Value | Outcome:
+    if digits >= 0:
+        return value.cast(call.type)
+    exact = decimals.round_digits(value.cast(pa.decimal128(19, 0)), max(digits, -20), pa.decimal128(20, 0), "").value
+    limits = np.iinfo(call.type.to_pandas_dtype())
+    least, greatest = (pa.scalar(Decimal(int(limit)), exact.type) for limit in (limits.min, limits.max))
+    wrong = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
+    return outcome(pc.if_else(wrong, pa.scalar(None, exact.type), exact).cast(call.type), wrong, _overflow(call))
+
+
+def round_doubles(values: Numbers, digits: int) -> Numbers:
+    """Round half up, on the shortest decimal that denotes each double; NaN and infinities stay.
+
+    With k = ⌊|x|·10ᵈ⌋ the result is k or k + 1 units, and k + 1 iff |x| is at least the double nearest to the half
+    between: decimals of at most 15 digits and the doubles nearest to them are in the same order.
+    """
+    units, settled = round_units(values, digits)
+    with np.errstate(all="ignore"):
+        result = units / 10.0**digits if digits >= 0 else units * 10.0**-digits
+    result = np.copysign(result, values) + 0.0  # plus zero: no negative zero
+    for index in np.nonzero(~settled)[0]:
+        result[index] = _round_one(float(values[index]), digits)
+    return result
+
+
+def round_units(values: Numbers, digits: int) -> tuple[Numbers, Mask]:
+    """Return |x|·10ᵈ rounded half up, as whole doubles, and the rows for which that is certain."""
+    magnitude = np.abs(values)
+    if not -_EXACT_SHIFT <= digits <= _EXACT_POWER:
+        return np.zeros_like(magnitude), magnitude == 0
+    with np.errstate(all="ignore"):
+        lower = np.floor(magnitude * 10.0**digits if digits >= 0 else magnitude / 10.0**-digits)
+        half = (2 * lower + 1) / (2 * 10.0**digits) if digits >= 0 else (2 * lower + 1) * (10.0**-digits / 2)
+        settled = (lower < _EXACT_UNITS) & (magnitude < 10 * _EXACT_UNITS)
+        return lower + (magnitude >= half), settled
+
+
+def _round_one(value: float, digits: int) -> float:
+    if not np.isfinite(value) or (digits >= 0 and abs(value) >= _WHOLE):
+        return value
+    return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _WIDE)) + 0.0
+
+
+# --- functions of doubles ----------------------------------------------------------------------------------------------
+
+
+def _math(function: Callable[[Value], pa.Array]) -> Kernel:
+    return lambda _, args: function(args[0])
+
+
+def _logarithm(function: Callable[[Value], pa.Array]) -> Kernel:
+    """Make a logarithm that is NULL where there is none."""
+
+    def kernel(call: Call, args: Sequence[Value]) -> Value:
+        none = pc.less_equal(args[0], pa.scalar(0, call.type))
+        return pc.if_else(none, pa.scalar(None, call.type), function(args[0]))
+
+    return kernel
+
+
+def _pow(call: Call, args: Sequence[Value]) -> Value:
+    """Raise to a power as Java does: unlike in C, 1 to the power of NaN, and ±1 to the power of ±∞, are NaN."""
+    base, exponent = args
+    unit = pc.equal(pc.abs(base), pa.scalar(1, call.type))
+    odd = pc.or_(pc.is_nan(exponent), pc.and_(unit, pc.is_inf(exponent)))
+    return pc.if_else(odd, pa.scalar(float("nan"), call.type), pc.power(base, exponent))
+
+
+def _sign(call: Call, args: Sequence[Value]) -> Value:
+    return pc.sign(args[0]).cast(call.type)
+
+
+KERNELS: dict[str, Kernel] = {
+    "add": _binary(pc.add_checked, np.add, _add_wraps, decimals.add),
+    "sub": _binary(pc.subtract_checked, np.subtract, _sub_wraps, decimals.sub),
+    "mul": _binary(pc.multiply_checked, np.multiply, _mul_wraps, decimals.mul),
+    "neg": _unary(pc.negate_checked),
+    "abs": _unary(pc.abs_checked),
+    "div": _div,
+    "int_div": _int_div,
+    "mod": _mod,
+    "ceil": _whole(pc.ceil, decimals.ceil),
+    "floor": _whole(pc.floor, decimals.floor),
+    "round": _round,
+    "sqrt": _math(pc.sqrt),
+    "exp": _math(pc.exp),
+    "ln": _logarithm(pc.ln),
+    "log10": _logarithm(pc.log10),
+    "log2": _logarithm(pc.log2),
+    "pow": _pow,
+    "sign": _sign,
+}

@@ -1,0 +1,290 @@
+"""CAST: a string that does not read as the target is NULL, a number that does not fit is an error.
+
+Strings with a fraction cast to an integer lose it ('1.9' gives 1), as in Spark. Python runs once per distinct value for
+strings in an unusual form (plain digits, ISO dates take Arrow's parser), for decimals and doubles printed, for times
+read from or to fractional numbers, and for doubles turned into decimals of more than 14 digits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kernels import expression_decimal as decimals
+from headrace.kernels import expression_time as times
+from headrace.kernels.expression_arithmetic import round_units, to_integer
+from headrace.kernels.expression_text import (
+    print_decimal,
+    print_double,
+    print_single,
+    read_boolean,
+    read_date,
+    read_decimal,
+    read_double,
+    read_integer,
+    read_time,
+)
+from headrace.kernels.expression_values import Kernel, Outcome, Value, either, nulls, numbers, outcome, per_distinct
+from headrace.model.expression import Call
+from headrace.model.schema import TIMESTAMP, type_name
+
+Cast: TypeAlias = Callable[[Call, Value], Value | Outcome]
+_EXACT_INTEGER = 2**53
+_NEVER = 10**12  # seconds that no year up to 9999 is away
+
+
+def _kind(dtype: pa.DataType) -> str:
+    """Name the family of a type, as the table of casts has it."""
+    tests = {
+        "integer": pa.types.is_integer,
+        "float": pa.types.is_floating,
+        "decimal": pa.types.is_decimal,
+        "boolean": pa.types.is_boolean,
+        "string": pa.types.is_string,
+        "date": pa.types.is_date,
+        "time": pa.types.is_timestamp,
+    }
+    return next((name for name, test in tests.items() if test(dtype)), "null")
+
+
+def _cast(call: Call, args: Sequence[Value]) -> Value | Outcome:
+    value = args[0]
+    if value.type == call.type:
+        return value
+    if pa.types.is_null(value.type):
+        return pa.nulls(len(value), call.type)
+    known = _CASTS.get((_kind(value.type), _kind(call.type)))
+    if known:
+        return known(call, value)
+    message = f"{type_name(value.type)} cannot be cast to {type_name(call.type)}"
+    return outcome(pa.nulls(len(value), call.type), pc.is_valid(value), message)
+
+
+def _out_of_range(call: Call) -> str:
+    return f"value out of range of {type_name(call.type)} in {call}"
+
+
+def _arrow(call: Call, value: Value) -> Value:
+    return value.cast(call.type, safe=False)
+
+
+def _not_zero(_: Call, value: Value) -> Value:
+    zero: object = Decimal(0) if pa.types.is_decimal(value.type) else 0
+    return pc.not_equal(value, pa.scalar(zero, value.type))
+
+
+# --- to integers -------------------------------------------------------------------------------------------------------
+
+
+def _narrow(call: Call, value: Value) -> Value | Outcome:
+    """Bring integers, or decimals that are whole, to an integer type."""
+    try:
+        return value.cast(call.type)
+    except pa.ArrowInvalid:
+        limits = np.iinfo(call.type.to_pandas_dtype())
+        exact = value if pa.types.is_decimal(value.type) else value.cast(pa.decimal128(19, 0))
+        exact = decimals.widened(exact, 0)
+        least, greatest = (pa.scalar(Decimal(int(limit)), exact.type) for limit in (limits.min, limits.max))
+        wrong = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
+        fine = outcome(exact, wrong, _out_of_range(call))
+        return Outcome(fine.value.cast(pa.decimal128(19, 0)).cast(call.type), fine.errors, fine.message)
+
+
+def _decimal_to_integer(call: Call, value: Value) -> Value | Outcome:
+    return _narrow(call, pc.trunc(value).cast(pa.decimal128(38, 0)))
+
+
+def _float_to_integer(call: Call, value: Value) -> Outcome:
+    return to_integer(value.cast(pa.float64()), call.type, _out_of_range(call))
+
+
+def _string_to_integer(call: Call, value: Value) -> Value:
+    if _all_match(value, r"\A-?[0-9]{1,18}\z"):
+        whole = value.cast(pa.int64())
+        limits = np.iinfo(call.type.to_pandas_dtype())
+        fits = pc.and_(pc.greater_equal(whole, int(limits.min)), pc.less_equal(whole, int(limits.max)))
+        return pc.if_else(fits, whole, pa.scalar(None, pa.int64())).cast(call.type)
+    return per_distinct(value, lambda text: read_integer(text, call.type), call.type)
+
+
+def _all_match(value: Value, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(value, pattern=pattern), min_count=0).as_py())
+
+
+def _time_to_integer(call: Call, value: Value) -> Value | Outcome:
+    return _narrow(call, times.unix_seconds(value))
+
+
+# --- to floats ---------------------------------------------------------------------------------------------------------
+
+
+def _integer_to_float(call: Call, value: Value) -> Value:
+    return value.cast(pa.float64(), safe=False).cast(call.type, safe=False)
+
+
+def _decimal_to_float(call: Call, value: Value) -> Value:
+    return decimals.to_double(value).cast(call.type, safe=False)
+
+
+def _string_to_float(call: Call, value: Value) -> Value:
+    if _all_match(value, r"\A-?[0-9]+(\.[0-9]+)?\z"):
+        return value.cast(pa.float64()).cast(call.type, safe=False)
+    return per_distinct(value, read_double, pa.float64()).cast(call.type, safe=False)
+
+
+def _time_to_float(call: Call, value: Value) -> Value:
+    counts = times.micros(value)
+    if (np.abs(counts) > _EXACT_INTEGER).any():
+        seconds = per_distinct(value.view(pa.int64()), lambda count: count / 1_000_000, pa.float64())
+    else:
+        seconds = pa.array(counts / 1e6, mask=nulls(value))
+    return seconds.cast(call.type, safe=False)
+
+
+# --- to decimals -------------------------------------------------------------------------------------------------------
+
+
+def _integer_to_decimal(call: Call, value: Value) -> Outcome:
+    return decimals.fit(value.cast(pa.int64()).cast(pa.decimal128(19, 0)), call.type, _out_of_range(call))
+
+
+def _decimal_to_decimal(call: Call, value: Value) -> Outcome:
+    return decimals.fit(value, call.type, _out_of_range(call))
+
+
+def _float_to_decimal(call: Call, value: Value) -> Outcome:
+    """Take each double as the shortest decimal that denotes it, rounded half up."""
+    values = numbers(value.cast(pa.float64()))
+    units, settled = round_units(values, call.type.scale)
+    if settled.all() and units.max(initial=0) < 10.0 ** min(call.type.precision, 15):
+        return Outcome(decimals.from_units(np.copysign(units, values).astype(np.int64), nulls(value), call.type))
+    finite = np.isfinite(values)
+    exact = [Fraction(repr(number)) if fine else None for number, fine in zip(values.tolist(), finite, strict=True)]
+    rounded = [None if number is None else decimals.rounded(number, call.type) for number in exact]
+    missing = nulls(value)
+    wrong = np.fromiter((number is None for number in rounded), np.bool_, len(rounded))
+    wrong = wrong if missing is None else wrong & ~missing
+    mask = either(missing, wrong)
+    result = pa.array(rounded, type=call.type)
+    return outcome(result if mask is None else pc.if_else(pa.array(mask), None, result), pa.array(wrong), _out_of_range(call))
+
+
+def _string_to_decimal(call: Call, value: Value) -> Value:
+    return per_distinct(value, lambda text: read_decimal(text, call.type), call.type)
+
+
+def _time_to_decimal(call: Call, value: Value) -> Outcome:
+    seconds = decimals.from_units(times.micros(value), nulls(value), pa.decimal128(19, 6))
+    return decimals.fit(seconds, call.type, _out_of_range(call))
+
+
+# --- to strings, booleans, dates and times -----------------------------------------------------------------------------
+
+
+def _float_to_string(call: Call, value: Value) -> Value:
+    return per_distinct(value, print_single if value.type == pa.float32() else print_double, call.type)
+
+
+def _decimal_to_string(call: Call, value: Value) -> Value:
+    return per_distinct(value, print_decimal, call.type)
+
+
+def _time_to_string(_: Call, value: Value) -> Value:
+    text = times.clock(value).cast(pa.string())  # always with six digits after the point
+    return pc.replace_substring_regex(text, pattern=r"\.?0+\z", replacement="")
+
+
+def _string_to_boolean(call: Call, value: Value) -> Value:
+    return per_distinct(value, read_boolean, call.type)
+
+
+def _string_to_date(call: Call, value: Value) -> Value:
+    if _all_match(value, r"\A[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}\z"):  # Arrow would take the year 0
+        try:
+            return value.cast(call.type)
+        except pa.ArrowInvalid:
+            pass  # a month or day that does not exist
+    return per_distinct(value, read_date, call.type)
+
+
+def _string_to_time(call: Call, value: Value) -> Value:
+    return per_distinct(value, read_time, call.type)
+
+
+def _integer_to_time(call: Call, value: Value) -> Outcome:
+    """Take seconds since the epoch; those beyond every possible time are cut, so that the product cannot wrap around."""
+    most = times.LAST_MICRO // 1_000_000 + 1
+    seconds = value.cast(pa.int64())
+    seconds = pc.if_else(pc.greater(seconds, most), most, pc.if_else(pc.less(seconds, -most), -most, seconds))
+    return _micros_to_time(call, pc.multiply(seconds, 1_000_000))
+
+
+def _number_to_time(call: Call, value: Value) -> Outcome:
+    """Take seconds since the epoch with their fraction, rounded down to microseconds; NaN is out of range."""
+
+    def count(seconds: float | Decimal) -> int:
+        if not -_NEVER < seconds < _NEVER:
+            return times.LAST_MICRO + 1
+        return math.floor(Fraction(seconds) * 1_000_000)
+
+    return _micros_to_time(call, per_distinct(value, count, pa.int64()))
+
+
+def _micros_to_time(call: Call, counts: pa.Array) -> Outcome:
+    return times.bounded(counts, times.FIRST_MICRO, times.LAST_MICRO, call.type, _out_of_range(call))
+
+
+def _time_to_date(call: Call, value: Value) -> Value:
+    return times.clock(value).cast(call.type, safe=False)
+
+
+def _date_to_time(_: Call, value: Value) -> Value:
+    return value.cast(pa.timestamp("us")).cast(pa.int64()).cast(TIMESTAMP)
+
+
+_CASTS: dict[tuple[str, str], Cast] = {
+    ("integer", "integer"): _narrow,
+    ("float", "integer"): _float_to_integer,
+    ("decimal", "integer"): _decimal_to_integer,
+    ("boolean", "integer"): _arrow,
+    ("string", "integer"): _string_to_integer,
+    ("time", "integer"): _time_to_integer,
+    ("integer", "float"): _integer_to_float,
+    ("float", "float"): _arrow,
+    ("decimal", "float"): _decimal_to_float,
+    ("boolean", "float"): lambda call, value: value.cast(pa.int8()).cast(call.type),
+    ("string", "float"): _string_to_float,
+    ("time", "float"): _time_to_float,
+    ("integer", "decimal"): _integer_to_decimal,
+    ("float", "decimal"): _float_to_decimal,
+    ("decimal", "decimal"): _decimal_to_decimal,
+    ("boolean", "decimal"): lambda call, value: _integer_to_decimal(call, value.cast(pa.int8())),
+    ("string", "decimal"): _string_to_decimal,
+    ("time", "decimal"): _time_to_decimal,
+    ("integer", "boolean"): _not_zero,
+    ("float", "boolean"): _not_zero,
+    ("decimal", "boolean"): _not_zero,
+    ("string", "boolean"): _string_to_boolean,
+    ("integer", "string"): _arrow,
+    ("float", "string"): _float_to_string,
+    ("decimal", "string"): _decimal_to_string,
+    ("boolean", "string"): _arrow,
+    ("date", "string"): _arrow,
+    ("time", "string"): _time_to_string,
+    ("string", "date"): _string_to_date,
+    ("time", "date"): _time_to_date,
+    ("string", "time"): _string_to_time,
+    ("date", "time"): _date_to_time,
+    ("integer", "time"): _integer_to_time,
+    ("float", "time"): _number_to_time,
+    ("decimal", "time"): _number_to_time,
+}
+
+KERNELS: dict[str, Kernel] = {"cast": _cast}

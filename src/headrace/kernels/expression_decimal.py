@@ -1,0 +1,187 @@
+"""Exact decimal arithmetic on Arrow columns: results are rounded half up to the scale asked for, and must fit.
+
+The fast path computes in 256 bits and leaves rounding to Arrow. Whatever Arrow refuses – a result that does not fit, or
+operands whose exact result needs more than 76 digits – goes row by row through Python fractions, which also finds the
+rows that overflow.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kernels.expression_values import Mask, Numbers, Outcome, Value, broadcast, is_scalar, spread
+from headrace.model.expression import Call
+
+_WIDEST = 76
+_EXACT_INTEGER = 2**53
+_EXACT_POWER = 22  # 10**22 is the greatest power of ten a double holds exactly
+_HUGE = Context(prec=200)
+
+
+def fit(value: pa.Array, kind: pa.DataType, message: str) -> Outcome:
+    """Bring decimals to another decimal type, rounding half up; what does not fit is an error."""
+    if value.type == kind:
+        return Outcome(value)
+    try:
+        return Outcome(_rescaled(value, kind))
+    except pa.ArrowInvalid:
+        return from_rows([value], lambda number: number, kind, message)
+
+
+def _rescaled(value: pa.Array, kind: pa.DataType) -> pa.Array:
+    if value.type.scale > kind.scale:
+        value = pc.round(widened(value), kind.scale, "half_towards_infinity")
+        return value.cast(pa.decimal256(_WIDEST, kind.scale)).cast(kind)
+    return value.cast(kind)
+
+
+def widened(value: Value, scale: int | None = None) -> Value:
+    """Return the same decimals in 256 bits, with room to grow, at the scale given (at least their own)."""
+    return value.cast(pa.decimal256(_WIDEST, value.type.scale if scale is None else scale))
+
+
+def _roomy(value: Value, scale: int | None = None) -> Value:
+    """Return the same decimals in 256 bits, at their own precision, so that Arrow derives the smallest result type."""
+    more = 0 if scale is None else max(0, scale - value.type.scale)
+    return value.cast(pa.decimal256(value.type.precision + more, value.type.scale + more))
+
+
+def from_rows(args: Sequence[Value], function: Callable[..., Fraction | None], kind: pa.DataType, message: str) -> Outcome:
+    """Compute row by row in exact fractions, round half up, and mark what does not fit `kind` (decimal or integer)."""
+    columns = [_fractions(array) for array in spread(args)]
+    results: list[Any] = []
+    wrong = np.zeros(len(columns[0]), dtype=np.bool_)
+    for index, row in enumerate(zip(*columns, strict=True)):
+        exact = None if None in row else function(*row)
+        results.append(None if exact is None else rounded(exact, kind))
+        wrong[index] = exact is not None and results[-1] is None
+    return Outcome(pa.array(results, type=kind), pa.array(wrong) if wrong.any() else None, message)
+
+
+def _fractions(array: pa.Array) -> list[Fraction | None]:
+    return [None if value is None else Fraction(value) for value in array.to_pylist()]
+
+
+def half_up(exact: Fraction) -> int:
+    """Round to the nearest integer, halves away from zero."""
+    magnitude = (2 * abs(exact.numerator) + exact.denominator) // (2 * exact.denominator)
+    return magnitude if exact >= 0 else -magnitude
+
+
+def rounded(exact: Fraction, kind: pa.DataType) -> Decimal | None:
+    """Round half up to a decimal type's scale; None if that has too many digits."""
+    units = half_up(exact * 10**kind.scale)
+    return Decimal(units).scaleb(-kind.scale, _HUGE) if abs(units) < 10**kind.precision else None
+
+
+def _exactly(
+    call: Call, args: Sequence[Value], fast: Callable[[Value, Value], pa.Array], exact: Callable[..., Fraction | None]
+) -> Outcome:
+    message = f"decimal overflow in {call}"
+    try:
+        natural = fast(args[0], args[1])
+    except pa.ArrowInvalid:
+        return from_rows(args, exact, call.type, message)
+    return fit(natural, call.type, message)
+
+
+def _narrowest(function: Callable[[Value, Value], pa.Array], a: Value, b: Value) -> pa.Array:
+    """Compute in 128 bits if the exact result has at most 38 digits (Arrow knows from the types alone), else in 256."""
+    try:
+        return function(a, b)
+    except pa.ArrowInvalid:
+        return function(_roomy(a), _roomy(b))
+
+
+def add(call: Call, args: Sequence[Value]) -> Outcome:
+    """Add decimals of any two types."""
+    return _exactly(call, args, partial(_narrowest, pc.add), operator.add)
+
+
+def sub(call: Call, args: Sequence[Value]) -> Outcome:
+    """Subtract decimals of any two types."""
+    return _exactly(call, args, partial(_narrowest, pc.subtract), operator.sub)
+
+
+def mul(call: Call, args: Sequence[Value]) -> Outcome:
+    """Multiply decimals of any two types."""
+    return _exactly(call, args, partial(_narrowest, pc.multiply), operator.mul)
+
+
+def div(call: Call, args: Sequence[Value]) -> Outcome:
+    """Divide; by zero gives NULL. Arrow truncates the quotient, so one digit more is computed and then rounded off."""
+    scale = call.type.scale + 1
+
+    def fast(a: Value, b: Value) -> pa.Array:
+        gained = b.type.precision - b.type.scale + 1  # Arrow's rule: scale of a quotient = scale of the dividend + this
+        return pc.divide(_roomy(a, scale - gained), _roomy(zero_as_null(b)))
+
+    return _exactly(call, args, fast, lambda a, b: a / b if b else None)
+
+
+def mod(call: Call, args: Sequence[Value]) -> Outcome:
+    """Return the remainder, with the sign of the dividend; by zero gives NULL."""
+
+    def fast(a: Value, b: Value) -> pa.Array:
+        divisor = _roomy(zero_as_null(b))
+        digits = a.type.precision - a.type.scale + b.type.scale
+        whole = pc.trunc(pc.divide(_roomy(a), divisor)).cast(pa.decimal256(min(_WIDEST, digits), 0))
+        return pc.subtract(_roomy(a), pc.multiply(whole, divisor))
+
+    return _exactly(call, args, fast, lambda a, b: a - b * math.trunc(a / b) if b else None)
+
+
+def zero_as_null(value: Value) -> Value:
+    """Set zeros to NULL, so that dividing by them gives NULL."""
+    zero = pc.equal(value, pa.scalar(Decimal(0), value.type))
+    return pc.if_else(zero, pa.scalar(None, value.type), value)
+
+
+def ceil(call: Call, args: Sequence[Value]) -> Outcome:
+    """Round up to an integer."""
+    return fit(pc.ceil(widened(args[0])), call.type, f"decimal overflow in {call}")
+
+
+def floor(call: Call, args: Sequence[Value]) -> Outcome:
+    """Round down to an integer."""
+    return fit(pc.floor(widened(args[0])), call.type, f"decimal overflow in {call}")
+
+
+def round_digits(value: pa.Array, digits: int, kind: pa.DataType, message: str) -> Outcome:
+    """Round half up to so many digits after the point, or before it if negative."""
+    if digits < value.type.scale:
+        value = pc.round(widened(value), digits, "half_towards_infinity")
+    return fit(value, kind, message)
+
+
+def from_units(units: Numbers, mask: Mask | None, kind: pa.DataType) -> pa.Array:
+    """Build decimals of `kind` from 64-bit counts of their last place; they must be known to fit."""
+    words = np.empty((len(units), 2), dtype=np.int64)
+    words[:, 0] = units
+    words[:, 1] = units >> 63
+    valid = None if mask is None else pa.array(~mask).buffers()[1]
+    return pa.Array.from_buffers(kind, len(units), [valid, pa.py_buffer(words)])
+
+
+def to_double(value: Value) -> pa.Array:
+    """Return the nearest doubles; numbers of more than 53 bits go through Python, as Arrow's own cast may miss by a bit."""
+    array = broadcast(value, 1) if is_scalar(value) else value
+    if array.null_count == len(array):
+        return pa.nulls(len(array), pa.float64())
+    words = np.frombuffer(array.buffers()[1], dtype=np.int64, count=2 * (array.offset + len(array)))
+    low, high = words[2 * array.offset :: 2], words[2 * array.offset + 1 :: 2]
+    small = (high == low >> 63) & (low <= _EXACT_INTEGER) & (low >= -_EXACT_INTEGER)
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    if array.type.scale > _EXACT_POWER or not (small | missing).all():
+        return pa.array([None if number is None else float(number) for number in array.to_pylist()], type=pa.float64())
+    return pa.array(low / 10.0**array.type.scale, mask=missing if array.null_count else None)

@@ -1,0 +1,287 @@
+"""Comparisons, membership and strings.
+
+Doubles compare as in Spark: NaN equals NaN and is greater than everything else, −0.0 equals 0.0. Strings count code
+points. Python runs only for letters outside ASCII (`upper`, `lower`: rows that have some, once per distinct value) and
+for search strings, patterns and positions that are not constants (row by row).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kernels.expression_values import (
+    Kernel,
+    Outcome,
+    Value,
+    is_scalar,
+    numbers,
+    outcome,
+    per_distinct,
+    per_row,
+    spread,
+)
+from headrace.model.expression import Call
+
+_NULL = pa.scalar(None, pa.bool_())
+
+# --- comparisons -------------------------------------------------------------------------------------------------------
+
+_ARROW: dict[str, Callable[[Value, Value], Value]] = {
+    "eq": pc.equal,
+    "ne": pc.not_equal,
+    "lt": pc.less,
+    "le": pc.less_equal,
+    "gt": pc.greater,
+    "ge": pc.greater_equal,
+}
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+_NEGATED = {"ne": "eq", "gt": "le", "ge": "lt"}
+
+
+def compare(name: str, left: Value, right: Value) -> Value:
+    """Compare values of one type; NULL if either is."""
+    if not pa.types.is_floating(left.type):
+        return _ARROW[name](left, right)
+    if is_scalar(left):
+        name, left, right = _MIRRORED[name], right, left
+    if name in _NEGATED:  # the other three are right for a NaN on the left, where IEEE says false
+        return pc.invert(compare(_NEGATED[name], left, right))
+    result = _ARROW[name](left, right)
+    if not _has_nan(right):
+        return result
+    nan = pc.is_nan(right)
+    return pc.or_(result, pc.and_(nan, pc.is_nan(left)) if name == "eq" else _below_nan(name, left, nan))
+
+
+def _below_nan(name: str, left: Value, nan: Value) -> Value:
+    """Tell where the left is less than (or, for `le`, also equal to) a NaN on the right."""
+    return pc.and_(nan, pc.invert(pc.is_nan(left))) if name == "lt" else pc.and_(nan, pc.is_valid(left))
+
+
+def _has_nan(value: Value) -> bool:
+    if is_scalar(value):
+        return value.is_valid and bool(np.isnan(value.as_py()))
+    return bool(np.isnan(numbers(value)).any())
+
+
+def _comparison(name: str) -> Kernel:
+    return lambda _, args: compare(name, args[0], args[1])
+
+
+def _eq_null_safe(_: Call, args: Sequence[Value]) -> Value:
+    both = pc.and_(pc.is_null(args[0]), pc.is_null(args[1]))
+    return pc.coalesce(compare("eq", args[0], args[1]), both)
+
+
+def _in(call: Call, args: Sequence[Value]) -> Value:
+    """Search among constants by hash; a miss is NULL if NULL is among the choices. Choices that vary are compared each."""
+    wanted, choices = args[0], args[1:]
+    if is_scalar(wanted) or not all(map(is_scalar, choices)):
+        return spread([reduce(pc.or_kleene, [compare("eq", wanted, choice) for choice in choices]), *args])[0]
+    known = [choice.as_py() for choice in choices if choice.is_valid]
+    options = pa.array(known, type=wanted.type)
+    if pa.types.is_floating(wanted.type):  # the hash tells zeros apart; adding zero makes both positive
+        wanted, options = (pc.add(side, pa.scalar(0, side.type)) for side in (wanted, options))
+    found = pc.is_in(wanted, value_set=options)
+    miss = pa.scalar(False if len(known) == len(choices) else None, call.type)
+    return pc.if_else(pc.is_valid(wanted), pc.if_else(found, found, miss), _NULL)
+
+
+def _extreme(name: str) -> Kernel:
+    """Make greatest or least: NULLs are passed over, the first of equals stays."""
+
+    def better(best: Value, other: Value) -> Value:
+        return pc.if_else(pc.coalesce(compare(name, other, best), pc.is_null(best)), other, best)
+
+    return lambda _, args: reduce(better, spread(args))
+
+
+# --- patterns ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _like_tokens(pattern: str) -> tuple[str, ...]:
+    r"""Split into `%`, `_` and literal pieces; the latter are marked by a leading backslash."""
+    tokens: list[str] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character in "%_":
+            tokens.append(character)
+            continue
+        literal = next(characters, "\\") if character == "\\" else character
+        if tokens and tokens[-1].startswith("\\"):
+            tokens[-1] += literal
+        else:
+            tokens.append("\\" + literal)
+    return tuple(tokens)
+
+
+def _like_constant(text: pa.Array, pattern: str) -> pa.Array:
+    tokens = _like_tokens(pattern)
+    shape = "".join(token if token in ("%", "_") else "x" for token in tokens)
+    pieces = [token[1:] for token in tokens if token.startswith("\\")]
+    if shape in _LIKE_SHAPES:
+        return _LIKE_SHAPES[shape](text, pieces[0] if pieces else "")
+    return pc.match_substring_regex(text, pattern=rf"\A(?s:{_like_regex(pattern, _quote)})\z")
+
+
+def _like_regex(pattern: str, quote: Callable[[str], str]) -> str:
+    return "".join({"%": ".*", "_": "."}.get(token) or quote(token[1:]) for token in _like_tokens(pattern))
+
+
+def _quote(literal: str) -> str:
+    """Quote for RE2, which knows fewer escapes than Python."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", literal)
+
+
+_LIKE_SHAPES: dict[str, Callable[[pa.Array, str], pa.Array]] = {
+    "": pc.equal,
+    "x": pc.equal,
+    "x%": lambda text, piece: pc.starts_with(text, pattern=piece),
+    "%x": lambda text, piece: pc.ends_with(text, pattern=piece),
+    "%x%": lambda text, piece: pc.match_substring(text, pattern=piece),
+}
+
+
+def _like_row(text: str, pattern: str) -> bool:
+    return re.fullmatch(_like_regex(pattern, re.escape), text, re.DOTALL) is not None
+
+
+def _like(call: Call, args: Sequence[Value]) -> Value:
+    return _searched(_like_constant, _like_row)(call, args)
+
+
+def _rlike(call: Call, args: Sequence[Value]) -> Value | Outcome:
+    """Search by RE2; a pattern it does not understand is an error on every row."""
+    text, pattern = args
+    if not is_scalar(pattern):
+        return _rlike_varying(call, text, pattern)
+    if not pattern.is_valid:
+        return pa.nulls(len(text), call.type)
+    try:
+        return pc.match_substring_regex(text, pattern=pattern.as_py())
+    except pa.ArrowInvalid:
+        message = f"regular expression '{pattern.as_py()}' is not understood"
+        return outcome(pa.nulls(len(text), call.type), pc.is_valid(text), message)
+
+
+def _rlike_varying(call: Call, text: Value, pattern: pa.Array) -> Outcome:
+    """Search pattern by pattern, each over the rows that have it."""
+    text = spread([text, pattern])[0]
+    known = [choice for choice in pattern.unique() if choice.is_valid]
+    value, wrong = pa.nulls(len(text), call.type), pa.repeat(False, len(text))
+    message = ""
+    for choice in known:
+        rows = pc.fill_null(pc.equal(pattern, choice), False)
+        part = _rlike(call, [text.filter(rows), choice])
+        if isinstance(part, Outcome):
+            message, wrong = part.message or message, pc.or_(wrong, rows)
+        else:
+            value = pc.replace_with_mask(value, rows, part)
+    return outcome(value, pc.and_(wrong, pc.is_valid(text)), message)
+
+
+def _searched(constant: Callable[[pa.Array, str], pa.Array], row: Callable[[str, str], bool]) -> Kernel:
+    """Make a predicate of a text and a search string, of a kernel for a constant one and a function for rows."""
+
+    def kernel(call: Call, args: Sequence[Value]) -> Value:
+        text, search = args
+        if is_scalar(search) and not is_scalar(text):
+            return constant(text, search.as_py()) if search.is_valid else pa.nulls(len(text), call.type)
+        return per_row(args, row, call.type)
+
+    return kernel
+
+
+# --- strings -----------------------------------------------------------------------------------------------------------
+
+
+def _letters(ascii_only: Callable[[pa.Array], pa.Array], full: Callable[[str], str]) -> Kernel:
+    """Make upper or lower, with full case mapping as in Java: 'ß' becomes 'SS'."""
+
+    def kernel(_: Call, args: Sequence[Value]) -> Value:
+        text = args[0]
+        plain = pc.fill_null(pc.string_is_ascii(text), True)
+        if pc.all(plain, min_count=0).as_py():
+            return ascii_only(text)
+        other = pc.invert(plain)
+        mapped = per_distinct(text.filter(other), full, text.type)
+        return pc.replace_with_mask(ascii_only(pc.if_else(plain, text, "")), other, mapped)
+
+    return kernel
+
+
+def _substring_row(text: str, position: int, length: int | None = None) -> str:
+    start = position - 1 if position > 0 else len(text) + position if position < 0 else 0
+    end = len(text) if length is None else start + length
+    return text[max(start, 0) : max(end, 0)]
+
+
+def _substring(call: Call, args: Sequence[Value]) -> Value:
+    """Cut from a 1-based position; what reaches before the start of the text counts, but is not there."""
+    text, bounds = args[0], args[1:]
+    if is_scalar(text) or not all(map(is_scalar, bounds)):
+        return per_row(args, _substring_row, call.type)
+    if not all(bound.is_valid for bound in bounds):
+        return pa.nulls(len(text), call.type)
+    position, length = bounds[0].as_py(), bounds[1].as_py() if bounds[1:] else None
+    start = position - 1 if position > 0 else position
+    stop = None if length is None else start + max(length, 0)
+    if start < 0 and stop is not None and stop >= 0:
+        stop = None  # reaches the end of the text
+    return pc.utf8_slice_codeunits(text, start=start, stop=stop)
+
+
+def _concat(_: Call, args: Sequence[Value]) -> Value:
+    return pc.binary_join_element_wise(*args, "", null_handling="emit_null")
+
+
+def _replace_row(text: str, search: str, replacement: str = "") -> str:
+    return text.replace(search, replacement) if search else text
+
+
+def _replace(call: Call, args: Sequence[Value]) -> Value:
+    """Replace every occurrence; an empty search changes nothing."""
+    text, terms = args[0], args[1:]
+    if is_scalar(text) or not all(map(is_scalar, terms)):
+        return per_row(args, _replace_row, call.type)
+    if not all(term.is_valid for term in terms):
+        return pa.nulls(len(text), call.type)
+    search, replacement = terms[0].as_py(), terms[1].as_py() if terms[1:] else ""
+    return pc.replace_substring(text, pattern=search, replacement=replacement) if search else text
+
+
+def _of_one(function: Callable[[Value], Value]) -> Kernel:
+    return lambda _, args: function(args[0])
+
+
+KERNELS: dict[str, Kernel] = {
+    "not": _of_one(pc.invert),
+    "is_null": _of_one(pc.is_null),
+    **{name: _comparison(name) for name in _ARROW},
+    "eq_null_safe": _eq_null_safe,
+    "in": _in,
+    "greatest": _extreme("gt"),
+    "least": _extreme("lt"),
+    "like": _like,
+    "rlike": _rlike,
+    "starts_with": _searched(lambda text, piece: pc.starts_with(text, pattern=piece), str.startswith),
+    "ends_with": _searched(lambda text, piece: pc.ends_with(text, pattern=piece), str.endswith),
+    "contains": _searched(lambda text, piece: pc.match_substring(text, pattern=piece), str.__contains__),
+    "upper": _letters(pc.ascii_upper, str.upper),
+    "lower": _letters(pc.ascii_lower, str.lower),
+    "trim": _of_one(partial(pc.utf8_trim, characters=" ")),
+    "ltrim": _of_one(partial(pc.utf8_ltrim, characters=" ")),
+    "rtrim": _of_one(partial(pc.utf8_rtrim, characters=" ")),
+    "reverse": _of_one(pc.utf8_reverse),
+    "length": lambda call, args: pc.utf8_length(args[0]).cast(call.type),
+    "substring": _substring,
+    "concat": _concat,
+    "replace": _replace,
+}

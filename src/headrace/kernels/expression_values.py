@@ -1,0 +1,113 @@
+"""What the expression kernels pass around, and the few helpers all of them need.
+
+A `Value` is an Arrow array with one entry per row, or an Arrow scalar that stands for the same value on every row. A
+kernel gets the call and its arguments as values, at least one of them an array, and returns an array – or an
+`Outcome`, when some rows could not be computed. Kernels never look at the errors of their arguments; `Evaluator` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.expression import Call
+
+Value: TypeAlias = Any  # pa.Array | pa.Scalar; pyarrow ships no types
+Numbers: TypeAlias = npt.NDArray[Any]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A value, the rows on which it is an error (NULL there; None if there are none), and what went wrong."""
+
+    value: Value
+    errors: pa.Array | None = None
+    message: str = ""
+
+
+Kernel: TypeAlias = Callable[[Call, Sequence[Value]], Value | Outcome]
+
+
+def is_scalar(value: Value) -> bool:
+    """Tell whether the value is the same on every row."""
+    return isinstance(value, pa.Scalar)
+
+
+def broadcast(value: Value, rows: int) -> pa.Array:
+    """Return an array of `rows` entries; arrays pass as they are."""
+    return pa.repeat(value, rows) if is_scalar(value) else value
+
+
+def spread(args: Sequence[Value]) -> list[pa.Array]:
+    """Turn scalars into arrays as long as the other arguments."""
+    rows = next(len(arg) for arg in args if not is_scalar(arg))
+    return [broadcast(arg, rows) for arg in args]
+
+
+def numbers(array: pa.Array, filler: Any = 0) -> Numbers:
+    """Return the values of a numeric array as NumPy, without a copy unless there are NULLs; these read as `filler`."""
+    filled = array.fill_null(filler) if array.null_count else array
+    return filled.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def nulls(*arrays: pa.Array) -> Mask | None:
+    """Return the rows on which any of the arrays is NULL; None if there are none."""
+    found = None
+    for array in arrays:
+        if array.null_count:
+            mask = array.is_null().to_numpy(zero_copy_only=False)
+            found = mask if found is None else found | mask
+    return found
+
+
+def either(first: Mask | None, second: Mask | None) -> Mask | None:
+    """Return the union of two row sets, None being the empty one."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first | second
+
+
+def without_nulls(wrong: Mask, *arrays: pa.Array) -> Mask:
+    """Take the rows out on which an argument is NULL: what is not there cannot overflow."""
+    missing = nulls(*arrays)
+    return wrong if missing is None else wrong & ~missing
+
+
+def checked(values: Numbers, wrong: Mask, args: Sequence[pa.Array], kind: pa.DataType, message: str) -> Outcome:
+    """Build the outcome of a NumPy computation over `args` that failed on the rows of `wrong`; NULL there and at NULLs."""
+    wrong = without_nulls(wrong, *args)
+    result = pa.array(values, type=kind, mask=either(nulls(*args), wrong))
+    return Outcome(result, pa.array(wrong) if wrong.any() else None, message)
+
+
+def outcome(value: pa.Array, wrong: pa.Array, message: str) -> Outcome:
+    """Build the outcome of an Arrow computation that failed on the rows of `wrong` (NULL counts as not failed)."""
+    errors = wrong.fill_null(False)
+    if not pc.any(errors).as_py():
+        return Outcome(value)
+    return Outcome(blank(value, errors), errors, message)
+
+
+def blank(value: pa.Array, rows: pa.Array) -> pa.Array:
+    """Set the given rows to NULL."""
+    return pc.if_else(rows, pa.scalar(None, value.type), value)
+
+
+def per_distinct(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
+    """Apply a Python function once to each distinct value; NULL stays NULL."""
+    encoded = array.dictionary_encode()
+    results = pa.array([function(value) for value in encoded.dictionary.to_pylist()], type=kind)
+    return results.take(encoded.indices)
+
+
+def per_row(args: Sequence[Value], function: Callable[..., Any], kind: pa.DataType) -> pa.Array:
+    """Apply a Python function row by row, the last resort; NULL if any argument is NULL."""
+    columns = [array.to_pylist() for array in spread(args)]
+    return pa.array([None if None in row else function(*row) for row in zip(*columns, strict=True)], type=kind)

@@ -1,0 +1,114 @@
+"""Group keys: rows to small codes, equal keys to equal partitions, and codes of different places to one numbering.
+
+Keys of any number and type become one code a row; the distinct keys stay beside it as Arrow columns. NULL is a key;
+NaN is one key; −0.0 and 0.0 are one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kernels import compiled
+from headrace.kernels.columns import flat, from_numbers, numbers, take, validity
+
+Codes = npt.NDArray[np.int64]
+_DIRECT = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """`codes[i]` is the place of row i's key in `columns`; there are `count` keys (some may have no row)."""
+
+    codes: Codes
+    columns: list[pa.Array]
+    count: int
+
+
+def encode(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Keys:
+    """Number the distinct keys of rows."""
+    if not columns:
+        return Keys(np.zeros(rows, np.int64), [], 1)
+    found = _encode_one(flat(columns[0]))
+    for column in columns[1:]:
+        found = _pair(found, _encode_one(flat(column)))
+    return found
+
+
+def _encode_one(array: pa.Array) -> Keys:
+    if pa.types.is_integer(array.type) or pa.types.is_date(array.type):
+        direct = _encode_direct(array)
+        if direct is not None:
+            return direct
+    if pa.types.is_floating(array.type):
+        array = from_numbers(numbers(array) + 0.0, array.type, None if array.null_count == 0 else ~validity(array))
+    encoded = array.dictionary_encode(null_encoding="encode")
+    codes = np.asarray(encoded.indices).astype(np.int64)
+    return Keys(codes, [encoded.dictionary], len(encoded.dictionary))
+
+
+def _encode_direct(array: pa.Array) -> Keys | None:
+    """Use the value itself as code where the domain is small."""
+    limits = pc.min_max(array.cast(pa.int32()) if pa.types.is_date(array.type) else array).as_py()
+    if limits["min"] is None:
+        return None
+    low, span = limits["min"], limits["max"] - limits["min"] + 1
+    if span > max(_DIRECT, len(array) // 8):
+        return None
+    codes = numbers(array).astype(np.int64)
+    codes -= low
+    domain = np.arange(low, low + span, dtype=np.int64)
+    if array.null_count == 0:
+        return Keys(codes, [from_numbers(domain.astype(np.int32) if span else domain, array.type) if array.type != pa.int64() else pa.array(domain)], span)
+    codes[~validity(array)] = span
+    column = pa.array([*domain.tolist(), None], pa.int64()).cast(pa.int32() if pa.types.is_date(array.type) else array.type)
+    return Keys(codes, [column.view(array.type) if pa.types.is_date(array.type) else column], span + 1)
+
+
+def _pair(left: Keys, right: Keys) -> Keys:
+    distinct, codes = compiled.compress(left.codes * right.count + right.codes)
+    columns = [take(c, distinct // right.count) for c in left.columns] + [take(right.columns[0], distinct % right.count)]
+    return Keys(codes, columns, len(distinct))
+
+
+def partitions(columns: Sequence[pa.Array], count: int, parts: int) -> npt.NDArray[np.int64]:
+    """Return the partition of each of `count` keys: a function of the key's value alone."""
+    state = np.zeros(count, np.uint64)
+    for column in columns:
+        _mix(column, state)
+    return (state >> np.uint64(33)).astype(np.int64) % parts
+
+
+def _mix(column: pa.Array, state: npt.NDArray[np.uint64]) -> None:
+    if pa.types.is_string(column.type):
+        filled = pc.fill_null(column, "\x00null")
+        offsets = np.frombuffer(filled.buffers()[1], np.int32, len(filled) + 1, filled.offset * 4)
+        raw = filled.buffers()[2]
+        data = np.frombuffer(raw, np.uint8) if raw is not None and len(raw) else np.zeros(1, np.uint8)
+        compiled.hash_strings(offsets, data, state)
+        return
+    if pa.types.is_decimal(column.type) and column.type.precision > 18:
+        _mix(pc.cast(column, pa.string()), state)
+        return
+    values: Any = numbers(column)
+    bits = (values + 0.0).view(np.int64) if values.dtype == np.float64 else values.astype(np.int64)
+    if values.dtype == np.float64:
+        bits = np.where(np.isnan(values), np.int64(0x7FF8 << 48), bits)
+    if column.null_count:
+        bits = np.where(validity(column), bits, np.int64(-0x5DEECE66D))
+    compiled.hash_integers(bits, state)
+
+
+def unify(parts: Sequence[tuple[Sequence[pa.Array], int]]) -> tuple[list[pa.Array], int, list[Codes]]:
+    """Give keys of several places one numbering: (columns of all keys, how many, for each place old code → new code)."""
+    counts = [count for _, count in parts]
+    width = len(parts[0][0]) if parts else 0
+    columns = [pa.concat_arrays([keys[i] for keys, _ in parts]) for i in range(width)]
+    found = encode(columns, sum(counts))
+    return found.columns, found.count, np.split(found.codes, np.cumsum(counts)[:-1])

@@ -1,0 +1,83 @@
+"""Bytes that hold NumPy and Arrow arrays and are read back without copying them: for the exchange and the slice store.
+
+A small pickle describes the structure; the arrays' buffers follow, aligned, and are used in place, from a memory map too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import CheckpointError
+
+_MAGIC = b"HRPK1\0\0\0"
+_ALIGN = 64
+
+
+def pack(value: object) -> bytes:
+    """Return bytes from which `unpack` gives the equal value."""
+    return b"".join(_chunks(value))
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """Return the value; its arrays share memory with `data`."""
+    view = memoryview(data)
+    if bytes(view[:8]) != _MAGIC:
+        raise ValueError("not packed by headrace")
+    head_size, check = struct.unpack("<QI", view[8:20])
+    head = view[20 : 20 + head_size]
+    if len(head) != head_size or zlib.crc32(head) != check:
+        raise ValueError("the description of packed arrays is damaged")
+    structure, sizes = pickle.loads(head)
+    buffers, at = [], _aligned(20 + head_size)
+    for size in sizes:
+        if at + size > len(view):
+            raise ValueError("packed arrays are cut short")
+        buffers.append(view[at : at + size])
+        at = _aligned(at + size)
+    return pickle.loads(structure, buffers=buffers)
+
+
+def write(path: Path, value: object, *, sync: bool = True) -> None:
+    """Write atomically: the file is there whole, or not at all; without `sync` it may be lost with the machine's power."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with scratch.open("wb") as file:
+        file.writelines(_chunks(value))
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+def read(path: Path) -> Any:
+    """Map a file written by `write` and return its value, without copying arrays."""
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return unpack(memoryview(mapped))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"state file '{path}' cannot be read",
+            detail=str(error),
+            hint="restore the checkpoint directory from a copy, or start with a new one",
+        ) from error
+
+
+def _chunks(value: object) -> list[Any]:
+    buffers: list[pickle.PickleBuffer] = []
+    structure = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    raws = [buffer.raw() for buffer in buffers]
+    head = pickle.dumps((structure, [raw.nbytes for raw in raws]), protocol=5)
+    out: list[Any] = [_MAGIC, struct.pack("<QI", len(head), zlib.crc32(head)), head, bytes(_aligned(20 + len(head)) - 20 - len(head))]
+    for raw in raws:
+        out += [raw, bytes(_aligned(raw.nbytes) - raw.nbytes)]
+    return out
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

@@ -1,0 +1,49 @@
+"""Partial aggregates of one slice: sparse, by key and cell. What is exchanged, stored, and read when windows close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Integers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Values kept one by one (distinct values, extremes of strings): key place, cell, value columns, how often."""
+
+    keys: Integers
+    cells: Integers
+    values: list[pa.Array]
+    counts: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """All that is kept of some rows of one slice, in one store.
+
+    The cells of key k are the entries starts[k] … starts[k + 1] − 1, ascending by cell. `dense[c]` has the 64-bit arrays
+    of component c beside them (none for a component of values, whose entries are in `listed[c]`).
+    """
+
+    slice_start: int
+    keys: list[pa.Array]
+    starts: Integers
+    cells: Integers
+    dense: list[list[Integers]]
+    listed: dict[int, Entries] = field(default_factory=dict)
+
+    @property
+    def key_count(self) -> int:
+        """The number of keys."""
+        return len(self.starts) - 1
+
+
+def group_starts(sorted_codes: Integers) -> tuple[Integers, Integers]:
+    """Return (distinct codes, where each begins and the end) of an ascending array."""
+    heads = np.flatnonzero(np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]])) if sorted_codes.size else np.zeros(0, np.int64)
+    return sorted_codes[heads], np.append(heads, sorted_codes.size)

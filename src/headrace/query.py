@@ -1,0 +1,141 @@
+"""A query in a session, as its user holds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.connectors import Sink
+from headrace.errors import EvaluationError, SessionError
+from headrace.model.schema import Schema
+from headrace.runtime import results as kept_rows
+from headrace.runtime.state import QueryState
+
+if TYPE_CHECKING:
+    from headrace.session import Session
+
+
+@dataclass(slots=True)
+class QueryRecord:
+    """What a session knows of a query; `status` is accepted, live, removed or failed."""
+
+    id: int
+    name: str
+    sql: str
+    sink: Sink
+    status: str = "accepted"
+    error: str | None = None
+    schema: Schema | None = None
+    recovered: bool = False
+    removing: bool = False
+    accepted_at: float | None = None
+    live_at: float | None = None
+    last_batch: int | None = None
+    live: bool = field(default=False)
+
+    def update(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
+        """Take over what a committed batch says; `fresh` when this session saw it happen."""
+        del batch
+        self.error, self.last_batch, self.live = state.error, state.last_batch, state.live
+        self.status = "live" if state.live else ("failed" if state.error else "removed")
+        self.recovered = not fresh
+        if fresh and state.live and self.live_at is None:
+            self.live_at = time.monotonic()
+
+
+class Query:
+    """A handle: it stays good after the query was removed, for what it emitted."""
+
+    def __init__(self, session: Session, record: QueryRecord) -> None:
+        """Made by `Session.add`."""
+        self._session, self._record = session, record
+
+    @property
+    def name(self) -> str:
+        """The name it was added under."""
+        return self._record.name
+
+    @property
+    def sql(self) -> str:
+        """Its text."""
+        return self._record.sql
+
+    @property
+    def status(self) -> str:
+        """One of accepted, live, removed, failed."""
+        return self._record.status
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, if it did."""
+        return self._record.error
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its results."""
+        return self._session.schema_of(self._record).to_arrow()
+
+    @property
+    def deployment_seconds(self) -> float | None:
+        """How long it took from `add` until the first micro-batch with it was committed; None before."""
+        record = self._record
+        return None if record.live_at is None or record.accepted_at is None else record.live_at - record.accepted_at
+
+    @property
+    def emitted(self) -> int:
+        """How many rows it has emitted."""
+        state = self._session.state_of(self._record)
+        return 0 if state is None else state.emitted
+
+    @property
+    def late(self) -> dict[str, int]:
+        """How many rows came too late for it, by stream."""
+        state = self._session.state_of(self._record)
+        return {} if state is None else dict(state.late)
+
+    def wait_live(self, timeout: float | None = None) -> Query:
+        """Wait until it is in the pipeline; raises when it failed or was removed before, or on time-out."""
+        if not self._session.wait(lambda: self._record.status != "accepted", timeout):
+            raise SessionError(f"query '{self.name}' is not live after {timeout} s", hint="call advance(), or start() the session")
+        if self._record.status == "failed":
+            raise EvaluationError(f"query '{self.name}' failed", detail=self._record.error or "")
+        return self
+
+    def results(self) -> pa.Table:
+        """Return everything it has emitted so far (memory sink)."""
+        batches = [b for _, found in self._rows(-1) for b in found]
+        return pa.Table.from_batches(batches, self.schema)
+
+    def stream(self, timeout: float | None = None) -> Iterator[pa.Table]:
+        """Yield what it emits, one table a micro-batch, from the beginning; ends when it is over, or after `timeout` s of nothing."""
+        after = -1
+        while True:
+            over = self._record.status in {"removed", "failed"} or self._session.is_closed
+            for batch, found in self._rows(after):
+                after = batch
+                yield pa.Table.from_batches(found, self.schema)
+            seen = self._session.last_batch
+            after = max(after, seen)
+            if over or not self._session.wait(lambda seen=seen: self._session.last_batch > seen or self._over(), timeout):  # type: ignore[misc]
+                return
+
+    def _over(self) -> bool:
+        return self._record.status in {"removed", "failed"} or self._session.is_closed
+
+    def _rows(self, after: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+        until = self._session.last_batch
+        if self._record.last_batch is not None:
+            until = min(until, self._record.last_batch - 1)  # nothing counts from the batch on in which it failed or left
+        return kept_rows.rows_of(self._session.results_folder, self._record.id, after, until)
+
+    def remove(self) -> None:
+        """Remove it from its session."""
+        self._session.remove(self.name)
+
+    def __repr__(self) -> str:
+        """Return name, status and text."""
+        return f"<Query {self.name} ({self.status}): {self.sql}>"

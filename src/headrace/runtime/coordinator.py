@@ -1,0 +1,271 @@
+"""The coordinator: one micro-batch after the other, each logged, run and committed.
+
+It plans, commits and answers; it never touches rows. Everything it decides for a batch is in the log before the batch
+runs, so that a batch that was cut off is run again exactly as it was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.connectors import Range, Source
+from headrace.errors import CheckpointError
+from headrace.execution.job import Epoch, Header, Job, Outcome, StreamJob, query_path
+from headrace.kernels import pack
+from headrace.model.stream import Stream
+from headrace.runtime import commands, epoch
+from headrace.runtime.backend import Backend
+from headrace.runtime.checkpoint import Checkpoint
+from headrace.runtime.commands import Add, Command, Remove
+from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
+from headrace.sharing.changelog import Addition, Changelog, apply
+from headrace.sharing.shared_plan import LiveQuery, StreamPlan
+from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sql import Catalog, bind_query
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a micro-batch did."""
+
+    batch: int
+    rows: int
+    emitted: int
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+
+class Coordinator:
+    """Holds the state after the last committed batch. One thread at a time calls `advance`."""
+
+    def __init__(self, checkpoint: Checkpoint, backend: Backend, partitions: int, rows_per_batch: int) -> None:
+        """Recover what the checkpoint holds; a batch that was logged but not committed is run first."""
+        self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
+        self.state = EngineState(partitions=partitions)
+        self.sources: dict[str, Source] = {}
+        self.live: dict[int, LiveQuery] = {}
+        self._plans: dict[str, StreamPlan] = {}
+        self._recover()
+
+    def _recover(self) -> None:
+        found = self.checkpoint.last_manifest()
+        if found is not None:
+            self.state = EngineState.from_json(found[1])
+        self.unfinished = self.checkpoint.logged(self.state.batch + 1)
+        for query in self.state.live():
+            self.live[query.id] = LiveQuery(query.id, query.name, bind_query(query.sql, self.catalog()), query.since, query.bit)
+            self._write_query(query)
+
+    def catalog(self) -> Catalog:
+        """Return the declared streams."""
+        return Catalog.of(s.stream for s in self.state.streams.values())
+
+    def declare(self, stream: Stream, source: Source) -> None:
+        """Take a stream, or give a recovered one its source back; the declaration must then be the same."""
+        known = self.state.streams.get(stream.name)
+        if known is None:
+            state = StreamState(stream, len(self.state.streams), source.definition())
+            epoch.replan(_only(self.state, state), {}, self._write_plan)
+            self.state.next_epoch += 1
+            self.state.streams[stream.name] = state
+        elif (known.stream, known.source) != (stream, source.definition()):
+            raise CheckpointError(
+                f"stream '{stream.name}' was declared otherwise in this checkpoint",
+                detail=f"then: {declaration(known.stream, known.source)}; now: {declaration(stream, source.definition())}",
+                hint="declare it as before, or start with a new checkpoint",
+            )
+        self.sources[stream.name] = source
+
+    def plans_now(self) -> list[StreamPlan]:
+        """Return the plan in force of every stream."""
+        return [self._plan(s.plan) for s in self.state.streams.values()]
+
+    def has_work(self) -> bool:
+        """Tell whether there is anything to read (or to run again)."""
+        return self.unfinished is not None or any(s.pending(self.state.streams[n].position) for n, s in self.sources.items())
+
+    def advance(self, requests: Sequence[Command], *, final: bool = False) -> BatchReport:
+        """Run one micro-batch with these query changes and what is new on the streams."""
+        entry = self.unfinished or self._plan_batch(requests, final=final)
+        if self.unfinished is None:
+            self.checkpoint.log(self.state.batch + 1, entry)
+        self.unfinished = entry
+        report = self._run(entry)
+        self.unfinished = None
+        return report
+
+    def _plan_batch(self, requests: Sequence[Command], *, final: bool) -> dict[str, Any]:
+        ranges: list[Range] = []
+        positions = {}
+        for name, source in self.sources.items():
+            found, positions[name] = source.plan(self.state.streams[name].position, self.rows_per_batch)
+            ranges += found
+        tasks = balance(ranges, self.backend.parallelism)
+        return {
+            "batch": self.state.batch + 1,
+            "streams": {name: declaration(s.stream, s.source) for name, s in self.state.streams.items()},
+            "positions": positions,
+            "tasks": [[one.to_json() for one in task] for task in tasks],
+            "commands": [commands.to_json(c) for c in requests],
+            "final": final,
+        }
+
+    def _run(self, entry: dict[str, Any]) -> BatchReport:
+        state = self.state.snapshot()
+        state.batch += 1
+        for name, value in entry["streams"].items():
+            if name not in state.streams:  # declared, logged, and then cut off before the first commit
+                state.streams[name] = StreamState(declared(value), len(state.streams), value["source"])
+        requests = [commands.from_json(c) for c in entry["commands"]]
+        live = self._apply(state, requests)
+        epoch.replan(state, live, self._write_plan)
+        for name, position in entry["positions"].items():
+            state.streams[name].position = position
+        self.checkpoint.fault("planned")
+        outcomes = self._execute(state, entry)
+        report = self._account(state, outcomes, requests)
+        for number in report.failed:
+            live.pop(number, None)
+        state.drained = state.drained or entry["final"]
+        self._retire(state, live)
+        self.checkpoint.commit(state.batch, state.to_json())
+        self.state, self.live = state, live
+        self.checkpoint.clean(state.batch, state.files())
+        self._prune()
+        return report
+
+    def _apply(self, state: EngineState, requests: Sequence[Command]) -> dict[int, LiveQuery]:
+        additions = []
+        catalog = Catalog.of(s.stream for s in state.streams.values())
+        for request in requests:
+            if isinstance(request, Add):
+                plan = bind_query(request.sql, catalog)
+                since = epoch.start_of(max(state.streams[name].seen for name in plan.streams))
+                additions.append(Addition(request.id, request.name, plan, since))
+        removed = frozenset(request.id for request in requests if isinstance(request, Remove))
+        live = {q.id: q for q in apply(list(self.live.values()), Changelog(tuple(additions), removed))}
+        for request in requests:
+            if isinstance(request, Add):
+                one = live.get(request.id)
+                record = QueryState(request.id, request.name, request.sql, request.sink, first_batch=state.batch)
+                if one is not None:
+                    record.since, record.bit, record.live = one.since, one.bit, True
+                state.queries[request.id] = record
+        for number in removed & state.queries.keys():
+            state.queries[number].live, state.queries[number].last_batch = False, state.batch
+        for query in state.live():
+            if query.first_batch == state.batch:
+                self._write_query(query, live[query.id])
+        return live
+
+    def _execute(self, state: EngineState, entry: dict[str, Any]) -> list[Outcome]:
+        tasks = [[Range.from_json(one) for one in task] for task in entry["tasks"]]
+        if not tasks and not entry["final"]:
+            return []
+        return self.backend.run(self._job(state, final=entry["final"]), tasks or [[]])
+
+    def _job(self, state: EngineState, *, final: bool) -> Job:
+        root = str(self.checkpoint.path)
+        streams = {
+            name: StreamJob(s.stream, f"{root}/{s.plan}", tuple(Epoch(e.number, e.start, f"{root}/{e.plan}") for e in s.epochs), s.seen)
+            for name, s in state.streams.items()
+        }
+        queries = tuple(query.id for query in state.live())
+        return Job(state.batch, state.partitions, root, streams, queries, state.parts, state.sessions, final)
+
+    def _account(self, state: EngineState, outcomes: Sequence[Outcome], requests: Sequence[Command]) -> BatchReport:
+        failed: dict[int, str] = {}
+        emitted: dict[int, int] = {}
+        for outcome in outcomes:
+            for number, message in outcome.failures.items():
+                if number in state.queries and state.queries[number].live:
+                    failed.setdefault(number, message)
+            for number, rows in outcome.emitted.items():
+                emitted[number] = emitted.get(number, 0) + rows
+        if outcomes:
+            state.parts = tuple(ref for outcome in outcomes for ref in outcome.parts)
+            state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
+        rows = sum(_count(state, header) for outcome in outcomes for header in outcome.headers)
+        for number, message in failed.items():
+            query = state.queries[number]
+            query.live, query.error, query.last_batch = False, message, state.batch
+            emitted.pop(number, None)
+        for number, count in emitted.items():
+            state.queries[number].emitted += count
+        added = tuple(r.id for r in requests if isinstance(r, Add))
+        removed = tuple(r.id for r in requests if isinstance(r, Remove))
+        files = tuple(outcome.results for outcome in outcomes if outcome.results)
+        return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files)
+
+    def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> None:
+        marks = {number: watermark(state, query.plan.streams) for number, query in live.items()}
+        for stream in state.streams.values():
+            if len(stream.epochs) > 1:
+                epoch.retire(stream, self._plan, marks)
+        kept = {e.number for s in state.streams.values() for e in s.epochs}
+        state.parts = tuple(ref for ref in state.parts if ref.epoch in kept)
+        state.sessions = tuple(ref for ref in state.sessions if ref.query in live)
+
+    def _prune(self) -> None:
+        for name, source in self.sources.items():
+            prune = getattr(source, "prune", None)
+            if prune is not None:
+                prune(self.state.streams[name].position)
+
+    def _write_plan(self, name: str, plan: StreamPlan) -> None:
+        self._plans[name] = plan
+        pack.write(self.checkpoint.path / name, plan)
+
+    def _plan(self, name: str) -> StreamPlan:
+        if name not in self._plans:
+            self._plans[name] = pack.read(self.checkpoint.path / name)
+        return self._plans[name]
+
+    def _write_query(self, query: QueryState, live: LiveQuery | None = None) -> None:
+        """Give workers the query; it can be made again from the manifest, so it need not survive a power cut."""
+        path = query_path(str(self.checkpoint.path), query.id)
+        pack.write(path, (live or self.live[query.id], query.sink), sync=False)
+
+
+def watermark(state: EngineState, streams: Sequence[str]) -> int:
+    """Return the watermark of a query over these streams, after the last batch."""
+    if state.drained:
+        return FOREVER
+    times = [state.streams[name].seen for name in streams]
+    return NEVER if NEVER in times else min(t - state.streams[n].stream.delay for n, t in zip(streams, times, strict=True))
+
+
+def _only(state: EngineState, stream: StreamState) -> EngineState:
+    return EngineState(next_epoch=state.next_epoch, streams={stream.stream.name: stream})
+
+
+def _count(state: EngineState, header: Header) -> int:
+    for name, time in header.seen.items():
+        state.streams[name].seen = max(state.streams[name].seen, time)
+    for name, count in header.untimed.items():
+        state.streams[name].untimed += count
+    for name, count in header.rows.items():
+        state.streams[name].rows += count
+        state.streams[name].skipped = state.streams[name].skipped | header.skipped
+    for (number, name), count in header.late.items():
+        query = state.queries.get(number)
+        if query is not None:
+            query.late = {**query.late, name: query.late.get(name, 0) + count}
+    return sum(header.rows.values())
+
+
+def balance(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
+    """Cut ranges into at most `parallelism` tasks of about equal rows, neighbours together."""
+    total = sum(one.rows for one in ranges)
+    tasks: list[list[Range]] = []
+    done = 0
+    for one in ranges:
+        if not tasks or (len(tasks) < parallelism and done * parallelism >= total * len(tasks)):
+            tasks.append([])
+        tasks[-1].append(one)
+        done += one.rows
+    return tasks

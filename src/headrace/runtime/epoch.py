@@ -1,0 +1,53 @@
+"""Epochs: what changes of the live queries do to the plans of their streams, at a batch boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from headrace.execution.job import Epoch
+from headrace.model.window import Sliding, last_start
+from headrace.runtime.state import EngineState, StreamState
+from headrace.sharing.shared_plan import LiveQuery, StreamPlan, plan_stream
+from headrace.sharing.slicing import NEVER
+
+Write = Callable[[str, StreamPlan], None]
+
+
+def start_of(seen: int) -> int:
+    """Return T: one microsecond after the greatest event time seen, or −∞."""
+    return NEVER if seen == NEVER else seen + 1
+
+
+def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> None:
+    """Begin a new epoch on every stream whose set of live queries changed; `write` stores a plan under a name."""
+    for stream in state.streams.values():
+        mine = tuple(q for q, query in live.items() if stream.stream.name in query.plan.streams)
+        if stream.epochs and mine == stream.planned:
+            continue
+        number, start = state.next_epoch, start_of(stream.seen)
+        state.next_epoch += 1
+        stream.plan = f"plans/{stream.number:04d}-{number:08d}.plan"
+        write(stream.plan, plan_stream(stream.stream.name, [live[q] for q in mine]))
+        kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch that saw no row is replaced
+        stream.epochs = (*kept, Epoch(number, start, stream.plan))
+        stream.planned = mine
+
+
+def retire(stream: StreamState, plans: Callable[[str], StreamPlan], watermarks: Mapping[int, int]) -> None:
+    """Forget epochs none of whose windows can still be open for a live query (`watermarks` has all live ones)."""
+    last = stream.epochs[-1]
+    kept = []
+    for epoch, following in zip(stream.epochs, stream.epochs[1:], strict=False):
+        if _open(plans(epoch.plan), following.start, watermarks):
+            kept.append(epoch)
+    stream.epochs = (*kept, last)
+
+
+def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
+    for store in plan.stores:
+        for member in store.members:
+            if member.query in watermarks and isinstance(member.window, Sliding):
+                closes = last_start(member.window, end - 1) + member.window.size
+                if closes > watermarks[member.query]:
+                    return True
+    return False

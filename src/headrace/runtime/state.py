@@ -1,0 +1,143 @@
+"""What holds after a micro-batch: the content of a manifest, as plain records with a snapshot."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.execution.job import Epoch, PartRef, SessionRef
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.sharing.slicing import NEVER
+
+
+@dataclass(slots=True)
+class StreamState:
+    """A stream: its declaration, how far it was read, its epochs, and what was counted."""
+
+    stream: Stream
+    number: int
+    source: dict[str, Any]
+    position: Any = None
+    seen: int = NEVER
+    plan: str = ""
+    epochs: tuple[Epoch, ...] = ()
+    planned: tuple[int, ...] = ()
+    rows: int = 0
+    untimed: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class QueryState:
+    """A query that was accepted; `live` from its first batch until it is removed or fails."""
+
+    id: int
+    name: str
+    sql: str
+    sink: dict[str, Any] | None
+    since: int = NEVER
+    bit: int = 0
+    live: bool = False
+    first_batch: int = -1
+    last_batch: int | None = None
+    error: str | None = None
+    emitted: int = 0
+    late: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EngineState:
+    """Everything recovery needs."""
+
+    batch: int = -1
+    partitions: int = 1
+    streams: dict[str, StreamState] = field(default_factory=dict)
+    queries: dict[int, QueryState] = field(default_factory=dict)
+    parts: tuple[PartRef, ...] = ()
+    sessions: tuple[SessionRef, ...] = ()
+    next_epoch: int = 0
+    drained: bool = False
+
+    def live(self) -> list[QueryState]:
+        """Return the queries in the pipeline, by id."""
+        return [query for query in self.queries.values() if query.live]
+
+    def snapshot(self) -> EngineState:
+        """Return an independent copy, to be changed while a batch runs and thrown away if it fails."""
+        return EngineState(
+            self.batch,
+            self.partitions,
+            {name: copy.copy(s) for name, s in self.streams.items()},
+            {number: copy.copy(q) for number, q in self.queries.items()},
+            self.parts,
+            self.sessions,
+            self.next_epoch,
+            self.drained,
+        )
+
+    def files(self) -> set[str]:
+        """Return all state, plan and query files that are still needed, relative to the checkpoint."""
+        found = {ref.file for ref in (*self.parts, *self.sessions)}
+        for stream in self.streams.values():
+            found.update(epoch.plan for epoch in stream.epochs)
+            found.add(stream.plan)
+        return found | {f"queries/{query.id:08d}.query" for query in self.live()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest."""
+        return {
+            "batch": self.batch,
+            "partitions": self.partitions,
+            "streams": {name: _stream_json(s) for name, s in self.streams.items()},
+            "queries": [asdict(q) for q in self.queries.values()],
+            "parts": [list(_fields(ref)) for ref in self.parts],
+            "sessions": [list(_fields(ref)) for ref in self.sessions],
+            "next_epoch": self.next_epoch,
+            "drained": self.drained,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> EngineState:
+        """Read a manifest."""
+        queries = [QueryState(**q) for q in value["queries"]]
+        return EngineState(
+            value["batch"],
+            value["partitions"],
+            {name: _stream_from(s) for name, s in value["streams"].items()},
+            {q.id: q for q in queries},
+            tuple(PartRef(*ref) for ref in value["parts"]),
+            tuple(SessionRef(*ref) for ref in value["sessions"]),
+            value["next_epoch"],
+            value["drained"],
+        )
+
+
+def _fields(ref: PartRef | SessionRef) -> tuple[Any, ...]:
+    return tuple(getattr(ref, name) for name in ref.__slots__)
+
+
+def declaration(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
+    """Return a stream's declaration as JSON."""
+    return {"name": stream.name, "schema": stream.schema.to_ddl(), "time": stream.time, "delay": stream.delay, "source": source}
+
+
+def declared(value: dict[str, Any]) -> Stream:
+    """Read a stream's declaration."""
+    return Stream(value["name"], Schema.parse(value["schema"]), value["time"], value["delay"])
+
+
+def _stream_json(state: StreamState) -> dict[str, Any]:
+    rest = {name: getattr(state, name) for name in ("number", "position", "seen", "plan", "planned", "rows", "untimed", "skipped")}
+    return {**declaration(state.stream, state.source), **rest, "epochs": [list(_fields_of(e)) for e in state.epochs]}
+
+
+def _fields_of(epoch: Epoch) -> tuple[int, int, str]:
+    return epoch.number, epoch.start, epoch.plan
+
+
+def _stream_from(value: dict[str, Any]) -> StreamState:
+    rest = {name: value[name] for name in ("number", "source", "position", "seen", "plan", "rows", "untimed", "skipped")}
+    epochs = tuple(Epoch(*e) for e in value["epochs"])
+    return StreamState(declared(value), **rest, planned=tuple(value["planned"]), epochs=epochs)

@@ -1,0 +1,95 @@
+"""EXPLAIN of sharing, as text: each shared operator, what it works on, and which queries use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.model.expression import Expression
+from headrace.model.window import SessionGap, Sliding
+from headrace.plan.logical import AggregateQuery
+from headrace.sharing.grouping import Statistics, costs
+from headrace.sharing.selection import Dimension, Layout, Selection
+from headrace.sharing.shared_plan import LiveQuery, Operator, Router, Sessions, Store, StreamPlan
+
+_SHOWN = 8
+
+
+def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mapping[int, str]) -> str:
+    """Return the text; the same plans always give the same text."""
+    lines = [f"{len(live)} live {_plural('query', len(live))}, one shared pipeline"]
+    for plan in sorted(plans, key=lambda p: p.stream):
+        users = {m.query for op in plan.operators for m in op.members}
+        lines.append("")
+        lines.append(f"stream {plan.stream}: read once for {len(users)} {_plural('query', len(users))}; columns {_list(sorted(plan.columns))}")
+        for operator in plan.operators:
+            lines += [f"  {line}" for line in _operator(operator, names)]
+    return "\n".join(lines) + "\n"
+
+
+def _operator(operator: Operator, names: Mapping[int, str]) -> list[str]:
+    lines = [f"{_kind(operator)} · used by {_users(operator, names)}"]
+    lines += [f"  {line}" for line in _selection(operator.selection)]
+    if isinstance(operator, Store):
+        windows = sorted({m.window for m in operator.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
+        lines.append(f"  slices: edges of {_list([str(w) for w in windows])}")
+        lines.append(f"  keeps per slice, key and cell: {_list([str(c) for c in operator.components])}")
+    lines.append(f"  cost: {_saving(operator)}")
+    return lines
+
+
+def _kind(operator: Operator) -> str:
+    keys = f"by {_list([str(k) for k in operator.keys])}" if operator.keys else "over all rows"
+    if isinstance(operator, Store):
+        return f"aggregation {keys}"
+    if isinstance(operator, Sessions):
+        gaps = sorted({m.window.gap for m in operator.members if isinstance(m.window, SessionGap)})
+        return f"sessions {keys}, {_list([str(SessionGap(gap)) for gap in gaps])}"
+    assert isinstance(operator, Router)
+    return "routing of rows"
+
+
+def _selection(selection: Selection) -> list[str]:
+    count = len(selection.predicates)
+    predicates = f"{count} distinct {_plural('predicate', count)}"
+    if not selection.dimensions:
+        return ["selection: every row"]
+    if selection.layout is Layout.PER_QUERY:
+        return [f"selection: {predicates}, each evaluated once"]
+    form = {Layout.GRID: "segments" if len(selection.dimensions) == 1 else "grid", Layout.SIGNATURES: "signatures"}[selection.layout]
+    return [f"selection: {predicates} → {form} of {selection.size} cells over {_list([_dimension(d) for d in selection.dimensions])}"]
+
+
+def _dimension(dimension: Dimension) -> str:
+    name: Expression = dimension.expression
+    if dimension.boundaries is None:
+        return f"[{name}]"
+    return f"{name} ({len(dimension.boundaries) + 1} segments)"
+
+
+def _saving(operator: Operator) -> str:
+    """Compare the model's cost of the shared selection with that of every query by itself."""
+    stats = Statistics()
+    here = {c.layout: c.nanoseconds for c in costs(operator.selection.predicates, stats)}[operator.selection.layout]
+    alone = sum(min(c.nanoseconds for c in costs([m.predicate], stats)) for m in operator.members)
+    return f"{here / stats.rows:.0f} ns a row, {alone / stats.rows:.0f} ns if every query worked alone (model)"
+
+
+def _users(operator: Operator, names: Mapping[int, str]) -> str:
+    users = list(dict.fromkeys(names.get(m.query, str(m.query)) for m in operator.members))
+    return f"{len(users)} {_plural('query', len(users))}: {_list(users)}"
+
+
+def _list(parts: Sequence[str]) -> str:
+    shown = ", ".join(parts[:_SHOWN]) or "none"
+    return shown if len(parts) <= _SHOWN else f"{shown} … and {len(parts) - _SHOWN} more"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else ("queries" if word == "query" else f"{word}s")
+
+
+def describe(query: LiveQuery) -> str:
+    """Return one line that says what a query is."""
+    plan = query.plan
+    kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "stateless"
+    return f"{query.name}: {kind} of {', '.join(plan.streams)}"

@@ -1,0 +1,327 @@
+"""Every row carries the set of queries it still matters to; every operator works once for all of them.
+
+Here is how a row's set is found without asking each query. All constants that live queries compare an expression with
+cut its domain into *segments*; predicates that are not comparisons become boolean *atoms* with three segments. Each such
+expression is a `Dimension`; one segment of each dimension is a *cell*. On one cell every predicate built from these
+atoms has one truth value, so a cell number stands for a query-set, and finding it costs one look-up a dimension,
+whatever the number of queries.
+
+    price:      <10      10..20     ≥20      NULL         dimension with boundaries (10, 20)
+    segment:     0         1         2         3
+    price>=10:   F         T         T         –
+    price<20:    T         T         F         –
+
+Truth is three-valued and encoded so that AND is minimum and OR is maximum: FALSE 0, NULL 1, TRUE 2.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.model.expression import COMPARISON, TRUE, Call, Expression, Literal
+
+FALSE_CODE, NULL_CODE, TRUE_CODE = 0, 1, 2
+Boundary: TypeAlias = int | float | str
+Truth: TypeAlias = npt.NDArray[np.int8]
+
+_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+_EXACT_INT_BITS = {pa.float64(): 53, pa.float32(): 24}
+_EPOCH_DAY, _EPOCH = date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """An expression whose value decides atoms.
+
+    Ordered (`boundaries` is a sorted tuple): segment i holds the values that reach exactly i boundaries, one more
+    segment holds NULL. An atom (`boundaries` is None): the segments are FALSE, NULL, TRUE.
+    """
+
+    expression: Expression
+    boundaries: tuple[Boundary, ...] | None
+
+    @property
+    def size(self) -> int:
+        """The number of segments."""
+        return 3 if self.boundaries is None else len(self.boundaries) + 2
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedAtom:
+    """TRUE where the value of `expression` lies in one of the half-open `spans` (None is unbounded)."""
+
+    expression: Expression
+    spans: tuple[tuple[Boundary | None, Boundary | None], ...]
+    null_is_true: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanAtom:
+    """TRUE where the boolean `expression` is."""
+
+    expression: Expression
+
+
+Atom: TypeAlias = OrderedAtom | BooleanAtom
+
+
+def is_ordered(kind: pa.DataType) -> bool:
+    """Whether values of that type can be cut into segments by one 64-bit number or a string."""
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= 18)
+    return not pa.types.is_null(kind)
+
+
+def atom_of(expression: Expression) -> Atom:
+    """Return the atom that a predicate without AND, OR and NOT at its top stands for."""
+    if isinstance(expression, Call):
+        if expression.function == "is_null" and is_ordered(expression.args[0].type):
+            return OrderedAtom(expression.args[0], (), null_is_true=True)
+        if expression.function in COMPARISON:
+            return _comparison(expression) or BooleanAtom(expression)
+        if expression.function == "in":
+            return _membership(expression) or BooleanAtom(expression)
+    return BooleanAtom(expression)
+
+
+def atoms(predicate: Expression) -> Iterable[Atom]:
+    """Yield the atoms of a predicate."""
+    if isinstance(predicate, Call) and predicate.function in {"and", "or", "not"}:
+        for arg in predicate.args:
+            yield from atoms(arg)
+    elif predicate != TRUE:
+        yield atom_of(predicate)
+
+
+def dimensions(predicates: Iterable[Expression]) -> tuple[Dimension, ...]:
+    """Return the dimensions that decide all the predicates, in a canonical order."""
+    cuts: dict[Expression, set[Boundary]] = {}
+    booleans: dict[Expression, None] = {}
+    for predicate in predicates:
+        for atom in atoms(predicate):
+            if isinstance(atom, BooleanAtom):
+                booleans[atom.expression] = None
+            else:
+                bounds = (bound for span in atom.spans for bound in span if bound is not None)
+                cuts.setdefault(atom.expression, set()).update(bounds)
+    ordered = [Dimension(expression, tuple(sorted(bounds))) for expression, bounds in cuts.items()]
+    return tuple(sorted([*ordered, *(Dimension(e, None) for e in booleans)], key=lambda d: str(d.expression)))
+
+
+def truth(predicate: Expression, dims: Sequence[Dimension], segments: Sequence[npt.NDArray[np.int64]]) -> Truth:
+    """Return the truth of a predicate on cells, given each dimension's segment numbers (arrays that broadcast)."""
+    if predicate == TRUE:
+        return np.full(np.broadcast_shapes((1,), *(s.shape for s in segments)), TRUE_CODE, np.int8)
+    if isinstance(predicate, Call) and predicate.function in {"and", "or"}:
+        left, right = (truth(arg, dims, segments) for arg in predicate.args)
+        return np.minimum(left, right) if predicate.function == "and" else np.maximum(left, right)
+    if isinstance(predicate, Call) and predicate.function == "not":
+        inner: Truth = TRUE_CODE - truth(predicate.args[0], dims, segments)
+        return inner
+    atom = atom_of(predicate)
+    at = next(i for i, d in enumerate(dims) if d.expression == atom.expression and (d.boundaries is None) == isinstance(atom, BooleanAtom))
+    table: Truth = _truth_table(atom, dims[at])[segments[at]]
+    return table
+
+
+def _truth_table(atom: Atom, dimension: Dimension) -> Truth:
+    if isinstance(atom, BooleanAtom) or dimension.boundaries is None:
+        return np.array([FALSE_CODE, NULL_CODE, TRUE_CODE], np.int8)
+    table = np.zeros(dimension.size, np.int8)
+    for low, high in atom.spans:
+        first = 0 if low is None else bisect.bisect_left(dimension.boundaries, low) + 1
+        last = dimension.size - 1 if high is None else bisect.bisect_left(dimension.boundaries, high) + 1
+        table[first:last] = TRUE_CODE
+    if atom.null_is_true:
+        table[:-1], table[-1] = FALSE_CODE, TRUE_CODE
+    else:
+        table[-1] = NULL_CODE
+    return table
+
+
+def _comparison(call: Call) -> OrderedAtom | None:
+    function, (left, right) = call.function, call.args
+    if isinstance(left, Literal):
+        function, left, right = _FLIPPED[function], right, left
+    bounds = _bounds(left, right)
+    if bounds is None:
+        return None
+    expression, low, high = bounds
+    spans: dict[str, tuple[tuple[Boundary | None, Boundary | None], ...]] = {
+        "lt": ((None, low),), "ge": ((low, None),), "le": ((None, high),), "gt": ((high, None),),
+        "eq": ((low, high),), "ne": ((None, low), (high, None)),
+    }  # fmt: skip
+    return OrderedAtom(expression, spans[function])
+
+
+def _membership(call: Call) -> OrderedAtom | None:
+    spans = []
+    expression = _stripped(call.args[0])
+    for literal in call.args[1:]:
+        bounds = _bounds(call.args[0], literal)
+        if bounds is None:
+            return None
+        spans.append((bounds[1], bounds[2]))
+    return OrderedAtom(expression, tuple(spans))
+
+
+def _bounds(left: Expression, right: Expression) -> tuple[Expression, Boundary, Boundary] | None:
+    """Return (expression, v, the value just above v) when `left` can be cut at the constant `right`."""
+    if not isinstance(right, Literal) or isinstance(left, Literal) or right.value is None:
+        return None
+    expression = _stripped(left)
+    if not is_ordered(expression.type):
+        return None
+    pair = _cut(expression.type, right.value)
+    return None if pair is None else (expression, *pair)
+
+
+def _stripped(expression: Expression) -> Expression:
+    """Take off casts that keep order and value, so that `x > 1` and `x > 1.5` cut the same dimension."""
+    while isinstance(expression, Call) and expression.function == "cast" and _is_exact(expression.args[0].type, expression.type):
+        expression = expression.args[0]
+    return expression
+
+
+def _is_exact(inner: pa.DataType, outer: pa.DataType) -> bool:
+    if pa.types.is_integer(inner):
+        if pa.types.is_decimal(outer):
+            return bool(outer.precision - outer.scale >= len(str(2 ** (inner.bit_width - 1))))
+        width = outer.bit_width if pa.types.is_integer(outer) else _EXACT_INT_BITS.get(outer, 0)
+        return bool(width >= inner.bit_width)
+    if pa.types.is_decimal(inner) and pa.types.is_decimal(outer):
+        return bool(outer.scale >= inner.scale and outer.precision - outer.scale >= inner.precision - inner.scale)
+    return bool(inner == pa.float32() and outer == pa.float64())
+
+
+def _cut(kind: pa.DataType, value: object) -> tuple[Boundary, Boundary] | None:
+    """Return the boundaries at and just above a constant, in the units a dimension of that type is stored in."""
+    if isinstance(value, str):
+        return (value, value + "\0") if pa.types.is_string(kind) else None
+    if isinstance(value, datetime):
+        micros = (value - _EPOCH) // (datetime.resolution)
+        return micros, micros + 1
+    if isinstance(value, date):
+        days = (value - _EPOCH_DAY).days
+        return days, days + 1
+    if not isinstance(value, int | float | Decimal) or (isinstance(value, float | Decimal) and not math.isfinite(value)):
+        return None
+    if pa.types.is_floating(kind):
+        number = float(value) + 0.0
+        return (number, math.nextafter(number, math.inf)) if number < 1.7e308 else None
+    scaled = Fraction(value) * 10 ** (kind.scale if pa.types.is_decimal(kind) else 0)
+    return math.ceil(scaled), math.floor(scaled) + 1
+
+
+class Layout(StrEnum):
+    """How a selection numbers its cells."""
+
+    GRID = "grid"  # every combination of segments has its number; one dimension: plain segments
+    SIGNATURES = "signatures"  # too many combinations: the ones that occur are numbered as they come
+    PER_QUERY = "per query"  # each predicate is evaluated by itself; a row is counted once for each that holds
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The shared selection of several predicates over one stream: dimensions, and how cells are numbered."""
+
+    predicates: tuple[Expression, ...]
+    dimensions: tuple[Dimension, ...]
+    layout: Layout
+
+    @property
+    def size(self) -> int:
+        """How many cells there can be."""
+        return math.prod(d.size for d in self.dimensions)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """What one step in each dimension adds to the cell number."""
+        sizes = [d.size for d in self.dimensions]
+        return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """For predicate i, the cells it holds on: [low, high) for the entries offsets[i] … offsets[i + 1] − 1."""
+
+    offsets: npt.NDArray[np.int64]
+    lows: npt.NDArray[np.int64]
+    highs: npt.NDArray[np.int64]
+    size: int
+
+    def of(self, index: int) -> list[tuple[int, int]]:
+        """Return the spans of one predicate."""
+        at = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        return list(zip(self.lows[at].tolist(), self.highs[at].tolist(), strict=True))
+
+    def covered(self) -> npt.NDArray[np.bool_]:
+        """Return for each cell whether any predicate holds on it; rows of other cells go no further."""
+        steps = np.zeros(self.size + 1, np.int64)
+        np.add.at(steps, self.lows, 1)
+        np.add.at(steps, self.highs, -1)
+        return np.cumsum(steps[:-1]) > 0
+
+
+def select(predicates: Sequence[Expression], layout: Layout) -> Selection:
+    """Return the selection of distinct predicates in a layout."""
+    distinct = tuple(dict.fromkeys(predicates))
+    if layout is Layout.PER_QUERY:
+        return Selection(distinct, tuple(Dimension(p, None) for p in distinct), layout)
+    return Selection(distinct, dimensions(distinct), layout)
+
+
+def grid_spans(selection: Selection) -> Spans:
+    """Return the spans of every predicate over the whole grid."""
+    if selection.layout is Layout.PER_QUERY:
+        count = len(selection.predicates)
+        return Spans(np.arange(count + 1), np.arange(count), np.arange(1, count + 1), count)
+    sizes = [d.size for d in selection.dimensions]
+    mesh = [m.astype(np.int64) for m in np.ix_(*(np.arange(s) for s in sizes))] if sizes else []
+    found = [_simple_spans(p, selection) or _runs(np.broadcast_to(truth(p, selection.dimensions, mesh), sizes or (1,))) for p in selection.predicates]
+    return _pack(found, selection.size)
+
+
+def cell_spans(selection: Selection, cells: npt.NDArray[np.int64]) -> Spans:
+    """Return the spans of every predicate over a sorted list of cells that occur, by position in that list."""
+    segments = [cells // stride % d.size for d, stride in zip(selection.dimensions, selection.strides, strict=True)]
+    found = [_runs(np.broadcast_to(truth(p, selection.dimensions, segments), cells.shape)) for p in selection.predicates]
+    return _pack(found, len(cells))
+
+
+def _simple_spans(predicate: Expression, selection: Selection) -> list[tuple[int, int]] | None:
+    """Shortcut for the usual case, a single comparison over a single dimension; None when it is not that."""
+    if len(selection.dimensions) != 1 or not isinstance(predicate, Call) or predicate.function in {"and", "or", "not"}:
+        return None
+    atom, bounds = atom_of(predicate), selection.dimensions[0].boundaries
+    if isinstance(atom, BooleanAtom) or bounds is None or atom.null_is_true or len(atom.spans) != 1:
+        return None
+    low, high = atom.spans[0]
+    first = 0 if low is None else bisect.bisect_left(bounds, low) + 1
+    last = len(bounds) + 1 if high is None else bisect.bisect_left(bounds, high) + 1
+    return [(first, last)]
+
+
+def _runs(values: Truth) -> list[tuple[int, int]]:
+    holds = np.concatenate([[False], values.reshape(-1) == TRUE_CODE, [False]])
+    edges = np.flatnonzero(holds[1:] != holds[:-1])
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _pack(found: Sequence[Sequence[tuple[int, int]]], size: int) -> Spans:
+    kept = [[span for span in spans if span[0] < span[1]] for spans in found]
+    offsets = np.cumsum([0, *map(len, kept)])
+    flat = np.array([span for spans in kept for span in spans], np.int64).reshape(-1, 2)
+    return Spans(offsets.astype(np.int64), np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1]), size)

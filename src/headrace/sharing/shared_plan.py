@@ -1,0 +1,156 @@
+"""What ALL live queries mean together, for one stream: a pure function of the set of live queries.
+
+A `StreamPlan` is one epoch of one stream. Its operators each work once for all their members: `Store` keeps shared
+partial aggregates, `Sessions` session windows, `Router` passes rows of stateless queries. Equal inputs give equal plans,
+so adding a query and removing it again gives back the plan there was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from headrace.model.expression import Expression, columns
+from headrace.model.window import SessionGap, Sliding, Window
+from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
+from headrace.sharing.aggregation import Component, components
+from headrace.sharing.grouping import Statistics, group
+from headrace.sharing.selection import Selection, select
+from headrace.sharing.slicing import NEVER, progressions
+
+
+@dataclass(frozen=True, slots=True)
+class LiveQuery:
+    """A query that is in the pipeline: since which event time (T of the meaning), and its bit in query-sets."""
+
+    id: int
+    name: str
+    plan: LogicalQuery
+    since: int = NEVER
+    bit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One branch of one query inside a shared operator; `needs` are its components, `outputs` a stateless one's."""
+
+    query: int
+    branch: int
+    predicate: Expression
+    keys: tuple[Expression, ...]
+    window: Window | None
+    since: int
+    streams: tuple[str, ...]  # all the query reads: together they decide its watermark
+    needs: tuple[Component, ...] = ()
+    outputs: tuple[Expression, ...] = ()
+
+    @property
+    def sharing_key(self) -> Hashable:
+        """Members share within one kind of operator over the same group keys."""
+        return type(self.window).__name__, self.keys
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Members that share a selection; `predicate_of[i]` is the place of member i's predicate in the selection."""
+
+    selection: Selection
+    members: tuple[Member, ...]
+    predicate_of: tuple[int, ...]
+
+    @property
+    def keys(self) -> tuple[Expression, ...]:
+        """The group keys, the same for all members."""
+        return self.members[0].keys
+
+    @property
+    def arguments(self) -> frozenset[Expression]:
+        """The keys and whatever is aggregated: what is evaluated for rows that were selected."""
+        return frozenset((*self.keys, *(arg for m in self.members for need in m.needs for arg in need.args)))
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Operator):
+    """Shared partial aggregates per slice, key and cell."""
+
+    components: tuple[Component, ...]
+    steps: tuple[tuple[int, int], ...]
+    reach: int  # the longest window: rows older than the watermark by more than this matter to nobody
+
+    @property
+    def arguments(self) -> frozenset[Expression]:
+        """The keys and whatever is aggregated; from the components, which are few."""
+        return frozenset((*self.keys, *(arg for component in self.components for arg in component.args)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions(Operator):
+    """Session windows per key; members with equal predicate, gap and needs share one computation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Router(Operator):
+    """Rows of stateless queries, copied only for the queries that want them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """The shared operators over one stream during one epoch, and the columns they read."""
+
+    stream: str
+    stores: tuple[Store, ...]
+    sessions: tuple[Sessions, ...]
+    routers: tuple[Router, ...]
+    columns: frozenset[str]
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """All operators, in the order a row meets them."""
+        return (*self.stores, *self.sessions, *self.routers)
+
+
+def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics | None = None) -> StreamPlan:
+    """Return the shared plan of one stream for a set of live queries."""
+    members = [m for query in sorted(queries, key=lambda q: q.id) for m in _members(stream, query)]
+    groups = [(layout, found) for layout, found in group(members, stats or Statistics())]
+    stores, sessions, routers = [], [], []
+    for layout, found in groups:
+        found.sort(key=lambda m: (m.query, m.branch))
+        selection = select([m.predicate for m in found], layout)
+        places = {p: i for i, p in enumerate(selection.predicates)}
+        base = (selection, tuple(found), tuple(places[m.predicate] for m in found))
+        if found[0].window is None:
+            routers.append(Router(*base))
+        elif isinstance(found[0].window, SessionGap):
+            sessions.append(Sessions(*base))
+        else:
+            stores.append(_store(*base))
+    needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e))
+    return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), needed)
+
+
+def _store(selection: Selection, members: tuple[Member, ...], predicate_of: tuple[int, ...]) -> Store:
+    windows = [m.window for m in members if isinstance(m.window, Sliding)]
+    needs = tuple(dict.fromkeys(need for m in members for need in m.needs))
+    return Store(selection, members, predicate_of, needs, progressions(set(windows)), max(w.size for w in windows))
+
+
+def _members(stream: str, query: LiveQuery) -> Iterable[Member]:
+    plan = query.plan
+    if isinstance(plan, StatelessQuery):
+        for index, select_branch in enumerate(plan.branches):
+            if select_branch.stream == stream:
+                yield Member(query.id, index, select_branch.predicate, (), None, query.since, plan.streams, outputs=select_branch.outputs)
+    elif isinstance(plan, AggregateQuery):
+        for index, branch in enumerate(plan.branches):
+            if branch.stream == stream:
+                needs = components(branch.aggregates)
+                yield Member(query.id, index, branch.predicate, branch.keys, plan.window, query.since, plan.streams, needs=needs)
+
+
+def _expressions(member: Member) -> Iterable[Expression]:
+    yield member.predicate
+    yield from member.keys
+    yield from member.outputs
+    for need in member.needs:
+        yield from need.args

@@ -1,0 +1,173 @@
+"""A SELECT that groups rows by window and key.
+
+Items are bound over the relation's columns, with aggregates and window bounds as place-holders; then every part that equals
+a group key becomes that key's column, and a column left over is one that was not grouped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from headrace.errors import SqlError
+from headrace.model.aggregate import AggregateCall
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns
+from headrace.model.schema import Field, Schema
+from headrace.model.window import Window
+from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
+from headrace.sql.expressions import bind, bind_condition
+from headrace.sql.flatten import Context, Item, bind_items, bind_where, check_clauses
+from headrace.sql.relation import Branch, Relation, check_event_time
+from headrace.sql.scope import END, START, Collector, Scope
+from headrace.sql.windows import GROUP_FUNCTIONS, window_of
+
+_BOUNDS = {START: WINDOW_START, END: WINDOW_END}
+_BOUND_NAMES = frozenset(bound.name for bound in _BOUNDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """The GROUP BY clause: its window, the other expressions as written, and whether it is GROUP BY ALL."""
+
+    window: Window
+    nodes: tuple[exp.Expr, ...]
+    everything: bool
+
+
+def bind_aggregation(context: Context, select: exp.Select, relation: Relation) -> AggregateQuery:
+    """Return the aggregation a SELECT over that relation means."""
+    grouping = _grouping(context, select, relation)
+    collector = Collector()
+    scope = Scope(context.source, relation, "SELECT", collector, grouping.window)
+    items = bind_items(context, select, scope)
+    keys = _keys(scope, grouping, items)
+    predicate = bind_where(context, select, relation)
+    output = tuple(_regrouped(scope, keys, item.value, item.node) for item in items)
+    having = _having(scope, select, items, keys)
+    kept = relation.filtered(predicate)
+    branches = tuple(_branch(kept, branch, keys, collector.calls) for branch in kept.branches)
+    schema = Schema(tuple(Field(item.name, value.type) for item, value in zip(items, output, strict=True)))
+    return AggregateQuery(grouping.window, branches, output, schema, having)
+
+
+def _branch(relation: Relation, branch: Branch, keys: list[Expression], calls: list[AggregateCall]) -> AggregateBranch:
+    def pushed(call: AggregateCall) -> AggregateCall:
+        return replace(call, args=tuple(relation.push(arg, branch) for arg in call.args))
+
+    pushed_keys = tuple(relation.push(key, branch) for key in keys)
+    return AggregateBranch(branch.stream.name, pushed_keys, tuple(map(pushed, calls)), branch.predicate)
+
+
+def _grouping(context: Context, select: exp.Select, relation: Relation) -> Grouping:
+    """Take the window out of the GROUP BY clause, or from FROM; there must be exactly one."""
+    clause = select.args.get("group")
+    nodes: list[exp.Expr] = []
+    window = relation.window
+    if clause is not None:
+        check_clauses(context, clause, frozenset({"expressions", "all"}))
+    for node in clause.expressions if clause is not None else []:
+        if not isinstance(node, exp.Anonymous) or node.name.lower() not in GROUP_FUNCTIONS:
+            nodes.append(node)
+        elif window is not None:
+            raise context.source.error(node, "query has two windows", hint="give one, in FROM or in GROUP BY")
+        else:
+            window = _window_call(context, node, relation)
+    if window is None:
+        raise _no_window(context, select)
+    return Grouping(window, tuple(nodes), clause is not None and bool(clause.args.get("all")))
+
+
+def _no_window(context: Context, select: exp.Select) -> SqlError:
+    return context.source.error(
+        select.args.get("group") or select.expressions[0],
+        "an aggregation over a stream needs a window",
+        hint="read FROM TUMBLE(stream, '8 seconds'), or add window(time, '8 seconds') to GROUP BY",
+    )
+
+
+def _window_call(context: Context, node: exp.Anonymous, relation: Relation) -> Window:
+    try:
+        window = window_of(node.name, node.expressions[1:])
+        time = bind(Scope(context.source, relation, "GROUP BY"), node.expressions[0])
+        check_event_time(relation, time)
+    except SqlError as problem:
+        raise context.source.placed(problem, node) from None
+    return window
+
+
+def _keys(scope: Scope, grouping: Grouping, items: list[Item]) -> list[Expression]:
+    """Return the group keys, each once; bounds of the window, and what follows from them, need no key."""
+    found: list[Expression] = []
+    if grouping.everything:
+        candidates = [(item.value, item.node) for item in items if not _is_aggregate(item.value)]
+    else:
+        candidates = [(_key(scope, node, items), node) for node in grouping.nodes]
+    for key, node in candidates:
+        names = columns(key)
+        if names & _BOUND_NAMES and names - _BOUND_NAMES:
+            raise scope.source.error(
+                node, "a key cannot mix columns with bounds of the window", hint="group by the columns alone"
+            )
+        if not names & _BOUND_NAMES and key not in found:
+            found.append(key)
+    return found
+
+
+def _is_aggregate(value: Expression) -> bool:
+    return any(name.startswith("\0agg") for name in columns(value))
+
+
+def _key(scope: Scope, node: exp.Expr, items: list[Item]) -> Expression:
+    """Return the meaning of one GROUP BY expression: an ordinal, a column, an alias of SELECT, or an expression."""
+    item = _referred(scope, node, items)
+    if item is None:
+        return bind(replace(scope, clause="GROUP BY", collector=None), node)
+    if _is_aggregate(item.value):
+        raise scope.source.error(node, f"'{item.name}' is an aggregate and cannot be grouped by", hint="group by columns")
+    return item.value
+
+
+def _referred(scope: Scope, node: exp.Expr, items: list[Item]) -> Item | None:
+    if isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit():
+        ordinal = int(node.this) if len(node.this) < 10 else 0
+        if not 1 <= ordinal <= len(items):
+            raise scope.source.error(node, f"GROUP BY {node.this[:20]} names no item", detail=f"SELECT has {len(items)} items")
+        return items[ordinal - 1]
+    if isinstance(node, exp.Column) and not node.table and scope.relation.find(node.name) is None:
+        return next((item for item in items if item.name.lower() == node.name.lower()), None)
+    return None
+
+
+def _having(scope: Scope, select: exp.Select, items: list[Item], keys: list[Expression]) -> Expression:
+    """Return HAVING over the columns of the aggregation; names of outputs come before columns."""
+    clause = select.args.get("having")
+    if clause is None:
+        return TRUE
+    aliases = {item.name.lower(): item.value for item in items if isinstance(item.node, exp.Alias)}
+    condition = bind_condition(replace(scope, clause="HAVING", aliases=aliases), clause.this)
+    return _regrouped(scope, keys, condition, clause.this)
+
+
+def _regrouped(scope: Scope, keys: list[Expression], value: Expression, node: exp.Expr) -> Expression:
+    """Return an expression over rows as one over groups."""
+    if value in keys:
+        return key_column(keys.index(value), value.type)
+    if isinstance(value, Literal):
+        return value
+    if isinstance(value, Call):
+        return Call(value.function, tuple(_regrouped(scope, keys, arg, node) for arg in value.args), value.type)
+    if value in _BOUNDS:
+        return _BOUNDS[value]
+    if value.name.startswith("\0agg"):
+        return agg_column(int(value.name.removeprefix("\0agg")), value.type)
+    raise _not_grouped(scope, value, node)
+
+
+def _not_grouped(scope: Scope, column: Column, node: exp.Expr) -> SqlError:
+    named = (part for part in node.find_all(exp.Column) if part.name.lower() == column.name.lower())
+    return scope.source.error(
+        next(named, node),
+        f"column '{column.name}' is neither grouped nor aggregated",
+        hint=f"add it to GROUP BY, or aggregate it: MAX({column.name})",
+    )

@@ -1,0 +1,152 @@
+"""Which type two types meet in, as Spark SQL has it.
+
+Strings meet only strings: a column of text beside a number is refused, not guessed at (string *literals* are cast to the
+other side's type, see `headrace.sql.casts`). An untyped NULL (Arrow's null type) takes any type.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace.errors import SqlError
+from headrace.model.expression import Call, Expression, Literal
+from headrace.model.schema import TIMESTAMP, type_name
+
+NULL = pa.null()
+BOOLEAN = pa.bool_()
+INT = pa.int32()
+BIGINT = pa.int64()
+FLOAT = pa.float32()
+DOUBLE = pa.float64()
+STRING = pa.string()
+DATE = pa.date32()
+MAX_PRECISION = 38
+_MIN_SCALE = 6
+_INTEGERS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}  # width as decimal digits
+
+
+def is_integer(kind: pa.DataType) -> bool:
+    """Tell TINYINT, SMALLINT, INT and BIGINT."""
+    return kind in _INTEGERS
+
+
+def is_float(kind: pa.DataType) -> bool:
+    """Tell FLOAT and DOUBLE."""
+    return kind in (FLOAT, DOUBLE)
+
+
+def is_decimal(kind: pa.DataType) -> bool:
+    """Tell DECIMAL(p, s)."""
+    return bool(pa.types.is_decimal128(kind))
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Tell every type arithmetic works on."""
+    return is_integer(kind) or is_float(kind) or is_decimal(kind)
+
+
+def is_temporal(kind: pa.DataType) -> bool:
+    """Tell DATE and TIMESTAMP."""
+    return kind in (DATE, TIMESTAMP)
+
+
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return the type both can be cast to without asking, or None."""
+    if right in (left, NULL):
+        return left
+    if left == NULL:
+        return right
+    if is_numeric(left) and is_numeric(right):
+        return _common_number(left, right)
+    if is_temporal(left) and is_temporal(right):
+        return TIMESTAMP
+    return None
+
+
+def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if is_integer(left) and is_integer(right):
+        return max(left, right, key=_INTEGERS.__getitem__)
+    if not (is_float(left) or is_float(right)):
+        return wider_decimal(as_decimal(left), as_decimal(right))
+    if DOUBLE in (left, right) or is_decimal(left) or is_decimal(right):
+        return DOUBLE
+    return FLOAT
+
+
+def as_decimal(kind: pa.DataType) -> pa.DataType:
+    """Return the decimal type that holds every value of an integer type; decimals stay."""
+    return pa.decimal128(_INTEGERS[kind], 0) if is_integer(kind) else kind
+
+
+def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Return the decimal that holds both; where 38 digits are not enough, the fraction gives way."""
+    scale = max(left.scale, right.scale)
+    precision = max(left.precision - left.scale, right.precision - right.scale) + scale
+    excess = max(0, precision - MAX_PRECISION)
+    return pa.decimal128(precision - excess, max(0, scale - excess))
+
+
+def bounded_decimal(precision: int, scale: int) -> pa.DataType:
+    """Return the decimal with both numbers cut to 38."""
+    return pa.decimal128(min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
+
+
+def decimal_result(function: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Return the type of decimal arithmetic (add, sub, mul, div, mod), as Spark's DecimalPrecision has it."""
+    p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
+    if function in ("add", "sub"):
+        scale = max(s1, s2)
+        return _adjusted(scale + max(p1 - s1, p2 - s2) + 1, scale)
+    if function == "mul":
+        return _adjusted(p1 + p2 + 1, s1 + s2)
+    if function == "div":
+        scale = max(_MIN_SCALE, s1 + p2 + 1)
+        return _adjusted(p1 - s1 + s2 + scale, scale)
+    scale = max(s1, s2)
+    return _adjusted(min(p1 - s1, p2 - s2) + scale, scale)
+
+
+def _adjusted(precision: int, scale: int) -> pa.DataType:
+    """Spark's adjustPrecisionScale: keep the whole digits, and at least six of the fraction."""
+    if precision <= MAX_PRECISION:
+        return pa.decimal128(precision, scale)
+    whole = precision - scale
+    return pa.decimal128(MAX_PRECISION, max(MAX_PRECISION - whole, min(scale, _MIN_SCALE)))
+
+
+def fits(value: int, kind: pa.DataType) -> bool:
+    """Tell whether an integer type can hold the value."""
+    limit = 1 << (kind.bit_width - 1)
+    return bool(-limit <= value < limit)
+
+
+def literal_decimal(value: int) -> pa.DataType:
+    """Return the narrowest decimal of a whole number, which an integer literal has beside a decimal."""
+    return pa.decimal128(len(str(abs(value))), 0)
+
+
+def common_of(parts: list[Expression], what: str) -> pa.DataType:
+    """Return the type all parts meet in; string literals follow the others. `what` names the construct in the refusal."""
+    typed = [part.type for part in parts if not is_string_literal(part)] or [STRING]
+    kind = typed[0]
+    for other in typed[1:]:
+        wider = common_type(kind, other)
+        if wider is None:
+            raise mismatch(what, kind, other)
+        kind = wider
+    return STRING if kind == NULL and any(is_string_literal(part) for part in parts) else kind
+
+
+def is_string_literal(part: Expression) -> bool:
+    """Tell constants of text, which take the type of what they stand beside."""
+    return isinstance(part, Literal) and part.type == STRING
+
+
+def mismatch(what: str, left: pa.DataType, right: pa.DataType) -> SqlError:
+    """Return the refusal of two types that do not meet."""
+    return SqlError(f"cannot {what} {type_name(left)} with {type_name(right)}", hint="cast one of them: CAST(… AS type)")
+
+
+def boolean(function: str, *args: Expression) -> Call:
+    """Return a call whose result is a BOOLEAN."""
+    return Call(function, args, BOOLEAN)

@@ -1,0 +1,284 @@
+"""FROM clauses, sub-queries, CTEs and UNION ALL to one flat `Relation`.
+
+A sub-query that only filters and projects disappears: its expressions are substituted, its predicate is ANDed. Anything
+else in a sub-query is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from headrace.errors import SqlError
+from headrace.model.expression import Column, Expression
+from headrace.model.schema import Field
+from headrace.sql.aggregates import AGGREGATES, UNSUPPORTED
+from headrace.sql.catalog import Catalog
+from headrace.sql.coerce import NULL
+from headrace.sql.expressions import bind, bind_condition
+from headrace.sql.naming import output_name
+from headrace.sql.parse import Source
+from headrace.sql.relation import Relation, check_event_time, of_stream, union_all
+from headrace.sql.scope import Collector, Scope, unknown
+from headrace.sql.windows import TABLE_FUNCTIONS, window_of
+
+_CLAUSES = frozenset({"expressions", "from_", "where", "group", "having", "with_"})
+_REFUSED = {
+    "distinct": ("SELECT DISTINCT", "GROUP BY the columns in a window"),
+    "order": ("ORDER BY", "results come in the order windows close; sort them where they are read"),
+    "sort": ("SORT BY", "sort results where they are read"),
+    "limit": ("LIMIT", "a stream has no end to count from; leave it out"),
+    "offset": ("OFFSET", "leave it out"),
+    "laterals": ("LATERAL VIEW", "unnest before the rows get here"),
+    "windows": ("the WINDOW clause", "GROUP BY window(time, '8 seconds') groups by time"),
+    "qualify": ("QUALIFY", "filter with WHERE or HAVING"),
+    "sample": ("TABLESAMPLE", "filter with WHERE"),
+    "pivots": ("PIVOT", "use CASE or FILTER inside aggregates"),
+    "joins": ("a join", ""),
+    "by_name": ("UNION BY NAME", "list the columns in one order"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a query is bound against: its text, the streams, and the CTEs that are in sight."""
+
+    source: Source
+    catalog: Catalog
+    ctes: Mapping[str, Relation] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One bound item of a SELECT list."""
+
+    name: str
+    value: Expression
+    node: exp.Expr
+
+
+def flatten(context: Context, node: exp.Expr) -> Relation:
+    """Return a query that filters, projects and unites, as a relation."""
+    if isinstance(node, exp.Subquery):
+        return _subquery(context, node)
+    if isinstance(node, exp.Select):
+        return _projection(context, node)
+    if isinstance(node, exp.Union):
+        return _union(context, node)
+    raise context.source.error(
+        node, f"{type(node).__name__.upper()} is not supported", hint="write SELECT … FROM …, or UNION ALL of such"
+    )
+
+
+def check_clauses(context: Context, node: exp.Expr, allowed: frozenset[str]) -> None:
+    """Refuse every clause the parser understood and the binder does not."""
+    for key, value in node.args.items():
+        if not value or key in allowed:
+            continue
+        if key == "joins":
+            raise context.source.error(value[0], "joins are not supported yet", hint="read one stream, or UNION ALL of streams")
+        what, hint = _REFUSED.get(key, (key.strip("_").replace("_", " ").upper(), ""))
+        first = value[0] if isinstance(value, list) else value
+        raise context.source.error(first if isinstance(first, exp.Expr) else node, f"{what} is not supported", hint=hint)
+
+
+def with_ctes(context: Context, node: exp.Expr) -> Context:
+    """Return the context with the CTEs of a query in sight; each may read those before it."""
+    clause = node.args.get("with_")
+    if clause is None:
+        return context
+    if clause.args.get("recursive"):
+        raise context.source.error(clause, "WITH RECURSIVE is not supported")
+    for cte in clause.expressions:
+        name, columns = cte.alias, [column.name for column in cte.args["alias"].columns]
+        relation = _placed(context, cte, flatten(context, cte.this), name, columns)
+        context = replace(context, ctes={**context.ctes, name.lower(): relation})
+    return context
+
+
+def _placed(context: Context, node: exp.Expr, relation: Relation, name: str | None, columns: list[str]) -> Relation:
+    try:
+        return relation.renamed(name, columns)
+    except SqlError as problem:
+        raise context.source.placed(problem, node) from None
+
+
+def bind_from(context: Context, select: exp.Select) -> Relation:
+    """Return what a SELECT reads."""
+    check_clauses(context, select, _CLAUSES)
+    clause = select.args.get("from_")
+    if clause is None:
+        raise context.source.error(select, "query reads no stream", detail=_streams(context), hint="write SELECT … FROM stream")
+    return _source(context, clause.this)
+
+
+def _streams(context: Context) -> str:
+    return f"streams: {', '.join(context.catalog.names) or 'none'}"
+
+
+def _source(context: Context, node: exp.Expr) -> Relation:
+    if isinstance(node, exp.Subquery):
+        return _subquery(context, node)
+    if not isinstance(node, exp.Table):
+        raise context.source.error(node, f"{type(node).__name__.upper()} in FROM is not supported", hint="name a stream")
+    check_clauses(context, node, frozenset({"this", "alias", "db", "catalog"}))
+    relation = _windowed(context, node.this) if isinstance(node.this, exp.Anonymous) else _named(context, node)
+    return _aliased(context, node, relation)
+
+
+def _aliased(context: Context, node: exp.Expr, relation: Relation) -> Relation:
+    alias = node.args.get("alias")
+    if alias is None:
+        return relation
+    return _placed(context, node, relation, alias.name or None, [column.name for column in alias.columns])
+
+
+def _subquery(context: Context, node: exp.Subquery) -> Relation:
+    check_clauses(context, node, frozenset({"this", "alias", "with_"}))
+    context = with_ctes(context, node)
+    inner = _source(context, node.this) if isinstance(node.this, exp.Table) else flatten(context, node.this)
+    return _aliased(context, node, inner)
+
+
+def _named(context: Context, node: exp.Table | exp.Column | exp.Literal) -> Relation:
+    """Return the stream or CTE of that name."""
+    name = node.name
+    if isinstance(node, exp.Literal) or not (node.args.get("db") or node.args.get("table")):
+        if name.lower() in context.ctes:
+            return context.ctes[name.lower()]
+        if (stream := context.catalog.lookup(name)) is not None:
+            return of_stream(stream)
+    written = node.sql(dialect="spark") if node.args.get("db") else name
+    raise context.source.placed(unknown("stream", written, context.catalog.names), node)
+
+
+def _windowed(context: Context, node: exp.Anonymous) -> Relation:
+    """Return TUMBLE, HOP or SESSION over a stream, a CTE or a sub-query."""
+    source, name, args = context.source, node.name, node.expressions
+    if name.lower() == "sliding":
+        raise source.error(
+            node, "SLIDING windows are for joins, and joins are not supported yet", hint="use HOP(stream, size, slide)"
+        )
+    if name.lower() not in TABLE_FUNCTIONS or not args:
+        raise source.error(
+            node, f"unknown table function '{name}'", hint="windows are TUMBLE, HOP and SESSION: TUMBLE(stream, '8 seconds')"
+        )
+    relation = _window_input(context, args[0])
+    if relation.window is not None:
+        raise source.error(args[0], "a window over a window is not supported", hint="window the stream once")
+    try:
+        window = window_of(name, args[1:])
+        check_event_time(relation, None)
+    except SqlError as problem:
+        raise source.placed(problem, node) from None
+    return replace(relation, window=window)
+
+
+def _window_input(context: Context, node: exp.Expr) -> Relation:
+    if isinstance(node, exp.Subquery):
+        return _subquery(context, node)
+    if isinstance(node, exp.Select | exp.Union):
+        return flatten(context, node)
+    if isinstance(node, exp.Column) or (isinstance(node, exp.Literal) and node.is_string):
+        return _named(context, node)
+    raise context.source.error(node, "a window needs a stream", hint="write TUMBLE(stream, '8 seconds')")
+
+
+def _union(context: Context, node: exp.Union) -> Relation:
+    check_clauses(context, node, frozenset({"this", "expression", "with_", "distinct"}))
+    if node.args.get("distinct"):
+        raise context.source.error(node.expression, "UNION without ALL is not supported", hint="write UNION ALL")
+    context = with_ctes(context, node)
+    left, right = flatten(context, node.this), flatten(context, node.expression)
+    try:
+        return union_all(left, right)
+    except SqlError as problem:
+        raise context.source.placed(problem, node.expression) from None
+
+
+def aggregates(select: exp.Select) -> bool:
+    """Tell whether a SELECT groups or aggregates (its sub-queries do not count)."""
+    if select.args.get("group") or select.args.get("having"):
+        return True
+    return any(_has_aggregate(item) for item in select.expressions)
+
+
+def _has_aggregate(item: exp.Expr) -> bool:
+    nodes = item.walk(prune=lambda node: isinstance(node, exp.Query | exp.Window))
+    names = (node.name.lower() for node in nodes if isinstance(node, exp.Anonymous))
+    return any(name in AGGREGATES or name in UNSUPPORTED for name in names)
+
+
+def _projection(context: Context, select: exp.Select) -> Relation:
+    """Return a SELECT that neither groups nor aggregates."""
+    context = with_ctes(context, select)
+    relation = bind_from(context, select)
+    if aggregates(select):
+        raise context.source.error(
+            select,
+            "an aggregation cannot be part of another query",
+            hint="only filters and projections can; add it as a query of its own",
+        )
+    return project(context, select, relation)
+
+
+def project(context: Context, select: exp.Select, relation: Relation) -> Relation:
+    """Filter and project the relation a SELECT reads."""
+    if relation.window is not None:
+        raise context.source.error(
+            select.args["from_"],
+            "a windowed query must aggregate",
+            hint="add COUNT(*), SUM(…) or GROUP BY, or read the stream without a window",
+        )
+    items = bind_items(context, select, Scope(context.source, relation, "SELECT of a query without window"))
+    fields = tuple(Field(item.name, item.value.type) for item in items)
+    kept = relation.filtered(bind_where(context, select, relation))
+    return kept.projected(fields, tuple(item.value for item in items))
+
+
+def bind_where(context: Context, select: exp.Select, relation: Relation) -> Expression:
+    """Return the condition of the WHERE clause over the relation's columns; TRUE if there is none."""
+    clause = select.args.get("where")
+    scope = Scope(context.source, relation, "WHERE")
+    return bind_condition(scope, clause.this if clause else exp.true())
+
+
+def bind_items(context: Context, select: exp.Select, scope: Scope) -> list[Item]:
+    """Return the SELECT list, stars expanded; names must differ, types be known."""
+    items: list[Item] = []
+    for node in select.expressions:
+        if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
+            items += _star(context, node, scope)
+        else:
+            items.append(_item(context, node, scope))
+    _check_names(context, items)
+    return items
+
+
+def _item(context: Context, node: exp.Expr, scope: Scope) -> Item:
+    value = bind(scope, node.this if isinstance(node, exp.Alias) else node)
+    if value.type == NULL:
+        raise context.source.error(node, "output has no type: it is always NULL", hint="write CAST(NULL AS type)")
+    return Item(output_name(node), value, node)
+
+
+def _star(context: Context, node: exp.Star | exp.Column, scope: Scope) -> list[Item]:
+    star = node if isinstance(node, exp.Star) else node.this
+    check_clauses(context, star, frozenset())
+    if isinstance(node, exp.Column) and node.table.lower() != (scope.relation.name or "").lower():
+        raise context.source.error(node, f"unknown table '{node.table}'", detail=f"FROM is '{scope.relation.name}'")
+    if isinstance(scope.collector, Collector):
+        raise context.source.error(node, "* cannot be selected from an aggregation", hint="name the grouped columns")
+    return [Item(item.name, Column(item.name, item.type), node) for item in scope.relation.fields]
+
+
+def _check_names(context: Context, items: list[Item]) -> None:
+    seen: set[str] = set()
+    for item in items:
+        if item.name.lower() in seen:
+            raise context.source.error(
+                item.node, f"output name '{item.name}' is used twice", hint="give one of them an alias: … AS name"
+            )
+        seen.add(item.name.lower())

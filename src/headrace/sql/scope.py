@@ -1,0 +1,105 @@
+"""What a name means at one spot of a query: columns, aliases, window bounds; and where aggregates go.
+
+While a query is being bound, its aggregates and window bounds stand in expressions as columns whose names no stream can
+have (they begin with NUL); `headrace.sql.aggregation` replaces them by the columns of the logical plan.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from headrace.errors import SqlError
+from headrace.model.aggregate import AggregateCall
+from headrace.model.expression import Column, Expression
+from headrace.model.schema import TIMESTAMP
+from headrace.model.window import Window
+from headrace.sql.parse import Source
+from headrace.sql.relation import Relation
+
+START, END = Column("\0window_start", TIMESTAMP), Column("\0window_end", TIMESTAMP)
+_BOUNDS = {"window_start": START, "window_end": END}
+_PARTS = {"start": START, "end": END}
+WINDOW_NAMES = frozenset({"window", "session_window"})
+
+
+@dataclass(slots=True)
+class Collector:
+    """The aggregates of one query, each once, in the order they were first written."""
+
+    calls: list[AggregateCall] = field(default_factory=list)
+
+    def add(self, call: AggregateCall) -> Column:
+        """Return the column that stands for the call."""
+        if call not in self.calls:
+            self.calls.append(call)
+        return Column(f"\0agg{self.calls.index(call)}", call.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What can be seen at one spot, which `clause` names for messages.
+
+    `collector` is None where aggregates may not stand, `window` where its bounds may not.
+    """
+
+    source: Source
+    relation: Relation
+    clause: str
+    collector: Collector | None = None
+    window: Window | None = None
+    aliases: Mapping[str, Expression] = field(default_factory=dict)
+
+    def inside_aggregate(self) -> Scope:
+        """Return the scope of an aggregate's arguments: rows, not groups."""
+        return replace(self, clause="an aggregate", collector=None, window=None, aliases={})
+
+
+def resolve(scope: Scope, node: exp.Column) -> Expression:
+    """Return what a column reference means; SqlError (without place) for one that means nothing."""
+    if node.args.get("db") is not None or not isinstance(node.this, exp.Identifier):
+        raise SqlError(f"column '{node.sql(dialect='spark')}' is not understood", hint="fields of structures are not supported")
+    name, table = node.name, node.table
+    if not table and name.lower() in scope.aliases:
+        return scope.aliases[name.lower()]
+    if table.lower() in WINDOW_NAMES and scope.relation.name != table:
+        return window_part(scope, f"{table}.{name}", _PARTS.get(name.lower()))
+    if table and table.lower() != (scope.relation.name or "").lower():
+        known = f"'{scope.relation.name}'" if scope.relation.name else "without a name"
+        raise SqlError(f"unknown table '{table}'", detail=f"FROM is {known}")
+    return _column(scope, name, qualified=bool(table))
+
+
+def _column(scope: Scope, name: str, *, qualified: bool) -> Expression:
+    found, bound = scope.relation.find(name), _BOUNDS.get(name.lower())
+    if found and bound and scope.window and not qualified:
+        raise SqlError(f"column '{name}' is ambiguous", hint="it is a column of the stream and a bound of the window: rename it")
+    if found:
+        return Column(found.name, found.type)
+    if bound or name.lower() in WINDOW_NAMES:
+        return window_part(scope, name, bound)
+    raise unknown("column", name, scope.relation.names)
+
+
+def window_part(scope: Scope, text: str, bound: Column | None) -> Column:
+    """Return the start or end of the query's window, if it has one that can be seen here."""
+    if bound is None:
+        raise SqlError(f"window has no value '{text}' by itself", hint="select window.start and window.end")
+    if scope.window is None:
+        why = f"'{text}' cannot be used in {scope.clause}"
+        raise SqlError(why, hint="the bounds of a window are known in SELECT and HAVING of a query that groups by one")
+    return bound
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> SqlError:
+    """Return the refusal of a name, listing what exists and suggesting the nearest."""
+    names = list(known)
+    by_lower = {item.lower(): item for item in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    listed = ", ".join(names) or "none"
+    return SqlError(
+        f"unknown {kind} '{name}'", detail=f"{kind}s: {listed}", hint=f"did you mean '{by_lower[near[0]]}'?" if near else ""
+    )

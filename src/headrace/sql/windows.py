@@ -1,0 +1,96 @@
+"""Lengths of time and windows, in both spellings.
+
+`TUMBLE(stream, size)`, `HOP(stream, size, slide)` and `SESSION(stream, gap)` in FROM, and `window(time, size[, slide[,
+'0 seconds']])` and `session_window(time, gap)` in GROUP BY come to the same `Window` values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from headrace.errors import SqlError
+from headrace.model.duration import DurationError, parse_duration
+from headrace.model.window import SessionGap, Sliding, Window
+
+_LONGEST = 100 * 366 * 86_400_000_000  # a century
+_DAYS = frozenset({"day", "days", "week", "weeks"})
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A signed length in microseconds; `days_only` when it was written in days or weeks."""
+
+    micros: int
+    days_only: bool
+
+
+def interval(node: exp.Expr) -> Interval | None:
+    """Return what an INTERVAL says (sums of them too), or None if the node is not one."""
+    if isinstance(node, exp.Paren):
+        return interval(node.this)
+    if isinstance(node, exp.Add):
+        left, right = interval(node.this), interval(node.expression)
+        return Interval(left.micros + right.micros, left.days_only and right.days_only) if left and right else None
+    if isinstance(node, exp.Neg):
+        inner = interval(node.this)
+        return inner and Interval(-inner.micros, inner.days_only)
+    return _single(node) if isinstance(node, exp.Interval) else None
+
+
+def _single(node: exp.Interval) -> Interval:
+    unit = node.args.get("unit")
+    if isinstance(unit, exp.IntervalSpan) or node.this is None:
+        raise SqlError("interval is not understood", hint="write INTERVAL 8 SECONDS, or INTERVAL '1 minute 30 seconds'")
+    name = unit.name if unit is not None else ""
+    amount = f"-{node.this.name}" if isinstance(node.this, exp.Neg) else str(node.this.name)
+    sign, amount = (-1, amount[1:]) if amount.startswith("-") else (1, amount)
+    return Interval(sign * _duration(f"{amount} {name}"), name.lower() in _DAYS)
+
+
+def _duration(text: str) -> int:
+    try:
+        micros = parse_duration(text)
+    except DurationError as problem:
+        raise SqlError(problem.message, detail=problem.detail, hint=problem.hint) from None
+    if micros > _LONGEST:
+        raise SqlError(f"duration '{text.strip()}' is too long", hint="lengths up to a hundred years are possible")
+    return micros
+
+
+def length(node: exp.Expr) -> int:
+    """Return a window's length, written as a string or an INTERVAL, in microseconds."""
+    if isinstance(node, exp.Literal) and node.is_string:
+        return _duration(node.name)
+    found = interval(node)
+    if found is None:
+        raise SqlError("the length of a window must be a constant", hint="write '8 seconds' or INTERVAL 8 SECONDS")
+    return found.micros
+
+
+def window_of(name: str, arguments: list[exp.Expr]) -> Window:
+    """Return the window of a call, in either spelling; `arguments` are those after the stream or the time column."""
+    kind = name.lower()
+    least, most, usage = _USAGE[kind]
+    if not least <= len(arguments) <= most:
+        raise SqlError(f"window '{name}' takes other arguments", hint=f"write {usage}")
+    lengths = [length(argument) for argument in arguments]
+    if any(value <= 0 for value in lengths[:2]):
+        raise SqlError(f"window '{name}' needs lengths greater than zero")
+    if kind in ("session", "session_window"):
+        return SessionGap(lengths[0])
+    if any(lengths[2:]):
+        raise SqlError("windows start at 1970-01-01T00:00Z; another start time is not supported", hint="leave it out")
+    return Sliding(lengths[0], lengths[1] if len(lengths) > 1 else lengths[0])
+
+
+_USAGE = {
+    "tumble": (1, 1, "TUMBLE(stream, '8 seconds')"),
+    "hop": (2, 2, "HOP(stream, '8 seconds', '4 seconds'): size, then slide"),
+    "session": (1, 1, "SESSION(stream, '8 seconds')"),
+    "window": (1, 3, "window(time, '8 seconds'[, '4 seconds'])"),
+    "session_window": (1, 1, "session_window(time, '8 seconds')"),
+}
+TABLE_FUNCTIONS = frozenset({"tumble", "hop", "session"})
+GROUP_FUNCTIONS = frozenset({"window", "session_window"})

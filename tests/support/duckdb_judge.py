@@ -1,0 +1,196 @@
+"""A second opinion: DuckDB computes, from the whole finite input, what a query must have emitted in the end.
+
+It shares no code with the project beyond the declaration of streams: the text is parsed here, windows become plain SQL
+(a join with a series of starts; sessions by `lag` and a running sum), DuckDB evaluates everything else. It can judge a
+query that was there from the start, and only when no row came late; otherwise it says why not.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from headrace.model.stream import Stream
+
+Batch = Mapping[str, Sequence[Mapping[str, Any]]]
+
+_UNITS = {"minutes": 60_000_000, "seconds": 1_000_000, "milliseconds": 1000}
+_LENGTHS = r"((?:\s*,\s*'[^']*')+)\s*\)"
+_FROM_WINDOW = re.compile(r"\b(TUMBLE|HOP|SESSION)\s*\(\s*(\w+)" + _LENGTHS, re.IGNORECASE)
+_GROUP_WINDOW = re.compile(r"\b(window|session_window)\s*\(\s*time" + _LENGTHS, re.IGNORECASE)
+_EDGE = re.compile(r"\b(?:window|session_window)\.(start|end)\b", re.IGNORECASE)
+_NAIVE = pa.timestamp("us")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The rows that must have been emitted, or None and the reason why that is not known."""
+
+    rows: list[dict[str, Any]] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Sliding when `slide` is given, else a session with `size` as its gap; microseconds."""
+
+    size: int
+    slide: int | None
+
+    @property
+    def is_session(self) -> bool:
+        return self.slide is None
+
+
+class _CannotJudgeError(Exception):
+    """The query is outside what can be rewritten."""
+
+
+@dataclass(slots=True)
+class DuckDBJudge:
+    """Judges queries over one finite input; `verdicts` counts how many were judged ('judged') or not (the reason)."""
+
+    streams: Sequence[Stream]
+    batches: Sequence[Batch]
+    verdicts: Counter[str] = field(default_factory=Counter)
+    _connection: duckdb.DuckDBPyConnection = field(default_factory=duckdb.connect)
+
+    def __post_init__(self) -> None:
+        """Load every row that has an event time."""
+        for setting in ("error_on_division_by_zero", "ieee_floating_point_ops"):
+            self._connection.execute(f"SET {setting} = false")
+        self._connection.execute("SET threads = 1")
+        for stream in self.streams:
+            rows = [row for batch in self.batches for row in batch.get(stream.name, ()) if row[stream.time] is not None]
+            self._connection.register(stream.name, _table(stream, rows))
+
+    def judge(self, sql: str) -> Judgement:
+        """Return what the query must have emitted until the input was drained."""
+        try:
+            judgement = Judgement(self._run(sql))
+        except (_CannotJudgeError, duckdb.OutOfRangeException) as problem:
+            judgement = Judgement(None, str(problem))
+        self.verdicts[judgement.reason or "judged"] += 1
+        return judgement
+
+    def _run(self, sql: str) -> list[dict[str, Any]]:
+        text, window = _without_window(sql)
+        tree = sqlglot.parse_one(text, read="spark")
+        if window is not None:
+            self._check_nothing_late(tree, window)
+            tree = _with_windows(tree, window)
+        tree = tree.transform(_rewritten)
+        cursor = self._connection.execute(tree.sql("duckdb").replace("TIMESTAMPTZ", "TIMESTAMP"))
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, map(_value, row), strict=True)) for row in cursor.fetchall()]
+
+    def _check_nothing_late(self, tree: exp.Expr, window: _Window) -> None:
+        """Refuse unless every row was, on arrival, after the watermark (at it will do when windows are on a grid)."""
+        read = {table.name for table in tree.find_all(exp.Table)}
+        streams = [stream for stream in self.streams if stream.name in read]
+        newest = dict.fromkeys((stream.name for stream in streams), -math.inf)
+        for batch in self.batches:
+            watermark = min(newest[stream.name] - stream.delay for stream in streams)
+            for stream in streams:
+                times = [_micros(row[stream.time]) for row in batch.get(stream.name, ()) if row[stream.time] is not None]
+                if any(time < watermark or (window.is_session and time == watermark) for time in times):
+                    raise _CannotJudgeError("a row came late")
+                newest[stream.name] = max([newest[stream.name], *times])
+
+
+def _table(stream: Stream, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the rows with plain UTC timestamps, which DuckDB computes with without any extension."""
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=stream.schema.to_arrow())
+    fields = [pa.field(each.name, _NAIVE if pa.types.is_timestamp(each.type) else each.type) for each in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _micros(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _value(value: Any) -> Any:
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+def _without_window(sql: str) -> tuple[str, _Window | None]:
+    """Return the text over plain columns `window_start` and `window_end`, and the window it had, in either spelling."""
+    if match := _FROM_WINDOW.search(sql):
+        return sql[: match.start()] + match[2] + sql[match.end() :], _window(match[1], match[3])
+    if match := _GROUP_WINDOW.search(sql):
+        text = sql[: match.start()] + "window_start, window_end" + sql[match.end() :]
+        return _EDGE.sub(r"window_\1", text), _window(match[1], match[2])
+    return sql, None
+
+
+def _window(name: str, lengths: str) -> _Window:
+    sizes = [int(number) * _UNITS[unit] for number, unit in re.findall(r"'(\d+) (\w+)'", lengths)]
+    return _Window(sizes[0], None if "session" in name.lower() else sizes[-1])
+
+
+def _with_windows(tree: exp.Expr, window: _Window) -> exp.Select:
+    """Return the aggregation over rows that carry their window; selection moves below, as sessions need it."""
+    if not isinstance(tree, exp.Select) or tree.find(exp.Join):
+        raise _CannotJudgeError("not a plain aggregation")
+    group, where = tree.args.get("group"), tree.args.get("where")
+    edges = {"window_start", "window_end"}
+    keys = [key for key in (group.expressions if group else ()) if key.name not in edges]
+    rows = exp.select("*", "epoch_us(time) AS __t").from_(tree.args["from_"].this.copy())
+    rows = rows.where(where.this.copy()) if where else rows
+    windowed = _sessions(rows, keys, window.size) if window.is_session else _sliding(rows, window)
+    result = tree.copy()
+    result.set("where", None)
+    result.set(
+        "group", exp.Group(expressions=[*(key.copy() for key in keys), exp.column("window_start"), exp.column("window_end")])
+    )
+    return result.from_(windowed.subquery("windowed"))
+
+
+def _sliding(rows: exp.Select, window: _Window) -> exp.Select:
+    """One copy of a row for each window that holds it: starts go down from the last one ≤ t while t < start + size."""
+    size, slide = window.size, window.slide
+    last = f"__t - ((__t % {slide}) + {slide}) % {slide}"
+    series = f"unnest(generate_series({last}, __t - {size} + 1, -{slide})) AS __start"
+    starts = _over(rows, "*", series)
+    return _over(starts, "*", "make_timestamp(__start) AS window_start", f"make_timestamp(__start + {size}) AS window_end")
+
+
+def _sessions(rows: exp.Select, keys: Sequence[exp.Expr], gap: int) -> exp.Select:
+    """Number the rows that begin a session, per key; all rows of one number are one session."""
+    by = ", ".join(["1", *(f"({key.transform(_rewritten).sql('duckdb')})" for key in keys)])
+    begins = f"CASE WHEN __t - lag(__t) OVER (PARTITION BY {by} ORDER BY __t) <= {gap} THEN 0 ELSE 1 END AS __begins"
+    numbered = _over(_over(rows, "*", begins), "*", f"sum(__begins) OVER (PARTITION BY {by} ORDER BY __t) AS __session")
+    each = f"OVER (PARTITION BY {by}, __session)"
+    first, last = f"make_timestamp(min(__t) {each})", f"make_timestamp(max(__t) {each} + {gap})"
+    return _over(numbered, "*", f"{first} AS window_start", f"{last} AS window_end")
+
+
+def _over(rows: exp.Select, *outputs: str) -> exp.Select:
+    return exp.select(*(sqlglot.parse_one(output, read="duckdb") for output in outputs)).from_(rows.subquery("rows_below"))
+
+
+def _rewritten(node: exp.Expr) -> exp.Expr:
+    """Say in DuckDB's words what the transpiler says wrongly: percentiles interpolate, over doubles."""
+    if isinstance(node, exp.Median):
+        return _quantile("quantile_cont", node.this, exp.Literal.number("0.5"))
+    if isinstance(node, exp.Quantile):
+        return _quantile("quantile_cont", node.this, node.args["quantile"])
+    if isinstance(node, exp.WithinGroup):
+        name = "quantile_cont" if isinstance(node.this, exp.PercentileCont) else "quantile_disc"
+        return _quantile(name, node.expression.expressions[0].this, node.this.this)
+    return node
+
+
+def _quantile(name: str, value: exp.Expr, share: exp.Expr) -> exp.Expr:
+    argument = exp.cast(value.copy(), "double") if name == "quantile_cont" else value.copy()
+    return exp.Anonymous(this=name, expressions=[argument, share.copy()])

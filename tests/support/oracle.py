@@ -1,0 +1,53 @@
+"""The oracle's run of a scenario."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from headrace.backends.reference import ReferenceEngine
+from headrace.model.stream import Stream
+from headrace.plan.logical import LogicalQuery
+from headrace.sql import bind_query
+from headrace.sql.catalog import Catalog
+from support.strategies import AddQuery, Advance, Drain, RemoveQuery, Rows, Scenario
+
+
+def run_oracle(scenario: Scenario) -> ReferenceEngine:
+    """Return the engine after the last step; crashes do not matter to it."""
+    engine = ReferenceEngine()
+    for stream in scenario.streams:
+        engine.add_stream(stream)
+    pending: dict[str, list[dict[str, Any]]] = {}
+    for step in scenario.steps:
+        if isinstance(step, AddQuery):
+            engine.add(step.name, _bound(step.sql, scenario.streams))
+        elif isinstance(step, RemoveQuery):
+            engine.remove(step.name)
+        elif isinstance(step, Rows):
+            pending.setdefault(step.stream, []).extend(step.rows)
+        elif isinstance(step, Advance):
+            engine.advance(pending)
+            pending = {}
+        elif isinstance(step, Drain):
+            engine.drain()
+    return engine
+
+
+@lru_cache(maxsize=4096)
+def _bound(sql: str, streams: tuple[Stream, ...]) -> LogicalQuery:
+    """Bind once: shrinking runs the same texts over and over."""
+    return bind_query(sql, Catalog.of(streams))
+
+
+def batches(scenario: Scenario) -> list[dict[str, list[dict[str, Any]]]]:
+    """Return the rows of each micro-batch, by stream."""
+    result: list[dict[str, list[dict[str, Any]]]] = []
+    pending: dict[str, list[dict[str, Any]]] = {}
+    for step in scenario.steps:
+        if isinstance(step, Rows):
+            pending.setdefault(step.stream, []).extend(step.rows)
+        elif isinstance(step, Advance):
+            result.append(pending)
+            pending = {}
+    return result

@@ -1,0 +1,171 @@
+"""Rows given by hand: what is taken, what is refused and how, what a restart finds."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.connectors import MemorySource, read_range
+from headrace.connectors.source import RANGE_ROWS
+from headrace.errors import SchemaError, SourceError
+from headrace.model.schema import Schema
+
+DDL = "id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day DATE, time TIMESTAMP"
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def contents(source: MemorySource, position=None, limit=10**9):
+    ranges, after = source.plan(position, limit)
+    tables = [read_range(wanted, source.schema, source.schema.names) for wanted in ranges]
+    return [row for table in tables for row in table.to_pylist()], after
+
+
+def test_rows_of_every_kind(tmp_path):
+    source = MemorySource(DDL)
+    source.attach("s", tmp_path)
+    source.append(
+        [
+            {"id": 1, "name": "a", "price": 1, "paid": "1.25", "ok": True, "day": "2026-01-02", "time": "2026-01-02T12:00:00Z"},
+            {"ID": np.int64(2), "price": np.float32(0.5), "paid": 2, "time": NOON.replace(tzinfo=None), "day": date(2026, 1, 2)},
+            {"time": NOON.astimezone(timezone(timedelta(hours=5))), "paid": 0.5, "name": None},
+            {},
+        ]
+    )
+    rows, _ = contents(source)
+    assert rows[0] == {
+        "id": 1, "name": "a", "price": 1.0, "paid": Decimal("1.25"), "ok": True, "day": date(2026, 1, 2), "time": NOON,
+    }  # fmt: skip
+    assert [row["time"] for row in rows] == [NOON, NOON, NOON, None]
+    assert [row["paid"] for row in rows] == [Decimal("1.25"), 2, Decimal("0.50"), None]
+    assert rows[1]["id"] == 2
+    assert set(rows[3].values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"id": "x"}, "value 'x' of column 'id' in row 1 does not fit INT"),
+        ({"id": 1.5}, "value 1.5 of column 'id'"),
+        ({"id": True}, "value True of column 'id'"),
+        ({"id": 2**31}, "value 2147483648 of column 'id' in row 1 does not fit INT"),
+        ({"price": "1"}, "value '1' of column 'price' in row 1 does not fit DOUBLE"),
+        ({"name": 5}, "value 5 of column 'name' in row 1 does not fit STRING"),
+        ({"paid": "1.255"}, "column 'paid' in row 1 does not fit DECIMAL(10,2)"),
+        ({"paid": "x"}, "value 'x' of column 'paid'"),
+        ({"paid": float("nan")}, "value nan of column 'paid'"),
+        ({"ok": 1}, "value 1 of column 'ok' in row 1 does not fit BOOLEAN"),
+        ({"day": NOON}, "of column 'day' in row 1 does not fit DATE"),
+        ({"time": 5}, "value 5 of column 'time' in row 1 does not fit TIMESTAMP"),
+        ({"time": "noon"}, "value 'noon' of column 'time'"),
+        ({"nope": 1}, "column 'nope' is not a column of stream 's'"),
+        ((1, 2), "row 1 is a tuple"),
+    ],
+)
+def test_rows_that_do_not_fit_leave_nothing_behind(tmp_path, row, says):
+    source = MemorySource(DDL)
+    source.attach("s", tmp_path)
+    with pytest.raises(SchemaError) as caught:
+        source.append([{"id": 1}, row])
+    assert says in str(caught.value)
+    assert not source.pending(None)
+
+
+def test_unknown_columns_are_answered_with_those_that_exist():
+    with pytest.raises(SchemaError, match=r"detail: columns: a, b"):
+        MemorySource("a INT, b INT").append([{"c": 1}])
+
+
+def test_tables_and_batches(tmp_path):
+    source = MemorySource(Schema.parse("id INT, time TIMESTAMP, name STRING"))
+    source.append(pa.table({"TIME": pa.array([NOON.replace(tzinfo=None)]), "id": pa.array([1], pa.int64())}))
+    source.append(pa.record_batch({"name": ["a"]}))
+    source.append(pa.table({"time": ["2026-01-02T12:00:00"]}))
+    source.append(pa.table({"id": pa.array([], pa.int32())}))
+    source.append([])
+    source.attach("s", tmp_path)
+    rows, after = contents(source)
+    assert rows == [
+        {"id": 1, "time": NOON, "name": None},
+        {"id": None, "time": None, "name": "a"},
+        {"id": None, "time": NOON, "name": None},
+    ]
+    assert after == {"files": 3}
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (pa.table({"id": [2**40]}), "column 'id' does not fit INT\ndetail: Integer value 1099511627776"),
+        (pa.table({"time": [5]}), "column 'time' does not fit TIMESTAMP"),
+        (pa.table({"x": [5]}), "column 'x' is not a column of this source"),
+        (pa.table([[1], [2]], names=["id", "ID"]), "column 'id' is given twice"),
+    ],
+)
+def test_tables_that_do_not_fit(table, says):
+    with pytest.raises(SchemaError) as caught:
+        MemorySource("id INT, time TIMESTAMP").append(table)
+    assert says in str(caught.value)
+
+
+def test_positions_limits_and_restart(tmp_path):
+    source = MemorySource("id INT")
+    source.attach("s", tmp_path)
+    assert source.plan(None, 10) == ([], None)
+    for start in (0, 3, 6):
+        source.append([{"id": start + i} for i in range(3)])
+    first, after = contents(source, None, 4)
+    assert ([row["id"] for row in first], after) == ([0, 1, 2], {"files": 1})
+    planned = source.plan(after, 6)
+
+    again = MemorySource("id INT")
+    again.append([{"id": 9}])  # waits for attach, and then comes after what is there
+    again.attach("s", tmp_path)
+    assert again.plan(after, 6) == planned
+    assert planned[1] == {"files": 3}
+    assert contents(again, planned[1]) == ([{"id": 9}], {"files": 4})
+    assert again.plan({"files": 4}, 6) == ([], {"files": 4})
+    assert again.pending({"files": 3})
+    assert not again.pending({"files": 4})
+    assert again.definition() == source.definition()
+
+
+def test_prune_keeps_numbering(tmp_path):
+    source = MemorySource("id INT")
+    source.attach("s", tmp_path)
+    for i in range(3):
+        source.append([{"id": i}])
+    source.prune({"files": 3})
+    assert [path.name for path in tmp_path.iterdir()] == ["00000002.arrow"]
+    again = MemorySource("id INT")
+    again.attach("s", tmp_path)
+    assert not again.pending({"files": 3})
+    again.append([{"id": 3}])
+    assert contents(again, {"files": 3})[0] == [{"id": 3}]
+
+
+def test_large_appends_are_cut_into_ranges(tmp_path):
+    source = MemorySource("id INT")
+    source.attach("s", tmp_path)
+    source.append(pa.table({"id": pa.array(range(RANGE_ROWS * 2 + 1), pa.int32())}))
+    ranges, after = source.plan(None, 1)
+    assert [(r.start, r.stop, r.rows) for r in ranges] == [(0, 1, RANGE_ROWS), (1, 2, RANGE_ROWS), (2, 3, 1)]
+    assert after == {"files": 1}
+
+
+def test_leftovers_of_a_crash_are_not_rows(tmp_path):
+    (tmp_path / ".00000000.arrow.77.tmp").write_bytes(b"half")
+    source = MemorySource("id INT")
+    source.attach("s", tmp_path)
+    assert not source.pending(None)
+    (tmp_path / "00000000.arrow").write_bytes(b"ARROW1 and then nothing")
+    with pytest.raises(SourceError, match=r"00000000\.arrow"):
+        source.plan(None, 1)
+
+
+def test_planning_needs_attaching():
+    with pytest.raises(SourceError, match="not attached"):
+        MemorySource("id INT").plan(None, 1)

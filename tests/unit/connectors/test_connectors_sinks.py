@@ -1,0 +1,179 @@
+"""Sinks: what is written, never twice, never by half."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.connectors import (
+    CallbackSink,
+    ConsoleSink,
+    JsonLinesSink,
+    MemorySink,
+    NoopSink,
+    ParquetSink,
+    parse_sink,
+    sink_from_json,
+)
+from headrace.errors import HeadraceError, SinkError
+from headrace.model.schema import TIMESTAMP
+
+TABLE = pa.table({"id": [1, 2, 3]})
+FILE_SINKS = [ParquetSink, JsonLinesSink]
+
+
+def names(path):
+    return sorted(os.listdir(path))  # noqa: PTH208
+
+
+@pytest.mark.parametrize("kind", FILE_SINKS)
+def test_replay_overwrites_and_never_doubles(tmp_path, kind):
+    sink = kind(tmp_path / "out")
+    file = sink.write(TABLE, 7, 1)
+    assert file == str(tmp_path / "out" / f"part-0000000007-00001{sink.suffix}")
+    assert sink.write(TABLE, 7, 0)
+    assert sink.write(TABLE.slice(1), 7, 1) == file
+    assert names(tmp_path / "out") == [f"part-0000000007-0000{i}{sink.suffix}" for i in (0, 1)]
+    assert sink.write(TABLE.slice(3), 7, 1) is None  # the replay has no rows there
+    assert names(tmp_path / "out") == [f"part-0000000007-00000{sink.suffix}"]
+
+
+@pytest.mark.parametrize("kind", FILE_SINKS)
+def test_no_rows_no_file(tmp_path, kind):
+    assert kind(tmp_path / "out").write(TABLE.slice(3), 0, 0) is None
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", FILE_SINKS)
+def test_discard_takes_one_batch_only(tmp_path, kind):
+    sink = kind(tmp_path)
+    sink.write(TABLE, 1, 0)
+    sink.write(TABLE, 2, 0)
+    sink.write(TABLE, 2, 1)
+    (tmp_path / f".part-0000000002-00002{sink.suffix}.77.tmp").write_bytes(b"half")
+    sink.discard(2)
+    sink.discard(3)
+    assert names(tmp_path) == [f"part-0000000001-00000{sink.suffix}"]
+    kind(tmp_path / "nowhere").discard(1)
+
+
+@pytest.mark.parametrize("kind", FILE_SINKS)
+def test_a_failure_leaves_no_half_file(tmp_path, kind, monkeypatch):
+    sink = kind(tmp_path)
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(SinkError, match="disk full") as caught:
+        sink.write(TABLE, 0, 0)
+    assert str(tmp_path / "part-0000000000-00000") in str(caught.value)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", FILE_SINKS)
+def test_a_directory_that_cannot_be(tmp_path, kind):
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="file"):
+        kind(tmp_path / "file").write(TABLE, 0, 0)
+
+
+def test_a_crash_in_the_middle_is_invisible(tmp_path):
+    sink = ParquetSink(tmp_path)
+    sink.write(TABLE, 0, 0)
+    script = (
+        "import os, sys, pyarrow as pa, pyarrow.parquet as pq, headrace.connectors as c\n"
+        "pq.write_table = lambda _, path: (path.write_bytes(b'PAR1'), os.kill(os.getpid(), 9))\n"
+        "c.ParquetSink(sys.argv[1]).write(pa.table({'id': [4]}), 0, 0)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == -9
+    assert len(names(tmp_path)) == 2
+    assert [name for name in names(tmp_path) if not name.startswith(".")] == ["part-0000000000-00000.parquet"]
+    assert pq.read_table(tmp_path).num_rows == 3
+    sink.discard(0)
+    assert names(tmp_path) == []
+
+
+def test_parquet_keeps_types(tmp_path):
+    table = pa.table({"t": pa.array([1, None], TIMESTAMP), "d": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2))})
+    assert pq.read_table(ParquetSink(tmp_path).write(table, 0, 0)).equals(table)
+
+
+def test_json_lines(tmp_path):
+    table = pa.table(
+        {
+            "t": pa.array([datetime(2026, 1, 2, 12, tzinfo=UTC), datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC), None], TIMESTAMP),
+            "d": pa.array([Decimal("1.50"), Decimal("0.00"), None], pa.decimal128(10, 2)),
+            "x": [float("nan"), float("-inf"), 0.1],
+            "day": [date(2026, 1, 2), None, None],
+            "s": ['ü"\n', "", None],
+            "b": [True, False, None],
+        }
+    )
+    lines = Path(JsonLinesSink(tmp_path).write(table, 0, 0)).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"t": "2026-01-02T12:00:00Z", "d": "1.50", "x": "NaN", "day": "2026-01-02", "s": 'ü"\n', "b": True},
+        {"t": "2026-01-02T12:00:00.000005Z", "d": "0.00", "x": "-Infinity", "day": None, "s": "", "b": False},
+        {"t": None, "d": None, "x": 0.1, "day": None, "s": None, "b": None},
+    ]
+
+
+def test_console(capsys):
+    sink = ConsoleSink(2)
+    sink.deliver("revenue", pa.table({"pack": ["a", "long one", "c"], "total": [1.5, None, 3]}))
+    sink.deliver("nothing", TABLE.slice(3))
+    assert capsys.readouterr().out == (
+        "revenue: 3 rows\npack      total\n--------  -----\na           1.5\nlong one   NULL\n… 1 more\n"
+    )
+
+
+def test_callback_gets_rows_and_its_failures_are_passed_on():
+    got = []
+    sink = parse_sink(got.append)
+    sink.deliver("q", TABLE)
+    sink.deliver("q", TABLE.slice(3))
+    assert got == [TABLE]
+    with pytest.raises(ZeroDivisionError):
+        CallbackSink(lambda _: 1 / 0).deliver("q", TABLE)
+    with pytest.raises(SinkError, match="cannot be saved"):
+        sink.to_json()
+
+
+def test_sinks_survive_json_and_pickle(tmp_path):
+    for sink in (MemorySink(), NoopSink(), ConsoleSink(5), ParquetSink(tmp_path), JsonLinesSink(tmp_path)):
+        assert sink_from_json(json.loads(json.dumps(sink.to_json()))) == sink
+        assert parse_sink(sink.to_json()) == sink
+        assert pickle.loads(pickle.dumps(sink)) == sink
+
+
+def test_who_writes():
+    assert [kind.written_by_workers for kind in (MemorySink, ConsoleSink, CallbackSink)] == [False] * 3
+    assert [kind.written_by_workers for kind in (NoopSink, ParquetSink, JsonLinesSink)] == [True] * 3
+    assert NoopSink().write(TABLE, 0, 0) is None
+    MemorySink().deliver("q", TABLE)
+
+
+def test_parsing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = ParquetSink(tmp_path / "out")
+    assert here.path == str(tmp_path / "out")
+    assert parse_sink(None) == parse_sink("memory") == MemorySink()
+    assert parse_sink("noop") == NoopSink()
+    assert parse_sink("console") == ConsoleSink()
+    assert parse_sink(here) is here
+    assert parse_sink({"parquet": "out"}) == parse_sink("parquet:out") == here
+    assert parse_sink({"jsonl": Path("out")}) == parse_sink("jsonl:out") == JsonLinesSink("out")
+    assert parse_sink("out.parquet") == ParquetSink("out.parquet")
+    assert parse_sink("out.jsonl") == JsonLinesSink("out.jsonl")
+
+
+@pytest.mark.parametrize("spec", ["kafka", "parquet:", "", {"parquet": 5}, {"xml": "x"}, {}, {"kind": "xml"}, 5])
+def test_parsing_refusals(spec):
+    with pytest.raises(HeadraceError, match=r"is not understood\ndetail: known: memory"):
+        parse_sink(spec)

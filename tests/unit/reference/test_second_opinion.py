@@ -1,0 +1,83 @@
+"""The oracle against DuckDB: two independent readings of the same SQL texts over the same finite input."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.model.stream import Stream
+from support.compare import same_rows
+from support.duckdb_judge import DuckDBJudge
+from support.oracle import batches, run_oracle
+from support.queries import aggregations, queries
+from support.rows import SCHEMA, RowCode, decode, row_codes
+from support.strategies import AddQuery, Advance, Drain, Rows, Scenario, scenarios
+
+DAY = 86_400_000_000
+LOOSE = 1e-6  # DuckDB averages decimals as doubles, Spark rounds to six digits
+
+
+def from_the_start(texts: list[str], parts: list[list[RowCode]], delay: int) -> Scenario:
+    """All queries first, then the rows batch by batch, dealt to both streams in turn."""
+    steps, clock = [AddQuery(f"q{index}", text) for index, text in enumerate(texts)], 0
+    for index, codes in enumerate(parts):
+        rows, clock = decode(codes, clock)
+        steps += [Rows("beta" if index % 3 == 2 else "alpha", tuple(rows)), Advance()]
+    streams = tuple(Stream(name, SCHEMA, "time", delay) for name in ("alpha", "beta"))
+    return Scenario(streams, (*steps, Advance(), Drain()))
+
+
+def compare(scenario: Scenario, verdicts: Counter[str]) -> None:
+    engine, judge = run_oracle(scenario), DuckDBJudge(scenario.streams, batches(scenario), verdicts)
+    assert engine.errors == {}
+    for name, text in scenario.queries.items():
+        judgement = judge.judge(text)
+        if judgement.rows is None:
+            continue
+        try:
+            same_rows(engine.results(name), judgement.rows, abs_=LOOSE)
+        except AssertionError as difference:
+            raise AssertionError(f"{text}\n{difference}") from None
+
+
+def many_rows(*, special: bool) -> st.SearchStrategy[list[list[RowCode]]]:
+    return st.lists(st.lists(row_codes(special=special), min_size=1, max_size=15), min_size=1, max_size=5)
+
+
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+
+
+def test_agreement_when_nothing_can_be_late():
+    verdicts: Counter[str] = Counter()
+
+    @SETTINGS
+    @given(st.lists(queries(), min_size=1, max_size=6), many_rows(special=False))
+    def check(texts, parts):
+        compare(from_the_start(texts, parts, DAY), verdicts)
+
+    check()
+    assert verdicts["judged"] >= 0.95 * verdicts.total(), verdicts
+
+
+def test_agreement_with_watermarks_nan_and_missing_times():
+    verdicts: Counter[str] = Counter()
+
+    @SETTINGS
+    @given(st.lists(aggregations(), min_size=1, max_size=6), many_rows(special=True), st.sampled_from([0, 2_000_000, 20_000_000]))
+    def check(texts, parts, delay):
+        compare(from_the_start(texts, parts, delay), verdicts)
+
+    check()
+    assert verdicts["judged"] >= 0.3 * verdicts.total(), verdicts
+
+
+@pytest.mark.parametrize("limit", [5, 60])
+def test_every_scenario_runs(limit):
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    @given(scenarios(max_queries=limit))
+    def check(scenario):
+        assert len(scenario.queries) <= limit
+        assert run_oracle(scenario).errors == {}
+
+    check()
