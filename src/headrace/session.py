@@ -185,6 +185,12 @@ class Session:
                 raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._names)) or 'none'}")
             return Query(self, self._records[self._names[name]])
 
+    def find(self, name: str) -> Query | None:
+        """Return the newest query of that name, also one that was removed or failed; None if there never was one."""
+        with self._lock:
+            found = [record for record in self._records.values() if record.name == name]
+            return Query(self, found[-1]) if found else None
+
     def queries(self) -> list[Query]:
         """Return all queries that were added and not removed, oldest first."""
         with self._lock:

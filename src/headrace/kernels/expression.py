@@ -53,14 +53,14 @@ class Evaluator:
         return found.message if found.errors is not None else ""
 
     def _outcome(self, expression: Expression) -> Outcome:
+        if isinstance(expression, Literal):  # cheaper to make than to look up
+            return Outcome(pa.scalar(expression.value, type=expression.type))
         known = self._known.get(expression)
         if known is None:
             known = self._known[expression] = self._compute(expression)
         return known
 
-    def _compute(self, expression: Expression) -> Outcome:
-        if isinstance(expression, Literal):
-            return Outcome(pa.scalar(expression.value, type=expression.type))
+    def _compute(self, expression: Column | Call) -> Outcome:
         if isinstance(expression, Column):
             return Outcome(_flat(self._table[expression.name]))
         args = [self._outcome(arg) for arg in expression.args]
@@ -76,7 +76,7 @@ class Evaluator:
         varying = _VARYING.get(call.function, 0)
         values[varying] = broadcast(values[varying], 1)
         single = _apply(call, values)
-        everywhere = None if single.errors is None else pa.repeat(single.errors[0], self._rows)
+        everywhere = None if single.errors is None or not self._rows else pa.repeat(single.errors[0], self._rows)
         return _with_errors_of(Outcome(single.value[0], everywhere, single.message), args)
 
 
@@ -97,8 +97,13 @@ def _apply(call: Call, values: Sequence[Value]) -> Outcome:
 
 def _with_errors_of(result: Outcome, args: Sequence[Outcome]) -> Outcome:
     """Add the errors of the arguments of a function that needs them all."""
-    failed = [arg for arg in args if arg.errors is not None]
-    return _merged(result.value, [*((arg.errors, arg.message) for arg in failed), (result.errors, result.message)])
+    if _flawless(args):
+        return result
+    return _merged(result.value, [(part.errors, part.message) for part in (*args, result)])
+
+
+def _flawless(args: Sequence[Outcome]) -> bool:
+    return all(arg.errors is None for arg in args)
 
 
 def _merged(value: Value, parts: Sequence[tuple[pa.Array | None, str]]) -> Outcome:
@@ -122,12 +127,13 @@ def _junction(kleene: Callable[[Value, Value], Value], deciding: bool) -> Callab
     def kernel(_: Call, args: Sequence[Outcome]) -> Outcome:
         result = args[0]
         for arg in args[1:]:
-            value = kleene(result.value, arg.value)
+            sides = ((result, arg), (arg, result))
             parts = [
                 (_among(_undecided(other.value, deciding), side.errors), side.message)
-                for side, other in ((result, arg), (arg, result))
+                for side, other in sides
+                if side.errors is not None
             ]
-            result = _merged(value, parts)
+            result = _merged(kleene(result.value, arg.value), parts)
         return result
 
     return kernel
@@ -140,28 +146,34 @@ def _undecided(value: Value, deciding: bool) -> Value:
 def _case(call: Call, args: Sequence[Outcome]) -> Outcome:
     """Pairs of condition and value, then the value otherwise (NULL if left out); NULL conditions are not taken."""
     otherwise = args[-1] if len(args) % 2 else Outcome(pa.scalar(None, call.type))
+    branches = [(pc.fill_null(args[index].value, False), args[index], args[index + 1]) for index in range(0, len(args) - 1, 2)]
+    value = otherwise.value
+    for holds, _, result in reversed(branches):
+        value = pc.if_else(holds, result.value, value)
+    return Outcome(value) if _flawless(args) else _merged(value, _case_errors(branches, otherwise))
+
+
+def _case_errors(branches: Sequence[tuple[Value, Outcome, Outcome]], otherwise: Outcome) -> list[tuple[pa.Array | None, str]]:
+    """Keep the errors of conditions that were reached and of values that were taken."""
     reached: Value = pa.scalar(True)
-    taken, parts = [], []
-    for condition, result in zip(args[0:-1:2], args[1::2], strict=False):
-        holds = pc.fill_null(condition.value, False)
-        taken.append((holds, result.value))
+    parts = []
+    for holds, condition, result in branches:
         parts.append((_among(reached, condition.errors), condition.message))
         parts.append((_among(pc.and_(reached, holds), result.errors), result.message))
         reached = pc.and_(reached, pc.invert(holds))
-    parts.append((_among(reached, otherwise.errors), otherwise.message))
-    value = otherwise.value
-    for holds, result in reversed(taken):
-        value = pc.if_else(holds, result, value)
-    return _merged(value, parts)
+    return [*parts, (_among(reached, otherwise.errors), otherwise.message)]
 
 
 def _coalesce(_: Call, args: Sequence[Outcome]) -> Outcome:
+    """Take the first value that is not NULL; errors of later ones do not matter."""
+    value = pc.coalesce(*(arg.value for arg in args))
+    if _flawless(args):
+        return Outcome(value)
     reached: Value = pa.scalar(True)
     parts = []
     for arg in args:
         parts.append((_among(reached, arg.errors), arg.message))
         reached = pc.and_(reached, pc.is_null(arg.value))
-    value = pc.coalesce(*(arg.value for arg in args))
     return _merged(value, parts)
 
 

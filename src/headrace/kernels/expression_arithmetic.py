@@ -30,7 +30,6 @@ from headrace.kernels.expression_values import (
 )
 from headrace.model.expression import Call
 
-_LEAST, _BEYOND = -(2.0**63), 2.0**63  # BIGINT as doubles: the least value, and the first beyond the greatest
 _EXACT_UNITS = 10**14  # rounding candidates below this have halves of at most 15 digits, which doubles tell apart
 _EXACT_POWER = 22
 _EXACT_SHIFT = 14
@@ -188,7 +187,9 @@ def round_doubles(values: Numbers, digits: int) -> Numbers:
     with np.errstate(all="ignore"):
         result = units / 10.0**digits if digits >= 0 else units * 10.0**-digits
     result = np.copysign(result, values) + 0.0  # plus zero: no negative zero
-    for index in np.nonzero(~settled)[0]:
+    kept = ~np.isfinite(values) | ((digits >= 0) & (np.abs(values) >= _WHOLE))
+    result = np.where(kept, values, result)
+    for index in np.nonzero(~settled & ~kept)[0]:
         result[index] = _round_one(float(values[index]), digits)
     return result
 
@@ -206,8 +207,6 @@ def round_units(values: Numbers, digits: int) -> tuple[Numbers, Mask]:
 
 
 def _round_one(value: float, digits: int) -> float:
-    if not np.isfinite(value) or (digits >= 0 and abs(value) >= _WHOLE):
-        return value
     return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _WIDE)) + 0.0
 
 

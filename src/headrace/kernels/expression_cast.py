@@ -31,7 +31,7 @@ from headrace.kernels.expression_text import (
     read_integer,
     read_time,
 )
-from headrace.kernels.expression_values import Kernel, Outcome, Value, either, nulls, numbers, outcome, per_distinct
+from headrace.kernels.expression_values import Kernel, Outcome, Value, nulls, numbers, outcome, per_distinct
 from headrace.model.expression import Call
 from headrace.model.schema import TIMESTAMP, type_name
 
@@ -165,15 +165,12 @@ def _float_to_decimal(call: Call, value: Value) -> Outcome:
     units, settled = round_units(values, call.type.scale)
     if settled.all() and units.max(initial=0) < 10.0 ** min(call.type.precision, 15):
         return Outcome(decimals.from_units(np.copysign(units, values).astype(np.int64), nulls(value), call.type))
-    finite = np.isfinite(values)
-    exact = [Fraction(repr(number)) if fine else None for number, fine in zip(values.tolist(), finite, strict=True)]
-    rounded = [None if number is None else decimals.rounded(number, call.type) for number in exact]
-    missing = nulls(value)
-    wrong = np.fromiter((number is None for number in rounded), np.bool_, len(rounded))
-    wrong = wrong if missing is None else wrong & ~missing
-    mask = either(missing, wrong)
-    result = pa.array(rounded, type=call.type)
-    return outcome(result if mask is None else pc.if_else(pa.array(mask), None, result), pa.array(wrong), _out_of_range(call))
+    result = per_distinct(value.cast(pa.float64()), lambda number: _double_to_decimal(number, call.type), call.type)
+    return outcome(result, pc.and_(pc.is_valid(value), pc.is_null(result)), _out_of_range(call))
+
+
+def _double_to_decimal(number: float, kind: pa.DataType) -> Decimal | None:
+    return decimals.rounded(Fraction(repr(number)), kind) if math.isfinite(number) else None
 
 
 def _string_to_decimal(call: Call, value: Value) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import partial
 
 import pyarrow as pa
@@ -85,12 +85,6 @@ def _time_add(call: Call, args: Sequence[Value]) -> Outcome:
 def unix_seconds(times: pa.Array) -> pa.Array:
     """Return whole seconds since the epoch, rounded down, as BIGINT."""
     return pa.array(micros(times) // 1_000_000, mask=nulls(times))
-
-
-def instant(value: datetime) -> int:
-    """Return microseconds since the epoch of an aware time."""
-    since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 KERNELS: dict[str, Kernel] = {

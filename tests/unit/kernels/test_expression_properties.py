@@ -68,14 +68,20 @@ def _double(rng: random.Random) -> float:
 
 def _text(rng: random.Random) -> str:
     short = "".join(rng.choices("ab %_\\\n.1-éßİ😀", k=rng.randint(0, 6)))
-    return rng.choice([short, rng.choice(ODD_TEXT), str(rng.randint(-200, 200)), repr(rng.uniform(-9, 9))])
+    numbers = [str(rng.randint(-200, 200)), repr(rng.uniform(-9, 9))]
+    times = [str(_time(rng).date()), _time(rng).replace(tzinfo=None).isoformat(rng.choice("T "))]
+    return rng.choice([short, short, rng.choice(ODD_TEXT), rng.choice(numbers), rng.choice(times)])
+
+
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _time(rng: random.Random) -> datetime:
-    odd = [datetime.min, datetime.max, datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2024, 2, 29, 12), datetime(1970, 1, 1)]
-    usual = datetime(1970, 1, 1) + timedelta(microseconds=rng.randint(-(10**16), 10**16))
-    early = datetime.min + timedelta(days=rng.randint(0, 3_600_000))
-    return rng.choice([usual, usual, early, rng.choice(odd)]).replace(tzinfo=UTC)
+    odd = [FIRST, LAST, EPOCH, EPOCH - timedelta(microseconds=1), datetime(2024, 2, 29, 12, tzinfo=UTC)]
+    usual = EPOCH + timedelta(microseconds=rng.randint(-(10**16), 10**16))
+    early = FIRST + timedelta(days=rng.randint(0, 3_600_000))
+    return rng.choice([usual, usual, early, rng.choice(odd)])
 
 
 DRAW: dict[pa.DataType, Callable[[random.Random], Any]] = {
@@ -95,12 +101,13 @@ def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
 
 @cache
 def table_of(seed: int) -> pa.Table:
-    """Make a batch of rows, with NULLs; the seed 0 has none of either."""
+    """Make a batch of rows, with NULLs: the seed 0 gives no rows, others a slice or several chunks."""
     rng = random.Random(seed)
     count = 0 if seed == 0 else 40
     names = [name_of(kind) for kind in TYPES]
     columns = [[draw(kind, rng) if rng.random() < 0.85 else None for _ in range(count)] for kind in TYPES]
-    return pa.table([pa.array(column, type=kind) for column, kind in zip(columns, TYPES, strict=True)], names=names)
+    table = pa.table([pa.array(column, type=kind) for column, kind in zip(columns, TYPES, strict=True)], names=names)
+    return (table, table.slice(3, 30), pa.concat_tables([table.slice(0, 7), table.slice(9)]))[seed % 3]
 
 
 def name_of(kind: pa.DataType) -> str:
@@ -235,7 +242,7 @@ def _ints(sub: Any, any_of: Any) -> list[st.SearchStrategy[Expression]]:
 
 
 FAILED = "failed"
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "3"))
 
 
 def _both_sides(deciding: bool) -> Callable[..., bool | None]:
@@ -264,8 +271,9 @@ def expected(expression: Expression, row: Any) -> Any:
     except EvaluationError:
         return FAILED
     except (ValueError, OverflowError) as error:  # NaN or infinity as TIMESTAMP, where the oracle forgot to raise its own
-        assert "integer ratio" in str(error)
-        return FAILED
+        if "integer ratio" in str(error):
+            return FAILED
+        raise
 
 
 def same(left: Any, right: Any) -> bool:
@@ -305,10 +313,14 @@ def test_equals_row_by_row(kind, data, table):
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_every_function_equals_row_by_row(kind):
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(data=st.data(), table=TABLES)
-    def one_shape(data, table):
-        check(data.draw(shape), table)
-
     for shape in _calls(kind, 1):
-        one_shape()
+        _check_all(shape)
+
+
+def _check_all(shape: st.SearchStrategy[Expression]) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(expression=shape, table=TABLES)
+    def shape_equals_row_by_row(expression, table):
+        check(expression, table)
+
+    shape_equals_row_by_row()

@@ -1,0 +1,119 @@
+"""Any streaming DataFrame as a stream: its own streaming query, whose rows the workers lay down as Arrow files.
+
+Files are named after Spark's micro-batch and partition, so a replay of that query writes the same files again; from there
+on the rows are read like any others. Only the columns that were declared are taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headrace.connectors.durable import replace_file
+from headrace.connectors.source import Position, Range, attached
+from headrace.errors import SourceError
+from headrace.model.schema import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+
+class DataFrameSource:
+    """Planned like files; `close` stops the query behind it."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        """Take a streaming DataFrame; nothing runs before it is attached."""
+        self._frame = frame
+        self._directory: Path | None = None
+        self._stream = ""
+        self._query: StreamingQuery | None = None
+        self.schema = Schema.from_arrow(_arrow_schema(frame))
+
+    def attach(self, stream: str, directory: Path) -> None:
+        """Start the query that lays rows down in `directory`."""
+        self._stream, self._directory = stream, directory
+        (directory / "rows").mkdir(exist_ok=True)
+        target = str(directory / "rows")
+
+        def lay_down(rows: DataFrame, batch: int) -> None:
+            counts = rows.mapInArrow(lambda batches: _write(target, batch, batches), "file string, rows long").collect()
+            found = sorted([row["file"], row["rows"]] for row in counts if row["rows"])
+            replace_file(directory / f"{batch:010d}.json", json.dumps(found).encode())
+
+        writer = self._frame.writeStream.foreachBatch(lay_down).option("checkpointLocation", str(directory / "spark"))
+        self._query = writer.start()
+
+    def _batches(self, after: int) -> list[tuple[int, Path]]:
+        directory = attached(self._stream, self._directory)
+        found = sorted((int(path.stem), path) for path in directory.glob("[0-9]*.json"))
+        return [(number, path) for number, path in found if number >= after]
+
+    def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
+        """Return the files of whole micro-batches of the query behind, up to about the limit."""
+        self._check()
+        after = 0 if position is None else int(position["batch"])
+        ranges: list[Range] = []
+        for number, path in self._batches(after):
+            if ranges and sum(one.rows for one in ranges) >= limit_rows:
+                break
+            for file, rows in json.loads(path.read_bytes()):
+                ranges.append(Range(self._stream, "arrow", file, 0, _units(file), rows))
+            after = number + 1
+        return ranges, ({"batch": after} if after else position)
+
+    def pending(self, position: Position) -> bool:
+        """Tell whether another micro-batch was laid down."""
+        self._check()
+        return bool(self._batches(0 if position is None else int(position["batch"])))
+
+    def definition(self) -> dict[str, Any]:
+        """Describe it by its columns: a DataFrame has no other name."""
+        return {"source": "dataframe", "schema": self.schema.to_ddl()}
+
+    def _check(self) -> None:
+        if self._query is not None and not self._query.isActive and self._query.exception() is not None:
+            raise SourceError(f"the streaming DataFrame of stream '{self._stream}' stopped", detail=str(self._query.exception()))
+
+    def wait(self) -> None:
+        """Wait until everything the DataFrame has now is laid down; for tests and bounded inputs."""
+        if self._query is not None:
+            self._query.processAllAvailable()
+
+    def close(self) -> None:
+        """Stop the query behind."""
+        if self._query is not None:
+            self._query.stop()
+
+
+def _arrow_schema(frame: DataFrame) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  a private corner of Spark, kept in one place
+
+    return to_arrow_schema(frame.schema)
+
+
+def _units(path: str) -> int:
+    with pa.memory_map(path) as file:
+        return int(pa.ipc.open_file(file).num_record_batches)
+
+
+def _write(target: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    path = Path(target) / f"{batch:010d}-{partition:05d}.arrow"
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    rows, writer = 0, None
+    for one in batches:
+        writer = writer or pa.ipc.new_file(scratch, one.schema)
+        writer.write_batch(one)
+        rows += one.num_rows
+    if writer is not None:
+        writer.close()
+        scratch.replace(path)
+    yield pa.RecordBatch.from_pydict({"file": [str(path)], "rows": pa.array([rows], pa.int64())})

@@ -1,0 +1,223 @@
+"""`headrace demo`: queries come and go on two live streams, nothing restarts.
+
+The streams are made up (purchases and ads of a game), their event time is the time of day, so that the lag shown is
+real. A thread runs micro-batches; this one adds and removes queries by a timetable and draws.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from headrace.cli.demo_queries import DemoQuery, Event, timetable
+from headrace.cli.demo_view import closing, screen, status_line
+from headrace.cli.meter import Meter, Pump, spread
+from headrace.cli.sharing import Sharing, share
+from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout
+from headrace.connectors import RateSource
+from headrace.model.stream import Stream
+from headrace.plan.logical import LogicalQuery
+from headrace.query import Query
+from headrace.session import Session
+from headrace.sql import Catalog, bind_query
+
+_INTERVAL_SECONDS = 0.4
+_TICK_SECONDS = 0.1
+_PURCHASES = 0.8  # of all rows; the rest are ads
+_WATERMARK = "500 ms"
+
+
+@dataclass(slots=True)
+class Shown:
+    """A query of the demonstration, with the last row it emitted."""
+
+    demo: DemoQuery
+    plan: LogicalQuery
+    query: Query | None = None
+    latest: dict[str, Any] = field(default_factory=dict)
+    rows: int = 0
+
+    def receive(self, table: pa.Table) -> None:
+        """Take what the query emitted."""
+        self.rows += table.num_rows
+        self.latest = table.slice(table.num_rows - 1).to_pylist()[0]
+
+    @property
+    def status(self) -> str:
+        """What the session says."""
+        return "accepted" if self.query is None else self.query.status
+
+
+class Demo:
+    """The state that the screen shows."""
+
+    def __init__(self, session: Session, length: float, number: int, rate: float) -> None:
+        """Declare the streams; nothing runs yet."""
+        self.session, self.length, self.rate = session, length, rate
+        self.meter = Meter()
+        self.shown: dict[str, Shown] = {}
+        self.log: list[tuple[float, str]] = []
+        self.removed = 0
+        self._waiting: list[Shown] = []
+        self._events = timetable(number, length)
+        self.planned = number
+        self.streams = [self._stream("purchases", rate * _PURCHASES), self._stream("ads", rate * (1 - _PURCHASES))]
+        self._catalog = Catalog.of(self.streams)
+        self.sharing: Sharing = share(self.streams, {})
+        self.lags: list[float] = []
+        self._begun = time.monotonic()
+
+    def _stream(self, name: str, rate: float) -> Stream:
+        source = RateSource(max(rate, 1), name, start_time=datetime.now(UTC))
+        self.session.create_stream(name, source, time="time", watermark=_WATERMARK)
+        return Stream(name, source.schema, "time")
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running."""
+        return time.monotonic() - self._begun
+
+    @property
+    def lag(self) -> float | None:
+        """How far the newest row that was processed is behind the time of day; None before the first."""
+        newest = min(stream["max_event_time"] for stream in self.session.streams().values())
+        return time.time() - newest / 1e6 if newest > 0 else None
+
+    @property
+    def live(self) -> int:
+        """How many queries are in the pipeline."""
+        return sum(shown.status == "live" for shown in self.shown.values())
+
+    @property
+    def deployments(self) -> list[float]:
+        """The seconds from `add` until live, of each query."""
+        found = [shown.query.deployment_seconds for shown in self.shown.values() if shown.query is not None]
+        return [value for value in found if value is not None]
+
+    def begin(self) -> None:
+        """Start the clock: now is second 0."""
+        self._begun = time.monotonic()
+        self.meter = Meter()
+        self.happen()
+
+    def happen(self) -> None:
+        """Do what is due, and note what has become live."""
+        due = [event for event in self._events if event.at <= self.seconds]
+        self._events = self._events[len(due) :]
+        for event in due:
+            self._do(event)
+        for shown in [one for one in self._waiting if one.status != "accepted"]:
+            self._waiting.remove(shown)
+            took = shown.query.deployment_seconds if shown.query is not None else None
+            self._note(f"{shown.demo.name} is {shown.status}" + (f" after {took * 1000:.0f} ms" if took is not None else ""))
+        if due:
+            self._replan()
+        if self.lag is not None:
+            self.lags.append(self.lag)
+
+    def _do(self, event: Event) -> None:
+        name = event.query.name
+        if event.add:
+            shown = self.shown[name] = Shown(event.query, bind_query(event.query.sql, self._catalog))
+            shown.query = self.session.add(event.query.sql, name=name, sink=shown.receive)
+            self._waiting.append(shown)
+        else:
+            self.session.remove(name)
+            self.removed += 1
+            self._note(f"{name} was removed")
+
+    def _note(self, text: str) -> None:
+        self.log.append((self.seconds, text))
+
+    def _replan(self) -> None:
+        there = {query.name for query in self.session.queries()}
+        self.sharing = share(self.streams, {name: shown.plan for name, shown in self.shown.items() if name in there})
+
+    def summary(self, backend: str) -> dict[str, Any]:
+        """Return the figures of the whole run."""
+        return {
+            "backend": backend,
+            "seconds": round(self.meter.seconds, 2),
+            "restarts": 0,
+            "queries": {"added": len(self.shown), "removed": self.removed, "live": self.live, "failed": sum(s.status == "failed" for s in self.shown.values())},
+            "rows": self.meter.rows,
+            "rows_per_second": round(self.meter.rows / max(self.meter.seconds, 1e-3), 1),
+            "batches": self.meter.batches,
+            "results": sum(shown.rows for shown in self.shown.values()),
+            "batch_seconds": spread(self.meter.latencies),
+            "deployment_seconds": spread(self.deployments),
+            "event_time_lag_seconds": round(statistics.median(self.lags), 3) if self.lags else None,
+            "shared_operators": len(self.sharing.operators),
+            "by_query": {name: _of(shown) for name, shown in self.shown.items()},
+        }
+
+
+def _of(shown: Shown) -> dict[str, Any]:
+    took = shown.query.deployment_seconds if shown.query is not None else None
+    error = shown.query.error if shown.query is not None else None
+    return {"sql": shown.demo.sql, "status": shown.status, "rows": shown.rows, "deployment_seconds": took and round(took, 4), "error": error}
+
+
+def command(
+    length: Annotated[float, typer.Option("--seconds", min=1, help="How long to run.")] = 30,
+    number: Annotated[int, typer.Option("--queries", min=1, help="How many queries come.")] = 20,
+    rate: Annotated[float, typer.Option(min=10, help="Rows a second, of both streams together.")] = 100_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")] = False,
+    backend: Annotated[BackendName, typer.Option(help="Where to run: Spark, this process, or the (slow) reference.")] = BackendName.spark,
+) -> None:
+    """Watch queries come and go on two live streams: one pipeline, no restarts. Needs no files, ends by itself."""
+    backend.check()
+    with quiet_stdout(as_json):
+        summary = _show(length, number, rate, as_json=as_json, backend=backend)
+    if as_json:
+        print_json(summary)
+    if summary["queries"]["failed"]:
+        raise typer.Exit(1)
+
+
+def _show(length: float, number: int, rate: float, *, as_json: bool, backend: BackendName) -> dict[str, Any]:
+    console = progress_console(as_json)
+    with console.status(f"starting {'Spark' if backend is BackendName.spark else 'the session'} …"):
+        session = Session(backend=backend.value)
+    with session:
+        demo = Demo(session, length, number, rate)
+        demo.begin()
+        pump = Pump(session, demo.meter, _INTERVAL_SECONDS)
+        pump.start()
+        try:
+            _watch(demo, pump, console)
+        finally:
+            pump.stop()
+        pump.check()
+        demo.happen()
+        summary = demo.summary(backend.value)
+        console.print(closing(summary, demo.sharing.text()))
+    return summary
+
+
+def _watch(demo: Demo, pump: Pump, console: Console) -> None:
+    if console.is_terminal:
+        with Live(console=console, screen=False, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
+            _until_the_end(demo, pump, lambda: live.update(screen(demo, console.size), refresh=True), every=0.25)
+    else:
+        _until_the_end(demo, pump, lambda: console.print(status_line(demo), soft_wrap=True), every=1.0)
+
+
+def _until_the_end(demo: Demo, pump: Pump, draw: Any, *, every: float) -> None:
+    tick, due = threading.Event(), 0.0
+    while demo.seconds < demo.length:
+        pump.check()
+        demo.happen()
+        if demo.seconds >= due:
+            draw()
+            due += every
+        tick.wait(_TICK_SECONDS)

@@ -1,0 +1,102 @@
+"""Figures of a running session: rows a second and how long a micro-batch takes, measured from outside."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headrace.session import Session
+
+_WINDOW_SECONDS = 5.0
+_IDLE_SECONDS = 0.05
+
+
+class Meter:
+    """Advances a session and notes what each micro-batch took. One thread calls `advance`, any may read."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds."""
+        self._clock = clock
+        self._recent: deque[tuple[float, float, int]] = deque(maxlen=1000)  # begun, ended, rows
+        self.latencies: list[float] = []
+        self.batches = self.rows = self.emitted = 0
+        self.started = clock()
+
+    def advance(self, session: Session) -> bool:
+        """Run one micro-batch; False when there was nothing to do."""
+        before, begun = session.last_batch, self._clock()
+        report = session.advance()
+        if session.last_batch == before:
+            return False
+        self._recent.append((begun, self._clock(), report.rows))
+        self.latencies.append(self._clock() - begun)
+        self.batches, self.rows, self.emitted = self.batches + 1, self.rows + report.rows, self.emitted + report.emitted
+        return True
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been measuring."""
+        return self._clock() - self.started
+
+    @property
+    def rows_per_second(self) -> float:
+        """Source rows a second over the last few seconds."""
+        now = self._clock()
+        recent = [entry for entry in list(self._recent) if entry[1] > now - _WINDOW_SECONDS]
+        return sum(rows for _, _, rows in recent) / max(now - recent[0][0], 1e-3) if recent else 0.0
+
+    @property
+    def latency(self) -> float | None:
+        """The seconds of the last few micro-batches, their median; None before the first."""
+        return statistics.median(self.latencies[-9:]) if self.latencies else None
+
+
+class Pump(threading.Thread):
+    """Advances a session in the background, micro-batches at least `interval` seconds apart, until stopped."""
+
+    def __init__(self, session: Session, meter: Meter, interval: float) -> None:
+        """Nothing runs before `start`."""
+        super().__init__(name="headrace-pump", daemon=True)
+        self._session, self._meter, self._interval = session, meter, interval
+        self._stopping = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Advance until stopped; an error ends it and is kept for `check`."""
+        try:
+            pump(self._session, self._meter, self._interval, self._stopping)
+        except BaseException as error:  # noqa: BLE001  raised again in the thread that asks
+            self.error = error
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        """Stop after the micro-batch at work."""
+        self._stopping.set()
+        self.join()
+
+
+def pump(
+    session: Session, meter: Meter, interval: float, stopping: threading.Event, after: Callable[[], None] = lambda: None
+) -> None:
+    """Advance a session again and again until `stopping` is set; `after` is called after every try."""
+    while not stopping.is_set():
+        begun = time.monotonic()
+        busy = meter.advance(session)
+        after()
+        stopping.wait(max(interval - (time.monotonic() - begun), 0.0 if busy else _IDLE_SECONDS))
+
+
+def spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Return median, 95th percentile and maximum, or None for no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    found = {"median": statistics.median(ordered), "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], "max": ordered[-1]}
+    return {name: round(value, 4) for name, value in found.items()}

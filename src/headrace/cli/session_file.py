@@ -1,0 +1,210 @@
+"""Session files: streams and queries in TOML.
+
+    checkpoint = "state"              # optional directory; relative names start at the file, here and below
+    rows_per_batch = 100_000          # optional
+    master = "local[*]"               # optional, for the Spark back-end
+
+    [streams.purchases]
+    source = "files"                  # files (the default) or rate
+    path = "data/purchases*.csv"      # a file, a directory or a pattern
+    schema = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"   # optional if the files tell
+    time = "time"                     # the event-time column
+    watermark = "2 seconds"           # how far disorder may reach; default 0 seconds
+    # also: format = "csv", on_error = "skip", header = true, delimiter = ",", timestamp_format = "%Y-%m-%d %H:%M:%S"
+
+    [streams.ads]
+    source = "rate"                   # made-up rows
+    generator = "ads"                 # purchases, ads or fields
+    rows_per_second = 1000
+    time = "time"
+    # also: rows = 10_000, seed = 0, start_time = 2026-01-01T00:00:00Z, keys = 1000, field_max = 1000
+
+    [queries.revenue]
+    sql = "SELECT gem_pack, SUM(price) AS revenue FROM TUMBLE(purchases, '5 seconds') GROUP BY gem_pack"
+    sink = "parquet:out/revenue"      # memory (the default), console, noop, parquet:DIR or jsonl:DIR
+
+Whatever is not understood is refused with the key, the file and what is allowed; nothing is ever ignored.
+"""
+
+from __future__ import annotations
+
+import glob
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from headrace.connectors import FileSource, RateSource, Sink, Source, parse_sink
+from headrace.errors import HeadraceError
+from headrace.model.duration import parse_duration
+from headrace.model.stream import Stream
+
+_Kinds = Mapping[str, tuple[type, ...]]
+
+_TOP: _Kinds = {"checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "streams": (dict,), "queries": (dict,)}
+_STREAM: _Kinds = {"source": (str,), "time": (str,), "watermark": (str,)}
+_QUERY: _Kinds = {"sql": (str,), "sink": (str,)}
+_SOURCES: Mapping[str, _Kinds] = {
+    "files": {
+        "path": (str,), "format": (str,), "schema": (str,), "on_error": (str,), "header": (bool,), "delimiter": (str,),
+        "timestamp_format": (str,),
+    },
+    "rate": {
+        "rows_per_second": (int, float), "generator": (str,), "rows": (int,), "seed": (int,), "start_time": (datetime, str),
+        "keys": (int,), "field_max": (int,),
+    },
+}  # fmt: skip
+_REQUIRED = {"files": "path", "rate": "rows_per_second"}
+_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "a table", datetime: "a date-time", list: "an array"}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """A stream of the file; `options` are those of its source, paths made absolute."""
+
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+    time: str
+    watermark: str
+
+    def open(self, clock: Callable[[], float] | None = None) -> Source:
+        """Make the source; a clock is for made-up rows only."""
+        if self.kind == "files":
+            return FileSource(**self.options)
+        return RateSource(**self.options) if clock is None else RateSource(**self.options, clock=clock)
+
+    def declare(self) -> Stream:
+        """Return the stream as queries see it; looks at the first file if the schema is not given."""
+        return Stream(self.name, self.open().schema, self.time, parse_duration(self.watermark))
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEntry:
+    """A query of the file; no `sink` means that none was named."""
+
+    name: str
+    sql: str
+    sink: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile:
+    """A session file that was read and checked, but for its SQL."""
+
+    path: Path
+    streams: tuple[StreamEntry, ...]
+    queries: tuple[QueryEntry, ...]
+    checkpoint: Path | None = None
+    rows_per_batch: int | None = None
+    master: str | None = None
+
+    @staticmethod
+    def load(path: Path) -> SessionFile:
+        """Read a file; raises HeadraceError that names the file and the key."""
+        path = path.expanduser().absolute()
+        top = _Table(path, "", _parsed(path))
+        top.check(_TOP)
+        streams = tuple(_stream(_Table(path, f"streams.{name}", value)) for name, value in top.tables("streams"))
+        queries = tuple(_query(_Table(path, f"queries.{name}", value)) for name, value in top.tables("queries"))
+        if not streams or not queries:
+            raise HeadraceError(f"session file '{path}' has no {'streams' if not streams else 'queries'}", hint="see `headrace run --help` for the format")
+        rows, directory = top.get("rows_per_batch"), top.get("checkpoint")
+        if rows is not None and rows < 1:
+            raise top.refused("rows_per_batch", f"is {rows}, but must be positive")
+        return SessionFile(path, streams, queries, None if directory is None else _below(path.parent, directory), rows, top.get("master"))
+
+    def sink_of(self, query: QueryEntry, out: Path | None) -> Sink:
+        """Return where a query's results go; with `out`, file sinks are below it, and are the default."""
+        base = self.path.parent if out is None else out.expanduser().absolute()
+        if query.sink is None:
+            folder = quote(query.name, safe="")
+            return parse_sink(None) if out is None else parse_sink({"jsonl": base / (f"%2E{folder[1:]}" if folder[0] == "." else folder)})
+        kind, colon, directory = query.sink.partition(":")
+        if kind in {"parquet", "jsonl"} and directory:
+            return parse_sink({kind: _below(base, directory)})
+        if colon or kind not in {"memory", "console", "noop"}:
+            raise HeadraceError(
+                f"key 'queries.{query.name}.sink' in '{self.path}' is '{query.sink}', which is no sink",
+                detail="sinks: memory, console, noop, parquet:DIR, jsonl:DIR",
+            )
+        return parse_sink(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of the file, with what messages need to say where it stands."""
+
+    file: Path
+    place: str
+    values: Mapping[str, Any]
+
+    def check(self, allowed: _Kinds, required: tuple[str, ...] = ()) -> None:
+        for key, value in self.values.items():
+            if key not in allowed:
+                raise HeadraceError(f"unknown key '{self._key(key)}' in '{self.file}'", detail=f"keys: {', '.join(allowed)}")
+            if type(value) not in allowed[key]:
+                wanted = " or ".join(dict.fromkeys(_NAMES[kind] for kind in allowed[key]))
+                raise self.refused(key, f"is {_NAMES.get(type(value), type(value).__name__)}, but must be {wanted}")
+        for key in required:
+            if key not in self.values:
+                raise HeadraceError(f"key '{self._key(key)}' is missing in '{self.file}'", detail=f"keys: {', '.join(allowed)}")
+
+    def tables(self, key: str) -> list[tuple[str, Mapping[str, Any]]]:
+        found = self.values.get(key, {})
+        for name, value in found.items():
+            if not isinstance(value, dict) or not name:
+                raise self.refused(f"{key}.{name}", "is no table", hint=f"write [{key}.NAME] and the keys below it")
+        return list(found.items())
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    def refused(self, key: str, why: str, *, hint: str = "") -> HeadraceError:
+        return HeadraceError(f"key '{self._key(key)}' in '{self.file}' {why}", hint=hint)
+
+    def _key(self, key: str) -> str:
+        return f"{self.place}.{key}" if self.place else key
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HeadraceError(f"session file '{path}' cannot be read", detail=error.strerror or str(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise HeadraceError(f"session file '{path}' is not TOML", detail=str(error)) from error
+
+
+def _stream(table: _Table) -> StreamEntry:
+    kind = table.get("source", "files")
+    if kind not in _SOURCES:
+        raise HeadraceError(f"key '{table.place}.source' in '{table.file}' is '{kind}', which is no source", detail=f"sources: {', '.join(_SOURCES)}")
+    table.check({**_STREAM, **_SOURCES[kind]}, ("time", _REQUIRED[kind]))
+    options = {key: value for key, value in table.values.items() if key in _SOURCES[kind]}
+    if kind == "files":
+        options["path"] = _pattern_below(table.file.parent, options["path"])
+    name = table.place.removeprefix("streams.")
+    try:
+        parse_duration(table.get("watermark", "0 seconds"))
+    except HeadraceError as error:
+        raise table.refused("watermark", f"is not understood: {error.message}", hint=error.hint) from error
+    return StreamEntry(name, kind, options, table.get("time"), table.get("watermark", "0 seconds"))
+
+
+def _query(table: _Table) -> QueryEntry:
+    table.check(_QUERY, ("sql",))
+    return QueryEntry(table.place.removeprefix("queries."), table.get("sql").strip(), table.get("sink"))
+
+
+def _below(base: Path, name: str) -> Path:
+    return base / Path(name).expanduser()
+
+
+def _pattern_below(base: Path, name: str) -> str:
+    """Join a pattern to a directory whose own name is to be taken as it is."""
+    expanded = Path(name).expanduser()
+    return str(expanded if expanded.is_absolute() else Path(glob.escape(str(base))) / expanded)

@@ -1,0 +1,79 @@
+"""What a set of queries shares, found without a session: the same pure functions that a session calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.model.stream import Stream
+from headrace.plan.logical import LogicalQuery
+from headrace.sharing.explain import explain
+from headrace.sharing.shared_plan import LiveQuery, Operator, Sessions, Store, StreamPlan, plan_stream
+from headrace.sql import Catalog, bind_query
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The shared plans of all streams for a set of queries."""
+
+    queries: tuple[LiveQuery, ...]
+    plans: tuple[StreamPlan, ...]
+
+    @property
+    def operators(self) -> list[tuple[str, Operator]]:
+        """Every shared operator with its stream, those with most users first."""
+        found = [(plan.stream, operator) for plan in self.plans for operator in plan.operators]
+        return sorted(found, key=lambda pair: -len(self.users(pair[1])))
+
+    def users(self, operator: Operator) -> list[str]:
+        """Return the names of the queries that an operator works for."""
+        names = {query.id: query.name for query in self.queries}
+        return list(dict.fromkeys(names[member.query] for member in operator.members))
+
+    def text(self) -> str:
+        """Return the explanation."""
+        return explain(self.queries, self.plans, {query.id: query.name for query in self.queries})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the same for machines."""
+        streams = {
+            plan.stream: {"columns": sorted(plan.columns), "operators": [self._operator(operator) for operator in plan.operators]}
+            for plan in self.plans
+        }
+        return {"queries": [query.name for query in self.queries], "streams": streams, "text": self.text()}
+
+    def _operator(self, operator: Operator) -> dict[str, Any]:
+        windows = sorted({str(member.window) for member in operator.members if member.window is not None})
+        return {
+            "kind": kind_of(operator),
+            "keys": [str(key) for key in operator.keys],
+            "windows": windows,
+            "predicates": len(operator.selection.predicates),
+            "queries": self.users(operator),
+        }
+
+
+def kind_of(operator: Operator) -> str:
+    """Return what an operator does, in one word."""
+    return "aggregation" if isinstance(operator, Store) else ("sessions" if isinstance(operator, Sessions) else "routing")
+
+
+def share(streams: Sequence[Stream], plans: Mapping[str, LogicalQuery]) -> Sharing:
+    """Return what bound queries share."""
+    live = tuple(LiveQuery(number, name, plan, bit=number) for number, (name, plan) in enumerate(plans.items()))
+    return Sharing(live, tuple(plan_stream(stream.name, live) for stream in streams))
+
+
+def bind(streams: Sequence[Stream], queries: Mapping[str, str], file: str) -> dict[str, LogicalQuery]:
+    """Bind all queries of a file; a refusal says which query it is about."""
+    catalog = Catalog.of(streams)
+    found = {}
+    for name, sql in queries.items():
+        try:
+            found[name] = bind_query(sql, catalog)
+        except HeadraceError as error:
+            message = f"query '{name}' in '{file}': {error.message}"
+            raise HeadraceError(message, place=error.place, detail=error.detail, hint=error.hint) from error
+    return found

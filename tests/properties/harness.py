@@ -1,0 +1,98 @@
+"""Runs a scenario on a session, crashes included, for comparison with the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import headrace as hr
+from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
+
+
+class Crashed(BaseException):
+    """What a fault raises: nothing in the engine may catch it."""
+
+
+@dataclass
+class Fault:
+    """Counts durable steps and raises at the one it was set to."""
+
+    at: int | None = None
+    crashes: int = 0
+
+    def __call__(self, step: str) -> None:
+        if self.at is None:
+            return
+        if self.at == 0:
+            self.at = None
+            self.crashes += 1
+            raise Crashed(step)
+        self.at -= 1
+
+
+@dataclass
+class Run:
+    """A session that goes on after every crash, as a new process would."""
+
+    scenario: Scenario
+    directory: Path
+    options: dict[str, Any]
+    fault: Fault = field(default_factory=Fault)
+    wishes: list[AddQuery | RemoveQuery] = field(default_factory=list)
+
+    def open(self) -> None:
+        self.session = hr.Session(self.directory, fault=self.fault, **self.options)
+        self.sources = {}
+        for stream in self.scenario.streams:
+            self.sources[stream.name] = hr.MemorySource(stream.schema)
+            self.session.create_stream(stream.name, self.sources[stream.name], time=stream.time, watermark=f"{stream.delay} us")
+
+    def play(self) -> None:
+        self.open()
+        for step in self.scenario.steps:
+            if isinstance(step, AddQuery | RemoveQuery):
+                self.wishes.append(step)
+                self.ask(step)
+            elif isinstance(step, Rows):
+                self.sources[step.stream].append(list(step.rows))
+            elif isinstance(step, Crash):
+                self.fault.at = step.point
+            elif isinstance(step, Advance):
+                self.surely(lambda: self.session.advance())
+                self.fault.at = None
+                self.wishes = []
+            elif isinstance(step, Drain):
+                self.surely(lambda: self.session.drain())
+
+    def ask(self, step: AddQuery | RemoveQuery) -> None:
+        if isinstance(step, AddQuery):
+            self.session.add(step.sql, name=step.name)
+        else:
+            self.session.remove(step.name)
+
+    def surely(self, action: Any) -> None:
+        try:
+            action()
+        except Crashed:
+            self.recover()
+            action()
+
+    def recover(self) -> None:
+        """Let go of everything as a killed process would, open again, and repeat what was not logged yet."""
+        self.session._checkpoint.close()
+        self.open()
+        for wish in self.wishes:
+            there = self.session.find(wish.name)
+            if isinstance(wish, AddQuery) and there is None:
+                self.session.add(wish.sql, name=wish.name)
+            elif isinstance(wish, RemoveQuery) and wish.name in {query.name for query in self.session.queries()}:
+                self.session.remove(wish.name)
+
+    def results(self, name: str) -> list[dict[str, Any]]:
+        found = self.session.find(name)
+        assert found is not None
+        return found.results().to_pylist()
+
+    def close(self) -> None:
+        self.session.close()

@@ -1,0 +1,60 @@
+"""Shared == alone == DuckDB: the property everything else serves.
+
+    add ─┬─ rows ─ advance ─ rows ─┬─ crash ─ recover ─ advance ─ … ─ drain
+         └─ remove                 └─ add
+
+Random streams with disorder, lateness, NULLs and skew; random queries that come and go between micro-batches; crashes
+at random durable steps. Every query must have emitted exactly what the oracle, which runs it alone, emits.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from properties.harness import Run
+from support.compare import same_rows
+from support.oracle import run_oracle
+from support.strategies import Scenario, scenarios
+
+EXAMPLES = int(os.environ.get("HEADRACE_PROPERTY_RUNS", "200"))
+PHASES = tuple(Phase) if os.environ.get("HEADRACE_SHRINK", "1") == "1" else (Phase.explicit, Phase.reuse, Phase.generate)
+_SLOW = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+
+
+def check(scenario: Scenario, **options: object) -> int:
+    """Play a scenario and compare every query with the oracle; return how many crashes there were."""
+    oracle = run_oracle(scenario)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(scenario, Path(folder) / "checkpoint", options)
+        run.play()
+        try:
+            for name, sql in scenario.queries.items():
+                try:
+                    found = run.session.find(name)
+                    if found is None:  # added and removed again before anything was logged, then crashed
+                        assert not oracle.results(name)
+                        continue
+                    assert (found.status == "failed") == (name in oracle.errors), found.error
+                    same_rows(run.results(name), oracle.results(name))
+                    assert found.late == {s: n for s, n in oracle.late(name).items() if n}
+                except AssertionError as error:
+                    raise AssertionError(f"{name}: {sql}\n{error}") from error
+        finally:
+            run.close()
+    return run.fault.crashes
+
+
+@given(scenarios())
+@_SLOW
+def test_shared_equals_alone_under_churn_disorder_and_crashes(scenario: Scenario) -> None:
+    check(scenario, backend="local", partitions=3)
+
+
+@given(scenarios(max_queries=8, max_batches=20))
+@_SLOW
+def test_few_queries_long_streams(scenario: Scenario) -> None:
+    check(scenario, backend="local", partitions=1)
