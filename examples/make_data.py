@@ -1,3 +1,4 @@
+# ruff: noqa: INP001, S311  a script; its random numbers keep no secrets
 """Make the data files of examples/purchases.toml: always the same, with what real streams have.
 
 Disorder of up to two seconds, a few rows that come much too late, NULLs, rows without event time, a user who does a
@@ -80,7 +81,9 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def write_json_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write one object a line."""
-    path.write_text("".join(json.dumps({name: text(value) for name, value in row.items()}) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps({name: text(value) for name, value in row.items()}) + "\n" for row in rows), encoding="utf-8"
+    )
 
 
 def text(value: Any) -> Any:

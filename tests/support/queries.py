@@ -1,14 +1,16 @@
 """Random query texts over the streams of `support.rows`. Numbers are small: nothing overflows.
 
-Every output has an alias, so that results can be compared by column whoever names columns.
+Every output has an alias, so that results can be compared by column whoever names columns. A grammar over `Random` fills
+a pool of texts, shortest first; a strategy draws from the pool, so that a query costs one draw and shrinks to a short one.
 """
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
 
-Text = st.SearchStrategy[str]
-Draw = st.DrawFn
+from hypothesis import strategies as st
 
 COLUMNS = "k, s, x, y, d, f, b, day, time"
 _OPERATORS = (">", "<", "=", ">=", "<=", "<>")
@@ -62,77 +64,70 @@ _SLIDES = (
 )
 
 
-@st.composite
-def comparisons(draw: Draw) -> str:
-    """Draw one comparison of a column with a constant, the common case."""
-    column = draw(st.sampled_from(tuple(_CONSTANTS)))
-    return f"{column} {draw(st.sampled_from(_OPERATORS))} {draw(st.sampled_from(_CONSTANTS[column]))}"
+def comparison(random: Random) -> str:
+    """One comparison of a column with a constant, the common case."""
+    column = random.choice(tuple(_CONSTANTS))
+    return f"{column} {random.choice(_OPERATORS)} {random.choice(_CONSTANTS[column])}"
 
 
-@st.composite
-def _choices(draw: Draw) -> str:
-    column = draw(st.sampled_from(("x", "k", "s", "f", "d")))
-    chosen = draw(st.lists(st.sampled_from(_CONSTANTS[column]), min_size=1, max_size=3, unique=True))
-    return f"{column} {draw(st.sampled_from(('IN', 'NOT IN')))} ({', '.join(chosen)})"
+def _choices(random: Random) -> str:
+    column = random.choice(("x", "k", "s", "f", "d"))
+    chosen = random.sample(_CONSTANTS[column], random.randint(1, 3))
+    return f"{column} {random.choice(('IN', 'NOT IN'))} ({', '.join(chosen)})"
 
 
-@st.composite
-def _between(draw: Draw) -> str:
-    column = draw(st.sampled_from(_NUMBERS))
-    low, high = (draw(st.sampled_from(_CONSTANTS[column])) for _ in range(2))
-    return f"{column} {draw(st.sampled_from(('BETWEEN', 'NOT BETWEEN')))} {low} AND {high}"
+def _between(random: Random) -> str:
+    column = random.choice(_NUMBERS)
+    low, high = random.choices(_CONSTANTS[column], k=2)
+    return f"{column} {random.choice(('BETWEEN', 'NOT BETWEEN'))} {low} AND {high}"
 
 
-def atoms() -> Text:
-    """Draw a predicate without AND and OR, mostly a comparison."""
-    return st.one_of(comparisons(), comparisons(), comparisons(), _choices(), _between(), st.sampled_from(_ODD_ATOMS))
+def atom(random: Random) -> str:
+    """A predicate without AND and OR, mostly a comparison."""
+    odd: Callable[[Random], str] = lambda random: random.choice(_ODD_ATOMS)  # noqa: E731
+    return random.choice((comparison, comparison, comparison, _choices, _between, odd, odd))(random)
 
 
-@st.composite
-def _combined(draw: Draw) -> str:
-    parts = draw(st.lists(atoms(), min_size=2, max_size=3))
-    text = f" {draw(st.sampled_from(('AND', 'AND', 'OR')))} ".join(f"({part})" for part in parts)
-    return f"NOT ({text})" if draw(st.integers(0, 5)) == 5 else text
+def _combined(random: Random) -> str:
+    parts = [atom(random) for _ in range(random.randint(2, 3))]
+    text = f" {random.choice(('AND', 'AND', 'OR'))} ".join(f"({part})" for part in parts)
+    return f"NOT ({text})" if random.random() < 0.15 else text
 
 
-def predicates() -> Text:
-    """Draw a WHERE condition."""
-    return st.one_of(comparisons(), comparisons(), atoms(), _combined())
+def predicate(random: Random) -> str:
+    """A condition for WHERE."""
+    return random.choice((comparison, comparison, atom, _combined))(random)
 
 
-@st.composite
-def _where(draw: Draw) -> str:
-    return f" WHERE {draw(predicates())}" if draw(st.integers(0, 4)) else ""
+def _where(random: Random) -> str:
+    return f" WHERE {predicate(random)}" if random.random() < 0.75 else ""
 
 
-@st.composite
-def aggregates(draw: Draw) -> str:
-    """Draw one aggregate call."""
-    kind = draw(st.integers(0, 9))
+def aggregate(random: Random) -> str:
+    """One aggregate call."""
+    kind = random.randrange(10)
     if kind <= 1:
         return "COUNT(*)"
     if kind <= 3:
-        return f"{draw(st.sampled_from(('SUM', 'AVG')))}({draw(st.sampled_from(_ARGUMENTS))})"
+        return f"{random.choice(('SUM', 'AVG'))}({random.choice(_ARGUMENTS)})"
     if kind <= 6:
-        return f"{draw(st.sampled_from(('MIN', 'MAX', 'COUNT')))}({draw(st.sampled_from(_ANY))})"
+        return f"{random.choice(('MIN', 'MAX', 'COUNT'))}({random.choice(_ANY)})"
     if kind == 7:
-        return f"COUNT(DISTINCT {draw(st.sampled_from((*_ANY, 'x % 3', 's, k', 'x, y')))})"
+        return f"COUNT(DISTINCT {random.choice((*_ANY, 'x % 3', 's, k', 'x, y'))})"
     if kind == 8:
-        spread = ("STDDEV", "STDDEV_POP", "VAR_POP", "VAR_SAMP")
-        return f"{draw(st.sampled_from(spread))}({draw(st.sampled_from(('x', 'k', 'x + k')))})"
-    return draw(_percentiles())
+        return f"{random.choice(('STDDEV', 'STDDEV_POP', 'VAR_POP', 'VAR_SAMP'))}({random.choice(('x', 'k', 'x + k'))})"
+    return _percentile(random)
 
 
-@st.composite
-def _percentiles(draw: Draw) -> str:
-    column, share = draw(st.sampled_from(_SMALL)), draw(st.sampled_from(("0.5", "0.25", "0.9", "0", "1")))
+def _percentile(random: Random) -> str:
+    column, share = random.choice(_SMALL), random.choice(("0.5", "0.25", "0.9", "0", "1"))
     forms = (
         f"MEDIAN({column})",
         f"PERCENTILE({column}, {share})",
         f"PERCENTILE_CONT({share}) WITHIN GROUP (ORDER BY {column})",
         f"PERCENTILE_DISC({share}) WITHIN GROUP (ORDER BY {column})",
     )
-    return draw(st.sampled_from(forms))
+    return random.choice(forms)
 
 
 _OVER_AGGREGATES = (
@@ -151,32 +146,31 @@ def _length(milliseconds: int) -> str:
     return f"'{milliseconds // 1000} seconds'" if milliseconds % 1000 == 0 else f"'{milliseconds} milliseconds'"
 
 
-@st.composite
-def _windows(draw: Draw) -> tuple[str, str]:
-    """Draw the name of a window function and its arguments after the stream."""
-    kind = draw(st.sampled_from(("TUMBLE", "HOP", "HOP", "SESSION")))
+def _window(random: Random) -> tuple[str, str]:
+    """Return the name of a window function and its arguments after the stream."""
+    kind = random.choice(("TUMBLE", "HOP", "HOP", "SESSION"))
     if kind == "HOP":
-        return kind, ", ".join(map(_length, draw(st.sampled_from(_SLIDES))))
-    return kind, _length(draw(st.sampled_from(_LENGTHS if kind == "TUMBLE" else _LENGTHS[:7])))
+        return kind, ", ".join(map(_length, random.choice(_SLIDES)))
+    return kind, _length(random.choice(_LENGTHS if kind == "TUMBLE" else _LENGTHS[:7]))
 
 
-@st.composite
-def _unions(draw: Draw) -> str:
-    first, second = draw(st.sampled_from((("alpha", "beta"), ("beta", "alpha"))))
-    return f"(SELECT {COLUMNS} FROM {first}{draw(_where())} UNION ALL SELECT {COLUMNS} FROM {second}{draw(_where())})"
+def _union(random: Random) -> str:
+    first, second = random.sample(("alpha", "beta"), 2)
+    return f"(SELECT {COLUMNS} FROM {first}{_where(random)} UNION ALL SELECT {COLUMNS} FROM {second}{_where(random)})"
 
 
-@st.composite
-def aggregations(draw: Draw, *, sessions: bool = True, unions: bool = True) -> str:
-    """Draw a windowed aggregation, in either spelling."""
-    kind, lengths = draw(_windows().filter(lambda pair: sessions or pair[0] != "SESSION"))
-    union = unions and draw(st.integers(0, 9)) == 9
-    grouped = union or draw(st.booleans())  # GROUP BY window(…) rather than FROM HOP(…)
-    stream = draw(_unions()) if union else draw(st.sampled_from(("alpha", "alpha", "beta")))
-    keys = draw(st.lists(st.sampled_from(_KEYS), max_size=3, unique=True))
-    values = draw(
-        st.lists(st.one_of(aggregates(), aggregates(), aggregates(), st.sampled_from(_OVER_AGGREGATES)), min_size=1, max_size=4)
-    )
+def _value(random: Random) -> str:
+    return aggregate(random) if random.random() < 0.75 else random.choice(_OVER_AGGREGATES)
+
+
+def aggregation(random: Random) -> str:
+    """A windowed aggregation, in either spelling."""
+    kind, lengths = _window(random)
+    union = random.random() < 0.1
+    grouped = union or random.random() < 0.5  # GROUP BY window(…) rather than FROM HOP(…)
+    stream = _union(random) if union else random.choice(("alpha", "alpha", "beta"))
+    keys = random.sample(_KEYS, random.choice((0, 1, 1, 2, 3)))
+    values = [_value(random) for _ in range(random.randint(1, 4))]
     function = "session_window" if kind == "SESSION" else "window"
     edges = [f"{function}.start", f"{function}.end"] if grouped else ["window_start", "window_end"]
     outputs = [f"{edges[0]} AS w0", f"{edges[1]} AS w1", *(f"{key} AS g{i}" for i, key in enumerate(keys))]
@@ -184,8 +178,8 @@ def aggregations(draw: Draw, *, sessions: bool = True, unions: bool = True) -> s
     source = stream if grouped else f"{kind}({stream}, {lengths})"
     groups = [f"{function}(time, {lengths})", *keys] if grouped else keys
     group = f" GROUP BY {', '.join(groups)}" if groups else ""
-    having = f" HAVING {draw(st.sampled_from(_HAVINGS))}" if draw(st.integers(0, 4)) == 4 else ""
-    return f"SELECT {', '.join(outputs)} FROM {source}{draw(_where())}{group}{having}"
+    having = f" HAVING {random.choice(_HAVINGS)}" if random.random() < 0.2 else ""
+    return f"SELECT {', '.join(outputs)} FROM {source}{_where(random)}{group}{having}"
 
 
 _OUTPUTS = (
@@ -194,16 +188,34 @@ _OUTPUTS = (
 )  # fmt: skip
 
 
-@st.composite
-def selections(draw: Draw, *, unions: bool = True) -> str:
-    """Draw a stateless query."""
-    chosen = draw(st.lists(st.sampled_from(_OUTPUTS), min_size=1, max_size=4))
+def selection(random: Random) -> str:
+    """A stateless query."""
+    chosen = random.choices(_OUTPUTS, k=random.randint(1, 4))
     head = f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(chosen))} FROM"
-    if unions and draw(st.integers(0, 9)) == 9:
-        return f"{head} alpha{draw(_where())} UNION ALL {head} beta{draw(_where())}"
-    return f"{head} {draw(st.sampled_from(('alpha', 'beta')))}{draw(_where())}"
+    if random.random() < 0.1:
+        return f"{head} alpha{_where(random)} UNION ALL {head} beta{_where(random)}"
+    return f"{head} {random.choice(('alpha', 'beta'))}{_where(random)}"
 
 
-def queries() -> Text:
-    """Draw any query, mostly an aggregation."""
-    return st.one_of(aggregations(), aggregations(), aggregations(), aggregations(), selections())
+@lru_cache
+def pool(make: Callable[[Random], str], size: int, seed: int) -> tuple[str, ...]:
+    """Return different texts made by `make`, shortest first."""
+    random, texts = Random(seed), dict[str, None]()
+    while len(texts) < size:
+        texts[make(random)] = None
+    return tuple(sorted(texts, key=lambda text: (len(text), text)))
+
+
+def aggregations(seed: int = 0, size: int = 3000) -> st.SearchStrategy[str]:
+    """Draw a windowed aggregation."""
+    return st.sampled_from(pool(aggregation, size, seed))
+
+
+def selections(seed: int = 0, size: int = 500) -> st.SearchStrategy[str]:
+    """Draw a stateless query."""
+    return st.sampled_from(pool(selection, size, seed))
+
+
+def queries(seed: int = 0) -> st.SearchStrategy[str]:
+    """Draw any query, mostly an aggregation; another seed has other texts."""
+    return st.one_of(aggregations(seed), aggregations(seed), aggregations(seed), aggregations(seed), selections(seed))

@@ -67,7 +67,8 @@ class RowCode:
 
 def row_codes(*, special: bool = True) -> st.SearchStrategy[RowCode]:
     """Draw one row; `special` allows NaN, infinities and missing event times."""
-    return st.builds(RowCode, st.integers(0, (len(_ROWS) if special else _PLAIN) - 1), st.integers(0, _TIMINGS - (not special)))
+    values = st.integers(0, (len(_ROWS) if special else _PLAIN) - 1)
+    return st.tuples(values, st.integers(0, _TIMINGS - (not special))).map(lambda pair: RowCode(*pair))
 
 
 def decode(codes: Sequence[RowCode], clock: int) -> tuple[list[dict[str, Any]], int]:

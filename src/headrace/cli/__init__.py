@@ -71,12 +71,18 @@ def show_error(error: HeadraceError) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(text)
 
 
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         print(f"headrace {metadata.version('headrace')}")
         raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    del version
 
 
 def _not_loaded() -> None:

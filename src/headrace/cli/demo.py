@@ -148,7 +148,12 @@ class Demo:
             "backend": backend,
             "seconds": round(self.meter.seconds, 2),
             "restarts": 0,
-            "queries": {"added": len(self.shown), "removed": self.removed, "live": self.live, "failed": sum(s.status == "failed" for s in self.shown.values())},
+            "queries": {
+                "added": len(self.shown),
+                "removed": self.removed,
+                "live": self.live,
+                "failed": sum(s.status == "failed" for s in self.shown.values()),
+            },
             "rows": self.meter.rows,
             "rows_per_second": round(self.meter.rows / max(self.meter.seconds, 1e-3), 1),
             "batches": self.meter.batches,
@@ -164,15 +169,25 @@ class Demo:
 def _of(shown: Shown) -> dict[str, Any]:
     took = shown.query.deployment_seconds if shown.query is not None else None
     error = shown.query.error if shown.query is not None else None
-    return {"sql": shown.demo.sql, "status": shown.status, "rows": shown.rows, "deployment_seconds": took and round(took, 4), "error": error}
+    return {
+        "sql": shown.demo.sql,
+        "status": shown.status,
+        "rows": shown.rows,
+        "deployment_seconds": took and round(took, 4),
+        "error": error,
+    }
 
 
 def command(
     length: Annotated[float, typer.Option("--seconds", min=1, help="How long to run.")] = 30,
     number: Annotated[int, typer.Option("--queries", min=1, help="How many queries come.")] = 20,
     rate: Annotated[float, typer.Option(min=10, help="Rows a second, of both streams together.")] = 100_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")] = False,
-    backend: Annotated[BackendName, typer.Option(help="Where to run: Spark, this process, or the (slow) reference.")] = BackendName.spark,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")
+    ] = False,
+    backend: Annotated[
+        BackendName, typer.Option(help="Where to run: Spark, this process, or the (slow) reference.")
+    ] = BackendName.spark,
 ) -> None:
     """Watch queries come and go on two live streams: one pipeline, no restarts. Needs no files, ends by itself."""
     backend.check()

@@ -1,3 +1,4 @@
+# ruff: noqa: S311, S608  made-up queries of made-up numbers
 """The queries of the demonstration: made up at random, but always the same for a seed, and when each comes and goes."""
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def timetable(number: int, length: float, seed: int = SEED) -> list[Event]:
     queries = list(demo_queries(number, seed))
     additions = [Event(0.6 * length * index / max(number, 1), add=True, query=query) for index, query in enumerate(queries)]
     leaving = random.Random(seed).sample(queries[: number // 2], min(number // 2, number - round(_KEEPERS * number)))
-    removals = [Event(length * (0.5 + 0.4 * (index + 1) / len(leaving)), add=False, query=query) for index, query in enumerate(leaving)]
+    removals = [
+        Event(length * (0.5 + 0.4 * (index + 1) / len(leaving)), add=False, query=query) for index, query in enumerate(leaving)
+    ]
     return sorted(additions + removals, key=lambda event: event.at)
 
 
@@ -87,7 +90,10 @@ def _packs(draw: random.Random) -> tuple[str, str]:
 
 def _jackpot(draw: random.Random) -> tuple[str, str]:
     pack = draw.randrange(10)
-    return f"each purchase of pack {pack} above 99.97", f"SELECT user_id, price, time FROM purchases WHERE price > 99.97 AND gem_pack = {pack}"
+    return (
+        f"each purchase of pack {pack} above 99.97",
+        f"SELECT user_id, price, time FROM purchases WHERE price > 99.97 AND gem_pack = {pack}",
+    )
 
 
 def _visits(draw: random.Random) -> tuple[str, str]:

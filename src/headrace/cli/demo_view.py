@@ -37,7 +37,11 @@ def _head(demo: Demo) -> RenderableType:
     grid.add_column(ratio=1)
     grid.add_column(justify="right")
     title = Text.assemble(("headrace", "bold cyan"), "  ", (f"{demo.live} live queries, one pipeline, 0 restarts", "bold"))
-    grid.add_row(title, ProgressBar(total=demo.length, completed=min(demo.seconds, demo.length)), f"{demo.seconds:.0f} of {demo.length:.0f} s")
+    grid.add_row(
+        title,
+        ProgressBar(total=demo.length, completed=min(demo.seconds, demo.length)),
+        f"{demo.seconds:.0f} of {demo.length:.0f} s",
+    )
     return grid
 
 
@@ -47,27 +51,37 @@ def _figures(demo: Demo, width: int) -> RenderableType:
     figures = (
         ("throughput", f"{count(demo.meter.rows_per_second)} rows/s", f"{count(demo.meter.rows)} rows"),
         ("micro-batch", seconds(demo.meter.latency), f"{demo.meter.batches} done"),
-        ("event-time lag", seconds(demo.lag), "now − newest row"),
-        ("queries", f"{demo.live} live", f"{len(demo.shown)} added, {demo.removed} removed"),
+        ("event-time lag", seconds(demo.lag), "behind now"),
+        ("queries", f"{demo.live} live", f"+{len(demo.shown)} −{demo.removed}"),
         ("add → live", seconds(statistics.median(took) if took else None), f"slowest {seconds(max(took, default=None))}"),
         ("shared", f"{operators} operators", f"for {len(demo.sharing.queries)} queries"),
     )
     each = max(16, width // len(figures) - 1)
     panels = [
-        Panel(Group(Text(value, "bold green", justify="center"), Text(below, "dim", justify="center", overflow="ellipsis", no_wrap=True)), title=name, box=ROUNDED, border_style="blue", width=each)
+        Panel(
+            Group(Text(value, "bold green", justify="center"), _dim(below)),
+            title=name,
+            box=ROUNDED,
+            border_style="blue",
+            width=each,
+        )
         for name, value, below in figures
     ]
     return Columns(panels, padding=(0, 1), equal=False)
 
 
+def _dim(text: str) -> Text:
+    return Text(text, "dim", justify="center", overflow="ellipsis", no_wrap=True)
+
+
 def _queries(demo: Demo, rows: int) -> RenderableType:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1), header_style="bold")
     table.add_column("query", no_wrap=True)
-    table.add_column("asks for", no_wrap=True, overflow="ellipsis", ratio=5)
+    table.add_column("asks for", no_wrap=True, overflow="ellipsis", ratio=4)
     table.add_column("status", no_wrap=True)
     table.add_column("live in", justify="right", no_wrap=True)
     table.add_column("results", justify="right", no_wrap=True)
-    table.add_column("latest result", no_wrap=True, overflow="ellipsis", ratio=6)
+    table.add_column("latest result", no_wrap=True, overflow="ellipsis", ratio=5)
     shown = sorted(demo.shown.values(), key=lambda one: one.status == "removed")
     newest = shown if len(shown) <= rows else [one for one in shown if one.status != "removed"][-rows:]
     for one in newest:
@@ -89,7 +103,13 @@ def _row(shown: Shown) -> tuple[RenderableType, ...]:
 
 
 def _latest(row: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name} {_brief(value)}" for name, value in row.items() if name not in {"window_end"})
+    """Return the row in few letters: the time a window starts without a name, for it is always there."""
+    parts = [
+        _brief(value) if name == "window_start" else f"{name} {_brief(value)}"
+        for name, value in row.items()
+        if name != "window_end"
+    ]
+    return "  ".join(parts)
 
 
 def _brief(value: Any) -> str:
@@ -112,7 +132,9 @@ def _shared(sharing: Sharing, width: int) -> RenderableType:
         lines.append(line)
     if len(operators) > _OPERATORS:
         lines.append(Text(f"… and {len(operators) - _OPERATORS} more", "dim"))
-    return Panel(Group(*lines), title="what is shared: queries × operator", title_align="left", box=ROUNDED, border_style="magenta")
+    return Panel(
+        Group(*lines), title="what is shared: queries × operator", title_align="left", box=ROUNDED, border_style="magenta"
+    )
 
 
 def _log(demo: Demo) -> RenderableType:
@@ -135,11 +157,19 @@ def closing(summary: Mapping[str, Any], explained: str) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", justify="right")
     grid.add_column()
-    grid.add_row("rows", f"{summary['rows']:,} in {summary['seconds']:.0f} s = {count(summary['rows_per_second'])} rows/s; {summary['results']:,} results")
-    grid.add_row("micro-batches", f"{summary['batches']}, {seconds(batch.get('median'))} each (slowest {seconds(batch.get('max'))})")
+    grid.add_row(
+        "rows",
+        f"{summary['rows']:,} in {summary['seconds']:.0f} s = {count(summary['rows_per_second'])} rows/s; {summary['results']:,} results",
+    )
+    grid.add_row(
+        "micro-batches", f"{summary['batches']}, {seconds(batch.get('median'))} each (slowest {seconds(batch.get('max'))})"
+    )
     grid.add_row("add → live", f"{seconds(added.get('median'))} (slowest {seconds(added.get('max'))})")
     grid.add_row("event-time lag", seconds(summary["event_time_lag_seconds"]))
-    grid.add_row("at the end", f"{queries['live']} live, {queries['removed']} removed, {queries['failed']} failed; {summary['shared_operators']} shared operators")
+    grid.add_row(
+        "at the end",
+        f"{queries['live']} live, {queries['removed']} removed, {queries['failed']} failed; {summary['shared_operators']} shared operators",
+    )
     title = Text(f"{queries['added']} queries, one pipeline, 0 restarts", "bold cyan")
     lines = explained.splitlines()
     more = [Text(f"… {len(lines) - _EXPLAINED_LINES} more lines", "dim")] if len(lines) > _EXPLAINED_LINES else []

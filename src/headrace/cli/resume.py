@@ -92,7 +92,11 @@ def _check(query: QueryEntry, sink: Sink, known: Known | None, session: Session,
         return
     hint = f"rename the query, start over with --fresh, or use another --checkpoint than '{_checkpoint(session)}'"
     if known.handle.sql != query.sql:
-        raise NameTakenError(f"query '{query.name}' in '{file.path}' has another text than in the checkpoint", detail=f"then: {known.handle.sql}", hint=hint)
+        raise NameTakenError(
+            f"query '{query.name}' in '{file.path}' has another text than in the checkpoint",
+            detail=f"then: {known.handle.sql}",
+            hint=hint,
+        )
     if known.sink != sink:
         raise NameTakenError(
             f"query '{query.name}' in '{file.path}' has another sink than in the checkpoint",
@@ -100,7 +104,10 @@ def _check(query: QueryEntry, sink: Sink, known: Known | None, session: Session,
             hint=hint,
         )
     if path is not None and known.rows and not Path(path).is_dir():
-        raise SessionError(f"directory '{path}' of query '{query.name}' is gone, with {known.rows} rows that will not be written again", hint=hint)
+        raise SessionError(
+            f"directory '{path}' of query '{query.name}' is gone, with {known.rows} rows that will not be written again",
+            hint=hint,
+        )
 
 
 def _checkpoint(session: Session) -> Path:
@@ -117,14 +124,18 @@ def _check_unused(checkpoint: Path) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise CheckpointError(f"checkpoint '{checkpoint}' is in use by another session", hint="stop that one first") from error
+            raise CheckpointError(
+                f"checkpoint '{checkpoint}' is in use by another session", hint="stop that one first"
+            ) from error
 
 
 def forget(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
     """Remove a checkpoint and the result files of these sinks; nothing else that may be there."""
     if checkpoint is not None and checkpoint.exists():
         if not (checkpoint / "HEADRACE").exists():
-            raise HeadraceError(f"directory '{checkpoint}' is not a headrace checkpoint, so --fresh leaves it alone", hint="remove it by hand")
+            raise HeadraceError(
+                f"directory '{checkpoint}' is not a headrace checkpoint, so --fresh leaves it alone", hint="remove it by hand"
+            )
         _check_unused(checkpoint)
         shutil.rmtree(checkpoint)
     for sink in sinks:

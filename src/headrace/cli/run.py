@@ -62,9 +62,16 @@ class Plan:
 def command(
     file: Annotated[Path, typer.Argument(metavar="SESSION.toml", help="Streams and queries, in TOML.")],
     once: Annotated[bool, typer.Option("--once", help="Read what is there, close all windows, exit.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go: JSON lines in DIR/<query>, unless a query names its sink.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")] = False,
-    backend: Annotated[BackendName, typer.Option(help="Where to run: Spark, this process, or the (slow) reference.")] = BackendName.spark,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where results go: JSON lines in DIR/<query>, unless a query names its sink."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")
+    ] = False,
+    backend: Annotated[
+        BackendName, typer.Option(help="Where to run: Spark, this process, or the (slow) reference.")
+    ] = BackendName.spark,
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to remember how far it got.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget checkpoint and results of earlier runs, start over.")] = False,
 ) -> None:
@@ -91,7 +98,9 @@ def command(
         raise typer.Exit(1)
 
 
-def _checkpoint_of(file: SessionFile, sinks: Mapping[str, Sink], given: Path | None, out: Path | None, *, once: bool) -> Path | None:
+def _checkpoint_of(
+    file: SessionFile, sinks: Mapping[str, Sink], given: Path | None, out: Path | None, *, once: bool
+) -> Path | None:
     """Return the checkpoint directory; None (a temporary one) only when a run leaves nothing behind that a second could double."""
     if given is not None:
         return given.expanduser().absolute()
@@ -106,7 +115,9 @@ def _checkpoint_of(file: SessionFile, sinks: Mapping[str, Sink], given: Path | N
 def _check_bounded(plan: Plan) -> None:
     for stream in plan.file.streams:
         if plan.once and stream.kind == "rate" and "rows" not in stream.options:
-            raise SessionError(f"stream '{stream.name}' never ends, so --once would not either", hint=f"set rows = … in [streams.{stream.name}]")
+            raise SessionError(
+                f"stream '{stream.name}' never ends, so --once would not either", hint=f"set rows = … in [streams.{stream.name}]"
+            )
 
 
 def _run(plan: Plan) -> dict[str, Any]:
@@ -120,7 +131,10 @@ def _run(plan: Plan) -> dict[str, Any]:
         _declare(session, plan)
         queries = install(session, plan.file, plan.sinks, known_queries(session), console)
         if was_drained(session) and not plan.once:
-            console.print("all windows were closed by an earlier run with --once: new rows are late for them (--fresh starts over)", style="yellow")
+            console.print(
+                "all windows were closed by an earlier run with --once: new rows are late for them (--fresh starts over)",
+                style="yellow",
+            )
         meter = Meter()
         try:
             if plan.once:
@@ -166,7 +180,9 @@ def _follow(session: Session, queries: Mapping[str, Known], meter: Meter, consol
     stopping = threading.Event()
     with stop_on_signal(stopping):
         if console.is_terminal:
-            with Live(console=console, get_renderable=lambda: _live(session, queries, meter), refresh_per_second=4, transient=True):
+            with Live(
+                console=console, get_renderable=lambda: _live(session, queries, meter), refresh_per_second=4, transient=True
+            ):
                 pump(session, meter, _INTERVAL_SECONDS, stopping)
         else:
             pump(session, meter, _INTERVAL_SECONDS, stopping, _PlainStatus(session, meter, console))
@@ -197,13 +213,17 @@ def _status_line(session: Session, meter: Meter) -> str:
 def _live(session: Session, queries: Mapping[str, Known], meter: Meter) -> RenderableType:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("query", "status", "results", "late rows", "goes to"):
-        table.add_column(title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True)
+        table.add_column(
+            title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True
+        )
     for name, query in list(queries.items())[:_SHOWN_QUERIES]:
         place = query.path or query.sink.kind
         table.add_row(name, _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", place)
     more = len(queries) - _SHOWN_QUERIES
     rest = [Text(f"… and {more} more queries", "dim")] if more > 0 else []
-    return Group(Text(_status_line(session, meter), "bold"), table, *rest, Text("Ctrl-C stops; the same command goes on later", "dim"))
+    return Group(
+        Text(_status_line(session, meter), "bold"), table, *rest, Text("Ctrl-C stops; the same command goes on later", "dim")
+    )
 
 
 def _colored(status: str) -> Text:

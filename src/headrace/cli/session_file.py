@@ -58,7 +58,15 @@ _SOURCES: Mapping[str, _Kinds] = {
     },
 }  # fmt: skip
 _REQUIRED = {"files": "path", "rate": "rows_per_second"}
-_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "a table", datetime: "a date-time", list: "an array"}
+_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table",
+    datetime: "a date-time",
+    list: "an array",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +119,27 @@ class SessionFile:
         streams = tuple(_stream(_Table(path, f"streams.{name}", value)) for name, value in top.tables("streams"))
         queries = tuple(_query(_Table(path, f"queries.{name}", value)) for name, value in top.tables("queries"))
         if not streams or not queries:
-            raise HeadraceError(f"session file '{path}' has no {'streams' if not streams else 'queries'}", hint="see `headrace run --help` for the format")
+            raise HeadraceError(
+                f"session file '{path}' has no {'streams' if not streams else 'queries'}",
+                hint="see `headrace run --help` for the format",
+            )
         rows, directory = top.get("rows_per_batch"), top.get("checkpoint")
         if rows is not None and rows < 1:
             raise top.refused("rows_per_batch", f"is {rows}, but must be positive")
-        return SessionFile(path, streams, queries, None if directory is None else _below(path.parent, directory), rows, top.get("master"))
+        return SessionFile(
+            path, streams, queries, None if directory is None else _below(path.parent, directory), rows, top.get("master")
+        )
 
     def sink_of(self, query: QueryEntry, out: Path | None) -> Sink:
         """Return where a query's results go; with `out`, file sinks are below it, and are the default."""
         base = self.path.parent if out is None else out.expanduser().absolute()
         if query.sink is None:
             folder = quote(query.name, safe="")
-            return parse_sink(None) if out is None else parse_sink({"jsonl": base / (f"%2E{folder[1:]}" if folder[0] == "." else folder)})
+            return (
+                parse_sink(None)
+                if out is None
+                else parse_sink({"jsonl": base / (f"%2E{folder[1:]}" if folder[0] == "." else folder)})
+            )
         kind, colon, directory = query.sink.partition(":")
         if kind in {"parquet", "jsonl"} and directory:
             return parse_sink({kind: _below(base, directory)})
@@ -182,7 +199,10 @@ def _parsed(path: Path) -> dict[str, Any]:
 def _stream(table: _Table) -> StreamEntry:
     kind = table.get("source", "files")
     if kind not in _SOURCES:
-        raise HeadraceError(f"key '{table.place}.source' in '{table.file}' is '{kind}', which is no source", detail=f"sources: {', '.join(_SOURCES)}")
+        raise HeadraceError(
+            f"key '{table.place}.source' in '{table.file}' is '{kind}', which is no source",
+            detail=f"sources: {', '.join(_SOURCES)}",
+        )
     table.check({**_STREAM, **_SOURCES[kind]}, ("time", _REQUIRED[kind]))
     options = {key: value for key, value in table.values.items() if key in _SOURCES[kind]}
     if kind == "files":

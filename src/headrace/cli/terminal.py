@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +25,7 @@ from headrace.connectors.text import json_value
 from headrace.errors import SessionError
 
 
-class BackendName(str, Enum):
+class BackendName(StrEnum):
     """Where a session runs."""
 
     spark = "spark"

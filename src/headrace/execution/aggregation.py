@@ -122,7 +122,7 @@ def _split(
     slots = ids // tagged.size
     cells = ids - slots * tagged.size
     labels = narrow(cells if tagged.labels is None else tagged.labels[cells])
-    for index in np.unique(slots // keyed.count).tolist():
+    for index in range(len(edges)):
         cuts = np.searchsorted(slots, index * keyed.count + keyed.bounds)
         for partition in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
             first, last = int(cuts[partition]), int(cuts[partition + 1])

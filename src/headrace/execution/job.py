@@ -147,6 +147,9 @@ class LoadedPlan:
         return self.selections[id(operator)]
 
 
+_SHAPES: dict[Shape, Shape] = {}
+
+
 class LoadedQuery:
     """A live query with its sink and, for an aggregation, what finishing it needs."""
 
@@ -167,8 +170,9 @@ class LoadedQuery:
 
     @cached_property
     def shape(self) -> Shape:
-        """Queries of one shape are finished together."""
-        return shape_of(self.aggregate)
+        """Queries of one shape are finished together; equal shapes are one object, so that they compare by identity."""
+        found = shape_of(self.aggregate)
+        return _SHAPES.setdefault(found, found)
 
     @cached_property
     def needs(self) -> tuple[Component, ...]:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from headrace.errors import HeadraceError
 from headrace.execution import sessions
 from headrace.execution.compaction import compact
-from headrace.execution.finish import Shape
 from headrace.execution.job import Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef, load_plan, load_query, load_state
 from headrace.execution.result import Failures, Results
 from headrace.execution.windows import Slice, due_windows, evaluate
@@ -92,7 +91,7 @@ class _Partition:
         starts = sorted({at[3] for at, _, _ in self.slices})
         if not starts:
             return
-        by_shape: dict[Shape, list[tuple[LoadedQuery, list[int]]]] = defaultdict(list)
+        by_shape: dict[int, list[tuple[LoadedQuery, list[int]]]] = defaultdict(list)
         known: dict[tuple[Sliding, int, int, int], list[int]] = {}
         for query in self.queries.values():
             plan = query.plan
@@ -102,7 +101,7 @@ class _Partition:
                 if at not in known:
                     known[at] = closing(plan.window, since, starts, at[2], at[3])
                 if known[at]:
-                    by_shape[query.shape].append((query, known[at]))
+                    by_shape[id(query.shape)].append((query, known[at]))
         for found in by_shape.values():
             due = due_windows((q.live.id, begins, q.aggregate.window.size) for q, begins in found)  # type: ignore[union-attr]
             first = found[0][0]

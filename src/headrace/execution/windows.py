@@ -67,7 +67,8 @@ class _Users:
 def evaluate(plan: AggregateQuery, needs: Sequence[Component], due: Due, slices: Sequence[Slice], results: Results, failures: Failures) -> None:
     """Evaluate due windows of queries that share a shape; `needs` is their list of components."""
     first, last_edge = int(due.starts.min()), int(due.ends.max())
-    users = {id(s.store): _users(s.store, due) for s in slices}
+    stores = {id(s.store): s.store for s in slices}
+    users = {number: _users(store, due) for number, store in stores.items()}
     used = [s for s in slices if first <= s.start < last_edge and users[id(s.store)].targets.size]
     if not used:
         return
@@ -76,7 +77,7 @@ def evaluate(plan: AggregateQuery, needs: Sequence[Component], due: Due, slices:
     step = max(1, _MAX_ACCUMULATORS // max(count, 1))
     for at in range(0, len(due.queries), step):
         piece = due.part(at, at + step)
-        chosen = users if step >= len(due.queries) else {id(s.store): _users(s.store, piece) for s in used}
+        chosen = users if step >= len(due.queries) else {number: _users(store, piece) for number, store in stores.items()}
         grid = _Grid(needs, piece, count)
         for (part_slice, partial), rows in zip(loaded, maps, strict=True):
             grid.add(part_slice, partial, rows, chosen[id(part_slice.store)])
@@ -84,20 +85,19 @@ def evaluate(plan: AggregateQuery, needs: Sequence[Component], due: Due, slices:
 
 
 def _users(store: Store, due: Due) -> _Users:
-    targets, predicates, need_of = [], [], []
+    targets: list[int] = []
+    predicates: list[int] = []
+    need_of: list[int] = []
     patterns: dict[tuple[int, ...], int] = {}
-    place = {component: i for i, component in enumerate(store.components)}
     firsts = dict(zip(*_firsts(due.queries), strict=True))
-    for member, predicate in zip(store.members, store.predicate_of, strict=True):
+    for member, predicate, places in zip(store.members, store.predicate_of, store.places, strict=True):
         window = firsts.get(member.query)
         if window is not None:
-            pattern = patterns.setdefault(tuple(place[n] for n in member.needs), len(patterns))
-            targets.append(np.arange(*window))
-            predicates.append(np.full(window[1] - window[0], predicate))
-            need_of.append(np.full(window[1] - window[0], pattern))
-    if not targets:
-        return _Users(*(np.zeros(0, np.int64) for _ in range(2)), [], np.zeros(0, np.int64))
-    return _Users(np.concatenate(targets), np.concatenate(predicates), list(patterns), np.concatenate(need_of))
+            pattern = patterns.setdefault(places, len(patterns))
+            targets += range(*window)
+            predicates += [predicate] * (window[1] - window[0])
+            need_of += [pattern] * (window[1] - window[0])
+    return _Users(np.array(targets, np.int64), np.array(predicates, np.int64), list(patterns), np.array(need_of, np.int64))
 
 
 def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
@@ -107,7 +107,10 @@ def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
 
 
 class _Grid:
-    """Accumulators for every key and due window."""
+    """Accumulators for every key and due window.
+
+    Counts of values are kept as what they lack against the row count: usually nothing, and then nothing is computed.
+    """
 
     def __init__(self, needs: Sequence[Component], due: Due, keys: int) -> None:
         self._needs, self._due, self._keys = needs, due, keys
@@ -136,6 +139,10 @@ class _Grid:
             if not component.is_dense:
                 continue
             arrays, out = [wide(a) for a in partial.dense[place]], self._dense[need]
+            if component.kind == "count":
+                if partial.dense[place][0] is partial.dense[places[0]][0]:
+                    continue
+                arrays = [wide(partial.dense[places[0]][0]) - arrays[0]]
             if component.kind in {"float", "square"}:
                 compiled.window_floats(starts, cells, *arrays, rows, size, *table, *out)
             elif component.kind in {"min", "max"}:
@@ -165,11 +172,17 @@ class _Grid:
     def combined(self, columns: list[Any]) -> Combined:
         """Return the keys and windows that have rows, sorted by query, window and key."""
         width = len(self._due.queries)
-        windows, keys = np.nonzero(self._dense[0][0].T)
-        dense = [[a[keys, windows] for a in arrays] for arrays in self._dense]
-        found = {need: self._reduced(need, keys * width + windows) for need in self._listed}
+        rows = _by_window(self._dense[0][0])
+        found = np.flatnonzero(rows)
+        everything = found.size == rows.size
+        windows, keys = (found // max(self._keys, 1)), found % max(self._keys, 1)
+        dense = [[_by_window(a) if everything else _by_window(a)[found] for a in arrays] for arrays in self._dense]
+        for need, component in enumerate(self._needs):
+            if component.kind == "count":
+                dense[need] = [dense[0][0] - dense[need][0]]
+        listed_values = {need: self._reduced(need, keys * width + windows) for need in self._listed}
         at = self._due
-        return Combined(at.queries[windows], at.starts[windows], at.ends[windows], [take(c, keys) for c in columns], dense, found)
+        return Combined(at.queries[windows], at.starts[windows], at.ends[windows], [take(c, keys) for c in columns], dense, listed_values)
 
     def _reduced(self, need: int, places: Integers) -> Listed:
         pieces = self._listed[need]
@@ -182,6 +195,11 @@ class _Grid:
         values = [_joined([p[1][i] for p in pieces]) for i in range(len(types))]
         found, columns, counts = listed(self._needs[need].kind, values, rows, np.concatenate([p[2] for p in pieces]))
         return Listed(found, columns, counts)
+
+
+def _by_window(accumulators: Numbers) -> Numbers:
+    """Return accumulators in the order window, key."""
+    return np.ascontiguousarray(accumulators.T).reshape(-1)
 
 
 def _nothing(kind: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.execution.job import Epoch, PartRef, SessionRef
@@ -91,9 +91,9 @@ class EngineState:
             "batch": self.batch,
             "partitions": self.partitions,
             "streams": {name: _stream_json(s) for name, s in self.streams.items()},
-            "queries": [asdict(q) for q in self.queries.values()],
-            "parts": [list(_fields(ref)) for ref in self.parts],
-            "sessions": [list(_fields(ref)) for ref in self.sessions],
+            "queries": [_fields(q) for q in self.queries.values()],
+            "parts": [_fields(ref) for ref in self.parts],
+            "sessions": [_fields(ref) for ref in self.sessions],
             "next_epoch": self.next_epoch,
             "drained": self.drained,
         }
@@ -101,7 +101,7 @@ class EngineState:
     @staticmethod
     def from_json(value: dict[str, Any]) -> EngineState:
         """Read a manifest."""
-        queries = [QueryState(**q) for q in value["queries"]]
+        queries = [QueryState(*q) for q in value["queries"]]
         return EngineState(
             value["batch"],
             value["partitions"],
@@ -114,8 +114,8 @@ class EngineState:
         )
 
 
-def _fields(ref: PartRef | SessionRef) -> tuple[Any, ...]:
-    return tuple(getattr(ref, name) for name in ref.__slots__)
+def _fields(value: PartRef | SessionRef | Epoch | QueryState) -> list[Any]:
+    return [getattr(value, name) for name in value.__slots__]
 
 
 def declaration(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
@@ -130,11 +130,7 @@ def declared(value: dict[str, Any]) -> Stream:
 
 def _stream_json(state: StreamState) -> dict[str, Any]:
     rest = {name: getattr(state, name) for name in ("number", "position", "seen", "plan", "planned", "rows", "untimed", "skipped")}
-    return {**declaration(state.stream, state.source), **rest, "epochs": [list(_fields_of(e)) for e in state.epochs]}
-
-
-def _fields_of(epoch: Epoch) -> tuple[int, int, str]:
-    return epoch.number, epoch.start, epoch.plan
+    return {**declaration(state.stream, state.source), **rest, "epochs": [_fields(e) for e in state.epochs]}
 
 
 def _stream_from(value: dict[str, Any]) -> StreamState:

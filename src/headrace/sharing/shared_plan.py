@@ -74,6 +74,7 @@ class Store(Operator):
     """Shared partial aggregates per slice, key and cell."""
 
     components: tuple[Component, ...]
+    places: tuple[tuple[int, ...], ...]  # for each member, where its needs are among the components
     steps: tuple[tuple[int, int], ...]
     reach: int  # the longest window: rows older than the watermark by more than this matter to nobody
 
@@ -132,7 +133,9 @@ def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics | N
 def _store(selection: Selection, members: tuple[Member, ...], predicate_of: tuple[int, ...]) -> Store:
     windows = [m.window for m in members if isinstance(m.window, Sliding)]
     needs = tuple(dict.fromkeys(need for m in members for need in m.needs))
-    return Store(selection, members, predicate_of, needs, progressions(set(windows)), max(w.size for w in windows))
+    at = {need: i for i, need in enumerate(needs)}
+    places = tuple(tuple(at[need] for need in m.needs) for m in members)
+    return Store(selection, members, predicate_of, needs, places, progressions(set(windows)), max(w.size for w in windows))
 
 
 def _members(stream: str, query: LiveQuery) -> Iterable[Member]:

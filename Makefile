@@ -1,0 +1,47 @@
+# `make` lists the recipes; `make demo` and `make test` need nothing but Python ≥ 3.11 and Java ≥ 17.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+DEMO   ?=
+TESTS  ?=
+export TZ := UTC
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test fast lint format clean java
+
+help:  ## list the recipes
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+
+demo: java $(STAMP)  ## watch queries come and go on a live stream (DEMO="--seconds 60 --queries 40")
+	@$(BIN)/headrace demo $(DEMO)
+
+test: java $(STAMP)  ## run all tests: first those without Spark, then those with
+	$(BIN)/python -m pytest -n 2 -m 'not spark' $(TESTS)
+	$(BIN)/python -m pytest -m spark $(TESTS)
+
+fast: $(STAMP)  ## run the tests that need no Spark (nor Java)
+	$(BIN)/python -m pytest -n 2 -m 'not spark' $(TESTS)
+
+lint: $(STAMP)  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## put the code into its format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and whatever was built
+	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@scripts/check-java
+
+# The environment is made anew when pyproject.toml changes; an interrupted installation leaves no stamp behind.
+$(STAMP): pyproject.toml
+	@scripts/check-python $(PYTHON)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,64 @@
+"""Make `support` importable whatever directory pytest was started on; the command line as a function."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from headrace.cli import main
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def headrace(capfd):
+    def call(*words: object) -> Said:
+        capfd.readouterr()
+        try:
+            main([str(word) for word in words])
+            code = 0
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        out, err = capfd.readouterr()
+        return Said(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def session_file(tmp_path):
+    """Write a session file over two small CSV files; parts of it can be replaced."""
+
+    def write(text: str | None = None, *, head: str = "", queries: str | None = None, stream: str = "") -> Path:
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / "a.csv").write_text(
+            "k,v,time\n1,10,2026-01-01T00:00:01Z\n2,20,2026-01-01T00:00:02Z\n1,,2026-01-01T00:00:03Z\n"
+        )
+        (tmp_path / "data" / "b.csv").write_text("k,v,time\n1,5,2026-01-01T00:00:11Z\n2,7,\n3,9,2026-01-01T00:00:12Z\n")
+        asked = "[queries.total]\nsql = \"SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP BY k\"\n"
+        path = tmp_path / "session.toml"
+        path.write_text(
+            text
+            if text is not None
+            else f'{head}\n[streams.t]\npath = "data/*.csv"\nschema = "k INT, v BIGINT, time TIMESTAMP"\ntime = "time"\n{stream}\n'
+            + (asked if queries is None else queries)
+        )
+        return path
+
+    return write

@@ -1,0 +1,78 @@
+"""The example: its data is what its script makes, and its results are those of the reference."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
+from support.compare import same_rows
+
+from headrace.backends.reference import ReferenceEngine
+from headrace.cli.session_file import SessionFile
+from headrace.connectors import read_range
+from headrace.sql import Catalog, bind_query
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def reference(file: SessionFile, scratch: Path) -> ReferenceEngine:
+    """Run the reference over the micro-batches that the session file makes."""
+    engine, streams, sources = ReferenceEngine(), {}, {}
+    for entry in file.streams:
+        streams[entry.name], sources[entry.name] = entry.declare(), entry.open()
+        (scratch / entry.name).mkdir(parents=True)
+        sources[entry.name].attach(entry.name, scratch / entry.name)
+        engine.add_stream(streams[entry.name])
+    for query in file.queries:
+        engine.add(query.name, bind_query(query.sql, Catalog.of(streams.values())))
+    positions = dict.fromkeys(sources)
+    while any(source.pending(positions[name]) for name, source in sources.items()):
+        rows = {}
+        for name, source in sources.items():
+            ranges, positions[name] = source.plan(positions[name], file.rows_per_batch)
+            schema = streams[name].schema
+            rows[name] = [row for one in ranges for row in read_range(one, schema, schema.names).to_pylist()]
+        engine.advance(rows)
+    engine.drain()
+    return engine
+
+
+def written(path: Path, schema: pa.Schema) -> list[dict[str, object]]:
+    if any(path.glob("*.parquet")):
+        return pq.read_table(path).to_pylist()
+    options = pyarrow.json.ParseOptions(explicit_schema=schema)
+    return [
+        row for part in sorted(path.glob("*.jsonl")) for row in pyarrow.json.read_json(part, parse_options=options).to_pylist()
+    ]
+
+
+def test_results_equal_the_reference(headrace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = headrace("run", EXAMPLES / "purchases.toml", "--once", "--json", "--out", "results", "--backend", "local")
+    assert said.code == 0, said.err
+    file = SessionFile.load(EXAMPLES / "purchases.toml")
+    engine = reference(file, tmp_path / "sources")
+    catalog = Catalog.of(entry.declare() for entry in file.streams)
+    assert list(said.document["queries"]) == [query.name for query in file.queries]
+    late = 0
+    for query in file.queries:
+        found = said.document["queries"][query.name]
+        schema = bind_query(query.sql, catalog).schema.to_arrow()
+        rows = written(Path(found["path"]), schema)
+        assert len(rows) == found["rows"] > 0
+        same_rows(rows, engine.results(query.name))
+        assert {k: v for k, v in found["late"].items() if v} == {k: v for k, v in engine.late(query.name).items() if v}
+        late += sum(found["late"].values())
+    assert late
+    assert said.document["streams"]["purchases"]["untimed"] == engine.dropped["purchases"] > 0
+
+
+def test_the_data_is_what_the_script_makes(tmp_path):
+    made = runpy.run_path(str(EXAMPLES / "make_data.py"))
+    made["main"].__globals__["HERE"] = tmp_path
+    made["main"]()
+    committed = {path.name: path.read_bytes() for path in (EXAMPLES / "data").iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == committed

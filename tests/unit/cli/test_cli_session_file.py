@@ -1,0 +1,91 @@
+"""Session files: what is refused, and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.session_file import SessionFile
+from headrace.errors import HeadraceError
+
+STREAM = '[streams.t]\npath = "data"\ntime = "time"\n'
+QUERY = '[queries.q]\nsql = "SELECT 1"\n'
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "s.toml"
+    path.write_text(text)
+    with pytest.raises(HeadraceError) as error:
+        file = SessionFile.load(path)
+        for query in file.queries:
+            file.sink_of(query, None)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = ", "is not TOML"),
+        ("", "has no streams"),
+        (STREAM, "has no queries"),
+        (STREAM + QUERY + "[other]\n", "unknown key 'other'"),
+        ("checkpoints = 'x'\n" + STREAM + QUERY, "keys: checkpoint, rows_per_batch, master, streams, queries"),
+        ("rows_per_batch = 'x'\n" + STREAM + QUERY, "'rows_per_batch' in .* is a string, but must be an integer"),
+        ("rows_per_batch = 0\n" + STREAM + QUERY, "is 0, but must be positive"),
+        ("rows_per_batch = true\n" + STREAM + QUERY, "is true or false, but must be an integer"),
+        ("streams = 3\n" + QUERY, "'streams' in .* is an integer, but must be a table"),
+        ("[streams]\nt = 3\n" + QUERY, "'streams.t' in .* is no table"),
+        ('[streams.t]\npath = "x"\n' + QUERY, "key 'streams.t.time' is missing"),
+        ('[streams.t]\ntime = "x"\n' + QUERY, "key 'streams.t.path' is missing"),
+        (STREAM + 'source = "kafka"\n' + QUERY, "is 'kafka', which is no source\ndetail: sources: files, rate"),
+        (STREAM + "rows_per_second = 3\n" + QUERY, "unknown key 'streams.t.rows_per_second'"),
+        (STREAM + 'watermark = "3 apples"\n' + QUERY, "'streams.t.watermark' .* '3 apples' is not understood"),
+        (STREAM + 'header = "yes"\n' + QUERY, "must be true or false"),
+        (STREAM + "[queries.q]\n", "key 'queries.q.sql' is missing"),
+        (STREAM + QUERY + 'sink = "kafka:x"\n', "is 'kafka:x', which is no sink\ndetail: sinks: memory, console"),
+        (STREAM + QUERY + 'sink = "parquet"\n', "which is no sink"),
+        (STREAM + QUERY + 'sink = "memory:x"\n', "which is no sink"),
+        (STREAM + QUERY + 'name = "x"\n', "unknown key 'queries.q.name' .*\ndetail: keys: sql, sink"),
+    ],
+)
+def test_refusals(tmp_path, text, message):
+    import re
+
+    assert re.search(message, refused(tmp_path, text))
+
+
+def test_names_are_relative_to_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "s.toml"
+    path.write_text('checkpoint = "state"\n' + STREAM + QUERY + 'sink = "jsonl:out/q"\n')
+    monkeypatch.chdir("/")
+    file = SessionFile.load(path)
+    assert file.checkpoint == tmp_path / "state"
+    assert file.streams[0].options["path"] == str(tmp_path / "data")
+    assert file.sink_of(file.queries[0], None).path == str(tmp_path / "out" / "q")
+    assert file.sink_of(file.queries[0], Path("/elsewhere")).path == "/elsewhere/out/q"
+
+
+def test_with_out_results_are_json_lines_below_it(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text(STREAM + '[queries."../x"]\nsql = "SELECT 1"\n[queries.y]\nsql = "SELECT 1"\n')
+    file = SessionFile.load(path)
+    sinks = [file.sink_of(query, tmp_path) for query in file.queries]
+    assert [sink.kind for sink in sinks] == ["jsonl", "jsonl"]
+    assert all(Path(sink.path).parent == tmp_path for sink in sinks)
+
+
+def test_the_format_in_the_docstring_is_the_format(tmp_path):
+    import inspect
+
+    from headrace.cli import session_file
+
+    text = session_file.__doc__.split("TOML.\n", 1)[1].split("Whatever is", 1)[0]
+    path = tmp_path / "s.toml"
+    path.write_text(inspect.cleandoc(text).replace("    # also: ", "").replace("# also: ", ""))
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(("format =", "rows = "))]
+    path.write_text("\n".join(lines))
+    file = SessionFile.load(path)
+    assert [stream.kind for stream in file.streams] == ["files", "rate"]
+    assert file.queries[0].sink == "parquet:out/revenue"
