@@ -25,6 +25,7 @@ COMMANDS = {
     "demo": ("headrace.cli.demo", "Watch queries come and go on a live stream; needs no files."),
     "run": ("headrace.cli.run", "Run the streams and queries of a session file."),
     "explain": ("headrace.cli.explain", "Show what the queries of a session file share; reads no data."),
+    "bench": ("headrace.cli.bench", "Measure throughput beside plain Spark, on the same data in the same run."),
 }
 
 INTERRUPTED = 130

@@ -60,7 +60,8 @@ def _window(draw: random.Random, stream: str) -> tuple[str, str]:
 def _revenue(draw: random.Random) -> tuple[str, str]:
     when, source = _window(draw, "purchases")
     low = draw.randrange(5, 95, 5)
-    sql = f"SELECT window_start, gem_pack, SUM(price) AS revenue, COUNT(*) AS sold FROM {source} WHERE price > {low} GROUP BY gem_pack"
+    outputs = "window_start, gem_pack, SUM(price) AS revenue, COUNT(*) AS sold"
+    sql = f"SELECT {outputs} FROM {source} WHERE price > {low} GROUP BY gem_pack"
     return f"revenue by pack, price > {low}, {when}", sql
 
 
@@ -74,7 +75,8 @@ def _prices(draw: random.Random) -> tuple[str, str]:
 def _ads(draw: random.Random) -> tuple[str, str]:
     when, source = _window(draw, "ads")
     low = draw.randrange(10, 60, 10)
-    sql = f"SELECT window_start, ad_id, COUNT(*) AS shown, SUM(cost) AS cost FROM {source} WHERE cost BETWEEN {low} AND {low + 30} GROUP BY ad_id"
+    outputs = "window_start, ad_id, COUNT(*) AS shown, SUM(cost) AS cost"
+    sql = f"SELECT {outputs} FROM {source} WHERE cost BETWEEN {low} AND {low + 30} GROUP BY ad_id"
     return f"ads by id, cost {low}–{low + 30}, {when}", sql
 
 

@@ -146,8 +146,9 @@ def _log(demo: Demo) -> RenderableType:
 def status_line(demo: Demo) -> str:
     """Return one line of plain text."""
     return (
-        f"{demo.seconds:5.1f} s · {count(demo.meter.rows_per_second)} rows/s · batch {seconds(demo.meter.latency)} · lag {seconds(demo.lag)} · "
-        f"{demo.live} live queries ({len(demo.shown)} added, {demo.removed} removed) · {len(demo.sharing.operators)} shared operators"
+        f"{demo.seconds:5.1f} s · {count(demo.meter.rows_per_second)} rows/s · batch {seconds(demo.meter.latency)} · "
+        f"lag {seconds(demo.lag)} · {demo.live} live queries ({len(demo.shown)} added, {demo.removed} removed) · "
+        f"{len(demo.sharing.operators)} shared operators"
     )
 
 
@@ -159,7 +160,8 @@ def closing(summary: Mapping[str, Any], explained: str) -> RenderableType:
     grid.add_column()
     grid.add_row(
         "rows",
-        f"{summary['rows']:,} in {summary['seconds']:.0f} s = {count(summary['rows_per_second'])} rows/s; {summary['results']:,} results",
+        f"{summary['rows']:,} in {summary['seconds']:.0f} s = {count(summary['rows_per_second'])} rows/s; "
+        f"{summary['results']:,} results",
     )
     grid.add_row(
         "micro-batches", f"{summary['batches']}, {seconds(batch.get('median'))} each (slowest {seconds(batch.get('max'))})"
@@ -168,7 +170,8 @@ def closing(summary: Mapping[str, Any], explained: str) -> RenderableType:
     grid.add_row("event-time lag", seconds(summary["event_time_lag_seconds"]))
     grid.add_row(
         "at the end",
-        f"{queries['live']} live, {queries['removed']} removed, {queries['failed']} failed; {summary['shared_operators']} shared operators",
+        f"{queries['live']} live, {queries['removed']} removed, {queries['failed']} failed; "
+        f"{summary['shared_operators']} shared operators",
     )
     title = Text(f"{queries['added']} queries, one pipeline, 0 restarts", "bold cyan")
     lines = explained.splitlines()

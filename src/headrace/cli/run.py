@@ -15,36 +15,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from headrace.cli import show_error
 from headrace.cli.explain import sharing_of
 from headrace.cli.meter import Meter, pump
 from headrace.cli.resume import Known, forget, install, known_queries, was_drained
+from headrace.cli.run_view import PlainStatus, live, show
 from headrace.cli.session_file import SessionFile
-from headrace.cli.terminal import (
-    BackendName,
-    count,
-    print_json,
-    progress_console,
-    quiet_stdout,
-    result_table,
-    seconds,
-    stop_on_signal,
-)
+from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout, stop_on_signal
 from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
 from headrace.connectors.text import json_value
 from headrace.errors import HeadraceError, SessionError
 from headrace.session import ROWS_PER_BATCH, Session
 
 _INTERVAL_SECONDS = 0.25
-_PLAIN_STATUS_SECONDS = 5.0
-_SHOWN_ROWS = 20
-_SHOWN_QUERIES = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +45,7 @@ class Plan:
     as_json: bool
 
 
-def command(
+def command(  # noqa: PLR0917  typer calls it
     file: Annotated[Path, typer.Argument(metavar="SESSION.toml", help="Streams and queries, in TOML.")],
     once: Annotated[bool, typer.Option("--once", help="Read what is there, close all windows, exit.")] = False,
     out: Annotated[
@@ -77,8 +63,8 @@ def command(
 ) -> None:
     """Run the streams and queries of a session file, until Ctrl-C or, with --once, until all that is there was read.
 
-    [streams.purchases]  source = "files" | "rate" · path · schema · time · watermark
-    [queries.revenue]    sql = "SELECT …" · sink = "memory" | "console" | "parquet:DIR" | "jsonl:DIR"
+    The file has a table streams.NAME for each stream (source = "files" or "rate", path, schema, time, watermark, …) and
+    a table queries.NAME for each query (sql, sink = "memory", "console", "noop", "parquet:DIR" or "jsonl:DIR").
 
     The same command again goes on where it stopped, also after kill -9. Exit code 1 if a query or a source failed.
     """
@@ -101,7 +87,7 @@ def command(
 def _checkpoint_of(
     file: SessionFile, sinks: Mapping[str, Sink], given: Path | None, out: Path | None, *, once: bool
 ) -> Path | None:
-    """Return the checkpoint directory; None (a temporary one) only when a run leaves nothing behind that a second could double."""
+    """Return the checkpoint directory; None (a temporary one) only if nothing is left behind that could double."""
     if given is not None:
         return given.expanduser().absolute()
     if file.checkpoint is not None:
@@ -123,9 +109,8 @@ def _check_bounded(plan: Plan) -> None:
 def _run(plan: Plan) -> dict[str, Any]:
     console = progress_console(plan.as_json)
     with console.status(f"starting {'Spark' if plan.backend is BackendName.spark else 'the session'} …"):
-        options = {} if plan.file.master is None else {"master": plan.file.master}
-        rows = plan.file.rows_per_batch or ROWS_PER_BATCH
-        session = Session(plan.checkpoint, backend=plan.backend.value, rows_per_batch=rows, **options)
+        rows, master = plan.file.rows_per_batch or ROWS_PER_BATCH, plan.file.master or "local[*]"
+        session = Session(plan.checkpoint, backend=plan.backend.value, rows_per_batch=rows, master=master)
     error: HeadraceError | None = None
     with session:
         _declare(session, plan)
@@ -146,7 +131,7 @@ def _run(plan: Plan) -> dict[str, Any]:
             show_error(caught)
         outcome = _summary(session, plan, queries, error)
         if not plan.as_json:
-            _show(plan, queries, outcome, meter, console)
+            show(queries, outcome, meter.seconds, console, results=plan.once)
     return outcome
 
 
@@ -181,53 +166,11 @@ def _follow(session: Session, queries: Mapping[str, Known], meter: Meter, consol
     with stop_on_signal(stopping):
         if console.is_terminal:
             with Live(
-                console=console, get_renderable=lambda: _live(session, queries, meter), refresh_per_second=4, transient=True
+                console=console, get_renderable=lambda: live(session, queries, meter), refresh_per_second=4, transient=True
             ):
                 pump(session, meter, _INTERVAL_SECONDS, stopping)
         else:
-            pump(session, meter, _INTERVAL_SECONDS, stopping, _PlainStatus(session, meter, console))
-
-
-class _PlainStatus:
-    """A line now and then, when something happened: for logs."""
-
-    def __init__(self, session: Session, meter: Meter, console: Console) -> None:
-        self._session, self._meter, self._console = session, meter, console
-        self._due, self._batches = 0.0, 0
-
-    def __call__(self) -> None:
-        meter = self._meter
-        if meter.seconds >= self._due and meter.batches > self._batches:
-            self._console.print(_status_line(self._session, meter), soft_wrap=True)
-            self._due, self._batches = meter.seconds + _PLAIN_STATUS_SECONDS, meter.batches
-
-
-def _status_line(session: Session, meter: Meter) -> str:
-    live = sum(query.status == "live" for query in session.queries())
-    return (
-        f"batch {session.last_batch} · {count(meter.rows_per_second)} rows/s · {seconds(meter.latency)} a batch · "
-        f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
-    )
-
-
-def _live(session: Session, queries: Mapping[str, Known], meter: Meter) -> RenderableType:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("query", "status", "results", "late rows", "goes to"):
-        table.add_column(
-            title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True
-        )
-    for name, query in list(queries.items())[:_SHOWN_QUERIES]:
-        place = query.path or query.sink.kind
-        table.add_row(name, _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", place)
-    more = len(queries) - _SHOWN_QUERIES
-    rest = [Text(f"… and {more} more queries", "dim")] if more > 0 else []
-    return Group(
-        Text(_status_line(session, meter), "bold"), table, *rest, Text("Ctrl-C stops; the same command goes on later", "dim")
-    )
-
-
-def _colored(status: str) -> Text:
-    return Text(status, {"live": "green", "failed": "bold red"}.get(status, "yellow"))
+            pump(session, meter, _INTERVAL_SECONDS, stopping, PlainStatus(session, meter, console))
 
 
 def _summary(session: Session, plan: Plan, queries: Mapping[str, Known], error: HeadraceError | None) -> dict[str, Any]:
@@ -260,25 +203,3 @@ def _query_summary(query: Known, plan: Plan) -> dict[str, Any]:
         rows = query.handle.results().to_pylist()
         found["results"] = [{name: json_value(value) for name, value in row.items()} for row in rows]
     return found
-
-
-def _show(plan: Plan, queries: Mapping[str, Known], outcome: dict[str, Any], meter: Meter, console: Console) -> None:
-    if plan.once:
-        for name, query in queries.items():
-            if isinstance(query.sink, MemorySink) and query.rows:
-                console.print(result_table(f"{name} · {query.rows:,} rows", query.handle.results(), _SHOWN_ROWS))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("query", "status", "rows", "late rows", "went to"):
-        table.add_column(title, justify="right" if title in {"rows", "late rows"} else "left", overflow="fold")
-    for name, query in queries.items():
-        place = Text(query.path or query.sink.kind)
-        if query.error:
-            place.append(f"\n{query.error}", "red")
-        table.add_row(Text(name), _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", place)
-    console.print(table)
-    for name, stream in outcome["streams"].items():
-        line = f"stream {name}: {stream['rows']:,} rows, {stream['untimed']:,} without event time, {len(stream['skipped'])} files skipped"
-        console.print(line, soft_wrap=True)
-        for path, why in stream["skipped"].items():
-            console.print(Text(f"  skipped {path}: {why}", "yellow"), soft_wrap=True)
-    console.print(f"{outcome['batches']} micro-batches, {len(queries)} queries, one pipeline, {meter.seconds:.1f} s")

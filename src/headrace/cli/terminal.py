@@ -86,7 +86,7 @@ def stop_on_signal(stopping: threading.Event) -> Iterator[None]:
 
 def progress_console(as_json: bool) -> Console:
     """Return the console for progress: standard error when standard output is for machines."""
-    return Console(stderr=as_json, highlight=False)
+    return Console(stderr=as_json, highlight=False, markup=False)
 
 
 def result_table(title: str, rows: pa.Table, limit: int) -> Table:

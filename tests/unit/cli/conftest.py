@@ -56,8 +56,8 @@ def session_file(tmp_path):
         path.write_text(
             text
             if text is not None
-            else f'{head}\n[streams.t]\npath = "data/*.csv"\nschema = "k INT, v BIGINT, time TIMESTAMP"\ntime = "time"\n{stream}\n'
-            + (asked if queries is None else queries)
+            else f'{head}\n[streams.t]\npath = "data/*.csv"\nschema = "k INT, v BIGINT, time TIMESTAMP"\n'
+            f'time = "time"\n{stream}\n' + (asked if queries is None else queries)
         )
         return path
 

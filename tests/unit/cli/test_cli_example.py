@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
-from support.compare import same_rows
 
 from headrace.backends.reference import ReferenceEngine
 from headrace.cli.session_file import SessionFile
 from headrace.connectors import read_range
 from headrace.sql import Catalog, bind_query
+from support.compare import same_rows
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,8 +160,6 @@ def test_a_query_that_left_the_file_is_removed(headrace, session_file):
     ],
 )
 def test_a_changed_query_is_refused(headrace, session_file, change, message):
-    import re
-
     headrace("run", session_file(queries=ONE), "--once", *LOCAL)
     said = headrace("run", session_file(queries=ONE.replace(*change)), "--once", *LOCAL)
     assert said.code == 1
@@ -176,8 +176,6 @@ def test_results_of_others_are_not_mixed_in(headrace, session_file, tmp_path):
 
 
 def test_lost_results_are_noticed(headrace, session_file, tmp_path):
-    import shutil
-
     headrace("run", session_file(queries=ONE), "--once", *LOCAL)
     shutil.rmtree(tmp_path / "out")
     said = headrace("run", session_file(queries=ONE), "--once", *LOCAL)
@@ -257,7 +255,8 @@ def test_killed_and_started_again(headrace, tmp_path):
     kills = 0
     for batch in (0, 3, 11, 26):
         process = start(tmp_path / "s.toml", "--once", "--out", cut)
-        until(lambda batch=batch: (cut / ".checkpoint" / "log" / f"{batch:010d}.json").exists() or process.poll() is not None)
+        log = cut / ".checkpoint" / "log" / f"{batch:010d}.json"
+        until(lambda log=log, process=process: log.exists() or process.poll() is not None)
         kills += process.poll() is None
         process.kill()
         process.communicate()

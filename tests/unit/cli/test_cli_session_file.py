@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
+from headrace.cli import session_file
 from headrace.cli.session_file import SessionFile
+from headrace.connectors import Sink
 from headrace.errors import HeadraceError
 
 STREAM = '[streams.t]\npath = "data"\ntime = "time"\n'
 QUERY = '[queries.q]\nsql = "SELECT 1"\n'
 
 
+def sinks_of(path: Path) -> list[Sink]:
+    file = SessionFile.load(path)
+    return [file.sink_of(query, None) for query in file.queries]
+
+
 def refused(tmp_path: Path, text: str) -> str:
     path = tmp_path / "s.toml"
     path.write_text(text)
     with pytest.raises(HeadraceError) as error:
-        file = SessionFile.load(path)
-        for query in file.queries:
-            file.sink_of(query, None)
+        sinks_of(path)
     assert str(path) in str(error.value)
     return str(error.value)
 
@@ -51,8 +58,6 @@ def refused(tmp_path: Path, text: str) -> str:
     ],
 )
 def test_refusals(tmp_path, text, message):
-    import re
-
     assert re.search(message, refused(tmp_path, text))
 
 
@@ -77,10 +82,6 @@ def test_with_out_results_are_json_lines_below_it(tmp_path):
 
 
 def test_the_format_in_the_docstring_is_the_format(tmp_path):
-    import inspect
-
-    from headrace.cli import session_file
-
     text = session_file.__doc__.split("TOML.\n", 1)[1].split("Whatever is", 1)[0]
     path = tmp_path / "s.toml"
     path.write_text(inspect.cleandoc(text).replace("    # also: ", "").replace("# also: ", ""))

@@ -1,0 +1,24 @@
+"""Plain Spark SQL: one batch query over the same rows as Parquet (Spark cannot read Arrow files), results dropped."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.bench.workload import FieldQuery
+
+_REPEATS = 3
+
+
+def rows_per_second(spark: Any, folder: Path, query: FieldQuery, rows: int) -> float:
+    """Return source rows/s: the median of a few runs after one that warms up."""
+    spark.read.parquet(str(folder)).createOrReplaceTempView("fields")
+    found = []
+    for number in range(_REPEATS + 1):
+        begun = time.perf_counter()
+        spark.sql(query.spark("fields")).write.format("noop").mode("overwrite").save()
+        if number:
+            found.append(time.perf_counter() - begun)
+    return rows / statistics.median(found)

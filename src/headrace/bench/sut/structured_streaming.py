@@ -1,0 +1,42 @@
+"""Stock Structured Streaming: one streaming query for each query, over the same rows as Parquet, results dropped."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.bench.workload import FieldQuery
+
+
+def rows_per_second(spark: Any, folder: Path, queries: Sequence[FieldQuery], rows: int, files_per_trigger: int = 2) -> float:
+    """Return source rows/s, with all queries running at once; the first file warms up and does not count."""
+    scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    inbox = scratch / "inbox"
+    inbox.mkdir()
+    files = sorted(folder.glob("*.parquet"))
+    shutil.copy(files[0], inbox / files[0].name)
+    schema = spark.read.parquet(str(files[0])).schema
+    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_trigger).parquet(str(inbox))
+    source.withWatermark("time", "0 seconds").createOrReplaceTempView("fields_stream")
+    running = []
+    try:
+        for number, query in enumerate(queries):
+            writer = spark.sql(query.spark("fields_stream")).writeStream.format("noop").outputMode("append")
+            running.append(writer.option("checkpointLocation", str(scratch / f"check-{number}")).start())
+        for one in running:
+            one.processAllAvailable()
+        begun = time.perf_counter()
+        for file in files[1:]:
+            shutil.copy(file, inbox / f".{file.name}")
+            (inbox / f".{file.name}").rename(inbox / file.name)
+        for one in running:
+            one.processAllAvailable()
+        return rows / (time.perf_counter() - begun)
+    finally:
+        for one in running:
+            one.stop()
+        shutil.rmtree(scratch, ignore_errors=True)

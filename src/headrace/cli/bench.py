@@ -1,0 +1,48 @@
+"""`headrace bench`: measurements, each a ratio in one run on one machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.bench.scaling import scaling
+from headrace.cli.terminal import progress
+from headrace.errors import HeadraceError
+
+app = typer.Typer(help="Measure headrace beside other engines, on the same data in the same run.", no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep `scaling` a command of its own, also while it is the only one."""
+
+
+@app.command("scaling")
+def scaling_command(
+    queries: Annotated[str, typer.Option(help="Numbers of queries, separated by commas.")] = "1,64,1000",
+    rows: Annotated[int, typer.Option(help="Rows to read while the clock runs.")] = 40_000_000,
+    rows_per_batch: Annotated[int, typer.Option(help="Rows in a micro-batch.")] = 10_000_000,
+    streaming_rows: Annotated[int, typer.Option(help="Rows for stock Structured Streaming, which is much slower.")] = 1_000_000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Source rows/s against the number of queries: headrace, plain Spark SQL, and one streaming query each."""
+    try:
+        counts = sorted({int(part) for part in queries.split(",")})
+    except ValueError:
+        raise HeadraceError(f"'{queries}' is not a list of numbers", hint="write --queries 1,64,1000") from None
+    if not counts or counts[0] < 1 or rows < 1 or rows_per_batch < 1 or streaming_rows < 1:
+        raise HeadraceError("queries and rows must be positive")
+    with progress() as tell:
+        found = scaling(counts, rows, rows_per_batch, streaming_rows, tell)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    table = Table("system", "queries", "source rows/s", "of one query", title=f"{rows:,} rows, {found['machine']['cores']} cores")
+    for system, rates in found["rows_per_second"].items():
+        for count, rate in rates.items():
+            table.add_row(system, count, f"{rate:,.0f}", f"{rate / rates['1']:.0%}" if "1" in rates else "")
+    Console().print(table)

@@ -1,0 +1,91 @@
+"""What `headrace run` looks like: a table while it runs, a line now and then for logs, a summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.meter import Meter
+from headrace.cli.resume import Known
+from headrace.cli.terminal import count, result_table, seconds
+from headrace.connectors import MemorySink
+from headrace.session import Session
+
+_PLAIN_STATUS_SECONDS = 5.0
+_SHOWN_ROWS = 20
+_SHOWN_QUERIES = 25
+
+
+class PlainStatus:
+    """A line now and then, when something happened: for logs."""
+
+    def __init__(self, session: Session, meter: Meter, console: Console) -> None:
+        """Nothing is printed before the first call."""
+        self._session, self._meter, self._console = session, meter, console
+        self._due, self._batches = 0.0, 0
+
+    def __call__(self) -> None:
+        """Print, if it is time and there is something new."""
+        meter = self._meter
+        if meter.seconds >= self._due and meter.batches > self._batches:
+            self._console.print(status_line(self._session, meter), soft_wrap=True)
+            self._due, self._batches = meter.seconds + _PLAIN_STATUS_SECONDS, meter.batches
+
+
+def status_line(session: Session, meter: Meter) -> str:
+    """Return the figures of a running session in one line."""
+    live = sum(query.status == "live" for query in session.queries())
+    return (
+        f"batch {session.last_batch} · {count(meter.rows_per_second)} rows/s · {seconds(meter.latency)} a batch · "
+        f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
+    )
+
+
+def live(session: Session, queries: Mapping[str, Known], meter: Meter) -> RenderableType:
+    """Return what a terminal shows while the session runs."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("query", "status", "results", "late rows", "goes to"):
+        table.add_column(
+            title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True
+        )
+    for name, query in list(queries.items())[:_SHOWN_QUERIES]:
+        place = query.path or query.sink.kind
+        table.add_row(name, _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", place)
+    more = len(queries) - _SHOWN_QUERIES
+    rest = [Text(f"… and {more} more queries", "dim")] if more > 0 else []
+    return Group(
+        Text(status_line(session, meter), "bold"), table, *rest, Text("Ctrl-C stops; the same command goes on later", "dim")
+    )
+
+
+def _colored(status: str) -> Text:
+    return Text(status, {"live": "green", "failed": "bold red"}.get(status, "yellow"))
+
+
+def show(queries: Mapping[str, Known], outcome: Mapping[str, Any], took: float, console: Console, *, results: bool) -> None:
+    """Print what a run has done; with `results`, first the rows that are nowhere else."""
+    if results:
+        for name, query in queries.items():
+            if isinstance(query.sink, MemorySink) and query.rows:
+                console.print(result_table(f"{name} · {query.rows:,} rows", query.handle.results(), _SHOWN_ROWS))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("query", "status", "rows", "late rows", "went to"):
+        table.add_column(title, justify="right" if title in {"rows", "late rows"} else "left", overflow="fold")
+    for name, query in queries.items():
+        place = Text(query.path or query.sink.kind)
+        if query.error:
+            place.append(f"\n{query.error}", "red")
+        table.add_row(Text(name), _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", place)
+    console.print(table)
+    for name, stream in outcome["streams"].items():
+        line = f"stream {name}: {stream['rows']:,} rows, {stream['untimed']:,} without event time, "
+        line += f"{len(stream['skipped'])} files skipped"
+        console.print(line, soft_wrap=True)
+        for path, why in stream["skipped"].items():
+            console.print(Text(f"  skipped {path}: {why}", "yellow"), soft_wrap=True)
+    console.print(f"{outcome['batches']} micro-batches, {len(queries)} queries, one pipeline, {took:.1f} s")

@@ -1,0 +1,14 @@
+"""Event time: microseconds since 1970-01-01T00:00Z, and the datetimes people read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(instant: datetime) -> int:
+    """Return the microseconds of an instant; a naive one is taken as UTC."""
+    aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+    return (aware - EPOCH) // _MICROSECOND
