@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from headrace.cli.demo_queries import DemoQuery, Event, timetable
+from headrace.cli.demo_queries import KINDS, DemoQuery, Event, demo_queries, timetable
 from headrace.cli.demo_view import closing, screen, status_line
 from headrace.cli.meter import Meter, Pump, spread
 from headrace.cli.sharing import Sharing, share
@@ -74,6 +74,7 @@ class Demo:
         self._catalog = Catalog.of(self.streams)
         self.sharing: Sharing = share(self.streams, {})
         self.lags: list[float] = []
+        self.warm_up_seconds = 0.0
         self._begun = time.monotonic()
 
     def _stream(self, name: str, rate: float) -> Stream:
@@ -102,6 +103,16 @@ class Demo:
         """The seconds from `add` until live, of each query."""
         found = [shown.query.deployment_seconds for shown in self.shown.values() if shown.query is not None]
         return [value for value in found if value is not None]
+
+    def warm_up(self) -> None:
+        """Run a query of each kind until rows went through it, and remove them all: what is slow only once is over then."""
+        names = [self.session.add(query.sql, name=f"warm {query.name}", sink="noop").name for query in demo_queries(KINDS)]
+        while not self.session.advance().rows:
+            time.sleep(_TICK_SECONDS)
+        for name in names:
+            self.session.remove(name)
+        self.session.advance()
+        self.warm_up_seconds = time.monotonic() - self._begun
 
     def begin(self) -> None:
         """Start the clock: now is second 0."""
@@ -147,6 +158,7 @@ class Demo:
         return {
             "backend": backend,
             "seconds": round(self.meter.seconds, 2),
+            "warm_up_seconds": round(self.warm_up_seconds, 2),
             "restarts": 0,
             "queries": {
                 "added": len(self.shown),
@@ -205,6 +217,8 @@ def _show(length: float, number: int, rate: float, *, as_json: bool, backend: Ba
         session = Session(backend=backend.value)
     with session:
         demo = Demo(session, length, number, rate)
+        with console.status("warming up: workers start, kernels are loaded …"):
+            demo.warm_up()
         demo.begin()
         pump = Pump(session, demo.meter, _INTERVAL_SECONDS)
         pump.start()
@@ -214,6 +228,7 @@ def _show(length: float, number: int, rate: float, *, as_json: bool, backend: Ba
             pump.stop()
         pump.check()
         demo.happen()
+        demo.meter.advance(session)  # the last changes land, too
         summary = demo.summary(backend.value)
         console.print(closing(summary, demo.sharing.text()))
     return summary

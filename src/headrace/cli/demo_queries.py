@@ -117,3 +117,5 @@ def _balance(draw: random.Random) -> tuple[str, str]:
 _KINDS: tuple[Callable[[random.Random], tuple[str, str]], ...] = (
     _revenue, _ads, _prices, _revenue, _jackpot, _packs, _ads, _visits, _revenue, _balance,
 )  # fmt: skip
+
+KINDS = len(_KINDS)  # after so many queries there was one of each kind

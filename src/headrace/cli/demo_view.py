@@ -168,6 +168,7 @@ def closing(summary: Mapping[str, Any], explained: str) -> RenderableType:
     )
     grid.add_row("add → live", f"{seconds(added.get('median'))} (slowest {seconds(added.get('max'))})")
     grid.add_row("event-time lag", seconds(summary["event_time_lag_seconds"]))
+    grid.add_row("warm-up", f"{seconds(summary['warm_up_seconds'])} before that, not counted above")
     grid.add_row(
         "at the end",
         f"{queries['live']} live, {queries['removed']} removed, {queries['failed']} failed; "

@@ -1,0 +1,102 @@
+"""The shared plan is a pure function of the set of live queries; changes are an algebra over them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.sharing.changelog import Addition, Changelog, apply, changelog_set, query_set, unchanged_over
+from headrace.sharing.explain import explain
+from headrace.sharing.grouping import Statistics, cheapest
+from headrace.sharing.selection import Layout
+from headrace.sharing.shared_plan import LiveQuery, plan_stream
+from headrace.sharing.slicing import NEVER
+from headrace.sql import Catalog, bind_query
+
+CATALOG = Catalog((
+    Stream("p", Schema.parse("k INT, x INT, y INT, z INT, s STRING, price DOUBLE, time TIMESTAMP"), "time"),
+    Stream("q", Schema.parse("k INT, price DOUBLE, time TIMESTAMP"), "time"),
+))  # fmt: skip
+TEXTS = [
+    "SELECT k, SUM(price) a FROM TUMBLE(p, '5 seconds') WHERE x > 3 GROUP BY k",
+    "SELECT k, AVG(price) a FROM HOP(p, '8 seconds', '4 seconds') WHERE x < 9 GROUP BY k",
+    "SELECT k, COUNT(*) a FROM TUMBLE(p, '2 seconds') GROUP BY k",
+    "SELECT COUNT(*) a FROM TUMBLE(p, '2 seconds') WHERE s LIKE 'a%'",
+    "SELECT k, MAX(price) a FROM SESSION(p, '2 seconds') WHERE y = 1 GROUP BY k",
+    "SELECT k, price FROM p WHERE x > 1 AND y < 3",
+    "SELECT k, SUM(price) a FROM TUMBLE((SELECT k, price FROM p UNION ALL SELECT k, price FROM q), '5 seconds') GROUP BY k",
+]
+
+
+def live(*numbers: int) -> list[LiveQuery]:
+    return [LiveQuery(n, f"q{n}", bind_query(TEXTS[n % len(TEXTS)], CATALOG), NEVER, n) for n in numbers]
+
+
+def add(number: int) -> Addition:
+    return Addition(number, f"q{number}", bind_query(TEXTS[number % len(TEXTS)], CATALOG), NEVER)
+
+
+@given(st.permutations(range(7)))
+def test_the_order_of_additions_does_not_matter(order: list[int]) -> None:
+    assert plan_stream("p", live(*order)) == plan_stream("p", live(*range(7)))
+
+
+@given(st.sets(st.integers(0, 20)), st.integers(21, 30))
+def test_add_then_remove_gives_back_the_equal_plan(there: set[int], new: int) -> None:
+    before = apply((), Changelog(tuple(add(n) for n in there)))
+    after = apply(apply(before, Changelog((add(new),))), Changelog((), frozenset({new})))
+    assert after == before
+    assert plan_stream("p", after) == plan_stream("p", before)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
+def test_bits_are_reused_and_sets_stay_as_short_as_the_live_queries(steps: list[tuple[bool, int]]) -> None:
+    now: tuple[LiveQuery, ...] = ()
+    number, sets, most, first = 0, [], 1, None
+    for adding, which in steps:
+        before = now
+        change = Changelog((add(number),)) if adding or not now else Changelog((), frozenset({now[which % len(now)].id}))
+        number += 1
+        now = apply(now, change)
+        most = max(most, len(now))
+        assert len({q.bit for q in now}) == len(now)
+        assert max((q.bit for q in now), default=0) < most
+        first = before if first is None else first
+        sets.append(changelog_set(before, now))
+    if first is not None:  # Eq. 4.1: the AND over all steps leaves the bits that meant the same query all the time
+        same = query_set(q.bit for q in now if any(o.id == q.id and o.bit == q.bit for o in first))
+        assert unchanged_over(sets) & query_set(q.bit for q in now) == same
+
+
+def test_equal_needs_are_kept_once_and_smaller_selections_join_larger_ones() -> None:
+    plan = plan_stream("p", live(0, 1, 2))
+    (store,) = plan.stores
+    assert [str(c) for c in store.components] == ["rows(*)", "float(price)", "count(price)"]
+    assert store.steps == ((0, 1_000_000),) or len(store.steps) >= 1
+    assert [d.boundaries for d in store.selection.dimensions] == [(4, 9)]
+
+
+def test_layouts_follow_the_cost() -> None:
+    def where(text: str):  # noqa: ANN202
+        return bind_query(f"SELECT k FROM p WHERE {text}", CATALOG).branches[0].predicate
+
+    few = [where(f"x > {i} AND y < {i}") for i in range(3)]
+    assert cheapest([where(f"x > {i}") for i in range(100)], Statistics()).layout is Layout.GRID
+    assert cheapest(few, Statistics()).layout is Layout.GRID
+    wide = [where(f"x > {i} AND y < {i} AND z = {i} AND k <> {i}") for i in range(40)]
+    assert cheapest(wide, Statistics()).layout is Layout.SIGNATURES
+    odd = [where(" OR ".join(f"s LIKE '{c}{i}%'" for c in "abcdefghij")) for i in range(8)]
+    assert cheapest(odd, Statistics()).layout is Layout.PER_QUERY
+
+
+def test_explain_names_each_operator_and_its_queries() -> None:
+    queries = live(*range(7))
+    text = explain(queries, [plan_stream("p", queries), plan_stream("q", queries)], {q.id: q.name for q in queries})
+    assert "7 live queries, one shared pipeline" in text
+    assert "stream p: read once for 7 queries" in text
+    assert "aggregation by k · used by 4 queries: q0, q1, q2, q6" in text
+    assert "sessions by k, SESSION(2 s) · used by 1 query: q4" in text
+    assert "routing of rows · used by 1 query: q5" in text
+    assert "aggregation by k · used by 1 query: q6" in text.split("stream q")[1]

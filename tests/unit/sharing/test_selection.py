@@ -1,0 +1,90 @@
+"""A cell stands for a query-set: on each cell every predicate has one truth value, the one it has on the row."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.backends.reference import evaluate
+from headrace.execution.batch import Batch
+from headrace.execution.selection import SharedSelection, rows_by_predicate
+from headrace.model.expression import Expression
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.sharing.selection import Layout, dimensions, grid_spans, select
+from headrace.sql import Catalog, bind_query
+
+SCHEMA = Schema.parse("x INT, y DOUBLE, s STRING, d DECIMAL(10,2), b BOOLEAN, big BIGINT, f FLOAT, day DATE, time TIMESTAMP")
+CATALOG = Catalog((Stream("t", SCHEMA, "time"),))
+AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def predicate(text: str) -> Expression:
+    return bind_query(f"SELECT x FROM t WHERE {text}", CATALOG).branches[0].predicate
+
+
+ATOMS = [
+    "x > 3", "x <= 3", "x = 2", "x <> 2", "x IN (1, 3, 5)", "x BETWEEN 2 AND 4", "x IS NULL", "x > 1.5", "x % 2 = 0", "x = 2147483647",
+    "y > 1.5", "y = 0.0", "y <= -1", "y IS NOT NULL", "y < 1e300", "s LIKE 'a%'", "s = 'b'", "s >= 'ab'", "s IN ('a', 'c')", "d > 1.25",
+    "d = 2", "b", "NOT b", "b = false", "big > 5", "big >= 9223372036854775807", "f > 0.5", "f = 0.1", "day > '2024-01-03'", "x - 1 > 3",
+    "upper(s) = 'A'", "time >= '2024-01-01 00:00:02'",
+]  # fmt: skip
+predicates = st.recursive(
+    st.sampled_from(ATOMS), lambda inner: st.builds(lambda op, a, b: f"({a} {op} {b})", st.sampled_from(["AND", "OR"]), inner, inner) | inner.map(lambda p: f"(NOT {p})"), max_leaves=4
+)
+rows = st.fixed_dictionaries({
+    "x": st.none() | st.integers(-1, 6) | st.just(2**31 - 1),
+    "y": st.none() | st.sampled_from([0.0, -0.0, 1.5, 2.0, -1.0, float("nan"), float("inf"), 1e300]),
+    "s": st.none() | st.sampled_from(["a", "ab", "b", "", "c", "ä"]),
+    "d": st.none() | st.decimals("-3", "3", places=2),
+    "b": st.none() | st.booleans(),
+    "big": st.none() | st.integers(4, 6) | st.just(2**63 - 1),
+    "f": st.none() | st.floats(0, 1, width=32),
+    "day": st.none() | st.dates(dt.date(2024, 1, 1), dt.date(2024, 1, 6)),
+    "time": st.integers(0, 4_000_000).map(lambda n: AT + dt.timedelta(microseconds=n)),
+})  # fmt: skip
+
+
+@given(st.lists(predicates, min_size=1, max_size=6), st.lists(rows, min_size=1, max_size=12), st.sampled_from(list(Layout)))
+@settings(max_examples=150, deadline=None)
+def test_every_layout_finds_the_rows_each_predicate_holds_on(texts: list[str], found: list[dict[str, object]], layout: Layout) -> None:
+    wanted = [predicate(text) for text in texts]
+    selection = select(wanted, layout)
+    if layout is Layout.GRID and selection.size > 1 << 16:
+        return
+    batch = Batch(pa.Table.from_pylist(found, SCHEMA.to_arrow()), "time")
+    tagged = SharedSelection(selection).tag(batch)
+    matches = rows_by_predicate(tagged, range(len(selection.predicates)))
+    for index, one in enumerate(selection.predicates):
+        assert matches[index].tolist() == [i for i, row in enumerate(found) if evaluate(one, row) is True], str(one)
+
+
+def test_one_dimension_whatever_the_spelling() -> None:
+    """x > 1.5 and CAST(x AS BIGINT) < 7 cut the same dimension as x = 3."""
+    dims = dimensions([predicate("x > 1.5"), predicate("CAST(x AS BIGINT) < 7"), predicate("x = 3")])
+    assert [str(d.expression) for d in dims] == ["x"]
+    assert dims[0].boundaries == (2, 3, 4, 7)
+
+
+def test_rows_nobody_wants_go_no_further() -> None:
+    selection = select([predicate("x < 2"), predicate("x > 5")], Layout.GRID)
+    #            <2    2..5    >5    NULL
+    assert grid_spans(selection).covered().tolist() == [True, False, True, False]
+
+
+def test_cost_of_a_row_does_not_grow_with_the_queries() -> None:
+    selection = select([predicate(f"x > {i}") for i in range(500)], Layout.GRID)
+    assert len(selection.dimensions) == 1
+    assert selection.size == 502
+
+
+@pytest.mark.parametrize(("text", "spans"), [("x < 2", [(0, 1)]), ("x >= 2", [(1, 3)]), ("x <> 2", [(0, 1), (2, 3)]), ("x IS NULL", [(3, 4)])])
+def test_spans_of_simple_predicates(text: str, spans: list[tuple[int, int]]) -> None:
+    selection = select([predicate("x = 2"), predicate(text)], Layout.GRID)
+    assert grid_spans(selection).of(len(selection.predicates) - 1) == spans
+
+
