@@ -203,7 +203,7 @@ def command(
 ) -> None:
     """Watch queries come and go on two live streams: one pipeline, no restarts. Needs no files, ends by itself."""
     backend.check()
-    with quiet_stdout(as_json):
+    with quiet_stdout(wanted=as_json):
         summary = _show(length, number, rate, as_json=as_json, backend=backend)
     if as_json:
         print_json(summary)
@@ -212,7 +212,7 @@ def command(
 
 
 def _show(length: float, number: int, rate: float, *, as_json: bool, backend: BackendName) -> dict[str, Any]:
-    console = progress_console(as_json)
+    console = progress_console(as_json=as_json)
     with console.status(f"starting {'Spark' if backend is BackendName.spark else 'the session'} …"):
         session = Session(backend=backend.value)
     with session:

@@ -76,7 +76,7 @@ def command(  # noqa: PLR0917  typer calls it
     backend.check()
     if fresh:
         forget(plan.checkpoint, sinks.values())
-    with quiet_stdout(as_json):
+    with quiet_stdout(wanted=as_json):
         outcome = _run(plan)
     if as_json:
         print_json(outcome)
@@ -107,7 +107,7 @@ def _check_bounded(plan: Plan) -> None:
 
 
 def _run(plan: Plan) -> dict[str, Any]:
-    console = progress_console(plan.as_json)
+    console = progress_console(as_json=plan.as_json)
     with console.status(f"starting {'Spark' if plan.backend is BackendName.spark else 'the session'} …"):
         rows, master = plan.file.rows_per_batch or ROWS_PER_BATCH, plan.file.master or "local[*]"
         session = Session(plan.checkpoint, backend=plan.backend.value, rows_per_batch=rows, master=master)

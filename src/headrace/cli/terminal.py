@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -45,7 +45,7 @@ class BackendName(StrEnum):
 
 
 @contextlib.contextmanager
-def quiet_stdout(wanted: bool) -> Iterator[None]:
+def quiet_stdout(*, wanted: bool) -> Iterator[None]:
     """Send everything that is printed, here or by child processes started here, to standard error."""
     if not wanted:
         yield
@@ -60,6 +60,18 @@ def quiet_stdout(wanted: bool) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that tells how far a command is, on standard error; nothing reaches standard output meanwhile."""
+    with quiet_stdout(wanted=True):
+        console = progress_console(as_json=True)
+        if console.is_terminal:
+            with console.status("…") as status:
+                yield status.update
+        else:
+            yield lambda text: console.print(text, soft_wrap=True)
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -84,7 +96,7 @@ def stop_on_signal(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def progress_console(as_json: bool) -> Console:
+def progress_console(*, as_json: bool) -> Console:
     """Return the console for progress: standard error when standard output is for machines."""
     return Console(stderr=as_json, highlight=False, markup=False)
 

@@ -155,7 +155,7 @@ class LoadedQuery:
 
     def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
         """`sink` is None where the driver delivers (a callback cannot travel)."""
-        self.live, self.sink = live, sink
+        self.live, self.sink, self.streams = live, sink, live.plan.streams
 
     @property
     def plan(self) -> LogicalQuery:

@@ -49,6 +49,7 @@ class _Partition:
                 self.seen[name] = max(self.seen[name], time)
         self.queries = {q: load_query(job.directory, q) for q in job.queries}
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
+        self.holders: dict[int, set[tuple[Sliding, int, int]]] = {}
         self.slices = self._slices()
 
     def run(self) -> Outcome:
@@ -63,7 +64,7 @@ class _Partition:
 
     def _marks(self, query: LoadedQuery) -> tuple[int, int]:
         """The query's watermark before this batch and after it."""
-        streams = query.plan.streams
+        streams = query.streams
         if streams not in self.marks:
             after = FOREVER if self.job.final else self.job.watermark(streams, self.seen)
             self.marks[streams] = self.job.watermark(streams, self.job.before()), after
@@ -194,13 +195,11 @@ class _Partition:
 
     def _needed(self, store: Store, start: int) -> bool:
         """Whether a window of a live query over this slice is still open after this batch."""
-        for member in store.members:
-            query = self.queries.get(member.query)
-            if query is not None and isinstance(member.window, Sliding):
-                end = last_end(member.window, member.since, start)
-                if end is not None and end > self._marks(query)[1]:
-                    return True
-        return False
+        if id(store) not in self.holders:
+            live = [(m, self.queries[m.query]) for m in store.members if m.query in self.queries]
+            self.holders[id(store)] = {(m.window, m.since, self._marks(q)[1]) for m, q in live if isinstance(m.window, Sliding)}
+        ends = ((last_end(window, since, start), mark) for window, since, mark in self.holders[id(store)])
+        return any(end is not None and end > mark for end, mark in ends)
 
 
 def _constant(partial: Partial) -> Callable[[], Partial]:

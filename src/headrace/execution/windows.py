@@ -56,7 +56,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class _Users:
-    """Members of one store that take part: for each, the range of due windows, its predicate, and where its needs are."""
+    """Members of one store, once for each due window: which window, which predicate, and where the needs are."""
 
     targets: Integers
     predicates: Integers
@@ -64,23 +64,41 @@ class _Users:
     need_of: Integers
 
 
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """The partials of one store that are needed, by slice, with the cells of all of them in one numbering.
+
+    `rows[p]` gives for each key of partial p its place among all keys.
+    """
+
+    starts: Integers
+    partials: list[Partial]
+    rows: list[Integers]
+    cells: list[Integers]
+    spans: Spans
+    labels: Integers | None
+
+
 def evaluate(plan: AggregateQuery, needs: Sequence[Component], due: Due, slices: Sequence[Slice], results: Results, failures: Failures) -> None:
     """Evaluate due windows of queries that share a shape; `needs` is their list of components."""
     first, last_edge = int(due.starts.min()), int(due.ends.max())
-    stores = {id(s.store): s.store for s in slices}
-    users = {number: _users(store, due) for number, store in stores.items()}
-    used = [s for s in slices if first <= s.start < last_edge and users[id(s.store)].targets.size]
+    by_store: dict[int, list[Slice]] = {}
+    for one in slices:
+        if first <= one.start < last_edge:
+            by_store.setdefault(id(one.store), []).append(one)
+    used = [(found, users) for found in by_store.values() if (users := _users(found[0].store, due)).targets.size]
     if not used:
         return
-    loaded = [(s, s.load()) for s in used]
-    columns, count, maps = unify([(p.keys, p.key_count) for _, p in loaded])
+    loaded = [[(s, s.load()) for s in sorted(found, key=lambda s: s.start)] for found, _ in used]
+    columns, count, maps = unify([(p.keys, p.key_count) for group in loaded for _, p in group])
+    places = iter(maps)
+    stores = [_slices(group, [next(places) for _ in group]) for group in loaded]
     step = max(1, _MAX_ACCUMULATORS // max(count, 1))
     for at in range(0, len(due.queries), step):
         piece = due.part(at, at + step)
-        chosen = users if step >= len(due.queries) else {number: _users(store, piece) for number, store in stores.items()}
         grid = _Grid(needs, piece, count)
-        for (part_slice, partial), rows in zip(loaded, maps, strict=True):
-            grid.add(part_slice, partial, rows, chosen[id(part_slice.store)])
+        for (found, users), store in zip(used, stores, strict=True):
+            grid.add(store, users if step >= len(due.queries) else _users(found[0].store, piece))
         finish(plan, grid.combined(columns), results, failures)
 
 
@@ -106,8 +124,20 @@ def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
     return [int(queries[a]) for a, _ in ranges], ranges
 
 
+def _slices(group: Sequence[tuple[Slice, Partial]], rows: list[Integers]) -> _Slices:
+    starts = np.array([s.start for s, _ in group], np.int64)
+    partials = [p for _, p in group]
+    cells = [wide(p.cells) for p in partials]
+    selection = group[0][0].selection
+    if selection.selection.layout is not Layout.SIGNATURES:
+        return _Slices(starts, partials, rows, cells, selection.spans, None)
+    labels = np.unique(np.concatenate(cells))
+    cells = [np.searchsorted(labels, c) for c in cells]
+    return _Slices(starts, partials, rows, cells, cell_spans(selection.selection, labels), labels)
+
+
 class _Grid:
-    """Accumulators for every key and due window.
+    """Accumulators for every due window and key.
 
     Counts of values are kept as what they lack against the row count: usually nothing, and then nothing is computed.
     """
@@ -116,47 +146,52 @@ class _Grid:
         self._needs, self._due, self._keys = needs, due, keys
         width = len(due.queries)
         self._dense: list[list[Numbers]] = [
-            [a.reshape(keys, width) for a in empty(*n.signature, keys * width)] if n.is_dense else [] for n in needs
+            [a.reshape(width, keys) for a in empty(*n.signature, width * keys)] if n.is_dense else [] for n in needs
         ]
         self._listed: dict[int, list[tuple[Integers, list[Any], Integers]]] = {i: [] for i, n in enumerate(needs) if not n.is_dense}
 
-    def add(self, part: Slice, partial: Partial, rows: Integers, users: _Users) -> None:
-        """Take from a slice what every window over it wants."""
-        inside = (self._due.starts[users.targets] <= part.start) & (part.start < self._due.ends[users.targets])
-        if not inside.any():
-            return
-        spans, cells, size, labels = _local_spans(part, partial)
+    def add(self, store: _Slices, users: _Users) -> None:
+        """Take from the slices of a store what every window over them wants."""
+        begins = np.searchsorted(store.starts, self._due.starts[users.targets])
+        ends = np.searchsorted(store.starts, self._due.ends[users.targets])
         for pattern, places in enumerate(users.needs):
-            chosen = np.flatnonzero(inside & (users.need_of == pattern))
+            chosen = np.flatnonzero((users.need_of == pattern) & (begins < ends))
             if chosen.size:
-                table = (users.targets[chosen], *_gather(spans, users.predicates[chosen]))
-                self._add_dense(partial, cells, size, rows, places, table)
-                self._add_listed(partial, labels, rows, places, table)
+                spans = _gather(store.spans, users.predicates[chosen])
+                self._add_sums(store, places, begins[chosen], ends[chosen], users.targets[chosen], spans)
+                for part in range(len(store.partials)):
+                    over = np.flatnonzero((begins[chosen] <= part) & (part < ends[chosen]))
+                    if over.size:
+                        table = (users.targets[chosen][over], *_gather(store.spans, users.predicates[chosen][over]))
+                        self._add_others(store, part, places, table)
 
-    def _add_dense(self, partial: Partial, cells: Integers, size: int, rows: Integers, places: Sequence[int], table: tuple[Integers, ...]) -> None:
-        starts = wide(partial.starts)
+    def _add_sums(self, store: _Slices, places: Sequence[int], begins: Integers, ends: Integers, targets: Integers, spans: tuple[Integers, ...]) -> None:
+        firsts, lasts = _ranges(store, self._keys)
+        cells = np.concatenate(store.cells)
         for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
-            if not component.is_dense:
+            if component.kind not in {"rows", "count", "add"}:
                 continue
-            arrays, out = [wide(a) for a in partial.dense[place]], self._dense[need]
-            if component.kind == "count":
-                if partial.dense[place][0] is partial.dense[places[0]][0]:
-                    continue
-                arrays = [wide(partial.dense[places[0]][0]) - arrays[0]]
+            for limb, total in enumerate(self._dense[need]):
+                values = _column(store, place, limb, places[0] if component.kind == "count" else None)
+                if values is not None:
+                    compiled.window_sums(firsts, lasts, cells, values, store.spans.size, begins, ends, targets, *spans, total)
+
+    def _add_others(self, store: _Slices, part: int, places: Sequence[int], table: tuple[Integers, ...]) -> None:
+        partial, rows, size = store.partials[part], store.rows[part], store.spans.size
+        base = (wide(partial.starts), store.cells[part])
+        for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
+            out = self._dense[need]
             if component.kind in {"float", "square"}:
-                compiled.window_floats(starts, cells, *arrays, rows, size, *table, *out)
+                compiled.window_floats(*base, *partial.dense[place], rows, size, *table, *out)
             elif component.kind in {"min", "max"}:
                 none = neutral(component.kind, component.args[0].type)
-                compiled.window_extremes(int(component.kind == "max"), none, starts, cells, arrays[0], rows, size, *table, out[0])
-            else:
-                for array, total in zip(arrays, out, strict=True):
-                    compiled.window_sums(starts, cells, array, rows, size, *table, total)
-
-    def _add_listed(self, partial: Partial, labels: Integers | None, rows: Integers, places: Sequence[int], table: tuple[Integers, ...]) -> None:
-        for need in self._listed:
-            entries = partial.listed[places[need]]
-            cells = wide(entries.cells)
-            self._take_entries(need, entries, cells if labels is None else np.searchsorted(labels, cells), rows[wide(entries.keys)], table)
+                values = wide(partial.dense[place][0])
+                compiled.window_extremes(int(component.kind == "max"), none, *base, values, rows, size, *table, out[0])
+            elif not component.is_dense:
+                entries = partial.listed[place]
+                cells = wide(entries.cells)
+                local = cells if store.labels is None else np.searchsorted(store.labels, cells)
+                self._take_entries(need, entries, local, rows[wide(entries.keys)], table)
 
     def _take_entries(self, need: int, entries: Entries, cells: Integers, keys: Integers, table: tuple[Integers, ...]) -> None:
         targets, offsets, lows, highs = table
@@ -166,57 +201,55 @@ class _Grid:
                 hit |= (cells >= lows[s]) & (cells < highs[s])
             found = np.flatnonzero(hit)
             if found.size:
-                at = keys[found] * len(self._due.queries) + target
+                at = target * self._keys + keys[found]
                 self._listed[need].append((at, [take(v, found) for v in entries.values], wide(entries.counts)[found]))
 
     def combined(self, columns: list[Any]) -> Combined:
-        """Return the keys and windows that have rows, sorted by query, window and key."""
-        width = len(self._due.queries)
-        rows = _by_window(self._dense[0][0])
+        """Return the windows and keys that have rows, sorted by query, window and key."""
+        rows = self._dense[0][0]
         found = np.flatnonzero(rows)
-        everything = found.size == rows.size
-        windows, keys = (found // max(self._keys, 1)), found % max(self._keys, 1)
-        dense = [[_by_window(a) if everything else _by_window(a)[found] for a in arrays] for arrays in self._dense]
+        if found.size == rows.size:
+            keys = np.tile(np.arange(self._keys), len(rows))
+            dense = [[a.reshape(-1) for a in arrays] for arrays in self._dense]
+        else:
+            keys = found % max(self._keys, 1)
+            dense = [[a.reshape(-1)[found] for a in arrays] for arrays in self._dense]
         for need, component in enumerate(self._needs):
             if component.kind == "count":
                 dense[need] = [dense[0][0] - dense[need][0]]
-        listed_values = {need: self._reduced(need, keys * width + windows) for need in self._listed}
-        at = self._due
-        return Combined(at.queries[windows], at.starts[windows], at.ends[windows], [take(c, keys) for c in columns], dense, listed_values)
+        values = {need: self._reduced(need, found) for need in self._listed}
+        counts = np.count_nonzero(rows, axis=1)
+        windows = (np.repeat(a, counts) for a in (self._due.queries, self._due.starts, self._due.ends))
+        return Combined(*windows, [take(c, keys) for c in columns], dense, values)
 
     def _reduced(self, need: int, places: Integers) -> Listed:
         pieces = self._listed[need]
         types = [a.type for a in self._needs[need].args]
         if not pieces:
-            return Listed(np.zeros(0, np.int64), [_nothing(t) for t in types], np.zeros(0, np.int64))
-        order = np.argsort(places)
-        at = np.concatenate([p[0] for p in pieces])
-        rows = order[np.searchsorted(places[order], at)]
-        values = [_joined([p[1][i] for p in pieces]) for i in range(len(types))]
-        found, columns, counts = listed(self._needs[need].kind, values, rows, np.concatenate([p[2] for p in pieces]))
-        return Listed(found, columns, counts)
+            return Listed(np.zeros(0, np.int64), [pa.array([], t) for t in types], np.zeros(0, np.int64))
+        rows = np.searchsorted(places, np.concatenate([p[0] for p in pieces]))
+        values = [pa.concat_arrays([p[1][i] for p in pieces]) for i in range(len(types))]
+        return Listed(*listed(self._needs[need].kind, values, rows, np.concatenate([p[2] for p in pieces])))
 
 
-def _by_window(accumulators: Numbers) -> Numbers:
-    """Return accumulators in the order window, key."""
-    return np.ascontiguousarray(accumulators.T).reshape(-1)
+def _ranges(store: _Slices, keys: int) -> tuple[Integers, Integers]:
+    """Return for each partial and key where its cells begin and end, among the cells of all partials."""
+    firsts, lasts = np.zeros((len(store.partials), keys), np.int64), np.zeros((len(store.partials), keys), np.int64)
+    offset = 0
+    for part, (partial, rows) in enumerate(zip(store.partials, store.rows, strict=True)):
+        starts = wide(partial.starts) + offset
+        firsts[part, rows], lasts[part, rows] = starts[:-1], starts[1:]
+        offset += len(partial.cells)
+    return firsts, lasts
 
 
-def _nothing(kind: Any) -> Any:
-    return pa.array([], kind)
-
-
-def _joined(arrays: Sequence[Any]) -> Any:
-    return pa.concat_arrays(arrays)
-
-
-def _local_spans(part: Slice, partial: Partial) -> tuple[Spans, Integers, int, Integers | None]:
-    """Return spans over this partial's cells, the cells in that numbering, how many, and the labels if renumbered."""
-    cells = wide(partial.cells)
-    if part.selection.selection.layout is not Layout.SIGNATURES:
-        return part.selection.spans, cells, part.selection.spans.size, None
-    labels, codes = np.unique(cells, return_inverse=True)
-    return cell_spans(part.selection.selection, labels), codes.reshape(-1).astype(np.int64), len(labels), labels
+def _column(store: _Slices, place: int, limb: int, against: int | None) -> Integers | None:
+    """Return one array of a component over all partials; for a count (`against` the row count) what it lacks, None if nothing."""
+    if against is None:
+        return np.concatenate([p.dense[place][limb] for p in store.partials]).astype(np.int64)
+    if all(p.dense[place][0] is p.dense[against][0] for p in store.partials):
+        return None
+    return np.concatenate([wide(p.dense[against][0]) - wide(p.dense[place][0]) for p in store.partials])
 
 
 def _gather(spans: Spans, predicates: Integers) -> tuple[Integers, Integers, Integers]:

@@ -187,41 +187,49 @@ def greatest_floats(at, values, valid, out):
 
 
 @_jit
-def window_sums(starts, cells, values, rows, size, targets, offsets, lows, highs, out):
-    """Add to out[rows[key], targets[q]] the sum over the cells in the spans of q, for every key.
+def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offsets, lows, highs, out):
+    """Add to out[targets[q], key] the sum over parts begins[q] … ends[q] − 1 of the cells in the spans of q, for every key.
 
-    Cells of key k are starts[k] … starts[k + 1] − 1, ascending. Prefix sums make each span two look-ups; few spans over
-    few cells are summed directly.
+    Parts are ordered by slice; the cells of key k in part p are firsts[p, k] … lasts[p, k] − 1, ascending. Prefix sums over
+    parts *and* cells make each span four look-ups, however many slices a window has; few spans over few cells are summed
+    directly. Sums are exact modulo 2⁶⁴, so taking them back is too.
     """
-    prefix = np.zeros(size + 1, np.int64)
+    parts = firsts.shape[0]
+    prefix = np.zeros((parts + 1, size + 1), np.int64)
     spans = offsets[offsets.size - 1]
-    for k in range(starts.size - 1):
-        first, last = starts[k], starts[k + 1]
-        row = rows[k]
-        if spans * (last - first) <= size + 2 * spans:
+    for k in range(firsts.shape[1]):
+        count = 0
+        for p in range(parts):
+            count += lasts[p, k] - firsts[p, k]
+        if count == 0:
+            continue
+        if spans * count <= parts * size:
             for q in range(targets.size):
                 total = np.int64(0)
-                for s in range(offsets[q], offsets[q + 1]):
-                    for c in range(first, last):
-                        if lows[s] <= cells[c] < highs[s]:
-                            total += values[c]
-                out[row, targets[q]] += total
+                for p in range(begins[q], ends[q]):
+                    for c in range(firsts[p, k], lasts[p, k]):
+                        for s in range(offsets[q], offsets[q + 1]):
+                            if lows[s] <= cells[c] < highs[s]:
+                                total += values[c]
+                out[targets[q], k] += total
             continue
-        done, total = 0, np.int64(0)
-        for c in range(first, last):
-            cell = cells[c]
-            while done <= cell:
-                prefix[done] = total
+        for p in range(parts):
+            done, total = 0, np.int64(0)
+            for c in range(firsts[p, k], lasts[p, k]):
+                cell = cells[c]
+                while done <= cell:
+                    prefix[p + 1, done] = prefix[p, done] + total
+                    done += 1
+                total += values[c]
+            while done <= size:
+                prefix[p + 1, done] = prefix[p, done] + total
                 done += 1
-            total += values[c]
-        while done <= size:
-            prefix[done] = total
-            done += 1
         for q in range(targets.size):
             total = np.int64(0)
             for s in range(offsets[q], offsets[q + 1]):
-                total += prefix[highs[s]] - prefix[lows[s]]
-            out[row, targets[q]] += total
+                low, high = lows[s], highs[s]
+                total += (prefix[ends[q], high] - prefix[ends[q], low]) - (prefix[begins[q], high] - prefix[begins[q], low])
+            out[targets[q], k] += total
 
 
 @_jit
@@ -234,7 +242,7 @@ def _pick(op, a, b):
 
 @_jit
 def window_extremes(op, neutral, starts, cells, values, rows, size, targets, offsets, lows, highs, out):
-    """Combine into out[rows[key], targets[q]] the least (op 0) or greatest (op 1) over the cells in the spans of q.
+    """Combine into out[targets[q], rows[key]] the least (op 0) or greatest (op 1) over the cells in the spans of q.
 
     A segment tree over the cells of a key answers each span in logarithmic time: nothing is inverted.
     """
@@ -250,7 +258,7 @@ def window_extremes(op, neutral, starts, cells, values, rows, size, targets, off
         for n in range(width - 1, 0, -1):
             tree[n] = _pick(op, tree[2 * n], tree[2 * n + 1])
         for q in range(targets.size):
-            best = out[row, targets[q]]
+            best = out[targets[q], row]
             for s in range(offsets[q], offsets[q + 1]):
                 left, right = lows[s] + width, highs[s] + width
                 while left < right:
@@ -262,12 +270,12 @@ def window_extremes(op, neutral, starts, cells, values, rows, size, targets, off
                         best = _pick(op, best, tree[right])
                     left >>= 1
                     right >>= 1
-            out[row, targets[q]] = best
+            out[targets[q], row] = best
 
 
 @_jit
 def window_floats(starts, cells, high, low, rows, size, targets, offsets, lows, highs, out_high, out_low):
-    """Add to (out_high, out_low)[rows[key], targets[q]] the float pairs of the cells in the spans of q, without inverting."""
+    """Add to (out_high, out_low)[targets[q], rows[key]] the float pairs of the cells in the spans of q, without inverting."""
     width = 1
     while width < size:
         width *= 2
@@ -286,7 +294,7 @@ def window_floats(starts, cells, high, low, rows, size, targets, offsets, lows, 
             tree_high[n] = s
             tree_low[n] = tree_low[2 * n] + tree_low[2 * n + 1] + ((a - (s - t)) + (b - t))
         for q in range(targets.size):
-            sum_high, sum_low = out_high[row, targets[q]], out_low[row, targets[q]]
+            sum_high, sum_low = out_high[targets[q], row], out_low[targets[q], row]
             for p in range(offsets[q], offsets[q + 1]):
                 left, right = lows[p] + width, highs[p] + width
                 while left < right:
@@ -307,8 +315,8 @@ def window_floats(starts, cells, high, low, rows, size, targets, offsets, lows, 
                         sum_high = s
                     left >>= 1
                     right >>= 1
-            out_high[row, targets[q]] = sum_high
-            out_low[row, targets[q]] = sum_low
+            out_high[targets[q], row] = sum_high
+            out_low[targets[q], row] = sum_low
 
 
 @_jit
