@@ -31,7 +31,7 @@ class QueryRecord:
     error: str | None = None
     schema: Schema | None = None
     recovered: bool = False
-    removing: bool = False
+    waiting: bool = False  # a recovered callback that was not given back yet
     accepted_at: float | None = None
     live_at: float | None = None
     last_batch: int | None = None
@@ -63,6 +63,11 @@ class Query:
     def sql(self) -> str:
         """Its text."""
         return self._record.sql
+
+    @property
+    def sink(self) -> Sink:
+        """Where its results go."""
+        return self._record.sink
 
     @property
     def status(self) -> str:
@@ -103,6 +108,8 @@ class Query:
             raise SessionError(f"query '{self.name}' is not live after {timeout} s", hint="call advance(), or start() the session")
         if self._record.status == "failed":
             raise EvaluationError(f"query '{self.name}' failed", detail=self._record.error or "")
+        if self._record.status == "removed":
+            raise SessionError(f"query '{self.name}' was removed")
         return self
 
     def results(self) -> pa.Table:

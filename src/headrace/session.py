@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.connectors import CallbackSink, Sink, Source, parse_sink, sink_from_json
+from headrace.connectors import CallbackSink, MemorySink, Sink, Source, parse_sink, sink_from_json
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SchemaError, SessionError
 from headrace.model.duration import parse_duration
 from headrace.model.schema import Schema
@@ -84,7 +84,7 @@ class Session:
         """Know the queries of the checkpoint again, and those of a batch that was logged but cut off."""
         state = self._coordinator.state
         for query in state.queries.values():
-            record = QueryRecord(query.id, query.name, query.sql, _sink_of(query.sink))
+            record = QueryRecord(query.id, query.name, query.sql, _sink_of(query.sink), waiting=query.sink is None)
             record.update(query, state.batch)
             self._records[query.id] = record
             if query.live:
@@ -93,12 +93,24 @@ class Session:
         for value in entry["commands"] if entry else ():
             command = from_json(value)
             if isinstance(command, Add):
-                self._records[command.id] = QueryRecord(command.id, command.name, command.sql, _sink_of(command.sink))
+                record = QueryRecord(command.id, command.name, command.sql, _sink_of(command.sink), recovered=True)
+                record.waiting = command.sink is None
+                self._records[command.id] = record
                 self._names[command.name] = command.id
             else:
                 self._names = {name: number for name, number in self._names.items() if number != command.id}
         self._next_id = max(self._records, default=-1) + 1
-        self._delivery.resume(self._records, state.batch)
+        for record in self._records.values():
+            if record.status == "failed" and record.last_batch == state.batch:
+                self._discard(record, state.batch)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Hand committed rows to the console and to callbacks; wait while a recovered callback was not given back."""
+        if any(record.waiting and record.status in {"accepted", "live"} for record in self._records.values()):
+            return
+        for number, message in self._delivery.deliver(self._records, self._coordinator.state.batch).items():
+            self._fail(number, message)
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
         """Declare a stream over a source; `time` is its event-time column, `watermark` how far disorder may reach.
@@ -144,10 +156,12 @@ class Session:
             raise NameTakenError(
                 f"query '{name}' is already there", detail=f"its text: {record.sql}", hint="choose another name, or remove it first"
             )
-        record.recovered = False
         if isinstance(sink, CallbackSink):
-            record.sink = sink
-            self._delivery.resume(self._records, self._coordinator.state.batch)
+            record.sink, record.waiting = sink, False
+            self._deliver()
+        elif not isinstance(sink, MemorySink) and sink != record.sink:
+            raise NameTakenError(f"query '{name}' is already there with another sink", detail=f"its sink: {record.sink}")
+        record.recovered = False
         return Query(self, record)
 
     def _free_name(self) -> str:
@@ -169,7 +183,6 @@ class Session:
             if name not in self._names:
                 raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._names)) or 'none'}")
             record = self._records[self._names.pop(name)]
-            record.removing = True
             waiting = next((c for c in self._pending if isinstance(c, Add) and c.id == record.id), None)
             if waiting is not None:  # never became live
                 self._pending.remove(waiting)
@@ -220,15 +233,16 @@ class Session:
         if self._coordinator.unfinished is not None:
             self._finish(self._coordinator.advance(()))
         with self._lock:
-            taken = list(self._pending)
-        if not taken and not final and not self._coordinator.has_work():
-            return BatchReport(self._coordinator.state.batch, 0, 0)
+            taken, self._pending = self._pending, []
         try:
+            if not taken and not final and not self._coordinator.has_work():
+                return BatchReport(self._coordinator.state.batch, 0, 0)
             report = self._coordinator.advance(taken, final=final)
-        finally:
-            if self._coordinator.unfinished is not None or self._coordinator.state.batch >= 0:
+        except BaseException:
+            if self._coordinator.unfinished is None:  # nothing was logged: the requests wait for the next batch
                 with self._lock:
-                    self._pending = self._pending[len(taken) :] if self._pending[: len(taken)] == taken else [c for c in self._pending if c not in taken]
+                    self._pending = taken + self._pending
+            raise
         self._finish(report)
         return report
 
@@ -239,21 +253,31 @@ class Session:
             for number in {*report.added, *report.removed, *report.failed}:
                 if number in self._records and number in state.queries:
                     self._records[number].update(state.queries[number], state.batch, fresh=True)
-            for number, message in self._delivery.deliver(self._records, state.batch, report.files).items():
-                self._fail(number, message)
+            self._deliver()
             for number in report.failed:
                 self._discard(self._records[number], report.batch)
+            self._forget()
             self.last_report = report
             self._changed.notify_all()
 
     def _fail(self, number: int, message: str) -> None:
         record = self._records[number]
         record.status, record.error = "failed", message
-        self._pending.append(Remove(number))
+        self._pending.append(Remove(number, message))
 
     def _discard(self, record: QueryRecord, batch: int) -> None:
+        """Take back what a query that failed had written in the failing batch."""
         if record.sink.written_by_workers:
-            record.sink.discard(batch)
+            try:
+                record.sink.discard(batch)
+            except HeadraceError as error:
+                record.error = f"{record.error}\n{error}"
+
+    def _forget(self) -> None:
+        """Let go of queries that are over and no longer in the manifest."""
+        known = self._coordinator.state.queries
+        for number in [n for n, r in self._records.items() if r.status in {"removed", "failed"} and n not in known]:
+            del self._records[number]
 
     def drain(self) -> None:
         """Read all that is there, then close every open window: the end of a bounded input."""
@@ -314,6 +338,8 @@ class Session:
             with self._lock:
                 self._closed = True
                 self._changed.notify_all()
+            for source in self._coordinator.sources.values():
+                getattr(source, "close", lambda: None)()
             self._backend.close()
             self._checkpoint.close()
             if self._temporary:
@@ -323,6 +349,11 @@ class Session:
     def last_batch(self) -> int:
         """The number of the last committed micro-batch; −1 before the first."""
         return self._coordinator.state.batch
+
+    @property
+    def drained(self) -> bool:
+        """Whether `drain` has closed every window: rows that come now are late for all of them."""
+        return self._coordinator.state.drained
 
     @property
     def is_closed(self) -> bool:

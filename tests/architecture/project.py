@@ -1,4 +1,4 @@
-"""What the architecture tests look at: modules as syntax trees, documents as blocks, spans and tables. Imports nothing of headrace."""
+"""What the architecture tests look at: modules as syntax trees, documents as blocks, spans and tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Module:
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0 and node.module, f"{self.name}: relative import in line {node.lineno}"
+                assert node.level == 0, f"{self.name}: relative import in line {node.lineno}"
                 found |= {f"{node.module}.{alias.name}" for alias in node.names}
         return found
 

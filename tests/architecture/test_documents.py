@@ -1,7 +1,8 @@
 """Documents that cannot drift: what they name exists, what they show runs.
 
 Python blocks run in order, one namespace a document, in an empty directory; a session that asks for Spark gets the same
-stages in this process. TOML blocks are session files and must bind; words of shell blocks must name commands and files.
+stages in this process. TOML blocks are session files, SQL blocks queries over the example; both must bind. Words of shell
+blocks must name commands and files.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headrace.cli import COMMANDS
 from headrace.cli.explain import sharing_of
 from headrace.cli.session_file import SessionFile
 from headrace.runtime.backends import load_backend
+from headrace.sql import Catalog, bind_query
 
 SENTENCE = "Every row carries the set of queries it still matters to; every operator works once for all of them."
 BASES = (ROOT, PACKAGE, ROOT / "docs", ROOT / "tests")
@@ -76,7 +78,7 @@ def test_python_runs(document: Document, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "document"}
     for line, block in document.blocks("python"):
-        exec(compile("\n" * (line - 1) + block, document.path, "exec"), names)  # noqa: S102
+        exec(compile("\n" * (line - 1) + block, document.path, "exec"), names)
 
 
 @every_document
@@ -93,6 +95,15 @@ def test_toml_is_a_session_file(document: Document, tmp_path: Path):
 
 
 @every_document
+def test_sql_binds(document: Document):
+    file = SessionFile.load(ROOT / "examples" / "purchases.toml")
+    catalog = Catalog.of(stream.declare() for stream in file.streams)
+    for _, block in document.blocks("sql"):
+        for query in block.strip().split("\n\n"):
+            assert bind_query(query, catalog).schema.names
+
+
+@every_document
 def test_shell_commands_exist(document: Document):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for _, block in document.blocks("sh"):
@@ -102,7 +113,9 @@ def test_shell_commands_exist(document: Document):
             if "headrace" in words:
                 assert words[words.index("headrace") + 1] in COMMANDS, words
             for word in words:
-                assert not re.search(r"\.(toml|py|md)$", word) or (ROOT / word).exists(), f"{document.name}: '{word}' is not there"
+                assert not re.search(r"\.(toml|py|md)$", word) or (ROOT / word).exists(), (
+                    f"{document.name}: '{word}' is not there"
+                )
 
 
 def _plain(words: list[str]) -> list[str]:

@@ -32,7 +32,9 @@ def test_values_are_frozen_and_slotted(package: str):
     for module in found:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ClassDef):
-                assert _is_value(node), f"{module.name}.{node.name} is neither a frozen, slotted dataclass nor an enum, protocol or error"
+                assert _is_value(node), (
+                    f"{module.name}.{node.name} is neither a frozen, slotted dataclass nor an enum, protocol or error"
+                )
 
 
 def _is_value(node: ast.ClassDef) -> bool:

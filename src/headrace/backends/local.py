@@ -8,6 +8,7 @@ from headrace.connectors import Range
 from headrace.execution.job import Job, Outcome
 from headrace.execution.stage_one import stage_one
 from headrace.execution.stage_two import stage_two
+from headrace.kernels import pack
 
 
 class LocalBackend:
@@ -23,12 +24,12 @@ class LocalBackend:
         exchange: list[list[bytes]] = [[] for _ in range(job.partitions)]
         for number, task in enumerate(tasks):
             self._fault("stage one")
-            for partition, blob in stage_one(job, number, task):
-                exchange[partition].append(blob)
+            for partition, parcel in stage_one(job, number, task):
+                exchange[partition].append(pack.pack(parcel))  # as on Spark, nothing but bytes passes
         outcomes = []
         for partition, blobs in enumerate(exchange):
             self._fault("stage two")
-            outcomes.append(stage_two(job, partition, blobs))
+            outcomes.append(stage_two(job, partition, [pack.unpack(blob) for blob in blobs]))
         return outcomes
 
     def close(self) -> None:

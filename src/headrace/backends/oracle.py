@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.backends.reference import ReferenceQuery
 from headrace.connectors import Range, read_range
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
-from headrace.execution.job import Header, Job, LoadedQuery, Outcome, load_query
+from headrace.execution.job import Header, Job, LoadedQuery, Outcome
 from headrace.execution.result import Results
 from headrace.kernels import pack
 from headrace.model.event_time import microseconds
@@ -57,7 +57,7 @@ class OracleBackend:
             except SourceError as error:
                 if one.options.get("on_error") != "skip":
                     raise
-                header.skipped[one.path] = str(error)
+                header.skipped.setdefault(stream.name, {})[one.path] = str(error)
                 found = []
             timed = [row for row in found if row[stream.time] is not None]
             header.rows[stream.name] = header.rows.get(stream.name, 0) + len(found)
@@ -70,7 +70,7 @@ class OracleBackend:
     def _query(
         self, job: Job, number: int, rows: dict[str, list[dict[str, Any]]], seen: dict[str, int], outcome: Outcome, header: Header, results: Results
     ) -> None:
-        loaded = load_query(job.directory, number)
+        loaded = job.query(number)
         query = self._queries.get(number) or self._new(job, loaded)
         before, after = job.watermark(loaded.plan.streams, job.before()), job.watermark(loaded.plan.streams, seen)
         late = dict(query.late)

@@ -24,24 +24,25 @@ from headrace.bench.workload import field_queries, write_files
 
 ROWS_PER_FILE = 1_000_000
 STREAMING_FILE_ROWS = 250_000
+WARM_UP_FILES, WARM_UP_ROWS = 15, 200_000  # the JVM compiles what it runs often
 MAX_STREAMING = 32
 
 
 def scaling(counts: Sequence[int], rows: int, rows_per_batch: int, streaming_rows: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure and return the document that `headrace bench scaling --json` prints."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    warm_up = -(-rows_per_batch // ROWS_PER_FILE)
     try:
-        tell(f"writing {(rows + warm_up * ROWS_PER_FILE) / 1e6:.0f} M rows")
-        write_files(folder / "arrow", rows + warm_up * ROWS_PER_FILE, ROWS_PER_FILE, parquet=False)
-        write_files(folder / "parquet", rows, ROWS_PER_FILE, parquet=True)
-        write_files(folder / "stream", streaming_rows + STREAMING_FILE_ROWS, STREAMING_FILE_ROWS, parquet=True)
+        tell(f"writing {rows / 1e6:.0f} M rows")
+        write_files(folder / "warm", 0, WARM_UP_FILES * WARM_UP_ROWS, WARM_UP_ROWS, parquet=False)
+        write_files(folder / "arrow", WARM_UP_FILES * WARM_UP_ROWS, rows, ROWS_PER_FILE, parquet=False)
+        write_files(folder / "parquet", 0, rows, ROWS_PER_FILE, parquet=True)
+        write_files(folder / "stream", 0, streaming_rows + STREAMING_FILE_ROWS, STREAMING_FILE_ROWS, parquet=True)
         spark = start_spark("local[*]")
         found: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
         found["spark_sql"]["1"] = spark_sql.rows_per_second(spark, folder / "parquet", field_queries(1)[0], rows)
         tell(f"plain Spark SQL, 1 query: {found['spark_sql']['1'] / 1e6:.1f} M rows/s")
         for count in counts:
-            rate = headrace.rows_per_second(spark, folder / "arrow", warm_up, field_queries(count), rows_per_batch, tell)
+            rate = headrace.rows_per_second(spark, folder / "warm", folder / "arrow", field_queries(count), rows_per_batch, tell)
             found["headrace"][str(count)] = rate
             tell(f"headrace, {count} queries: {rate / 1e6:.1f} M rows/s")
         for count in sorted({1, min(8, max(counts)), min(MAX_STREAMING, max(counts))}):

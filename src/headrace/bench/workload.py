@@ -55,12 +55,14 @@ def field_queries(count: int, seed: int = 7) -> list[FieldQuery]:
     return found
 
 
-def write_files(folder: Path, rows: int, rows_per_file: int, *, parquet: bool) -> list[Path]:
-    """Write the rows as Arrow files (and the same rows as Parquet, for engines that cannot read Arrow)."""
+def write_files(folder: Path, first: int, rows: int, rows_per_file: int, *, parquet: bool) -> list[Path]:
+    """Write rows from number `first` on as Arrow files, or as Parquet for engines that cannot read Arrow."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for number, start in enumerate(range(0, rows, rows_per_file)):
-        table = generate("fields", 0, start, min(start + rows_per_file, rows), rows_per_second=ROWS_PER_SECOND, keys=KEYS, field_max=FIELD_MAX)
+    last = first + rows
+    for number, start in enumerate(range(first, last, rows_per_file)):
+        stop = min(start + rows_per_file, last)
+        table = generate("fields", 0, start, stop, rows_per_second=ROWS_PER_SECOND, keys=KEYS, field_max=FIELD_MAX)
         path = folder / f"{number:05d}.{'parquet' if parquet else 'arrow'}"
         if parquet:
             pq.write_table(table, path)

@@ -24,7 +24,7 @@ from headrace.model.stream import Stream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.sharing.aggregation import Component
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
-from headrace.sharing.slicing import NEVER
+from headrace.sharing.slicing import FOREVER, NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,11 @@ class SessionRef:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One micro-batch. `final` closes every window. `directory` is the checkpoint."""
+    """One micro-batch. `final` closes every window, `drained` says that an earlier one did.
+
+    `directory` is the checkpoint and `identity` its own: caches of workers must not mistake one directory for a later one
+    of the same name. `positions` are those after the batch, for information.
+    """
 
     batch: int
     partitions: int
@@ -85,13 +89,30 @@ class Job:
     parts: tuple[PartRef, ...] = ()
     sessions: tuple[SessionRef, ...] = ()
     final: bool = False
+    drained: bool = False
+    identity: str = ""
+    positions: Mapping[str, Any] = field(default_factory=dict)
 
     def watermark(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each."""
+        if self.drained:
+            return FOREVER
         times = [seen.get(name, NEVER) for name in streams]
         if any(t == NEVER for t in times):
             return NEVER
         return min(t - self.streams[name].stream.delay for name, t in zip(streams, times, strict=True))
+
+    def plan(self, path: str) -> LoadedPlan:
+        """Return a plan of this checkpoint."""
+        return _load_plan(f"{self.directory}/{path}", self.identity)
+
+    def query(self, number: int) -> LoadedQuery:
+        """Return a query of this checkpoint."""
+        return _load_query(self.directory, number, self.identity)
+
+    def state(self, file: str) -> dict[str, Any]:
+        """Return the content of a state file, mapped."""
+        return _load_state(f"{self.directory}/{file}", self.identity)
 
     def before(self) -> dict[str, int]:
         """The greatest event time of each stream before this batch."""
@@ -106,8 +127,9 @@ class Header:
     rows: dict[str, int] = field(default_factory=dict)
     untimed: dict[str, int] = field(default_factory=dict)
     late: dict[tuple[int, str], int] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, dict[str, str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -119,6 +141,16 @@ class Parcel:
     partials: list[tuple[str, int, int, Partial]] = field(default_factory=list)
     runs: list[tuple[int, Runs]] = field(default_factory=list)
     rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
+
+    def weight(self) -> int:
+        """Return about how many bytes of arrays it holds."""
+        partials = sum(p.cells.nbytes + sum(a.nbytes for arrays in p.dense for a in arrays) + _listed_bytes(p) for *_, p in self.partials)
+        runs = sum(r.firsts.nbytes * (2 + len(r.dense)) for _, r in self.runs)
+        return partials + runs + sum(column.nbytes for *_, columns in self.rows for column in columns)
+
+
+def _listed_bytes(partial: Partial) -> int:
+    return sum(v.nbytes for entries in partial.listed.values() for v in entries.values)
 
 
 @dataclass(slots=True)
@@ -132,6 +164,7 @@ class Outcome:
     failures: dict[int, str]
     headers: list[Header]
     results: str | None = None
+    seconds: float = 0.0
 
 
 class LoadedPlan:
@@ -181,14 +214,16 @@ class LoadedQuery:
 
 
 @lru_cache(maxsize=256)
-def load_plan(path: str) -> LoadedPlan:
+def _load_plan(path: str, identity: str) -> LoadedPlan:
     """Read a plan file; plan files never change."""
+    del identity
     return LoadedPlan(pack.read(Path(path)))
 
 
 @lru_cache(maxsize=20_000)
-def load_query(directory: str, number: int) -> LoadedQuery:
+def _load_query(directory: str, number: int, identity: str) -> LoadedQuery:
     """Read a query file; query files never change."""
+    del identity
     live, sink = pack.read(query_path(directory, number))
     return LoadedQuery(live, None if sink is None else sink_from_json(sink))
 
@@ -199,8 +234,9 @@ def query_path(directory: str, number: int) -> Path:
 
 
 @lru_cache(maxsize=512)
-def load_state(path: str) -> dict[str, Any]:
+def _load_state(path: str, identity: str) -> dict[str, Any]:
     """Map a state file; state files never change while they are referred to."""
+    del identity
     found: dict[str, Any] = pack.read(Path(path))
     return found
 

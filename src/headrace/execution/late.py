@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from headrace.execution.batch import Batch
 from headrace.execution.selection import Tagged
-from headrace.model.window import Sliding
-from headrace.sharing.shared_plan import Store
+from headrace.model.window import SessionGap, Sliding
+from headrace.sharing.shared_plan import Member, Store
 
 
 def count_late(store: Store, tagged: Tagged, batch: Batch, watermarks: Mapping[int, int]) -> Iterator[tuple[int, int]]:
@@ -29,6 +29,16 @@ def count_late(store: Store, tagged: Tagged, batch: Batch, watermarks: Mapping[i
         late = int((closed[at] & holds[tagged.cells]).sum())
         if late:
             yield member.query, late
+
+
+def counted(member: Member, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
+    """Tell which times count for a member: not before it was added, and in a window that is still open."""
+    window = member.window
+    if isinstance(window, Sliding):
+        starts = times // window.slide * window.slide
+        return (starts >= member.since) & (times < starts + window.size) & (starts + window.size > watermark)
+    open_still = times + window.gap > watermark if isinstance(window, SessionGap) else True
+    return (times >= member.since) & open_still
 
 
 def _closed(times: npt.NDArray[np.int64], window: Sliding, since: int, watermark: int) -> npt.NDArray[np.bool_]:

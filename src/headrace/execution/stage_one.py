@@ -6,8 +6,9 @@ raw rows that nobody asked for.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,21 +18,21 @@ from headrace.connectors import Range, read_range
 from headrace.errors import SourceError
 from headrace.execution.aggregation import Keying, aggregate
 from headrace.execution.batch import Batch
-from headrace.execution.job import Header, Job, LoadedPlan, Parcel, StreamJob, load_plan
-from headrace.execution.late import count_late
+from headrace.execution.job import Header, Job, LoadedPlan, Parcel, StreamJob
+from headrace.execution.late import count_late, counted
 from headrace.execution.result import Failures
 from headrace.execution.routing import route
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.execution.sessions import runs
-from headrace.kernels import pack
 
 from headrace.sharing.selection import Dimension
 from headrace.sharing.shared_plan import Operator
 from headrace.sharing.slicing import NEVER
 
 
-def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, bytes]]:
+def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, Parcel]]:
     """Process one task; return for every partition the parcel it gets."""
+    begun = time.perf_counter()
     header = Header()
     parcels = [Parcel(task, header) for _ in range(job.partitions)]
     by_stream: dict[str, list[Range]] = defaultdict(list)
@@ -39,7 +40,8 @@ def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, b
         by_stream[one.stream].append(one)
     for name, found in by_stream.items():
         _Pass(job, job.streams[name], header, parcels).run(found)
-    return [(number, pack.pack(parcel)) for number, parcel in enumerate(parcels)]
+    header.seconds = time.perf_counter() - begun
+    return list(enumerate(parcels))
 
 
 class _Pass:
@@ -48,7 +50,7 @@ class _Pass:
     def __init__(self, job: Job, stream: StreamJob, header: Header, parcels: list[Parcel]) -> None:
         self.job, self.stream, self.header, self.parcels = job, stream, header, parcels
         self.name = stream.stream.name
-        self.current = load_plan(stream.plan)
+        self.current = job.plan(stream.plan)
         self.failures = Failures(header.failures)
         members = [m for op in self.current.plan.operators for m in op.members]
         by_streams = {streams: job.watermark(streams, job.before()) for streams in {m.streams for m in members}}
@@ -68,7 +70,7 @@ class _Pass:
         self._route(everything)
 
     def _read(self, ranges: Iterable[Range]) -> pa.Table:
-        needed = set(self.current.plan.columns).union(*(load_plan(e.plan).plan.columns for e in self.stream.epochs))
+        needed = set(self.current.plan.columns).union(*(self.job.plan(e.plan).plan.columns for e in self.stream.epochs))
         schema, time = self.stream.stream.schema, self.stream.stream.time
         columns = [f.name for f in schema if f.name in needed or f.name == time]
         tables = []
@@ -78,7 +80,7 @@ class _Pass:
             except SourceError as error:
                 if one.options.get("on_error") != "skip":
                     raise
-                self.header.skipped[one.path] = str(error)
+                self.header.skipped.setdefault(self.name, {})[one.path] = str(error)
         table = pa.concat_tables(tables) if tables else pa.table({c: pa.array([], schema.find(c).type) for c in columns})  # type: ignore[union-attr]
         self.header.rows[self.name] = self.header.rows.get(self.name, 0) + table.num_rows
         missing = table[time].null_count
@@ -91,13 +93,13 @@ class _Pass:
         """Yield (epoch, its start, its plan, its rows); rows before the first epoch kept are late for every window."""
         epochs = self.stream.epochs
         if int(batch.times.min()) >= epochs[-1].start:
-            yield epochs[-1].number, epochs[-1].start, load_plan(epochs[-1].plan), batch
+            yield epochs[-1].number, epochs[-1].start, self.job.plan(epochs[-1].plan), batch
             return
         which = np.searchsorted(np.array([e.start for e in epochs]), batch.times, side="right") - 1
         for index, epoch in enumerate(epochs):
             rows = np.flatnonzero(which == index)
             if rows.size:
-                yield epoch.number, epoch.start, load_plan(epoch.plan), Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
+                yield epoch.number, epoch.start, self.job.plan(epoch.plan), Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
 
     def _aggregate(self, epoch: int, start: int, loaded: LoadedPlan, batch: Batch) -> None:
         keying = Keying(batch, self.job.partitions, start)
@@ -112,7 +114,7 @@ class _Pass:
 
     def _tag(self, operator: Operator, selection: SharedSelection, batch: Batch) -> Tagged:
         tagged = selection.tag(batch)
-        _note_failures(operator, tagged, batch, self.failures)
+        _note_failures(operator, tagged, batch, self.watermarks, self.failures)
         return tagged
 
     def _count_late(self, batch: Batch) -> None:
@@ -147,7 +149,7 @@ class _Pass:
                 self.parcels[query % self.job.partitions].rows.append((query, branch, columns))
 
 
-def _note_failures(operator: Operator, tagged: Tagged, batch: Batch, failures: Failures) -> None:
+def _note_failures(operator: Operator, tagged: Tagged, batch: Batch, watermarks: Mapping[int, int], failures: Failures) -> None:
     """Fail the queries for which an expression has no value on a row they want; errors are rare, so this may be slow."""
     if any(_has_errors(d, batch) for d in operator.selection.dimensions):
         for member in operator.members:
@@ -157,9 +159,12 @@ def _note_failures(operator: Operator, tagged: Tagged, batch: Batch, failures: F
     if all(batch.errors(e) is None for e in operator.arguments):
         return
     for member, predicate in zip(operator.members, operator.predicate_of, strict=True):
+        if member.query not in watermarks:
+            continue
+        used = _wanted(tagged, predicate, batch) & counted(member, batch.times, watermarks[member.query])
         for expression in (*member.keys, *(a for need in member.needs for a in need.args)):
             bad = batch.errors(expression)
-            if bad is not None and (bad & _wanted(tagged, predicate, batch) & (batch.times >= member.since)).any():
+            if bad is not None and (bad & used).any():
                 failures.add(member.query, batch.message(expression))
 
 

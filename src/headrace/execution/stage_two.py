@@ -6,6 +6,7 @@ Everything it writes is named after the batch and the partition, so a replay wri
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import HeadraceError
 from headrace.execution import sessions
 from headrace.execution.compaction import compact
-from headrace.execution.job import Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef, load_plan, load_query, load_state
+from headrace.execution.job import Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
 from headrace.execution.result import Failures, Results
 from headrace.execution.windows import Slice, due_windows, evaluate
 from headrace.kernels import pack
@@ -28,10 +29,12 @@ from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
 _MANY_PARTS = 8
 
 
-def stage_two(job: Job, partition: int, blobs: Iterable[bytes]) -> Outcome:
-    """Process one partition; `blobs` are the parcels of every task of stage one, in any order."""
-    parcels = sorted((pack.unpack(blob) for blob in blobs), key=lambda parcel: parcel.task)
-    return _Partition(job, partition, parcels).run()
+def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> Outcome:
+    """Process one partition; there is a parcel of every task of stage one, in any order."""
+    begun = time.perf_counter()
+    outcome = _Partition(job, partition, sorted(parcels, key=lambda parcel: parcel.task)).run()
+    outcome.seconds = time.perf_counter() - begun
+    return outcome
 
 
 class _Partition:
@@ -47,7 +50,7 @@ class _Partition:
         for parcel in parcels:
             for name, time in parcel.header.seen.items():
                 self.seen[name] = max(self.seen[name], time)
-        self.queries = {q: load_query(job.directory, q) for q in job.queries}
+        self.queries = {q: job.query(q) for q in job.queries}
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.holders: dict[int, set[tuple[Sliding, int, int]]] = {}
         self.slices = self._slices()
@@ -74,7 +77,7 @@ class _Partition:
         found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = []
         for ref in self.job.parts:
             if ref.partition == self.number:
-                found.append((ref.slice, ref, self._slice(*ref.slice, _loader(self.job.directory, ref))))
+                found.append((ref.slice, ref, self._slice(*ref.slice, _loader(self.job, ref))))
         for parcel in self.parcels:
             for stream, epoch, store, partial in parcel.partials:
                 at = (stream, epoch, store, partial.slice_start)
@@ -83,7 +86,7 @@ class _Partition:
 
     def _slice(self, stream: str, epoch: int, store: int, start: int, load: Callable[[], Partial]) -> Slice:
         path = next(e.plan for e in self.job.streams[stream].epochs if e.number == epoch)
-        loaded = load_plan(path)
+        loaded = self.job.plan(path)
         operator = loaded.plan.stores[store]
         return Slice(operator, loaded.selection(operator), start, load)
 
@@ -124,7 +127,7 @@ class _Partition:
             if number not in arrived and (ref is None or before == after):
                 untouched += [ref] if ref else []
                 continue
-            old = [load_state(f"{self.job.directory}/{ref.file}")["sessions"][number]] if ref else []
+            old = [self.job.state(ref.file)["sessions"][number]] if ref else []
             gap = query.plan.window.gap
             merged = sessions.merge(query.needs, gap, [*old, *arrived[number]])
             closed, rest = sessions.split(merged, gap, after)
@@ -206,9 +209,9 @@ def _constant(partial: Partial) -> Callable[[], Partial]:
     return lambda: partial
 
 
-def _loader(directory: str, ref: PartRef) -> Callable[[], Partial]:
+def _loader(job: Job, ref: PartRef) -> Callable[[], Partial]:
     def load() -> Partial:
-        found: Partial = load_state(f"{directory}/{ref.file}")["partials"][ref.index]
+        found: Partial = job.state(ref.file)["partials"][ref.index]
         return found
 
     return load

@@ -27,7 +27,7 @@ def pack(value: object) -> bytes:
 def unpack(data: bytes | memoryview) -> Any:
     """Return the value; its arrays share memory with `data`."""
     view = memoryview(data)
-    if bytes(view[:8]) != _MAGIC:
+    if len(view) < 20 or bytes(view[:8]) != _MAGIC:
         raise ValueError("not packed by headrace")
     head_size, check = struct.unpack("<QI", view[8:20])
     head = view[20 : 20 + head_size]

@@ -57,7 +57,7 @@ class Literal:
     def __eq__(self, other: object) -> bool:
         """Compare type first, so that 1, 1.0 and TRUE stay apart."""
         same = isinstance(other, Literal) and self.type == other.type and type(self.value) is type(other.value)
-        return same and (self.value == other.value or repr(self.value) == repr(other.value))  # NaN equals itself here
+        return same and repr(self.value) == repr(other.value)  # so NaN equals itself, and 0.0 is not -0.0
 
     def __hash__(self) -> int:
         """Hash what `__eq__` compares."""

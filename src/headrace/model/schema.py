@@ -50,7 +50,7 @@ def parse_type(text: str) -> pa.DataType:
         precision, scale = int(match[1] or 10), int(match[2] or 0)
         if 1 <= precision <= _MAX_PRECISION and scale <= precision:
             return pa.decimal128(precision, scale)
-        raise SchemaError(f"decimal type '{text.strip()}' is out of range", hint="1 ≤ scale ≤ precision ≤ 38")
+        raise SchemaError(f"decimal type '{text.strip()}' is out of range", hint="1 ≤ precision ≤ 38, 0 ≤ scale ≤ precision")
     raise SchemaError(
         f"unknown type '{text.strip()}'",
         detail="known types: TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p, s), BOOLEAN, STRING, DATE, TIMESTAMP",

@@ -32,5 +32,6 @@ class Stream:
                 f"event-time column '{self.time}' of stream '{self.name}' is {type_name(field.type)}, not TIMESTAMP",
                 hint="declare it as TIMESTAMP, or name another column with time=…",
             )
+        object.__setattr__(self, "time", field.name)  # as declared, whatever the case it was given in
         if self.delay < 0:
             raise SchemaError(f"watermark delay of stream '{self.name}' is negative")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import uuid
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from headrace.connectors.durable import replace_file
 from headrace.errors import CheckpointError
 
 FORMAT = 1
-_FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources")
+_FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources", "exchange")
 _KEEP = 2
 
 
@@ -39,8 +40,8 @@ class Checkpoint:
         self._lock = self._locked()
         marker = self.path / "HEADRACE"
         if not marker.exists():
-            replace_file(marker, json.dumps({"format": FORMAT}).encode())
-        self._check_format(marker)
+            replace_file(marker, json.dumps({"format": FORMAT, "identity": uuid.uuid4().hex}).encode())
+        self.identity = self._check_format(marker)
 
     def _check_kind(self) -> None:
         if self.path.exists() and not (self.path / "HEADRACE").exists() and any(self.path.iterdir()) and not (self.path / "lock").exists():
@@ -58,9 +59,11 @@ class Checkpoint:
             ) from error
         return descriptor
 
-    def _check_format(self, marker: Path) -> None:
+    def _check_format(self, marker: Path) -> str:
+        """Return what tells this checkpoint from any other."""
         try:
-            found = json.loads(marker.read_bytes())["format"]
+            content = json.loads(marker.read_bytes())
+            found, identity = content["format"], str(content.get("identity", ""))
         except (ValueError, KeyError, TypeError) as error:
             self.close()
             raise CheckpointError(f"checkpoint marker '{marker}' is damaged", hint="restore it from a copy, or start with a new directory") from error
@@ -70,6 +73,7 @@ class Checkpoint:
                 f"checkpoint '{self.path}' has format {found}; this headrace reads format {FORMAT}",
                 hint="run the headrace that wrote it, or start with a new directory and read the input again",
             )
+        return identity
 
     def close(self) -> None:
         """Let others use the directory; safe to call twice."""

@@ -18,9 +18,10 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a query: from this batch on nothing of it is emitted."""
+    """Remove a query: from this batch on nothing of it is emitted. `error` says why, when it failed outside the pipeline."""
 
     id: int
+    error: str | None = None
 
 
 Command: TypeAlias = Add | Remove

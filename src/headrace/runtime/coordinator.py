@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.connectors import Range, Source
-from headrace.errors import CheckpointError
-from headrace.execution.job import Epoch, Header, Job, Outcome, StreamJob, query_path
+from headrace.errors import CheckpointError, NameTakenError
+from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
 from headrace.kernels import pack
 from headrace.model.stream import Stream
 from headrace.runtime import commands, epoch
@@ -26,6 +26,9 @@ from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sql import Catalog, bind_query
 
 
+_REMEMBERED = 1_000  # queries that are over and still known by name
+
+
 @dataclass(frozen=True, slots=True)
 class BatchReport:
     """What a micro-batch did."""
@@ -37,6 +40,8 @@ class BatchReport:
     removed: tuple[int, ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    stage_one_seconds: float = 0.0  # of the slowest task
+    stage_two_seconds: float = 0.0  # of the slowest partition
 
 
 class Coordinator:
@@ -66,6 +71,9 @@ class Coordinator:
 
     def declare(self, stream: Stream, source: Source) -> None:
         """Take a stream, or give a recovered one its source back; the declaration must then be the same."""
+        twin = next((n for n in self.state.streams if n.lower() == stream.name.lower() and n != stream.name), None)
+        if twin is not None:
+            raise NameTakenError(f"stream '{twin}' is already there; names differ in more than case", hint="choose another name")
         known = self.state.streams.get(stream.name)
         if known is None:
             state = StreamState(stream, len(self.state.streams), source.definition())
@@ -112,11 +120,13 @@ class Coordinator:
             "tasks": [[one.to_json() for one in task] for task in tasks],
             "commands": [commands.to_json(c) for c in requests],
             "final": final,
+            "partitions": self.state.partitions,
         }
 
     def _run(self, entry: dict[str, Any]) -> BatchReport:
         state = self.state.snapshot()
         state.batch += 1
+        state.partitions = entry["partitions"]
         for name, value in entry["streams"].items():
             if name not in state.streams:  # declared, logged, and then cut off before the first commit
                 state.streams[name] = StreamState(declared(value), len(state.streams), value["source"])
@@ -131,6 +141,7 @@ class Coordinator:
         for number in report.failed:
             live.pop(number, None)
         state.drained = state.drained or entry["final"]
+        state.forget(_REMEMBERED)
         self._retire(state, live)
         self.checkpoint.commit(state.batch, state.to_json())
         self.state, self.live = state, live
@@ -155,8 +166,10 @@ class Coordinator:
                 if one is not None:
                     record.since, record.bit, record.live = one.since, one.bit, True
                 state.queries[request.id] = record
-        for number in removed & state.queries.keys():
-            state.queries[number].live, state.queries[number].last_batch = False, state.batch
+        for request in requests:
+            if isinstance(request, Remove) and request.id in state.queries:
+                gone = state.queries[request.id]
+                gone.live, gone.last_batch, gone.error = False, state.batch, request.error
         for query in state.live():
             if query.first_batch == state.batch:
                 self._write_query(query, live[query.id])
@@ -166,16 +179,22 @@ class Coordinator:
         tasks = [[Range.from_json(one) for one in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
             return []
-        return self.backend.run(self._job(state, final=entry["final"]), tasks or [[]])
+        return self.backend.run(self._job(state, entry), tasks or [[]])
 
-    def _job(self, state: EngineState, *, final: bool) -> Job:
-        root = str(self.checkpoint.path)
-        streams = {
-            name: StreamJob(s.stream, f"{root}/{s.plan}", tuple(Epoch(e.number, e.start, f"{root}/{e.plan}") for e in s.epochs), s.seen)
-            for name, s in state.streams.items()
-        }
-        queries = tuple(query.id for query in state.live())
-        return Job(state.batch, state.partitions, root, streams, queries, state.parts, state.sessions, final)
+    def _job(self, state: EngineState, entry: dict[str, Any]) -> Job:
+        return Job(
+            batch=state.batch,
+            partitions=state.partitions,
+            directory=str(self.checkpoint.path),
+            streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen) for name, s in state.streams.items()},
+            queries=tuple(query.id for query in state.live()),
+            parts=state.parts,
+            sessions=state.sessions,
+            final=entry["final"],
+            drained=state.drained,
+            identity=self.checkpoint.identity,
+            positions=entry["positions"],
+        )
 
     def _account(self, state: EngineState, outcomes: Sequence[Outcome], requests: Sequence[Command]) -> BatchReport:
         failed: dict[int, str] = {}
@@ -199,7 +218,9 @@ class Coordinator:
         added = tuple(r.id for r in requests if isinstance(r, Add))
         removed = tuple(r.id for r in requests if isinstance(r, Remove))
         files = tuple(outcome.results for outcome in outcomes if outcome.results)
-        return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files)
+        one = max((header.seconds for outcome in outcomes for header in outcome.headers), default=0.0)
+        two = max((outcome.seconds for outcome in outcomes), default=0.0)
+        return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files, one, two)
 
     def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> None:
         marks = {number: watermark(state, query.plan.streams) for number, query in live.items()}
@@ -250,7 +271,8 @@ def _count(state: EngineState, header: Header) -> int:
         state.streams[name].untimed += count
     for name, count in header.rows.items():
         state.streams[name].rows += count
-        state.streams[name].skipped = state.streams[name].skipped | header.skipped
+    for name, skipped in header.skipped.items():
+        state.streams[name].skipped = state.streams[name].skipped | skipped
     for (number, name), count in header.late.items():
         query = state.queries.get(number)
         if query is not None:

@@ -6,7 +6,8 @@ again, and never loses one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -23,11 +24,10 @@ class Receiver(Protocol):
     name: str
     sink: Sink
     status: str
-    last_batch: int | None
 
 
 class Delivery:
-    """Delivers batch by batch, in order."""
+    """Delivers batch by batch, in order, each file of a batch once."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Start where the checkpoint says."""
@@ -35,31 +35,30 @@ class Delivery:
         self._marker = checkpoint.path / "delivered"
         self._done = int(self._marker.read_bytes()) if self._marker.exists() else -1
 
-    def resume(self, queries: Mapping[int, Receiver], batch: int) -> None:
-        """After a restart, hand over what was committed but not delivered."""
-        files = [f"results/{path.name}" for _, path in results.files(self._folder, self._done, batch)]
-        if files:
-            self.deliver(queries, batch, files)
-
-    def deliver(self, queries: Mapping[int, Receiver], batch: int, files: Sequence[str]) -> dict[int, str]:
-        """Hand over the rows of one batch; return the queries whose sink failed, with the reason."""
+    def deliver(self, queries: Mapping[int, Receiver], batch: int) -> dict[int, str]:
+        """Hand over all that is committed up to `batch` and not yet delivered; return whose sink failed, with the reason."""
         failed: dict[int, str] = {}
+        if all(isinstance(query.sink, MemorySink) for query in queries.values()):
+            return failed
         handed = False
-        for file in files:
-            path = self._folder.parent / file
-            receivers = {q: queries[q] for q in results.queries_in(path) if q in queries}
-            for number, query in receivers.items():
-                if isinstance(query.sink, MemorySink) or query.status == "failed" or number in failed:
-                    continue
-                handed = True
-                for _, rows in results.rows_of(self._folder, number, batch - 1, batch):
-                    try:
-                        query.sink.deliver(query.name, pa.Table.from_batches(rows))
-                    except Exception as error:  # noqa: BLE001  a user's function may raise anything; it fails its own query
-                        failed[number] = f"sink of query '{query.name}' failed: {type(error).__name__}: {error}"
-            if receivers and not any(isinstance(q.sink, MemorySink) for q in receivers.values()):
-                results.forget(path)
+        for _, path in results.files(self._folder, self._done, batch):
+            handed = self._deliver_file(path, queries, failed) or handed
         if handed:
             replace_file(self._marker, str(batch).encode())
-            self._done = batch
+        self._done = batch
         return failed
+
+    def _deliver_file(self, path: Path, queries: Mapping[int, Receiver], failed: dict[int, str]) -> bool:
+        found = results.load(path)
+        receivers = {number: queries[number] for number in sorted(found.index) if number in queries}
+        for number, query in receivers.items():
+            if isinstance(query.sink, MemorySink) or query.status == "failed" or number in failed:
+                continue
+            try:
+                query.sink.deliver(query.name, pa.Table.from_batches(found.of(number)))
+            except Exception as error:  # noqa: BLE001  a user's function may raise anything; it fails its own query
+                failed[number] = f"sink of query '{query.name}' failed: {type(error).__name__}: {error}"
+        kept = any(isinstance(query.sink, MemorySink) for query in receivers.values())
+        if not kept:
+            path.unlink(missing_ok=True)
+        return len(receivers) > 0

@@ -19,7 +19,7 @@ from headrace.kernels import pack
 def rows_of(folder: Path, query: int, after: int, until: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
     """Yield (batch, rows of a query) for batches in (after, until], ascending."""
     for batch, path in files(folder, after, until):
-        found = _load(str(path)).of(query)
+        found = load(path).of(query)
         if found:
             yield batch, found
 
@@ -31,16 +31,13 @@ def files(folder: Path, after: int, until: int) -> list[tuple[int, Path]]:
     return [(batch, path) for batch, path in numbered if after < batch <= until]
 
 
-def queries_in(path: Path) -> frozenset[int]:
-    """Return the queries that have rows in a file."""
-    return frozenset(_load(str(path)).index)
-
-
-def forget(path: Path) -> None:
-    """Remove a file whose rows have all been delivered."""
-    path.unlink(missing_ok=True)
+def load(path: Path) -> Results:
+    """Map a file; a file that was replaced since is mapped anew."""
+    stat = path.stat()
+    return _load(str(path), stat.st_ino, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _load(path: str) -> Results:
+def _load(path: str, inode: int, changed: int) -> Results:
+    del inode, changed  # they tell one file from a later one of the same name
     return Results(*pack.read(Path(path)))

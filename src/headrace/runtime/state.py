@@ -64,6 +64,12 @@ class EngineState:
         """Return the queries in the pipeline, by id."""
         return [query for query in self.queries.values() if query.live]
 
+    def forget(self, keep: int) -> None:
+        """Drop the oldest queries that are over, so that a manifest does not grow with all there ever were."""
+        over = [number for number, query in self.queries.items() if not query.live]
+        for number in over[: max(0, len(over) - keep)]:
+            del self.queries[number]
+
     def snapshot(self) -> EngineState:
         """Return an independent copy, to be changed while a batch runs and thrown away if it fails."""
         return EngineState(

@@ -55,8 +55,7 @@ class SparkBackend:
         self._job, self._answer = job, None
         self._answered.clear()
         query = self._running()
-        positions = {name: stream.seen for name, stream in job.streams.items()}
-        publish(self._current, job.batch, positions, [[one.to_json() for one in task] for task in tasks])
+        publish(self._current, job.batch, dict(job.positions), [[one.to_json() for one in task] for task in tasks])
         while not self._answered.wait(_LOOK_SECONDS):
             if not query.isActive and not self._answered.is_set():
                 break
@@ -68,6 +67,8 @@ class SparkBackend:
             self._stop()
             raise SessionError("the streaming query stopped", detail=str(problem), hint="see Spark's log; the batch can be run again")
         self._fault("stage two")
+        for path in (Path(job.directory) / "exchange").iterdir():
+            path.unlink(missing_ok=True)
         return self._answer
 
     def _running(self) -> StreamingQuery:

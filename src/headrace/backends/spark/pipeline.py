@@ -2,40 +2,49 @@
 
 The stream that Spark schedules carries *ranges*; workers read them and run stage one, the exchange moves partial aggregates
 to their key partition, stage two merges, evaluates and gives out. One Spark job a micro-batch.
+
+Spark's shuffle decides who gets which parcel and when stage two may start. A large parcel itself does not pass through the
+JVM: it lies in the checkpoint, which every worker sees, and Spark moves its name (docs/decisions/0008).
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.connectors import Range
 from headrace.errors import HeadraceError
-from headrace.execution.job import Job, Outcome
+from headrace.execution.job import Job, Outcome, Parcel
 from headrace.execution.stage_one import stage_one
 from headrace.execution.stage_two import stage_two
+from headrace.kernels import pack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_PARCELS = pa.schema([("partition", pa.int32()), ("parcel", pa.binary())])
-_OUTCOMES = pa.schema([("outcome", pa.binary())])
-_ERROR = b"HRERR"
+_PARCELS = pa.schema([("partition", pa.int32()), ("kind", pa.string()), ("parcel", pa.binary())])
+_OUTCOMES = pa.schema([("kind", pa.string()), ("outcome", pa.binary())])
+_INLINE = 1 << 16  # bytes
 
 
 def run(ranges: DataFrame, job: Job) -> list[Outcome]:
     """Run a micro-batch over the ranges Spark hands us; raises what a worker raised on purpose."""
     rows = (
-        ranges.mapInArrow(lambda batches: read_select_slice_aggregate(job, batches), "partition int, parcel binary")
+        ranges.mapInArrow(lambda batches: read_select_slice_aggregate(job, batches), "partition int, kind string, parcel binary")
         .repartitionById(job.partitions, "partition")
-        .mapInArrow(lambda batches: merge_evaluate_route(job, batches), "outcome binary")
+        .mapInArrow(lambda batches: merge_evaluate_route(job, batches), "kind string, outcome binary")
         .collect()
     )
-    return [_outcome(bytes(row[0])) for row in rows]
+    answers = [pickle.loads(bytes(row["outcome"])) for row in rows]
+    for answer in answers:
+        if isinstance(answer, HeadraceError):
+            raise answer
+    return answers
 
 
 def read_select_slice_aggregate(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -44,35 +53,41 @@ def read_select_slice_aggregate(job: Job, batches: Iterator[pa.RecordBatch]) -> 
         for row in batch.to_pylist():
             try:
                 parcels = stage_one(job, row["task"], [Range.from_json(one) for one in json.loads(row["ranges"])])
+                sent = [(partition, *_sent(job, partition, parcel)) for partition, parcel in parcels]
             except HeadraceError as error:
-                parcels = [(0, _ERROR + pickle.dumps(error))]
-            for partition, parcel in parcels:
-                yield pa.RecordBatch.from_arrays([pa.array([partition], pa.int32()), pa.array([parcel], pa.binary())], schema=_PARCELS)
+                sent = [(0, "error", pickle.dumps(error))]
+            columns = [pa.array(list(column), field.type) for column, field in zip(zip(*sent, strict=True), _PARCELS, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=_PARCELS)
 
 
 def merge_evaluate_route(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Stage two, in a worker: the parcels of one partition; what leaves is a small account of what was done."""
-    partition, parcels = -1, []
-    for batch in batches:
-        for place, parcel in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-            partition = place
-            parcels.append(memoryview(parcel.as_buffer()))
-    if partition >= 0:
-        yield pa.RecordBatch.from_arrays([pa.array([_account(job, partition, parcels)], pa.binary())], schema=_OUTCOMES)
+    received = [row for batch in batches for row in batch.to_pylist()]
+    if received:
+        yield pa.RecordBatch.from_arrays([pa.array(["outcome"]), pa.array([_account(job, received)], pa.binary())], schema=_OUTCOMES)
 
 
-def _account(job: Job, partition: int, parcels: list[memoryview]) -> bytes:
-    failed = next((bytes(p) for p in parcels if p[: len(_ERROR)] == _ERROR), None)
-    if failed is not None:
+def _account(job: Job, received: Sequence[dict[str, object]]) -> bytes:
+    failed = next((row["parcel"] for row in received if row["kind"] == "error"), None)
+    if isinstance(failed, bytes):
         return failed
     try:
-        return pickle.dumps(stage_two(job, partition, parcels))
+        parcels = [_received(job, str(row["kind"]), row["parcel"]) for row in received]
+        return pickle.dumps(stage_two(job, int(str(received[0]["partition"])), parcels))
     except HeadraceError as error:
-        return _ERROR + pickle.dumps(error)
+        return pickle.dumps(error)
 
 
-def _outcome(value: bytes) -> Outcome:
-    if value.startswith(_ERROR):
-        raise pickle.loads(value[len(_ERROR) :])
-    found: Outcome = pickle.loads(value)
+def _sent(job: Job, partition: int, parcel: Parcel) -> tuple[str, bytes]:
+    """Lay a parcel down if it is large, and send its name; else send it whole."""
+    if parcel.weight() <= _INLINE:
+        return "parcel", pack.pack(parcel)
+    name = f"{job.batch:010d}-{parcel.task:05d}-{partition:05d}.parcel"
+    pack.write(Path(job.directory) / "exchange" / name, parcel, sync=False)
+    return "file", name.encode()
+
+
+def _received(job: Job, kind: str, value: object) -> Parcel:
+    assert isinstance(value, bytes)
+    found: Parcel = pack.unpack(value) if kind == "parcel" else pack.read(Path(job.directory) / "exchange" / value.decode())
     return found

@@ -9,24 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from headrace.bench.workload import FieldQuery
-from headrace.connectors import FileSource
+from headrace.connectors import GENERATORS, FileSource
 from headrace.session import Session
 
 
-def rows_per_second(spark: Any, folder: Path, warm_up: int, queries: Sequence[FieldQuery], rows_per_batch: int, tell: Callable[[str], None]) -> float:
-    """Return source rows/s over all Arrow files of `folder` but the first `warm_up`, which are read before the clock starts."""
-    files = sorted(folder.glob("*.arrow"))
+def rows_per_second(
+    spark: Any, warm_up: Path, folder: Path, queries: Sequence[FieldQuery], rows_per_batch: int, tell: Callable[[str], None]
+) -> float:
+    """Return source rows/s over the Arrow files of `folder`; those of `warm_up`, one a batch, are read before the clock starts."""
     inbox = folder / "inbox"
     shutil.rmtree(inbox, ignore_errors=True)
     inbox.mkdir()
     with Session(spark=spark, rows_per_batch=rows_per_batch) as session:
-        _place(files[:warm_up], inbox)
-        session.create_stream("s", FileSource(inbox), time="time")
+        session.create_stream("s", FileSource(inbox, schema=GENERATORS["fields"].schema), time="time")
         for query in queries:
             session.add(query.headrace("s"), sink="noop")
-        while session.advance().rows:
-            pass
-        _place(files[warm_up:], inbox)
+        for file in sorted(warm_up.glob("*.arrow")):
+            (inbox / f"warm-{file.name}").hardlink_to(file)
+            session.advance()
+        for file in sorted(folder.glob("*.arrow")):
+            (inbox / file.name).hardlink_to(file)
         rows, begun = 0, time.perf_counter()
         while (report := session.advance()).rows:
             rows += report.rows
@@ -34,8 +36,3 @@ def rows_per_second(spark: Any, folder: Path, warm_up: int, queries: Sequence[Fi
         elapsed = time.perf_counter() - begun
     shutil.rmtree(inbox, ignore_errors=True)
     return rows / elapsed
-
-
-def _place(files: Sequence[Path], inbox: Path) -> None:
-    for file in files:
-        (inbox / file.name).hardlink_to(file)
