@@ -5,21 +5,18 @@ A line is a command; lines indented below it belong to it. Times are on 2024-01-
     stream NAME(COLUMN TYPE, …) watermark DURATION      the event-time column is called `time`
     add NAME: SQL                                       may go on in the lines below
     rows STREAM                                         one row a line, values between |
-    tick | drain                                        one micro-batch | the end of the input
+    tick, drain                                         one micro-batch, the end of the input
     expect NAME                                         all rows it has emitted so far, in any order; no line: no row
     late NAME STREAM NUMBER                             how many rows came too late for it
-    status NAME accepted|live|removed|failed
+    status NAME STATUS                                  accepted, live, removed or failed
     remove NAME
-    refuse [NAME]: SQL -> TEXT                          not added; the message has the text (… stands for anything)
-    refuse remove NAME -> TEXT, refuse stream … -> TEXT
-    explain has: TEXT | explain lacks: TEXT
+    refuse COMMAND -> TEXT                              what the error says (… stands for anything in between)
+    explain has TEXT, explain lacks TEXT
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -38,9 +35,8 @@ STORIES = sorted(Path(__file__).parent.glob("*.case"))
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a story, with the line it begins at."""
+    """One command of a story."""
 
-    number: int
     verb: str
     rest: str
     below: list[str] = field(default_factory=list)
@@ -48,109 +44,106 @@ class Command:
 
 def parse(text: str) -> list[Command]:
     found: list[Command] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if line[0].isspace():
+    for line in text.splitlines():
+        if line[:1].isspace() and line.strip():
             found[-1].below.append(line.strip())
-        else:
-            verb, rest = re.fullmatch(r"(\w+):?\s*(.*)", line).groups()
-            found.append(Command(number, verb, rest.rstrip()))
+        elif line.strip() and not line.startswith("#"):
+            verb, _, rest = line.strip().partition(" ")
+            found.append(Command(verb, rest.strip()))
     return found
 
 
-def value(text: str, kind: pa.DataType) -> Any:
-    text = text.strip()
-    if text == "NULL":
-        return None
-    if pa.types.is_timestamp(kind):
-        hours, minutes, seconds = text.split(":")
-        return DAY + timedelta(hours=int(hours), minutes=int(minutes), microseconds=round(float(seconds) * 1e6))
-    for fits, read in _READERS:
-        if fits(kind):
-            return read(text)
-    return text[1:-1] if text[:1] == text[-1:] == "'" else text
-
-
-_READERS = (
-    (pa.types.is_boolean, lambda text: {"true": True, "false": False}[text]),
-    (pa.types.is_integer, int),
-    (pa.types.is_floating, float),
-    (pa.types.is_decimal, Decimal),
-    (pa.types.is_date, date.fromisoformat),
-)
-
-
 class Player:
-    """Carries out commands on a session."""
+    """Carries out commands on a session; the method of a verb gets what its pattern finds, and the lines below."""
 
-    def __init__(self, backend: str) -> None:
-        self.session = hr.Session(backend=backend)
+    patterns = {  # noqa: RUF012
+        "stream": r"`?([^(`]+)`?\((.*)\)(?: watermark (.*))?",
+        "add": r"([^:]+):\s*(.*)",
+        "rows": r"(.+)",
+        "tick": "",
+        "drain": "",
+        "expect": r"(.+)",
+        "late": r"(\S+) (.+) (\d+)",
+        "status": r"(\S+) (\w+)",
+        "remove": r"(.+)",
+        "refuse": r"(.*\S)\s*->\s*(.*)",
+        "explain": r"(has|lacks) (.*)",
+    }
+
+    def __init__(self, session: hr.Session) -> None:
+        self.session = session
         self.sources: dict[str, hr.MemorySource] = {}
 
     def play(self, command: Command) -> None:
-        if command.verb not in _VERBS:
-            raise ValueError(f"unknown command '{command.verb}'")
-        getattr(self, command.verb)(*_VERBS[command.verb].fullmatch(command.rest).groups(), *_rows(command))
+        match = re.fullmatch(self.patterns[command.verb], command.rest)
+        assert match, f"'{command.verb} {command.rest}' is not understood"
+        getattr(self, command.verb)(command.below, *match.groups())
 
-    def stream(self, name: str, columns: str, watermark: str) -> None:
+    def stream(self, _: list[str], name: str, columns: str, watermark: str | None) -> None:
         source = hr.MemorySource(columns)
         self.session.create_stream(name, source, time="time", watermark=watermark or "0 seconds")
         self.sources[name] = source
 
-    def add(self, name: str, sql: str, more: list[str]) -> None:
-        self.session.add(" ".join([sql, *more]), name=name)
+    def add(self, below: list[str], name: str, sql: str) -> None:
+        self.session.add(" ".join([sql, *below]).strip(), name=name)
 
-    def rows(self, stream: str, lines: list[str]) -> None:
-        self.sources[stream].append(_table(lines, self.sources[stream].schema.to_arrow()))
+    def rows(self, below: list[str], stream: str) -> None:
+        self.sources[stream].append(table(below, self.sources[stream].schema.to_arrow()))
 
-    def tick(self) -> None:
+    def tick(self, _: list[str]) -> None:
         self.session.advance()
 
-    def drain(self) -> None:
+    def drain(self, _: list[str]) -> None:
         self.session.drain()
 
-    def expect(self, name: str, lines: list[str]) -> None:
-        found = self._query(name).results()
-        same_rows(found.to_pylist(), _table(lines, found.schema))
+    def expect(self, below: list[str], name: str) -> None:
+        found = self.query(name).results()
+        same_rows(found.to_pylist(), table(below, found.schema))
 
-    def late(self, name: str, stream: str, number: str) -> None:
-        assert self._query(name).late.get(stream, 0) == int(number)
+    def late(self, _: list[str], name: str, stream: str, number: str) -> None:
+        assert self.query(name).late.get(stream, 0) == int(number)
 
-    def status(self, name: str, status: str) -> None:
-        assert self._query(name).status == status
+    def status(self, _: list[str], name: str, status: str) -> None:
+        assert self.query(name).status == status, self.query(name).error
 
-    def remove(self, name: str) -> None:
+    def remove(self, _: list[str], name: str) -> None:
         self.session.remove(name)
 
-    def refuse(self, what: str, message: str) -> None:
-        verb, rest = re.fullmatch(r"(stream|remove|[^:]*:)\s*(.*)", what if ":" in what.split("(")[0] or what[0] in "sr" else f": {what}").groups()
-        with refused(message):
-            if verb in {"stream", "remove"}:
-                self.play(Command(0, verb, rest))
-            else:
-                self.session.add(rest, name=verb[:-1].strip() or None)
+    def refuse(self, below: list[str], text: str, message: str) -> None:
+        with pytest.raises(hr.HeadraceError, match="(?s)" + ".*".join(map(re.escape, message.split(" … ")))):
+            for command in parse("\n  ".join([text, *below])):
+                self.play(command)
 
-    def explain(self, wanted: str, text: str) -> None:
-        found = self.session.explain()
-        assert (text in found) == (wanted == "has"), found
+    def explain(self, _: list[str], how: str, text: str) -> None:
+        assert (text in self.session.explain()) == (how == "has"), self.session.explain()
 
-    def _query(self, name: str) -> hr.Query:
+    def query(self, name: str) -> hr.Query:
         found = self.session.find(name)
         assert found is not None, f"query '{name}' was never added"
         return found
 
 
-_VERBS = {
-    "stream": re.compile(r"`?([^(`]+?)`?\((.*)\)(?: watermark (.*))?"),
-    "add": re.compile(r"([^:]+):\s*(.*)"),
-    "rows": re.compile(r"(.+)"),
-    "tick": re.compile(""),
-    "drain": re.compile(""),
-    "expect": re.compile(r"(.+)"),
-    "late": re.compile(r"(\S+) (.+) (\d+)"),
-    "status": re.compile(r"(\S+) (\w+)"),
-    "remove": re.compile(r"(.+)"),
-    "refuse": re.compile(r"(.*\S)\s*->\s*(.*)"),
-    "explain": re.compile(r"(has|lacks): (.*)"),
-}
+def table(lines: list[str], schema: pa.Schema) -> list[dict[str, Any]]:
+    parts = [[part.strip() for part in line.split("|")] for line in lines]
+    return [{f.name: value(part, f.type) for f, part in zip(schema, row, strict=True)} for row in parts]
+
+
+def value(text: str, kind: pa.DataType) -> Any:
+    if text == "NULL":
+        return None
+    if pa.types.is_timestamp(kind):
+        hours, minutes, seconds = text.split(":")
+        return DAY + timedelta(hours=int(hours), minutes=int(minutes), microseconds=round(float(seconds) * 1e6))
+    readers = {pa.bool_(): lambda t: {"true": True, "false": False}[t], pa.date32(): date.fromisoformat, pa.string(): lambda t: t.strip("'")}
+    if pa.types.is_decimal(kind):
+        return Decimal(text)
+    return readers.get(kind, int if pa.types.is_integer(kind) else float)(text)
+
+
+@pytest.mark.parametrize("backend", ["local", "reference"])
+@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
+def test_story(story: Path, backend: str):
+    with hr.Session(backend=backend) as session:
+        player = Player(session)
+        for command in parse(story.read_text()):
+            player.play(command)

@@ -53,13 +53,17 @@ class SharedSelection:
         """Which cells anybody wants."""
         return self.spans.covered()
 
+    @cached_property
+    def _finders(self) -> list[_Finder]:
+        return [_Finder(dimension) for dimension in self.selection.dimensions]
+
     def tag(self, batch: Batch) -> Tagged:
         """Find the cell of every row."""
         if self.selection.layout is Layout.PER_QUERY:
             return self._tag_each(batch)
         cells = np.zeros(batch.rows, np.int64)
-        for dimension, stride in zip(self.selection.dimensions, self.selection.strides, strict=True):
-            _add_segments(dimension, stride, batch, cells)
+        for finder, stride in zip(self._finders, self.selection.strides, strict=True):
+            finder.add_segments(batch, stride, cells)
         if self.selection.layout is Layout.GRID:
             return Tagged(None, cells, self.selection.size, None, self.spans, self.keep)
         labels, codes = compiled.compress(cells)
@@ -87,28 +91,38 @@ def rows_by_predicate(tagged: Tagged, wanted: Sequence[int]) -> dict[int, Intege
     return found
 
 
-def _add_segments(dimension: Dimension, stride: int, batch: Batch, cells: Integers) -> None:
-    bounds = dimension.boundaries
-    if bounds is None:
-        cells += _truth_codes(dimension.expression, batch) * np.int64(stride)
-        return
-    column = flat(batch.evaluate(dimension.expression))
-    null_segment = dimension.size - 1
-    if pa.types.is_string(column.type):
-        cells += _string_segments(column, bounds, null_segment) * stride
-        return
-    values, valid = numbers(column), validity(column)
-    if values.dtype == np.float64:
-        compiled.add_segments_search(values, valid, np.array(bounds, np.float64), len(bounds), null_segment, stride, cells)
-        return
-    whole = [int(b) for b in bounds]
-    if whole and whole[-1] - whole[0] < _MAX_TABLE:
-        table = np.searchsorted(np.array(whole, dtype=object), np.arange(whole[0] - 1, whole[-1] + 1, dtype=object), side="right").astype(np.int64)
-        compiled.add_segments_table(values, valid, whole[0] - 1, table, null_segment, stride, cells)
-        return
-    info = np.iinfo(np.int64)
-    clipped = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
-    compiled.add_segments_search(values, valid, clipped, len(whole), null_segment, stride, cells)
+class _Finder:
+    """Finds the segment of values in one dimension: by a table for a small integer domain, else by binary search."""
+
+    def __init__(self, dimension: Dimension) -> None:
+        self._dimension, self._bounds = dimension, dimension.boundaries
+        self._null = dimension.size - 1
+        self._table: Integers | None = None
+        self._floats = self._integers = np.zeros(0, np.int64)
+        if self._bounds and not isinstance(self._bounds[0], str):
+            self._floats = np.array(self._bounds, np.float64)
+            whole = [int(b) for b in self._bounds] if isinstance(self._bounds[0], int) else []
+            info = np.iinfo(np.int64)
+            self._integers = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
+            if whole and whole[-1] - whole[0] < _MAX_TABLE and whole[-1] <= info.max:
+                self._table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(np.int64)
+
+    def add_segments(self, batch: Batch, stride: int, cells: Integers) -> None:
+        """Add stride · segment to the cell of every row."""
+        if self._bounds is None:
+            cells += _truth_codes(self._dimension.expression, batch) * np.int64(stride)
+            return
+        column = flat(batch.evaluate(self._dimension.expression))
+        if pa.types.is_string(column.type):
+            cells += _string_segments(column, self._bounds, self._null) * stride
+            return
+        values, valid = numbers(column), validity(column)
+        if values.dtype == np.float64:
+            compiled.add_segments_search(values, valid, self._floats, len(self._bounds), self._null, stride, cells)
+        elif self._table is not None:
+            compiled.add_segments_table(values, valid, int(self._integers[0]) - 1, self._table, self._null, stride, cells)
+        else:
+            compiled.add_segments_search(values, valid, self._integers, len(self._bounds), self._null, stride, cells)
 
 
 def _string_segments(column: pa.Array, bounds: Sequence[object], null_segment: int) -> Integers:

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.aggregation import Keying
 from headrace.execution.batch import Batch
 from headrace.execution.finish import Combined, Listed, finish
+from headrace.execution.keying import Keying
 from headrace.execution.result import Failures, Results
 from headrace.execution.selection import Tagged, rows_by_predicate
 from headrace.kernels import compiled
-from headrace.kernels.columns import Numbers, narrow, take, wide
-from headrace.kernels.component import accumulate, combine, empty, listed
+from headrace.kernels.columns import Numbers, take, wide
+from headrace.kernels.component import Accumulator, combine, empty, listed
 from headrace.kernels.keys import encode
 from headrace.model.window import SessionGap
 from headrace.plan.logical import AggregateQuery
@@ -58,28 +58,28 @@ def runs(operator: Sessions, tagged: Tagged, batch: Batch, keying: Keying, water
 
 
 def _runs_of(member: Member, gap: int, rows: Integers, batch: Batch, keying: Keying) -> Iterator[tuple[int, Runs]]:
-    keyed = keying.keyed(member.keys)
-    codes, times = keyed.codes[rows], batch.times[rows]
+    table = keying.table(member.keys)
+    codes, times = keying.codes(member.keys)[rows], batch.times[rows]
     order = np.lexsort((times, codes))
     rows, codes, times = rows[order], codes[order], times[order]
     heads = compiled.session_heads(codes, times, times, gap)
     places = np.cumsum(heads) - 1
     begin = np.flatnonzero(heads)
     finish_at = np.append(begin[1:], len(rows)) - 1
-    cuts = np.searchsorted(codes[begin], keyed.bounds)
+    cuts = np.searchsorted(codes[begin], table.bounds)
     count = len(begin)
-    row_counts = np.bincount(places, minlength=count).astype(np.int64)
-    dense, values = [], {}
+    accumulator = Accumulator([n.signature if n.is_dense else None for n in member.needs], count)
+    accumulator.add(places, [[batch.evaluate(a) for a in n.args] for n in member.needs], rows)
+    dense = accumulator.arrays(np.arange(count))
+    values = {}
     for index, need in enumerate(member.needs):
-        columns = [batch.evaluate(a) for a in need.args]
-        dense.append(accumulate(need.kind, columns, places, rows, count, row_counts) if need.is_dense else [])
         if not need.is_dense:
-            values[index] = listed(need.kind, [c.take(pa.array(rows)) for c in columns], places)
+            values[index] = listed(need.kind, [batch.evaluate(a).take(pa.array(rows)) for a in need.args], places)
     for partition in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
         first, last = int(cuts[partition]), int(cuts[partition + 1])
         picked = {i: _pick(v, first, last) for i, v in values.items()}
-        arrays = [[narrow(a[first:last]) for a in d] for d in dense]
-        keys = [take(c, codes[begin[first:last]]) for c in keyed.columns]
+        arrays = [[a[first:last] for a in d] for d in dense]
+        keys = [take(c, codes[begin[first:last]]) for c in table.columns]
         yield partition, Runs(keys, times[begin[first:last]], times[finish_at[first:last]], arrays, picked)
 
 

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from headrace.connectors import Range, read_range
 from headrace.errors import SourceError
-from headrace.execution.aggregation import Keying, aggregate
+from headrace.execution.aggregation import aggregate
 from headrace.execution.batch import Batch
 from headrace.execution.job import Header, Job, LoadedPlan, Parcel, StreamJob
+from headrace.execution.keying import Keying
 from headrace.execution.late import count_late, counted
 from headrace.execution.result import Failures
 from headrace.execution.routing import route
@@ -26,7 +27,7 @@ from headrace.execution.selection import SharedSelection, Tagged
 from headrace.execution.sessions import runs
 
 from headrace.sharing.selection import Dimension
-from headrace.sharing.shared_plan import Operator
+from headrace.sharing.shared_plan import Operator, Store
 from headrace.sharing.slicing import NEVER
 
 
@@ -62,7 +63,7 @@ class _Pass:
         if table.num_rows == 0:
             return
         everything = Batch(table, self.stream.stream.time)
-        self.header.seen[self.name] = max(self.header.seen.get(self.name, NEVER), int(everything.times.max()))
+        self.header.seen[self.name] = max(self.header.seen.get(self.name, NEVER), everything.last)
         for number, start, loaded, batch in self._epochs(everything):
             self._aggregate(number, start, loaded, batch)
         self._count_late(everything)
@@ -92,7 +93,7 @@ class _Pass:
     def _epochs(self, batch: Batch) -> Iterable[tuple[int, int, LoadedPlan, Batch]]:
         """Yield (epoch, its start, its plan, its rows); rows before the first epoch kept are late for every window."""
         epochs = self.stream.epochs
-        if int(batch.times.min()) >= epochs[-1].start:
+        if batch.first >= epochs[-1].start:
             yield epochs[-1].number, epochs[-1].start, self.job.plan(epochs[-1].plan), batch
             return
         which = np.searchsorted(np.array([e.start for e in epochs]), batch.times, side="right") - 1
@@ -102,15 +103,19 @@ class _Pass:
                 yield epoch.number, epoch.start, self.job.plan(epoch.plan), Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
 
     def _aggregate(self, epoch: int, start: int, loaded: LoadedPlan, batch: Batch) -> None:
+        numbered = [(i, s) for i, s in enumerate(loaded.plan.stores) if any(m.query in self.watermarks for m in s.members)]
+        if not numbered:
+            return
         keying = Keying(batch, self.job.partitions, start)
-        for index, store in enumerate(loaded.plan.stores):
-            floor = min((self.watermarks[m.query] for m in store.members if m.query in self.watermarks), default=None)
-            if floor is None:
-                continue  # all its queries are gone
-            tagged = self._tag(store, loaded.selection(store), batch)
-            oldest = max(NEVER, floor - store.reach + 1) if floor != NEVER else NEVER
-            for partition, partial in aggregate(store, tagged, batch, keying, oldest):
-                self.parcels[partition].partials.append((self.name, epoch, index, partial))
+        stores = [store for _, store in numbered]
+        found = aggregate(stores, lambda s, b: self._tag(s, loaded.selection(s), b), batch, keying, [self._oldest(s) for s in stores])
+        for index, partition, partial in found:
+            self.parcels[partition].partials.append((self.name, epoch, numbered[index][0], partial))
+
+    def _oldest(self, store: Store) -> int:
+        """Return the least event time that can lie in an open window of a live query."""
+        floor = min(self.watermarks[m.query] for m in store.members if m.query in self.watermarks)
+        return NEVER if floor == NEVER else floor - store.reach + 1
 
     def _tag(self, operator: Operator, selection: SharedSelection, batch: Batch) -> Tagged:
         tagged = selection.tag(batch)
@@ -120,7 +125,7 @@ class _Pass:
     def _count_late(self, batch: Batch) -> None:
         """Look again at the rows behind the watermark: for whom are they too late?"""
         late_before = self.job.watermark([self.name], self.job.before())
-        rows = np.flatnonzero(batch.times < late_before)
+        rows = np.flatnonzero(batch.times < late_before) if batch.first < late_before else np.zeros(0, np.int64)
         if rows.size:
             old = Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
             for store in self.current.plan.stores:
@@ -134,7 +139,7 @@ class _Pass:
 
     def _sessions(self, batch: Batch) -> None:
         keying = Keying(batch, self.job.partitions, NEVER)
-        for operator in self.current.plan.sessions:
+        for operator in self.current.plan.sessions if batch.rows else ():
             tagged = self._tag(operator, self.current.selection(operator), batch)
             for partition, query, found, late in runs(operator, tagged, batch, keying, self.watermarks):
                 if partition < 0:

@@ -13,6 +13,18 @@ _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 
 @_jit
+def _last_not_after(edges, time):
+    low, high = 0, edges.size - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if edges[middle] <= time:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@_jit
 def slots(times, edges, keys, key_count):
     """Return slice · key_count + key for each row; a row's slice is the last edge not after its time."""
     out = np.empty(times.size, np.int64)
@@ -20,15 +32,22 @@ def slots(times, edges, keys, key_count):
     for i in range(times.size):
         t = times[i]
         if t < edges[at] or (at < last and t >= edges[at + 1]):
-            low, high = 0, last
-            while low < high:
-                middle = (low + high + 1) >> 1
-                if edges[middle] <= t:
-                    low = middle
-                else:
-                    high = middle - 1
-            at = low
+            at = _last_not_after(edges, t)
         out[i] = at * key_count + keys[i]
+    return out
+
+
+@_jit
+def slots_direct(times, edges, values, valid, low, place, key_count):
+    """Return slice · key_count + key for each row, where place[value − low] is the key (the last place: NULL)."""
+    out = np.empty(times.size, np.int64)
+    at, last = 0, edges.size - 1
+    for i in range(times.size):
+        t = times[i]
+        if t < edges[at] or (at < last and t >= edges[at + 1]):
+            at = _last_not_after(edges, t)
+        key = place[place.size - 1] if valid.size and not valid[i] else place[values[i] - low]
+        out[i] = at * key_count + key
     return out
 
 
@@ -116,10 +135,20 @@ def compress(values):
 
 @_jit
 def add_rows(at, out):
-    """Count rows."""
+    """Count rows in out[:, 0]."""
     for i in range(at.size):
         if at[i] >= 0:
-            out[at[i]] += 1
+            out[at[i], 0] += 1
+
+
+@_jit
+def add_rows_and_integers(at, values, valid, out):
+    """Count rows in out[:, 0] and sum integers in out[:, 1]: two results for one cache line."""
+    for i in range(at.size):
+        if at[i] >= 0:
+            out[at[i], 0] += 1
+            if valid.size == 0 or valid[i]:
+                out[at[i], 1] += values[i]
 
 
 @_jit

@@ -1,6 +1,6 @@
 """Lift and combine: how each kind of component is accumulated from rows, and how partial results are added up.
 
-`accumulate` and `combine` take `at`, the place each row or partial result goes to (−1: nowhere).
+`Accumulator.add` and `combine` take `at`, the place each row or partial result goes to (−1: nowhere).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.kernels import compiled
-from headrace.kernels.columns import ALL_VALID, Mask, Numbers, decimal_words, flat, numbers, take, validity, wide
+from headrace.kernels.columns import ALL_VALID, Mask, Numbers, decimal_words, flat, narrow, numbers, take, validity, wide
 from headrace.kernels.keys import encode
 
 Places = npt.NDArray[np.int64]
@@ -58,33 +58,79 @@ def neutral(kind: str, of: pa.DataType) -> Any:
     return np.int64(info.max if kind == "min" else info.min)
 
 
-def accumulate(kind: str, columns: Sequence[Any], at: Places, rows: Places | None, count: int, row_counts: Numbers) -> list[Numbers]:
-    """Return the arrays of one dense component from rows; `rows` picks and repeats rows of the columns (None: all)."""
-    if kind == "rows":
-        return [row_counts]
-    arrays = [flat(c) if rows is None else take(flat(c), rows) for c in columns]
-    valid = _all_valid(arrays)
-    if kind == "count":
-        if valid.size == 0:
-            return [row_counts]
-        out = np.zeros(count, np.int64)
-        compiled.add_valid(at, valid, out)
-        return [out]
-    result = empty(kind, [a.type for a in arrays], count)
+class Accumulator:
+    """The dense components of a store over a number of places, filled from rows, batch after batch.
+
+    A count of values is kept as what it lacks against the row count: usually nothing, and then it *is* the row count.
+    Components without signature (None) are listed ones, kept elsewhere. The first plain sum lies beside the row count,
+    because memory is what bounds this.
+    """
+
+    def __init__(self, signatures: Sequence[tuple[str, Sequence[pa.DataType]] | None], count: int) -> None:
+        """All places start neutral."""
+        self._kinds = ["" if s is None else s[0] for s in signatures]
+        self._pair = np.zeros((count, 2), np.int64)
+        self.rows = self._pair[:, 0]
+        self._lacks: dict[int, Numbers] = {}
+        self._beside = next((i for i, s in enumerate(signatures) if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1), None)
+        self._arrays = [[] if s is None or s[0] in {"rows", "count"} else empty(s[0], s[1], count) for s in signatures]
+
+    def add(self, at: Places, columns: Sequence[Sequence[Any]], rows: Places | None) -> None:
+        """Take rows: `at` is the place of each, `columns[c]` the arguments of component c; `rows` picks and repeats rows."""
+        known: dict[int, tuple[list[pa.Array], Mask]] = {}
+        for index, kind in enumerate(self._kinds):
+            if kind in {"", "rows"}:
+                continue
+            key = id(columns[index][0])
+            if key not in known:
+                arrays = [flat(c) if rows is None else take(flat(c), rows) for c in columns[index]]
+                known[key] = arrays, _all_valid(arrays)
+            arrays, valid = known[key]
+            if kind == "count":
+                self._count(index, at, valid)
+            elif index == self._beside:
+                compiled.add_rows_and_integers(at, numbers(arrays[0]), valid, self._pair)
+            else:
+                _fill(kind, arrays[0], valid, at, self._arrays[index])
+        if self._beside is None:
+            compiled.add_rows(at, self._pair)
+
+    def _count(self, index: int, at: Places, valid: Mask) -> None:
+        if valid.size:
+            lacks = self._lacks.setdefault(index, np.zeros(self.rows.size, np.int64))
+            compiled.add_valid(at, ~valid, lacks)
+
+    def arrays(self, occupied: Places) -> list[list[Numbers]]:
+        """Return the arrays of every component at some places, as narrow as they can be; equal counts are one object."""
+        rows = narrow(self.rows[occupied])
+        found = []
+        for index, kind in enumerate(self._kinds):
+            if kind == "rows" or (kind == "count" and index not in self._lacks):
+                found.append([rows])
+            elif kind == "count":
+                found.append([narrow(self.rows[occupied] - self._lacks[index][occupied])])
+            elif index == self._beside:
+                found.append([narrow(self._pair[:, 1][occupied])])
+            else:
+                found.append([narrow(a[occupied]) for a in self._arrays[index]])
+        return found
+
+
+def _fill(kind: str, array: pa.Array, valid: Mask, at: Places, into: Sequence[Numbers]) -> None:
+    """Add rows to the arrays of one component, in place."""
     if kind == "add":
-        for limb, total in zip(split_limbs(arrays[0]), result, strict=True):
+        for limb, total in zip(split_limbs(array), into, strict=True):
             compiled.add_integers(at, limb, valid, total)
-        return result
-    values = numbers(arrays[0])
+        return
+    values = numbers(array)
     if kind == "float":
-        compiled.add_floats(at, values, valid, *result)
+        compiled.add_floats(at, values, valid, *into)
     elif kind == "square":
         product, rest = _exact_square(values)
-        compiled.add_floats(at, product, valid, *result)
-        compiled.add_floats(at, rest, valid, *result)
+        compiled.add_floats(at, product, valid, *into)
+        compiled.add_floats(at, rest, valid, *into)
     else:
-        _extreme(kind, values)(at, values, valid, result[0])
-    return result
+        _extreme(kind, values)(at, values, valid, into[0])
 
 
 def _all_valid(arrays: Sequence[pa.Array]) -> Mask:

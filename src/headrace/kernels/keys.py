@@ -42,10 +42,12 @@ def encode(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Keys:
 
 
 def _encode_one(array: pa.Array) -> Keys:
-    if pa.types.is_integer(array.type) or pa.types.is_date(array.type):
-        direct = _encode_direct(array)
-        if direct is not None:
-            return direct
+    domain = direct_domain(array)
+    if domain is not None:
+        codes = numbers(array).astype(np.int64) - domain[0]
+        if array.null_count:
+            codes[~validity(array)] = len(domain[1]) - 1
+        return Keys(codes, [domain[1]], len(domain[1]))
     if pa.types.is_floating(array.type):
         array = from_numbers(numbers(array) + 0.0, array.type, None if array.null_count == 0 else ~validity(array))
     encoded = array.dictionary_encode(null_encoding="encode")
@@ -53,22 +55,16 @@ def _encode_one(array: pa.Array) -> Keys:
     return Keys(codes, [encoded.dictionary], len(encoded.dictionary))
 
 
-def _encode_direct(array: pa.Array) -> Keys | None:
-    """Use the value itself as code where the domain is small."""
-    limits = pc.min_max(array.cast(pa.int32()) if pa.types.is_date(array.type) else array).as_py()
-    if limits["min"] is None:
+def direct_domain(column: pa.Array | pa.ChunkedArray) -> tuple[int, pa.Array] | None:
+    """Return (least value, all values from it to the greatest, NULL last) where that is a small domain; None otherwise."""
+    kind = column.type
+    if not pa.types.is_integer(kind) or len(column) == 0:
         return None
-    low, span = limits["min"], limits["max"] - limits["min"] + 1
-    if span > max(_DIRECT, len(array) // 8):
+    limits = pc.min_max(column).as_py()
+    if limits["min"] is None or limits["max"] - limits["min"] >= max(_DIRECT, len(column) // 8):
         return None
-    codes = numbers(array).astype(np.int64)
-    codes -= low
-    domain = np.arange(low, low + span, dtype=np.int64)
-    if array.null_count == 0:
-        return Keys(codes, [from_numbers(domain.astype(np.int32) if span else domain, array.type) if array.type != pa.int64() else pa.array(domain)], span)
-    codes[~validity(array)] = span
-    column = pa.array([*domain.tolist(), None], pa.int64()).cast(pa.int32() if pa.types.is_date(array.type) else array.type)
-    return Keys(codes, [column.view(array.type) if pa.types.is_date(array.type) else column], span + 1)
+    values = [*range(limits["min"], limits["max"] + 1), *([None] if column.null_count else [])]
+    return limits["min"], pa.array(values, kind)
 
 
 def _pair(left: Keys, right: Keys) -> Keys:

@@ -12,7 +12,7 @@ A slice is known by its start. It lies wholly inside or outside every window, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -40,18 +40,18 @@ def edges_between(steps: tuple[tuple[int, int], ...], low: int, high: int) -> Ti
     return np.unique(np.concatenate(parts))
 
 
-def edges_for(times: Times, steps: tuple[tuple[int, int], ...], epoch_start: int) -> Times:
+def edges_for(low: int, high: int, times: Callable[[], Times], steps: tuple[tuple[int, int], ...], epoch_start: int) -> Times:
     """Return sorted slice starts such that each time's slice is the last one not after it.
 
-    Only edges near rows are made, so a single stray row does not conjure up decades of empty slices.
+    `low` and `high` are the least and greatest of the `times`, which are looked at only where they lie far apart: then
+    only edges near rows are made, so that a single stray row does not conjure up decades of empty slices.
     """
-    low, high = int(times.min()), int(times.max())
     finest = min(step for _, step in steps)
     if (high - low) // finest <= _BUCKETS:
         edges = edges_between(steps, low, high)
     else:
         bucket = max(finest * 64, 1)
-        starts = np.unique(times // bucket) * bucket
+        starts = np.unique(times() // bucket) * bucket
         edges = np.unique(np.concatenate([edges_between(steps, int(s), int(s) + bucket) for s in starts]))
     if epoch_start > NEVER:
         edges = np.unique(np.append(edges[edges > epoch_start], epoch_start))

@@ -20,7 +20,7 @@ def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[Sliding]
         slices   |——|—|——————|————|      never  |———#———|  across an edge
     """
     kept = np.array([t for t in at if epoch is None or t >= epoch] or [0])
-    edges = edges_for(kept, progressions(found), NEVER if epoch is None else epoch)
+    edges = edges_for(int(kept.min()), int(kept.max()), lambda: kept, progressions(found), NEVER if epoch is None else epoch)
     for time in kept.tolist():
         start = int(edges[np.searchsorted(edges, time, side="right") - 1])
         assert start <= time
@@ -30,7 +30,7 @@ def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[Sliding]
 
 
 def test_a_stray_row_does_not_conjure_up_decades_of_slices() -> None:
-    edges = edges_for(np.array([0, 10**15]), progressions([Sliding(10, 5)]), NEVER)
+    edges = edges_for(0, 10**15, lambda: np.array([0, 10**15]), progressions([Sliding(10, 5)]), NEVER)
     assert len(edges) < 1000
 
 
