@@ -134,7 +134,11 @@ def value(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         hours, minutes, seconds = text.split(":")
         return DAY + timedelta(hours=int(hours), minutes=int(minutes), microseconds=round(float(seconds) * 1e6))
-    readers = {pa.bool_(): lambda t: {"true": True, "false": False}[t], pa.date32(): date.fromisoformat, pa.string(): lambda t: t.strip("'")}
+    readers = {
+        pa.bool_(): lambda t: {"true": True, "false": False}[t],
+        pa.date32(): date.fromisoformat,
+        pa.string(): lambda t: t.strip("'"),
+    }
     if pa.types.is_decimal(kind):
         return Decimal(text)
     return readers.get(kind, int if pa.types.is_integer(kind) else float)(text)

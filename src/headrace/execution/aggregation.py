@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from headrace.execution.batch import Batch
 from headrace.execution.keying import Keying, KeyTable
-from headrace.execution.selection import Tagged
+from headrace.execution.selection import SharedSelection, Tagged
 from headrace.kernels import compiled
 from headrace.kernels.columns import Numbers, narrow, take
 from headrace.kernels.component import Accumulator, listed
 from headrace.kernels.partial import Entries, Partial, group_starts
+from headrace.model.expression import Column
 from headrace.sharing.selection import Layout
 from headrace.sharing.shared_plan import Store
 
@@ -35,28 +36,35 @@ class _Dense:
     """Accumulators of one store for every (slice, key, cell) of the batch."""
 
     store: Store
-    size: int
+    selection: SharedSelection
     accumulator: Accumulator
 
-    def add(self, piece: Batch, tagged: Tagged, slots: Integers, oldest: int) -> None:
-        """Take the rows of a piece."""
-        at = _ids(piece, tagged, slots, oldest)
+    def add(self, piece: Batch, tag: Tag, slots: Integers, oldest: int) -> None:
+        """Take the rows of a piece: in one fused pass where the shape allows it."""
         columns = [[piece.evaluate(a) for a in c.args] for c in self.store.components]
-        self.accumulator.add(at, columns, tagged.rows)
+        table, summed = self.selection.table(piece), self.accumulator.only_sum(columns)
+        plain = all(isinstance(e, Column) for e in (*self.store.arguments, *(d.expression for d in self.store.selection.dimensions)))
+        if table is not None and summed is not None and plain and piece.first >= oldest:
+            compiled.select_slice_add(*table, slots, self.selection.keep, self.selection.selection.size, summed, self.accumulator.pair)
+            return
+        tagged = tag(self.store, piece)
+        self.accumulator.add(_ids(piece, tagged, slots, oldest), columns, tagged.rows)
 
 
-def aggregate(stores: Sequence[Store], tag: Tag, batch: Batch, keying: Keying, oldest: Sequence[int]) -> Iterator[tuple[int, int, Partial]]:
+def aggregate(
+    stores: Sequence[Store], selections: Sequence[SharedSelection], tag: Tag, batch: Batch, keying: Keying, oldest: Sequence[int]
+) -> Iterator[tuple[int, int, Partial]]:
     """Yield (store, partition, partial); rows before `oldest` of a store belong to no open window and are left out."""
     dense: dict[int, _Dense] = {}
     for index, store in enumerate(stores):
         cells = len(keying.edges(store.steps)) * keying.table(store.keys).count * store.selection.size
         if store.selection.layout is Layout.GRID and cells <= max(_DENSE, 4 * batch.rows) and all(c.is_dense for c in store.components):
-            dense[index] = _Dense(store, store.selection.size, Accumulator([c.signature for c in store.components], cells))
+            dense[index] = _Dense(store, selections[index], Accumulator([c.signature for c in store.components], cells))
     for index, one in dense.items():
         offset = 0
         for number, piece in enumerate(batch.pieces):
             slots = keying.slots(one.store.keys, one.store.steps, number, offset)
-            one.add(piece, tag(one.store, piece), slots, oldest[index])
+            one.add(piece, tag, slots, oldest[index])
             offset += piece.rows
     for index, store in enumerate(stores):
         table, edges = keying.table(store.keys), keying.edges(store.steps)
@@ -78,7 +86,7 @@ def _ids(batch: Batch, tagged: Tagged, slots: Integers, oldest: int) -> Integers
 
 def _from_dense(found: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, Partial]]:
     occupied = np.flatnonzero(found.accumulator.rows)
-    yield from _split(occupied, found.accumulator.arrays(occupied), {}, found.size, None, table, edges)
+    yield from _split(occupied, found.accumulator.arrays(occupied), {}, found.store.selection.size, None, table, edges)
 
 
 def _from_rows(store: Store, tagged: Tagged, batch: Batch, keying: Keying, oldest: int) -> Iterator[tuple[int, Partial]]:

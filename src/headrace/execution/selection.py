@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,12 @@ class SharedSelection:
     def _finders(self) -> list[_Finder]:
         return [_Finder(dimension) for dimension in self.selection.dimensions]
 
+    def table(self, batch: Batch) -> tuple[npt.NDArray[Any], int, Integers] | None:
+        """Return (values, base, table) if all there is to selection is a look-up of integers without NULLs; None otherwise."""
+        if self.selection.layout is not Layout.GRID or len(self._finders) != 1:
+            return None
+        return self._finders[0].table_of(batch)
+
     def tag(self, batch: Batch) -> Tagged:
         """Find the cell of every row."""
         if self.selection.layout is Layout.PER_QUERY:
@@ -106,6 +113,15 @@ class _Finder:
             self._integers = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
             if whole and whole[-1] - whole[0] < _MAX_TABLE and whole[-1] <= info.max:
                 self._table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(np.int64)
+
+    def table_of(self, batch: Batch) -> tuple[npt.NDArray[Any], int, Integers] | None:
+        """Return (values, base, table) where a table serves and there are no NULLs; None otherwise."""
+        if self._table is None:
+            return None
+        column = flat(batch.evaluate(self._dimension.expression))
+        if column.null_count or pa.types.is_floating(column.type):
+            return None
+        return numbers(column), int(self._integers[0]) - 1, self._table
 
     def add_segments(self, batch: Batch, stride: int, cells: Integers) -> None:
         """Add stride · segment to the cell of every row."""

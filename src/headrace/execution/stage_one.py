@@ -108,7 +108,9 @@ class _Pass:
             return
         keying = Keying(batch, self.job.partitions, start)
         stores = [store for _, store in numbered]
-        found = aggregate(stores, lambda s, b: self._tag(s, loaded.selection(s), b), batch, keying, [self._oldest(s) for s in stores])
+        selections = [loaded.selection(store) for store in stores]
+        oldest = [self._oldest(store) for store in stores]
+        found = aggregate(stores, selections, lambda s, b: self._tag(s, loaded.selection(s), b), batch, keying, oldest)
         for index, partition, partial in found:
             self.parcels[partition].partials.append((self.name, epoch, numbered[index][0], partial))
 

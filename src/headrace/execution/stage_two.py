@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.connectors import NoopSink
 from headrace.errors import HeadraceError
 from headrace.execution import sessions
 from headrace.execution.compaction import compact
@@ -159,7 +160,9 @@ class _Partition:
         written = []
         for query in list(self.results.index):
             sink = self.queries[query].sink
-            if sink is not None and sink.written_by_workers:
+            if isinstance(sink, NoopSink):
+                written.append(query)
+            elif sink is not None and sink.written_by_workers:
                 written.append(query)
                 try:
                     schema = self.queries[query].plan.schema.to_arrow()

@@ -206,20 +206,14 @@ class _Grid:
 
     def combined(self, columns: list[Any]) -> Combined:
         """Return the windows and keys that have rows, sorted by query, window and key."""
-        rows = self._dense[0][0]
-        found = np.flatnonzero(rows)
-        if found.size == rows.size:
-            keys = np.tile(np.arange(self._keys), len(rows))
-            dense = [[a.reshape(-1) for a in arrays] for arrays in self._dense]
-        else:
-            keys = found % max(self._keys, 1)
-            dense = [[a.reshape(-1)[found] for a in arrays] for arrays in self._dense]
+        found, keys, counts = compiled.occupied(self._dense[0][0])
+        everything = found.size == self._dense[0][0].size
+        dense = [[a.reshape(-1) if everything else a.reshape(-1)[found] for a in arrays] for arrays in self._dense]
         for need, component in enumerate(self._needs):
             if component.kind == "count":
                 dense[need] = [dense[0][0] - dense[need][0]]
         values = {need: self._reduced(need, found) for need in self._listed}
-        counts = np.count_nonzero(rows, axis=1)
-        windows = (np.repeat(a, counts) for a in (self._due.queries, self._due.starts, self._due.ends))
+        windows = (compiled.repeated(a, counts, found.size) for a in (self._due.queries, self._due.starts, self._due.ends))
         return Combined(*windows, [take(c, keys) for c in columns], dense, values)
 
     def _reduced(self, need: int, places: Integers) -> Listed:

@@ -152,6 +152,19 @@ def add_rows_and_integers(at, values, valid, out):
 
 
 @_jit
+def select_slice_add(values, base, table, slot, keep, size, summed, out):
+    """Cell, place, row count and sum in one pass, for the usual query: one integer compared, one integer summed, no NULLs."""
+    top = table.size - 1
+    for i in range(values.size):
+        at = np.int64(values[i]) - base
+        cell = table[0 if at < 0 else (top if at > top else at)]
+        if keep[cell]:
+            place = slot[i] * size + cell
+            out[place, 0] += 1
+            out[place, 1] += summed[i]
+
+
+@_jit
 def add_valid(at, valid, out):
     """Count rows that are not NULL."""
     for i in range(at.size):
@@ -259,6 +272,37 @@ def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offse
                 low, high = lows[s], highs[s]
                 total += (prefix[ends[q], high] - prefix[ends[q], low]) - (prefix[begins[q], high] - prefix[begins[q], low])
             out[targets[q], k] += total
+
+
+@_jit
+def occupied(rows):
+    """Return (flat places, columns, how many in each line) of the entries of a matrix that are not zero."""
+    counts = np.zeros(rows.shape[0], np.int64)
+    for w in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            counts[w] += rows[w, k] != 0
+    total = counts.sum()
+    places, columns = np.empty(total, np.int64), np.empty(total, np.int64)
+    at = 0
+    for w in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            if rows[w, k] != 0:
+                places[at] = w * rows.shape[1] + k
+                columns[at] = k
+                at += 1
+    return places, columns, counts
+
+
+@_jit
+def repeated(values, counts, total):
+    """Return values[i] counts[i] times, one after the other."""
+    out = np.empty(total, np.int64)
+    at = 0
+    for i in range(values.size):
+        for _ in range(counts[i]):
+            out[at] = values[i]
+            at += 1
+    return out
 
 
 @_jit

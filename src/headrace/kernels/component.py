@@ -69,8 +69,8 @@ class Accumulator:
     def __init__(self, signatures: Sequence[tuple[str, Sequence[pa.DataType]] | None], count: int) -> None:
         """All places start neutral."""
         self._kinds = ["" if s is None else s[0] for s in signatures]
-        self._pair = np.zeros((count, 2), np.int64)
-        self.rows = self._pair[:, 0]
+        self.pair = np.zeros((count, 2), np.int64)
+        self.rows = self.pair[:, 0]
         self._lacks: dict[int, Numbers] = {}
         self._beside = next((i for i, s in enumerate(signatures) if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1), None)
         self._arrays = [[] if s is None or s[0] in {"rows", "count"} else empty(s[0], s[1], count) for s in signatures]
@@ -89,11 +89,18 @@ class Accumulator:
             if kind == "count":
                 self._count(index, at, valid)
             elif index == self._beside:
-                compiled.add_rows_and_integers(at, numbers(arrays[0]), valid, self._pair)
+                compiled.add_rows_and_integers(at, numbers(arrays[0]), valid, self.pair)
             else:
                 _fill(kind, arrays[0], valid, at, self._arrays[index])
         if self._beside is None:
-            compiled.add_rows(at, self._pair)
+            compiled.add_rows(at, self.pair)
+
+    def only_sum(self, columns: Sequence[Sequence[Any]]) -> Numbers | None:
+        """Return the integers to sum if all there is to do is to count rows and sum them, without NULLs; None otherwise."""
+        others = any(kind not in {"rows", "count"} for i, kind in enumerate(self._kinds) if i != self._beside)
+        if self._beside is None or others or any(c.null_count for args in columns for c in args):
+            return None
+        return numbers(flat(columns[self._beside][0]))
 
     def _count(self, index: int, at: Places, valid: Mask) -> None:
         if valid.size:
@@ -110,7 +117,7 @@ class Accumulator:
             elif kind == "count":
                 found.append([narrow(self.rows[occupied] - self._lacks[index][occupied])])
             elif index == self._beside:
-                found.append([narrow(self._pair[:, 1][occupied])])
+                found.append([narrow(self.pair[:, 1][occupied])])
             else:
                 found.append([narrow(a[occupied]) for a in self._arrays[index]])
         return found

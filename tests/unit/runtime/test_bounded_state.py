@@ -70,7 +70,9 @@ def test_old_epochs_are_retired(life: Life):
     steady = life.session.add(TOTAL, name="steady")
     most = 0
     for second in range(60):
-        life.session.add(f"SELECT SUM(n) AS total FROM TUMBLE(s, '2 seconds') WHERE n > {second % 5}", name=f"q{second}", sink="noop")
+        life.session.add(
+            f"SELECT SUM(n) AS total FROM TUMBLE(s, '2 seconds') WHERE n > {second % 5}", name=f"q{second}", sink="noop"
+        )
         if second > 1:
             life.session.remove(f"q{second - 2}")
         life.tick(second)
@@ -126,7 +128,7 @@ def test_add_and_remove_between_batches_leaves_no_trace(life: Life):
     life.tick(1)
     before = life.session.explain()
     for number in range(200):
-        life.session.add(f"SELECT n FROM s WHERE n > {number}", name="brief")  # noqa: S608
+        life.session.add(f"SELECT n FROM s WHERE n > {number}", name="brief")
         life.session.remove("brief")
     life.tick(2)
     assert life.session.explain() == before

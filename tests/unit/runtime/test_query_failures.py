@@ -271,7 +271,9 @@ def test_a_sink_that_cannot_be_written_fails_its_own_query_only(begin, tmp_path:
 def test_a_sink_that_fails_in_one_partition_leaves_nothing_of_that_batch(begin, tmp_path: Path):
     #   batch 0: all partitions write; batch 2: one cannot, and what the others wrote goes away
     life = begin(partitions=4)
-    query = life.session.add("SELECT k, SUM(n) AS total FROM TUMBLE(s, '5 seconds') GROUP BY k", sink={"parquet": tmp_path / "out"})
+    query = life.session.add(
+        "SELECT k, SUM(n) AS total FROM TUMBLE(s, '5 seconds') GROUP BY k", sink={"parquet": tmp_path / "out"}
+    )
     many: Callable[[float], list[dict[str, Any]]] = lambda second: [row for k in range(40) for row in rows(second, k=k)]  # noqa: E731
     life.source.append(many(1))
     life.session.advance()

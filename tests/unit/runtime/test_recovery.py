@@ -135,8 +135,8 @@ def test_several_batches_wait_for_a_callback_that_comes_back_late(life: Life):
 def test_one_waiting_callback_does_not_starve_the_others_for_good(life: Life):
     """A callback that nobody gives back must not stop the rows of those that were."""
     heard: dict[str, list[Any]] = {"a": [], "b": []}
-    for name in heard:
-        life.session.add(TOTAL, name=name, sink=lambda table, name=name: heard[name].extend(table["total"].to_pylist()))
+    for name, mine in heard.items():
+        life.session.add(TOTAL, name=name, sink=lambda table, mine=mine: mine.extend(table["total"].to_pylist()))
     life.tick(1, n=1)
     life.again()
     life.session.add(TOTAL, name="a", sink=lambda table: heard["a"].extend(table["total"].to_pylist()))
@@ -301,7 +301,8 @@ def test_rows_given_before_a_crash_are_not_lost(life: Life):
 
 def test_sessions_survive_a_restart(life: Life):
     #   rows   1 | 3 | 5       gap 2: one session over three processes
-    life.session.add("SELECT COUNT(*) AS n, MIN(n) AS low, COUNT(DISTINCT n) AS kinds FROM SESSION(s, '2 seconds')", name="visits")
+    sql = "SELECT COUNT(*) AS n, MIN(n) AS low, COUNT(DISTINCT n) AS kinds FROM SESSION(s, '2 seconds')"
+    life.session.add(sql, name="visits")
     life.tick(1, n=4)
     life.again()
     life.tick(3, n=2)

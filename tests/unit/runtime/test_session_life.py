@@ -214,9 +214,7 @@ def test_an_error_in_the_background_surfaces_and_can_be_overcome(tmp_path: Path)
         (folder / "1.arrow.tmp").write_bytes(b"rubbish")
         (folder / "1.arrow.tmp").rename(folder / "1.arrow")
         with pytest.raises(SessionError, match="stopped because of an error") as caught:
-            session.add("SELECT n + 1 AS m FROM f", name="q2").wait_live(10)
-            for _ in query.stream(timeout=10):
-                pass
+            list(query.stream(timeout=10))
         assert "1.arrow" in caught.value.detail
         with pytest.raises(SessionError, match="stopped because of an error"):
             session.advance()
@@ -251,7 +249,7 @@ def test_queries_come_and_go_from_many_threads(life: Life):
     def churn(thread: int) -> None:
         try:
             for number in range(8):
-                query = life.session.add(f"SELECT n FROM s WHERE n > {number}", name=f"q{thread}-{number}")  # noqa: S608
+                query = life.session.add(f"SELECT n FROM s WHERE n > {number}", name=f"q{thread}-{number}")
                 if number % 2:
                     query.wait_live(20)
                 query.remove()

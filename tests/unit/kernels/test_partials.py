@@ -1,0 +1,606 @@
+"""The kernels of partial aggregation against the obvious: dictionaries, plain loops, exact fractions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import struct
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import CheckpointError
+from headrace.execution.compaction import compact
+from headrace.kernels import compiled, pack
+from headrace.kernels.columns import from_numbers, narrow, numbers, wide
+from headrace.kernels.component import Accumulator, combine, empty, listed, neutral
+from headrace.kernels.keys import encode, partitions, unify
+from headrace.kernels.lower import lower
+from headrace.kernels.partial import Partial
+from headrace.model.aggregate import AggregateCall
+from headrace.model.expression import Column
+from headrace.sharing.aggregation import Component
+
+quick = settings(max_examples=60, deadline=None)
+NAN, OTHER_NAN = math.nan, struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
+TIME = datetime(2024, 1, 1, tzinfo=UTC)
+
+# type → values, NULL always among them
+KEYS: dict[pa.DataType, Sequence[Any]] = {
+    pa.int32(): (0, 1, -1, 5, 2**31 - 1, -(2**31), None),
+    pa.int64(): (0, 1, 2, -7, 2**63 - 1, -(2**63), None),
+    pa.int8(): (0, 1, -128, 127, None),
+    pa.string(): ("", "a", "b", "ab", "ba", "\x00null", "\x00", "é", None),
+    pa.float64(): (0.0, -0.0, 1.5, NAN, OTHER_NAN, math.inf, -math.inf, 5e-324, None),
+    pa.float32(): (0.0, -0.0, 1.5, NAN, None),
+    pa.bool_(): (True, False, None),
+    pa.date32(): (date(1970, 1, 1), date(2024, 2, 29), date(1969, 12, 31), date(9999, 12, 31), None),
+    pa.timestamp("us", "UTC"): (TIME, datetime(1969, 12, 31, tzinfo=UTC), None),
+    pa.decimal128(10, 2): (Decimal("0.00"), Decimal("1.50"), Decimal("-1.50"), None),
+    pa.decimal128(38, 0): (Decimal(0), Decimal(10**30), Decimal(-(10**30)), None),
+}
+
+
+def same_key(value: Any) -> Any:
+    """What makes two key values the same: all NaN are one, −0.0 is 0.0."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    return value
+
+
+@st.composite
+def key_columns(draw: st.DrawFn, most: int = 3) -> tuple[list[pa.DataType], list[tuple[Any, ...]]]:
+    types = draw(st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=most))
+    return types, draw(st.lists(st.tuples(*(st.sampled_from(KEYS[kind]) for kind in types)), max_size=30))
+
+
+def arrays(types: Sequence[pa.DataType], rows: Sequence[tuple[Any, ...]], before: int = 0) -> list[pa.Array]:
+    """Return the columns; with `before`, as slices that do not begin where their buffers do."""
+    found = []
+    for at, kind in enumerate(types):
+        filler = [KEYS[kind][index % len(KEYS[kind])] for index in range(before)]
+        found.append(pa.array([*filler, *(row[at] for row in rows)], kind).slice(before))
+    return found
+
+
+def tuples(columns: Sequence[pa.Array], codes: Sequence[int]) -> list[tuple[Any, ...]]:
+    lists = [column.to_pylist() for column in columns]
+    return [tuple(same_key(values[code]) for values in lists) for code in codes]
+
+
+# Codes and keys
+
+
+@quick
+@given(st.lists(st.integers(-2, 40) | st.integers(0, 2**62), max_size=200))
+def test_compress_numbers_what_occurs(values: list[int]):
+    given_values = np.array(values, np.int64)
+    distinct, codes = compiled.compress(given_values)
+    kept = given_values[given_values >= 0]
+    assert sorted(distinct.tolist()) == np.unique(kept).tolist()
+    assert distinct.tolist() == list(dict.fromkeys(kept.tolist())), "in the order of first occurrence"
+    assert distinct[codes[given_values >= 0]].tolist() == kept.tolist()
+    assert (codes[given_values < 0] == -1).all()
+
+
+def test_compress_grows_as_it_must():
+    values = np.random.default_rng(7).permutation(np.arange(300_000, dtype=np.int64) * 2**40 // 2**20)
+    distinct, codes = compiled.compress(np.concatenate([values, values]))
+    assert len(distinct) == len(values)
+    assert (distinct[codes] == np.concatenate([values, values])).all()
+
+
+@quick
+@given(key_columns(), st.integers(0, 3))
+def test_equal_keys_have_equal_codes_and_codes_give_back_the_keys(drawn, before: int):
+    types, rows = drawn
+    found = encode(arrays(types, rows, before), len(rows))
+    expected = [tuple(map(same_key, row)) for row in rows]
+    assert tuples(found.columns, found.codes.tolist()) == expected
+    assert len(set(found.codes.tolist())) == len(set(expected))
+    assert [column.type for column in found.columns] == types
+    assert all(len(column) == found.count for column in found.columns)
+
+
+def test_without_key_columns_all_rows_have_one_key():
+    found = encode([], 3)
+    assert (found.codes.tolist(), found.count) == ([0, 0, 0], 1)
+
+
+@quick
+@given(st.data(), key_columns(), st.integers(1, 4))
+def test_unify_gives_keys_of_several_places_one_numbering(data, drawn, places: int):
+    types, rows = drawn
+    parts = []
+    for place in range(places):
+        chosen = data.draw(st.lists(st.sampled_from(rows), max_size=10)) if rows else []
+        encoded = encode(arrays(types, chosen, place), len(chosen))
+        parts.append(encoded)
+    columns, count, maps = unify([(part.columns, part.count) for part in parts])
+    meaning = tuples(columns, range(count))
+    for part, numbering in zip(parts, maps, strict=True):
+        assert [meaning[new] for new in numbering] == tuples(part.columns, range(part.count))
+    everything = {key for part in parts for key in tuples(part.columns, range(part.count))}
+    assert len({new for numbering in maps for new in numbering.tolist()}) == len(everything)
+
+
+@quick
+@given(st.data(), key_columns(), st.integers(1, 7))
+def test_equal_keys_go_to_equal_partitions_however_they_are_held(data, drawn, parts: int):
+    types, rows = drawn
+    place: dict[tuple[Any, ...], int] = {}
+    for before in range(3):
+        shuffled = data.draw(st.permutations(rows))
+        raw = arrays(types, shuffled, before)
+        encoded = encode(raw, len(shuffled))
+        for columns, count in ((raw, len(shuffled)), (encoded.columns, encoded.count)):
+            found = partitions(columns, count, parts)
+            assert all(0 <= part < parts for part in found.tolist())
+            for key, part in zip(tuples(columns, range(count)), found.tolist(), strict=True):
+                assert place.setdefault(key, part) == part, key
+
+
+def test_what_lies_under_a_null_does_not_matter():
+    """NULLs may hide anything in the buffer below."""
+    masks = pa.array([True, False]).buffers()[1]
+    hidden = [pa.Array.from_buffers(pa.int64(), 2, [masks, pa.py_buffer(np.array([1, junk]))]) for junk in (0, 1, 77)]
+    assert {tuple(partitions([column], 2, 1 << 20).tolist()) for column in hidden} == {
+        tuple(partitions([pa.array([1, None], pa.int64())], 2, 1 << 20).tolist())
+    }
+    for column in hidden:
+        assert tuples(encode([column], 2).columns, encode([column], 2).codes.tolist()) == [(1,), (None,)]
+
+
+def test_many_keys_spread_over_partitions():
+    for column in (
+        pa.array(range(10_000)),
+        pa.array([f"key-{i}" for i in range(10_000)]),
+        pa.array([float(i) for i in range(10_000)]),
+    ):
+        counts = np.bincount(partitions([column], 10_000, 8), minlength=8)
+        assert counts.min() > 800, "a partition is starved"
+
+
+@quick
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), st.integers(0, 40))
+def test_narrow_and_wide_undo_each_other(values: list[int], shift: int):
+    given_values = np.array(values, np.int64) >> shift
+    assert wide(narrow(given_values)).tolist() == given_values.tolist()
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KEYS if not pa.types.is_string(kind) and kind != pa.decimal128(38, 0)], ids=str
+)
+def test_numbers_and_back(kind: pa.DataType):
+    column = pa.array([KEYS[kind][0], *KEYS[kind]], kind).slice(1)
+    missing = np.array([value is None for value in KEYS[kind]])
+    back = from_numbers(numbers(column), kind, missing)
+    assert [same_key(value) for value in back.to_pylist()] == [same_key(value) for value in KEYS[kind]]
+
+
+# Windows
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> dict[str, Any]:
+    """Parts by slice, keys with ascending cells, queries with spans of cells and ranges of parts."""
+    size, keys, parts = draw(st.integers(1, 12)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    held = [[sorted(draw(st.sets(st.integers(0, size - 1), max_size=size))) for _ in range(keys)] for _ in range(parts)]
+    queries = draw(st.integers(1, 5))
+    spans = []
+    for _ in range(queries):
+        edges = sorted(draw(st.sets(st.integers(0, size), max_size=6)))
+        spans.append(list(zip(edges[::2], edges[1::2], strict=False)))
+    ranges = [sorted(draw(st.tuples(st.integers(0, parts), st.integers(0, parts)))) for _ in range(queries)]
+    return {
+        "size": size,
+        "keys": keys,
+        "held": held,
+        "spans": spans,
+        "ranges": ranges,
+        "targets": draw(st.permutations(range(queries))),
+    }
+
+
+def table(spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    offsets = np.cumsum([0, *(len(one) for one in spans)])
+    flat = [span for one in spans for span in one]
+    return offsets.astype(np.int64), *(np.array([span[i] for span in flat], np.int64) for i in range(2))
+
+
+def inside(cell: int, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(low <= cell < high for low, high in spans)
+
+
+@quick
+@given(st.data(), stores())
+def test_window_sums_are_sums(data, store: dict[str, Any]):
+    held, keys = store["held"], store["keys"]
+    firsts, lasts = np.zeros((len(held), keys), np.int64), np.zeros((len(held), keys), np.int64)
+    cells: list[int] = []
+    for part, of_part in enumerate(held):
+        for key, found in enumerate(of_part):
+            firsts[part, key], lasts[part, key] = len(cells), len(cells) + len(found)
+            cells += found
+    values = [data.draw(st.integers(-(2**62), 2**62)) for _ in cells]
+    out = np.full((len(store["spans"]), keys), 7, np.int64)
+    begins, ends = (np.array([r[i] for r in store["ranges"]], np.int64) for i in range(2))
+    targets = np.array(store["targets"], np.int64)
+    compiled.window_sums(
+        firsts,
+        lasts,
+        np.array(cells, np.int64),
+        np.array(values, np.int64),
+        store["size"],
+        begins,
+        ends,
+        targets,
+        *table(store["spans"]),
+        out,
+    )
+    for query, spans in enumerate(store["spans"]):
+        for key in range(keys):
+            total = 7
+            for part in range(*store["ranges"][query]):
+                places = range(firsts[part, key], lasts[part, key])
+                total += sum(values[place] for place in places if inside(cells[place], spans))
+            wrapped = (total + 2**63) % 2**64 - 2**63
+            assert out[targets[query], key] == wrapped
+
+
+def one_part(data: st.DataObject, store: dict[str, Any], values: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+    of_part = store["held"][0]
+    starts = np.cumsum([0, *(len(found) for found in of_part)])
+    cells = [cell for found in of_part for cell in found]
+    drawn = [data.draw(values) for _ in cells]
+    rows = np.array(data.draw(st.permutations(range(store["keys"]))), np.int64)
+    return starts.astype(np.int64), np.array(cells, np.int64), drawn, rows
+
+
+@quick
+@given(st.data(), stores(), st.sampled_from(["min", "max"]), st.booleans())
+def test_window_extremes_are_extremes(data, store: dict[str, Any], kind: str, floating: bool):
+    simple = st.sampled_from([0.0, 1.5, -2.0, NAN, math.inf, -math.inf]) if floating else st.integers(-(2**63), 2**63 - 1)
+    starts, cells, drawn, rows = one_part(data, store, simple)
+    dtype, none = (np.float64, neutral(kind, pa.float64())) if floating else (np.int64, neutral(kind, pa.int64()))
+    out = np.full((len(store["spans"]), store["keys"]), none)
+    targets = np.array(store["targets"], np.int64)
+    compiled.window_extremes(
+        int(kind == "max"), none, starts, cells, np.array(drawn, dtype), rows, store["size"], targets, *table(store["spans"]), out
+    )
+    rank = lambda value: (math.isnan(value), value if not math.isnan(value) else 0) if floating else value  # noqa: E731
+    for query, spans in enumerate(store["spans"]):
+        for key in range(store["keys"]):
+            found = [drawn[place] for place in range(starts[key], starts[key + 1]) if inside(int(cells[place]), spans)]
+            expected = (min if kind == "min" else max)(found, key=rank) if found else none
+            assert same_key(float(out[targets[query], rows[key]])) == same_key(float(expected))
+
+
+@quick
+@given(st.data(), stores())
+def test_window_floats_are_sums_to_twice_the_precision(data, store: dict[str, Any]):
+    starts, cells, drawn, rows = one_part(data, store, st.sampled_from([1e18, -1e18, 1.0, 0.1, -0.3, 1e-6]))
+    high, low = np.array(drawn, np.float64), np.array([value * 1e-17 for value in drawn])
+    out_high, out_low = np.zeros((len(store["spans"]), store["keys"])), np.zeros((len(store["spans"]), store["keys"]))
+    targets = np.array(store["targets"], np.int64)
+    compiled.window_floats(starts, cells, high, low, rows, store["size"], targets, *table(store["spans"]), out_high, out_low)
+    for query, spans in enumerate(store["spans"]):
+        for key in range(store["keys"]):
+            places = [place for place in range(starts[key], starts[key + 1]) if inside(int(cells[place]), spans)]
+            expected = math.fsum([*(high[p] for p in places), *(low[p] for p in places)])
+            at = targets[query], rows[key]
+            assert out_high[at] + out_low[at] == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+# Components
+
+VALUES: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
+    "integers": (pa.int32(), (0, 1, -5, 2**31 - 1, -(2**31), None)),
+    "longs": (pa.int64(), (0, 1, 2**63 - 1, -(2**63), None)),
+    "decimals": (pa.decimal128(12, 2), (Decimal("0.01"), Decimal("-9999999999.99"), None)),
+    "large decimals": (pa.decimal128(38, 0), (Decimal(1), Decimal(-1), Decimal(10**37), Decimal(-(10**37)), None)),
+    "doubles": (pa.float64(), (0.0, 0.1, 1e18, -1e18, 1.0, None)),
+    "floats": (pa.float32(), (0.0, 0.5, -2.25, None)),
+}
+KINDS = [
+    *((kind, name) for kind in ("rows", "count") for name in ("integers", "doubles")),
+    *((kind, name) for kind in ("add", "min", "max") for name in ("integers", "longs", "decimals")),
+    ("add", "large decimals"),
+    *((kind, name) for kind in ("float", "square", "min", "max") for name in ("doubles", "floats")),
+]
+
+
+def lifted(kind: str, of: pa.DataType, rows: Sequence[tuple[Any, int]], count: int = 1, batches: int = 1) -> list[np.ndarray]:
+    """Return the arrays of one component from rows (value, place), given in several batches."""
+    accumulator = Accumulator([("rows", ()), (kind, (of,))], count)
+    for batch in range(batches):
+        mine = rows[batch::batches]
+        column = pa.array([value for value, _ in mine], of)
+        accumulator.add(np.array([place for _, place in mine], np.int64), [[], [column]], None)
+    return accumulator.arrays(np.arange(count))[1]
+
+
+def together(kind: str, of: pa.DataType, *parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    into = empty(kind, (of,), len(parts[0][0]))
+    for part in parts:
+        combine(kind, part, np.arange(len(part[0])), into)
+    return into
+
+
+def settled(kind: str, parts: Sequence[np.ndarray]) -> list[Any]:
+    """What the arrays of a component stand for: limbs and pairs put together."""
+    if kind == "add":
+        return [sum(int(limb[i]) << (32 * place) for place, limb in enumerate(parts)) for i in range(len(parts[0]))]
+    if kind in {"float", "square"}:
+        return (parts[0] + parts[1]).tolist()
+    return [same_key(value) for value in parts[0].tolist()]
+
+
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_accumulating_parts_and_combining_them_in_any_way_is_one(kind: str, name: str, data):
+    """(a + b) + c = a + (b + c) = all at once, and in batches."""
+    of, pool = VALUES[name]
+    pieces = [data.draw(st.lists(st.tuples(st.sampled_from(pool), st.integers(-1, 2)), max_size=8)) for _ in range(3)]
+    rows = [row for piece in pieces for row in piece]
+    whole = settled(kind, lifted(kind, of, rows, 3))
+    expected = pytest.approx(whole, rel=1e-12, abs=1e-9, nan_ok=True) if kind in {"float", "square"} else whole
+    a, b, c = (lifted(kind, of, piece, 3) for piece in pieces)
+    ways = (
+        together(kind, of, a, b, c),
+        together(kind, of, together(kind, of, a, b), c),
+        together(kind, of, a, together(kind, of, b, c)),
+        together(kind, of, c, b, a),
+        lifted(kind, of, rows, 3, batches=4),
+    )
+    for way in ways:
+        assert settled(kind, way) == expected
+
+
+@pytest.mark.parametrize(("kind", "name"), KINDS)
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_components_are_what_their_names_say(kind: str, name: str, data):
+    of, pool = VALUES[name]
+    values = data.draw(st.lists(st.sampled_from(pool), max_size=20))
+    there = [value for value in pa.array(values, of).to_pylist() if value is not None]
+    scale = 10**of.scale if pa.types.is_decimal(of) else 1
+    exact = [value if isinstance(value, float) else int(value * scale) for value in there]
+    none = neutral(kind, of) if kind in {"min", "max"} else 0
+    obvious = {
+        "rows": lambda: len(values),
+        "count": lambda: len(there),
+        "add": lambda: sum(exact),
+        "float": lambda: math.fsum(there),
+        "square": lambda: float(sum(Fraction(value) ** 2 for value in there)),
+        "min": lambda: min(exact, default=none),
+        "max": lambda: max(exact, default=none),
+    }[kind]()
+    found = settled(kind, lifted(kind, of, [(value, 0) for value in values]))[0]
+    assert found == (pytest.approx(obvious, rel=1e-12, abs=1e-12) if kind in {"float", "square"} else same_key(obvious))
+
+
+def test_several_components_over_picked_and_repeated_rows():
+    x, y = pa.array([1, None, 3], pa.int32()), pa.array([1.5, 2.5, None])
+    signatures = [
+        ("rows", ()),
+        ("count", (x.type,)),
+        ("add", (x.type,)),
+        None,
+        ("float", (y.type,)),
+        ("count", (y.type,)),
+        ("add", (x.type,)),
+    ]
+    accumulator = Accumulator(signatures, 2)
+    columns = [[], [x], [x], [x], [y], [y], [pa.array([10, 20, 30], pa.int32())]]
+    accumulator.add(np.array([0, 1, 1, -1]), columns, np.array([0, 1, 2, 0]))
+    accumulator.add(np.array([1]), columns, np.array([2]))
+    found = [[array.tolist() for array in arrays] for arrays in accumulator.arrays(np.arange(2))]
+    assert found[:3] == [[[1, 3]], [[1, 2]], [[1, 6]]]
+    assert found[4:] == [[[1.5, 2.5], [0.0, 0.0]], [[1, 1]], [[10, 80]]]
+
+
+@pytest.mark.parametrize("name", ["integers", "longs", "decimals", "large decimals"])
+@quick
+@given(st.data())
+def test_exact_sums_never_wrap(name: str, data):
+    of, pool = VALUES[name]
+    values = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=40))
+    scale = 10**of.scale if pa.types.is_decimal(of) else 1
+    assert settled("add", lifted("add", of, [(value, 0) for value in values])) == [
+        sum(int(v * scale) for v in values if v is not None)
+    ]
+
+
+@quick
+@given(st.lists(st.sampled_from([1e18, -1e18, 1.0, -1.0, 0.1, 1e-9, 3e17]), min_size=1, max_size=60), st.integers(1, 5))
+def test_float_sums_survive_cancellation(values: list[float], pieces: int):
+    parts = [lifted("float", pa.float64(), [(value, 0) for value in values[piece::pieces]]) for piece in range(pieces)]
+    assert settled("float", together("float", pa.float64(), *parts)) == pytest.approx([math.fsum(values)], rel=1e-12, abs=1e-12)
+
+
+def test_the_sum_that_plain_addition_loses():
+    assert settled("float", lifted("float", pa.float64(), [(1e18, 0), (1.0, 0), (-1e18, 0)])) == [1.0]
+
+
+@pytest.mark.parametrize("function", ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "avg", "sum"])
+@pytest.mark.parametrize("mean", [0.0, 1e9, -1e10])
+@settings(max_examples=25, deadline=None)
+@given(noise=st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=50), pieces=st.integers(1, 4))
+def test_spread_around_a_large_mean(function: str, mean: float, noise: list[float], pieces: int):
+    values = [mean + value for value in noise]
+    obvious = {
+        "stddev_samp": statistics.stdev,
+        "stddev_pop": statistics.pstdev,
+        "var_samp": statistics.variance,
+        "var_pop": statistics.pvariance,
+        "avg": statistics.fmean,
+        "sum": math.fsum,
+    }[function](values)
+    kinds = ("float", "count") if function in {"avg", "sum"} else ("float", "square", "count")
+    rows = [[(value, 0) for value in values[piece::pieces]] for piece in range(pieces)]
+    totals = [together(kind, pa.float64(), *(lifted(kind, pa.float64(), piece) for piece in rows)) for kind in kinds]
+    found, bad = lower(AggregateCall(function, (Column("x", pa.float64()),), pa.float64()), totals)
+    assert bad is None
+    assert found.to_pylist()[0] == pytest.approx(obvious, rel=1e-9, abs=1e-9)
+
+
+def test_exact_squares_are_exact():
+    """x² as two doubles is x² exactly: the base of variances around large means."""
+    for value in (1e9 + 0.1, 123456789.123456789, -1e12 - 0.7):
+        high, low = lifted("square", pa.float64(), [(value, 0)])
+        assert Fraction(float(high[0])) + Fraction(float(low[0])) == Fraction(value) ** 2
+
+
+@quick
+@given(st.data(), st.sampled_from([pa.string(), pa.int32(), pa.float64(), pa.decimal128(10, 2)]))
+def test_listed_values_are_counted_by_place(data, kind: pa.DataType):
+    rows = data.draw(st.lists(st.tuples(st.sampled_from(KEYS[kind]), st.integers(-1, 3), st.integers(1, 5)), max_size=30))
+    column, at = pa.array([row[0] for row in rows], kind), np.array([row[1] for row in rows], np.int64)
+    places, values, counts = listed("values", [column], at, np.array([row[2] for row in rows], np.int64))
+    found = dict(zip(zip(places.tolist(), map(same_key, values[0].to_pylist()), strict=True), counts.tolist(), strict=True))
+    expected: dict[Any, int] = {}
+    for value, place, count in rows:
+        if value is not None and place >= 0:
+            at_key = place, same_key(value)
+            expected[at_key] = expected.get(at_key, 0) + count
+    assert found == expected
+    assert len(found) == len(places)
+
+
+@quick
+@given(st.data(), st.integers(1, 4))
+def test_compaction_keeps_what_the_parts_hold(data, count: int):
+    components = (Component("rows"), Component("add", (Column("n", pa.int64()),)), Component("min", (Column("n", pa.int64()),)))
+    expected: dict[tuple[str, int], list[int]] = {}
+    parts = []
+    for _ in range(count):
+        held = data.draw(
+            st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), st.integers(-(2**40), 2**40), min_size=1)
+        )
+        keys = sorted({key for key, _ in held})
+        cells = sorted(held, key=lambda at: (keys.index(at[0]), at[1]))
+        starts = np.searchsorted([keys.index(key) for key, _ in cells], np.arange(len(keys) + 1))
+        values = np.array([held[at] for at in cells], np.int64)
+        dense = [[np.ones(len(cells), np.int64)], [values & 0xFFFFFFFF, values >> 32], [narrow(values)]]
+        parts.append(Partial(5, [pa.array(keys)], starts, narrow(np.array([cell for _, cell in cells])), dense))
+        for at in cells:
+            expected.setdefault(at, []).append(held[at])
+    found = compact(components, parts)
+    keys = found.keys[0].to_pylist()
+    at = [
+        (keys[key], int(found.cells[i]))
+        for key in range(found.key_count)
+        for i in range(found.starts[key], found.starts[key + 1])
+    ]
+    assert len(at) == len(set(at)) == len(found.cells)
+    assert dict(zip(at, wide(found.dense[0][0]).tolist(), strict=True)) == {key: len(values) for key, values in expected.items()}
+    assert dict(zip(at, settled("add", found.dense[1]), strict=True)) == {key: sum(values) for key, values in expected.items()}
+    assert dict(zip(at, wide(found.dense[2][0]).tolist(), strict=True)) == {key: min(values) for key, values in expected.items()}
+    for key in range(found.key_count):
+        mine = found.cells[found.starts[key] : found.starts[key + 1]].tolist()
+        assert mine == sorted(mine)
+
+
+# Packing
+
+
+def example() -> dict[str, Any]:
+    return {
+        "numbers": np.arange(100),
+        "floats": np.linspace(0, 1, 7),
+        "nothing": np.zeros(0, np.int8),
+        "strings": pa.array(["a", None, "é" * 20]),
+        "slice": pa.array(range(50)).slice(7, 9),
+        "text": "x",
+    }
+
+
+def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    return left.keys() == right.keys() and all(
+        np.array_equal(a, right[name])
+        if isinstance(a, np.ndarray)
+        else a.equals(right[name])
+        if isinstance(a, pa.Array)
+        else a == right[name]
+        for name, a in left.items()
+    )
+
+
+def test_packing_and_unpacking_give_the_same_back():
+    assert same(example(), pack.unpack(pack.pack(example())))
+
+
+@quick
+@given(key_columns())
+def test_columns_of_every_type_survive_packing(drawn):
+    types, rows = drawn
+    columns = arrays(types, rows, 2)
+    for before, after in zip(columns, pack.unpack(pack.pack(columns)), strict=True):
+        assert after.type == before.type
+        after.validate(full=True)
+        assert [same_key(value) for value in after.to_pylist()] == [same_key(value) for value in before.to_pylist()]
+
+
+def test_what_was_cut_short_is_noticed():
+    whole = pack.pack(example())
+    for size in range(len(whole)):
+        try:
+            found = pack.unpack(whole[:size])
+        except ValueError:
+            continue
+        assert same(example(), found), f"{size} of {len(whole)} bytes give something else"
+
+
+def test_a_damaged_description_is_noticed():
+    whole = pack.pack(example())
+    (head,) = struct.unpack("<Q", whole[8:16])
+    for place in range(20 + head):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        with pytest.raises(ValueError, match="packed"):
+            pack.unpack(bytes(damaged))
+
+
+@pytest.mark.xfail(
+    reason="the check sum covers the description, not the arrays: reading them all would cost the memory map",
+    raises=AssertionError,
+)
+def test_damaged_arrays_are_noticed():
+    whole = pack.pack({"numbers": np.arange(100)})
+    damaged = bytearray(whole)
+    damaged[-80] ^= 255
+    try:
+        found = pack.unpack(bytes(damaged))
+    except ValueError:
+        return
+    assert found["numbers"].tolist() == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"HR", b"HRPK1\0\0\0", b"HRPK1\0\0\0" + b"\xff" * 40, b"something else entirely, and long enough"]
+)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes):
+    (tmp_path / "x.part").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"state file '.*x\.part' cannot be read"):
+        pack.read(tmp_path / "x.part")
+
+
+def test_a_file_is_read_without_copying_and_replaced_whole(tmp_path: Path):
+    pack.write(tmp_path / "x", np.arange(5))
+    first = pack.read(tmp_path / "x")
+    pack.write(tmp_path / "x", np.arange(9))
+    assert first.tolist() == list(range(5)), "who has the old one mapped keeps it"
+    assert pack.read(tmp_path / "x").tolist() == list(range(9))
+    assert not first.flags.writeable
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
