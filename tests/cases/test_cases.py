@@ -111,8 +111,7 @@ class Player:
 
     def refuse(self, below: list[str], text: str, message: str) -> None:
         with pytest.raises(hr.HeadraceError, match="(?s)" + ".*".join(map(re.escape, message.split(" … ")))):
-            for command in parse("\n  ".join([text, *below])):
-                self.play(command)
+            self.play(parse("\n  ".join([text, *below]))[0])
 
     def explain(self, _: list[str], how: str, text: str) -> None:
         assert (text in self.session.explain()) == (how == "has"), self.session.explain()
@@ -134,13 +133,13 @@ def value(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         hours, minutes, seconds = text.split(":")
         return DAY + timedelta(hours=int(hours), minutes=int(minutes), microseconds=round(float(seconds) * 1e6))
+    if pa.types.is_decimal(kind):
+        return Decimal(text)
     readers = {
-        pa.bool_(): lambda t: {"true": True, "false": False}[t],
+        pa.bool_(): {"true": True, "false": False}.get,
         pa.date32(): date.fromisoformat,
         pa.string(): lambda t: t.strip("'"),
     }
-    if pa.types.is_decimal(kind):
-        return Decimal(text)
     return readers.get(kind, int if pa.types.is_integer(kind) else float)(text)
 
 

@@ -238,6 +238,7 @@ def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offse
     """
     parts = firsts.shape[0]
     prefix = np.zeros((parts + 1, size + 1), np.int64)
+    line = np.zeros(size + 1, np.int64)
     spans = offsets[offsets.size - 1]
     for k in range(firsts.shape[1]):
         count = 0
@@ -256,16 +257,14 @@ def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offse
                 out[targets[q], k] += total
             continue
         for p in range(parts):
-            done, total = 0, np.int64(0)
+            for j in range(size + 1):
+                line[j] = 0
             for c in range(firsts[p, k], lasts[p, k]):
-                cell = cells[c]
-                while done <= cell:
-                    prefix[p + 1, done] = prefix[p, done] + total
-                    done += 1
-                total += values[c]
-            while done <= size:
-                prefix[p + 1, done] = prefix[p, done] + total
-                done += 1
+                line[cells[c] + 1] = values[c]
+            total = np.int64(0)
+            for j in range(size + 1):
+                total += line[j]
+                prefix[p + 1, j] = prefix[p, j] + total
         for q in range(targets.size):
             total = np.int64(0)
             for s in range(offsets[q], offsets[q + 1]):

@@ -90,8 +90,8 @@ def test_the_least_and_greatest_integers_are_keys():
 
 
 def test_a_key_of_a_union_is_one_key_whatever_type_it_had():
-    sql = """SELECT k, COUNT(*) AS n FROM TUMBLE((SELECT CAST(a AS SMALLINT) AS k, time FROM s UNION ALL SELECT b AS k, time FROM s), '1 hour')
-             GROUP BY k"""
+    both = "SELECT CAST(a AS SMALLINT) AS k, time FROM s UNION ALL SELECT b AS k, time FROM s"
+    sql = f"SELECT k, COUNT(*) AS n FROM TUMBLE(({both}), '1 hour') GROUP BY k"
     batches = [[{"a": 1, "b": 1}, {"a": 2, "b": 3}], [{"a": None, "b": 2}]]
     found = alike("a INT, b BIGINT", sql, batches)
     assert sorted((row["k"] is None, row["k"], row["n"]) for row in found if row["k"] is not None) == [
