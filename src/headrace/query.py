@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.connectors import Sink
-from headrace.errors import EvaluationError, SessionError
+from headrace.errors import EvaluationError, HeadraceError, SessionError
 from headrace.model.schema import Schema
 from headrace.runtime import results as kept_rows
 from headrace.runtime.state import QueryState
@@ -45,6 +45,14 @@ class QueryRecord:
         self.recovered = not fresh
         if fresh and state.live and self.live_at is None:
             self.live_at = time.monotonic()
+
+    def discard(self, batch: int) -> None:
+        """Take back what the query, which failed, had written in the failing batch."""
+        if self.sink.written_by_workers:
+            try:
+                self.sink.discard(batch)
+            except HeadraceError as error:
+                self.error = f"{self.error}\n{error}"
 
 
 class Query:
@@ -105,7 +113,9 @@ class Query:
     def wait_live(self, timeout: float | None = None) -> Query:
         """Wait until it is in the pipeline; raises when it failed or was removed before, or on time-out."""
         if not self._session.wait(lambda: self._record.status != "accepted", timeout):
-            raise SessionError(f"query '{self.name}' is not live after {timeout} s", hint="call advance(), or start() the session")
+            raise SessionError(
+                f"query '{self.name}' is not live after {timeout} s", hint="call advance(), or start() the session"
+            )
         if self._record.status == "failed":
             raise EvaluationError(f"query '{self.name}' failed", detail=self._record.error or "")
         if self._record.status == "removed":
@@ -118,7 +128,10 @@ class Query:
         return pa.Table.from_batches(batches, self.schema)
 
     def stream(self, timeout: float | None = None) -> Iterator[pa.Table]:
-        """Yield what it emits, one table a micro-batch, from the beginning; ends when it is over, or after `timeout` s of nothing."""
+        """Yield what it emits, one table a micro-batch, from the beginning.
+
+        It ends when the query is over, or after `timeout` seconds of nothing.
+        """
         after = -1
         while True:
             over = self._record.status in {"removed", "failed"} or self._session.is_closed

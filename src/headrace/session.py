@@ -18,17 +18,17 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from headrace.connectors import CallbackSink, MemorySink, Sink, Source, parse_sink, sink_from_json
-from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SchemaError, SessionError
+from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionError
 from headrace.model.duration import parse_duration
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.query import Query, QueryRecord
-from headrace.runtime.backends import load_backend
+from headrace.runtime.backends import as_source, load_backend
 from headrace.runtime.checkpoint import Checkpoint
-from headrace.runtime.commands import Add, Command, Remove, from_json
+from headrace.runtime.commands import Add, Remove, from_json
 from headrace.runtime.coordinator import BatchReport, Coordinator
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.state import QueryState, declaration
@@ -36,6 +36,7 @@ from headrace.sharing.explain import explain
 from headrace.sql import bind_query
 
 _IDLE_SECONDS = 0.02
+_REMEMBERED = 1_000
 ROWS_PER_BATCH = 4_000_000
 
 
@@ -69,7 +70,7 @@ class Session:
             raise
         self._batch_lock, self._lock = threading.RLock(), threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._pending: list[Command] = []
+        self._requests = self._coordinator.requests
         self._records: dict[int, QueryRecord] = {}
         self._names: dict[str, int] = {}
         self._delivery = Delivery(self._checkpoint)
@@ -102,7 +103,7 @@ class Session:
         self._next_id = max(self._records, default=-1) + 1
         for record in self._records.values():
             if record.status == "failed" and record.last_batch == state.batch:
-                self._discard(record, state.batch)
+                record.discard(state.batch)
         self._deliver()
 
     def _deliver(self) -> None:
@@ -120,11 +121,13 @@ class Session:
         self._check_open()
         with self._batch_lock, self._lock:
             if name in self._coordinator.sources:
-                raise NameTakenError(f"stream '{name}' is already there", detail=f"streams: {', '.join(self._coordinator.sources)}")
+                raise NameTakenError(
+                    f"stream '{name}' is already there", detail=f"streams: {', '.join(self._coordinator.sources)}"
+                )
             if not isinstance(name, str) or not name.strip():
                 raise SchemaError("a stream needs a name")
-            source = load_source(source, self)
-            source.attach(name, self._checkpoint.folder("sources", _folder_name(name)))
+            source = as_source(source, self._backend)
+            source.attach(name, self._checkpoint.source_folder(name))
             self._coordinator.declare(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
     def add(self, sql: str, *, name: str | None = None, sink: Any = None) -> Query:
@@ -135,7 +138,9 @@ class Session:
         """
         self._check_open()
         with self._lock:
-            chosen = name if name is not None else self._free_name()
+            chosen = self._free_name() if name is None else name
+            if not isinstance(chosen, str) or not chosen.strip():
+                raise SessionError(f"query name {chosen!r} cannot be used", hint="give it a name with letters in it, or none")
             target = parse_sink(sink)
             if chosen in self._names:
                 return self._again(chosen, sql, target)
@@ -147,14 +152,16 @@ class Session:
             self._next_id += 1
             self._records[record.id], self._names[chosen] = record, record.id
             described = None if isinstance(target, CallbackSink) else target.to_json()
-            self._pending.append(Add(record.id, chosen, sql, described))
+            self._requests.append(Add(record.id, chosen, sql, described))
             return Query(self, record)
 
     def _again(self, name: str, sql: str, sink: Sink) -> Query:
         record = self._records[self._names[name]]
         if not record.recovered or record.sql != sql:
             raise NameTakenError(
-                f"query '{name}' is already there", detail=f"its text: {record.sql}", hint="choose another name, or remove it first"
+                f"query '{name}' is already there",
+                detail=f"its text: {record.sql}",
+                hint="choose another name, or remove it first",
             )
         if isinstance(sink, CallbackSink):
             record.sink, record.waiting = sink, False
@@ -174,7 +181,9 @@ class Session:
         path = getattr(sink, "path", None)
         for other, number in self._names.items():
             if path is not None and getattr(self._records[number].sink, "path", None) == path:
-                raise NameTakenError(f"query '{other}' already writes to '{path}'", hint=f"give query '{name}' a directory of its own")
+                raise NameTakenError(
+                    f"query '{other}' already writes to '{path}'", hint=f"give query '{name}' a directory of its own"
+                )
 
     def remove(self, name: str) -> None:
         """Remove a query: what it emitted stays, nothing is emitted from the next micro-batch on."""
@@ -183,12 +192,10 @@ class Session:
             if name not in self._names:
                 raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._names)) or 'none'}")
             record = self._records[self._names.pop(name)]
-            waiting = next((c for c in self._pending if isinstance(c, Add) and c.id == record.id), None)
-            if waiting is not None:  # never became live
-                self._pending.remove(waiting)
+            if self._requests.withdraw(record.id):  # it never was live
                 record.status = "removed"
             elif record.status != "failed":
-                self._pending.append(Remove(record.id))
+                self._requests.append(Remove(record.id))
             self._changed.notify_all()
 
     def query(self, name: str) -> Query:
@@ -231,18 +238,10 @@ class Session:
 
     def _advance(self, *, final: bool = False) -> BatchReport:
         if self._coordinator.unfinished is not None:
-            self._finish(self._coordinator.advance(()))
-        with self._lock:
-            taken, self._pending = self._pending, []
-        try:
-            if not taken and not final and not self._coordinator.has_work():
-                return BatchReport(self._coordinator.state.batch, 0, 0)
-            report = self._coordinator.advance(taken, final=final)
-        except BaseException:
-            if self._coordinator.unfinished is None:  # nothing was logged: the requests wait for the next batch
-                with self._lock:
-                    self._pending = taken + self._pending
-            raise
+            self._finish(self._coordinator.advance())
+        if not self._requests and not final and not self._coordinator.has_work():
+            return BatchReport(self._coordinator.state.batch, 0, 0)
+        report = self._coordinator.advance(final=final)
         self._finish(report)
         return report
 
@@ -255,7 +254,7 @@ class Session:
                     self._records[number].update(state.queries[number], state.batch, fresh=True)
             self._deliver()
             for number in report.failed:
-                self._discard(self._records[number], report.batch)
+                self._records[number].discard(report.batch)
             self._forget()
             self.last_report = report
             self._changed.notify_all()
@@ -263,19 +262,13 @@ class Session:
     def _fail(self, number: int, message: str) -> None:
         record = self._records[number]
         record.status, record.error = "failed", message
-        self._pending.append(Remove(number, message))
-
-    def _discard(self, record: QueryRecord, batch: int) -> None:
-        """Take back what a query that failed had written in the failing batch."""
-        if record.sink.written_by_workers:
-            try:
-                record.sink.discard(batch)
-            except HeadraceError as error:
-                record.error = f"{record.error}\n{error}"
+        self._requests.append(Remove(number, message))
 
     def _forget(self) -> None:
         """Let go of queries that are over and no longer in the manifest."""
         known = self._coordinator.state.queries
+        if len(self._records) < 2 * len(known) + _REMEMBERED:
+            return
         for number in [n for n, r in self._records.items() if r.status in {"removed", "failed"} and n not in known]:
             del self._records[number]
 
@@ -283,7 +276,7 @@ class Session:
         """Read all that is there, then close every open window: the end of a bounded input."""
         self._check_open()
         with self._batch_lock:
-            while self._coordinator.has_work() or self._pending:
+            while self._coordinator.has_work() or self._requests:
                 self._advance()
             if not self._coordinator.state.drained and self._coordinator.state.batch >= 0:
                 self._advance(final=True)
@@ -302,7 +295,7 @@ class Session:
             while not self._stopping.is_set():
                 begun = time.monotonic()
                 with self._batch_lock:
-                    busy = bool(self._pending) or self._coordinator.has_work()
+                    busy = bool(self._requests) or self._coordinator.has_work()
                     if busy:
                         self._advance()
                 pause = interval - (time.monotonic() - begun)
@@ -387,9 +380,13 @@ class Session:
         if self._closed:
             raise SessionError("the session is closed")
         if self._error is not None:
-            raise SessionError("the session stopped because of an error", detail=str(self._error), hint="call stop() to get it, then start() or advance() again")
+            raise SessionError(
+                "the session stopped because of an error",
+                detail=str(self._error),
+                hint="call stop() to get it, then start() or advance() again",
+            )
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         """Use as a context manager: closed at the end."""
         return self
 
@@ -400,17 +397,3 @@ class Session:
 
 def _sink_of(value: Mapping[str, Any] | None) -> Sink:
     return parse_sink(None) if value is None else sink_from_json(value)
-
-
-def _folder_name(stream: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream)
-
-
-def load_source(source: Any, session: Session) -> Source:
-    """Return a source as it is; a streaming DataFrame is wrapped by the back-end that knows it."""
-    if hasattr(source, "plan") and hasattr(source, "attach"):
-        return source  # type: ignore[no-any-return]
-    wrap = getattr(session._backend, "stream_source", None)  # noqa: SLF001
-    if wrap is not None and getattr(source, "isStreaming", False):
-        return wrap(source)  # type: ignore[no-any-return]
-    raise HeadraceError(f"'{type(source).__name__}' is not a source", hint="use MemorySource, FileSource, RateSource or a streaming DataFrame")

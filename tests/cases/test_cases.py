@@ -133,14 +133,9 @@ def value(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         hours, minutes, seconds = text.split(":")
         return DAY + timedelta(hours=int(hours), minutes=int(minutes), microseconds=round(float(seconds) * 1e6))
-    if pa.types.is_decimal(kind):
-        return Decimal(text)
-    readers = {
-        pa.bool_(): {"true": True, "false": False}.get,
-        pa.date32(): date.fromisoformat,
-        pa.string(): lambda t: t.strip("'"),
-    }
-    return readers.get(kind, int if pa.types.is_integer(kind) else float)(text)
+    readers = {pa.bool_(): "true".__eq__, pa.date32(): date.fromisoformat, pa.string(): lambda t: t.strip("'")}
+    numeric = Decimal if pa.types.is_decimal(kind) else int if pa.types.is_integer(kind) else float
+    return readers.get(kind, numeric)(text)
 
 
 @pytest.mark.parametrize("backend", ["local", "reference"])

@@ -48,7 +48,9 @@ def check(scenario: Scenario, **options: object) -> int:
                     assert (found.status == "failed") == (name in oracle.errors), found.error
                     same_rows(run.results(name), oracle.results(name))
                     assert found.late == {s: n for s, n in oracle.late(name).items() if n}
-                    judgement = second.judge(sql) if name in lasting and found.status != "failed" else Judgement(None, "came late")
+                    judgement = (
+                        second.judge(sql) if name in lasting and found.status != "failed" else Judgement(None, "came late")
+                    )
                     if judgement.rows is not None:
                         same_rows(run.results(name), judgement.rows, abs_=1e-6)
                 except AssertionError as error:

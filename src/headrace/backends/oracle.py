@@ -33,8 +33,16 @@ class OracleBackend:
 
     def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
         """Give every live query the rows of the batch."""
-        if job.batch > 0 and not self._queries and job.queries and self._next == 0 and any(s.seen != NEVER for s in job.streams.values()):
-            raise CheckpointError("the reference back-end cannot go on after a restart", hint="use a new checkpoint, or another back-end")
+        if (
+            job.batch > 0
+            and not self._queries
+            and job.queries
+            and self._next == 0
+            and any(s.seen != NEVER for s in job.streams.values())
+        ):
+            raise CheckpointError(
+                "the reference back-end cannot go on after a restart", hint="use a new checkpoint, or another back-end"
+            )
         self._next = job.batch + 1
         header = Header()
         rows = self._rows(job, [one for task in tasks for one in task], header)
@@ -68,7 +76,14 @@ class OracleBackend:
         return rows
 
     def _query(
-        self, job: Job, number: int, rows: dict[str, list[dict[str, Any]]], seen: dict[str, int], outcome: Outcome, header: Header, results: Results
+        self,
+        job: Job,
+        number: int,
+        rows: dict[str, list[dict[str, Any]]],
+        seen: dict[str, int],
+        outcome: Outcome,
+        header: Header,
+        results: Results,
     ) -> None:
         loaded = job.query(number)
         query = self._queries.get(number) or self._new(job, loaded)

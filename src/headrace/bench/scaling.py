@@ -1,4 +1,4 @@
-"""A first measurement: does the rate stay when the number of queries grows?
+"""A first measurement: whether the rate stays when the number of queries grows.
 
 Source rows/s end to end, for headrace over Arrow files with 1 … 1,000 queries, and in the same run over the same rows for
 plain Spark SQL (one query) and for stock Structured Streaming with one streaming query each (up to 32).
@@ -28,7 +28,9 @@ WARM_UP_FILES, WARM_UP_ROWS = 15, 200_000  # the JVM compiles what it runs often
 MAX_STREAMING = 32
 
 
-def scaling(counts: Sequence[int], rows: int, rows_per_batch: int, streaming_rows: int, tell: Callable[[str], None]) -> dict[str, Any]:
+def scaling(
+    counts: Sequence[int], rows: int, rows_per_batch: int, streaming_rows: int, tell: Callable[[str], None]
+) -> dict[str, Any]:
     """Measure and return the document that `headrace bench scaling --json` prints."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
@@ -54,7 +56,13 @@ def scaling(counts: Sequence[int], rows: int, rows_per_batch: int, streaming_row
         shutil.rmtree(folder, ignore_errors=True)
     return {
         "rows_per_second": found,
-        "workload": {"rows": rows, "rows_per_batch": rows_per_batch, "streaming_rows": streaming_rows, "generator": "fields", "seed": 7},
+        "workload": {
+            "rows": rows,
+            "rows_per_batch": rows_per_batch,
+            "streaming_rows": streaming_rows,
+            "generator": "fields",
+            "seed": 7,
+        },
         "machine": machine(),
         "versions": versions(),
         "commit": commit(),

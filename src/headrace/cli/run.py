@@ -45,7 +45,7 @@ class Plan:
     as_json: bool
 
 
-def command(  # noqa: PLR0917  typer calls it
+def command(
     file: Annotated[Path, typer.Argument(metavar="SESSION.toml", help="Streams and queries, in TOML.")],
     once: Annotated[bool, typer.Option("--once", help="Read what is there, close all windows, exit.")] = False,
     out: Annotated[

@@ -102,6 +102,7 @@ class FileSource:
         """See `Source`; the position is {"file": index in order of discovery, "unit": index in that file}."""
         self._discover()
         at, unit = _place(position)
+        self._look_again(at + (unit > 0))
         if at >= len(self._found):
             return [], position
         ranges: list[Range] = []
@@ -125,9 +126,10 @@ class FileSource:
         return any(any(f.units[unit if f is rest[0] else 0 :]) for f in rest) or any(p not in self._known for p in self._listed())
 
     def definition(self) -> dict[str, Any]:
-        """See `Source`; an inferred schema is not part of it."""
+        """See `Source`; an inferred schema is not part of it, nor what to do about files that cannot be read."""
         declared = None if self._declared is None else self._declared.to_ddl()
-        return {"kind": "files", "path": self._path, "format": self._format, "schema": declared, **self._options}
+        lasting = {name: value for name, value in self._options.items() if name != "on_error"}
+        return {"kind": "files", "path": self._path, "format": self._format, "schema": declared, **lasting}
 
     @property
     def _log(self) -> Path:
@@ -167,6 +169,22 @@ class FileSource:
             append_line(self._log, json.dumps(asdict(file)).encode())
             self._found.append(file)
             self._known.add(path)
+
+    def _look_again(self, first: int) -> None:
+        """Take files that no batch has read yet as they are now: repaired, or gone, after a batch that failed over them."""
+        changed = False
+        for index in range(first, len(self._found)):
+            file = self._found[index]
+            if file.skipped:
+                continue
+            try:
+                now = file if os.stat(file.path).st_size == file.size else self._examined(file.path)  # noqa: PTH116
+            except FileNotFoundError:
+                now = _Found(file.path, file.reader, 0, [], "it vanished before it was read")
+            changed = changed or now is not file
+            self._found[index] = now
+        if changed:
+            replace_file(self._log, b"".join(json.dumps(asdict(file)).encode() + b"\n" for file in self._found))
 
     def _examined(self, path: str) -> _Found:
         reader = self._reader(path)

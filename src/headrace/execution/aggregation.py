@@ -1,9 +1,8 @@
 """Shared aggregation, first half: rows of a batch to partial aggregates per slice, key and cell, ready for the exchange.
 
 The batch is worked through piece by piece, so that what is found of a row is still in the cache when it is used, and store
-by store, so that the accumulators of only one store are. Accumulators lie side by
-side for every (slice, key, cell) where that space is small against the rows, else only the combinations that occur are
-numbered.
+by store, so that the accumulators of only one store are. Accumulators lie side by side for every (slice, key, cell) where
+that space is small against the rows, else only the combinations that occur are numbered.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow as pa
 from headrace.execution.batch import Batch
 from headrace.execution.keying import Keying, KeyTable
 from headrace.execution.selection import SharedSelection, Tagged
-from headrace.kernels import compiled
+from headrace.kernels import compiled, compiled_slots
 from headrace.kernels.columns import Numbers, narrow, take
 from headrace.kernels.component import Accumulator, listed
 from headrace.kernels.partial import Entries, Partial, group_starts
@@ -43,9 +42,13 @@ class _Dense:
         """Take the rows of a piece: in one fused pass where the shape allows it."""
         columns = [[piece.evaluate(a) for a in c.args] for c in self.store.components]
         table, summed = self.selection.table(piece), self.accumulator.only_sum(columns)
-        plain = all(isinstance(e, Column) for e in (*self.store.arguments, *(d.expression for d in self.store.selection.dimensions)))
+        plain = all(
+            isinstance(e, Column) for e in (*self.store.arguments, *(d.expression for d in self.store.selection.dimensions))
+        )
         if table is not None and summed is not None and plain and piece.first >= oldest:
-            compiled.select_slice_add(*table, slots, self.selection.keep, self.selection.selection.size, summed, self.accumulator.pair)
+            compiled.select_slice_add(
+                *table, slots, self.selection.keep, self.selection.selection.size, summed, self.accumulator.pair
+            )
             return
         tagged = tag(self.store, piece)
         self.accumulator.add(_ids(piece, tagged, slots, oldest), columns, tagged.rows)
@@ -58,7 +61,11 @@ def aggregate(
     dense: dict[int, _Dense] = {}
     for index, store in enumerate(stores):
         cells = len(keying.edges(store.steps)) * keying.table(store.keys).count * store.selection.size
-        if store.selection.layout is Layout.GRID and cells <= max(_DENSE, 4 * batch.rows) and all(c.is_dense for c in store.components):
+        if (
+            store.selection.layout is Layout.GRID
+            and cells <= max(_DENSE, 4 * batch.rows)
+            and all(c.is_dense for c in store.components)
+        ):
             dense[index] = _Dense(store, selections[index], Accumulator([c.signature for c in store.components], cells))
     for index, one in dense.items():
         offset = 0
@@ -90,9 +97,9 @@ def _from_dense(found: _Dense, table: KeyTable, edges: Integers) -> Iterator[tup
 
 
 def _from_rows(store: Store, tagged: Tagged, batch: Batch, keying: Keying, oldest: int) -> Iterator[tuple[int, Partial]]:
-    """Number the (slice, key, cell) combinations that occur, over the whole batch at once."""
+    """Give numbers to the (slice, key, cell) combinations that occur, over the whole batch at once."""
     table, edges = keying.table(store.keys), keying.edges(store.steps)
-    slots = compiled.slots(batch.times, edges, keying.codes(store.keys), table.count)
+    slots = compiled_slots.slots(batch.times, edges, keying.codes(store.keys), table.count)
     numbers, at = compiled.compress(_ids(batch, tagged, slots, oldest))
     order = np.argsort(numbers)
     accumulator = Accumulator([c.signature if c.is_dense else None for c in store.components], len(numbers))
@@ -116,7 +123,13 @@ def _listed(store: Store, batch: Batch, rows: Integers | None, at: Integers, occ
 
 
 def _split(
-    ids: Integers, dense: list[list[Numbers]], values: dict[int, Entries], size: int, labels: Integers | None, table: KeyTable, edges: Integers
+    ids: Integers,
+    dense: list[list[Numbers]],
+    values: dict[int, Entries],
+    size: int,
+    labels: Integers | None,
+    table: KeyTable,
+    edges: Integers,
 ) -> Iterator[tuple[int, Partial]]:
     """Cut sorted partials into one piece a slice and partition."""
     slots = ids // size
@@ -130,7 +143,10 @@ def _split(
             distinct, starts = group_starts(slots[first:last] - index * table.count)
             keys = [take(c, distinct) for c in table.columns]
             entries = {i: _entries(e, first, last, starts, cells) for i, e in values.items()}
-            yield partition, Partial(int(edges[index]), keys, narrow(starts), shipped[first:last], _sliced(dense, first, last), entries)
+            yield (
+                partition,
+                Partial(int(edges[index]), keys, narrow(starts), shipped[first:last], _sliced(dense, first, last), entries),
+            )
 
 
 def _sliced(dense: list[list[Numbers]], first: int, last: int) -> list[list[Numbers]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.kernels.columns import narrow, take, wide
@@ -12,6 +13,8 @@ from headrace.kernels.component import combine, empty, listed
 from headrace.kernels.keys import unify
 from headrace.kernels.partial import Entries, Partial, group_starts
 from headrace.sharing.aggregation import Component
+
+Integers = npt.NDArray[np.int64]
 
 
 def compact(components: Sequence[Component], parts: Sequence[Partial]) -> Partial:
@@ -35,10 +38,12 @@ def compact(components: Sequence[Component], parts: Sequence[Partial]) -> Partia
         if not component.is_dense:
             values[index] = _compact_listed(component, [p.listed[index] for p in parts], maps, distinct)
         dense.append([narrow(a) for a in into])
-    return Partial(parts[0].slice_start, [take(c, distinct) for c in columns], narrow(starts), narrow(cells[heads]), dense, values)
+    return Partial(
+        parts[0].slice_start, [take(c, distinct) for c in columns], narrow(starts), narrow(cells[heads]), dense, values
+    )
 
 
-def _compact_listed(component: Component, parts: Sequence[Entries], maps: Sequence[np.ndarray], distinct: np.ndarray) -> Entries:  # type: ignore[type-arg]
+def _compact_listed(component: Component, parts: Sequence[Entries], maps: Sequence[Integers], distinct: Integers) -> Entries:
     keys = np.concatenate([m[wide(p.keys)] for p, m in zip(parts, maps, strict=True)])
     cells = np.concatenate([wide(p.cells) for p in parts])
     labels, codes = np.unique(cells, return_inverse=True)

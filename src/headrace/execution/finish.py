@@ -105,7 +105,7 @@ def _project(plan: AggregateQuery, table: dict[str, Any], queries: Integers, res
     wanted = np.ones(len(queries), np.bool_)
     if plan.having != TRUE:
         _note(evaluator, plan.having, queries, wanted, failures)
-        wanted = np.asarray(flat(evaluator(plan.having)).fill_null(False))  # noqa: FBT003
+        wanted = np.asarray(flat(evaluator(plan.having)).fill_null(False))
     for expression in plan.output:
         if columns(expression):
             _note(evaluator, expression, queries, wanted, failures)
@@ -118,7 +118,9 @@ def _project(plan: AggregateQuery, table: dict[str, Any], queries: Integers, res
     results.add(queries, pa.RecordBatch.from_arrays(picked, schema=plan.schema.to_arrow()))
 
 
-def _note(evaluator: Evaluator, expression: Expression, queries: Integers, wanted: npt.NDArray[np.bool_], failures: Failures) -> None:
+def _note(
+    evaluator: Evaluator, expression: Expression, queries: Integers, wanted: npt.NDArray[np.bool_], failures: Failures
+) -> None:
     bad = evaluator.errors(expression)
     if bad is not None:
         mask = np.asarray(bad.to_numpy(zero_copy_only=False), np.bool_) & wanted

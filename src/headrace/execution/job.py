@@ -115,7 +115,7 @@ class Job:
         return _load_state(f"{self.directory}/{file}", self.identity)
 
     def before(self) -> dict[str, int]:
-        """The greatest event time of each stream before this batch."""
+        """Return the greatest event time of each stream before this batch."""
         return {name: job.seen for name, job in self.streams.items()}
 
 
@@ -144,9 +144,12 @@ class Parcel:
 
     def weight(self) -> int:
         """Return about how many bytes of arrays it holds."""
-        partials = sum(p.cells.nbytes + sum(a.nbytes for arrays in p.dense for a in arrays) + _listed_bytes(p) for *_, p in self.partials)
-        runs = sum(r.firsts.nbytes * (2 + len(r.dense)) for _, r in self.runs)
-        return partials + runs + sum(column.nbytes for *_, columns in self.rows for column in columns)
+        partials: int = sum(
+            p.cells.nbytes + sum(a.nbytes for arrays in p.dense for a in arrays) + _listed_bytes(p) for *_, p in self.partials
+        )
+        runs: int = sum(r.firsts.nbytes * (2 + len(r.dense)) for _, r in self.runs)
+        rows: int = sum(column.nbytes for *_, columns in self.rows for column in columns)
+        return partials + runs + rows
 
 
 def _listed_bytes(partial: Partial) -> int:
@@ -171,7 +174,7 @@ class LoadedPlan:
     """A stream plan with its selections made ready."""
 
     def __init__(self, plan: StreamPlan) -> None:
-        """Selections prepare themselves when first used."""
+        """Take a plan; its selections prepare themselves when first used."""
         self.plan = plan
         self.selections = {id(op): SharedSelection(op.selection) for op in plan.operators}
 
@@ -239,5 +242,3 @@ def _load_state(path: str, identity: str) -> dict[str, Any]:
     del identity
     found: dict[str, Any] = pack.read(Path(path))
     return found
-
-

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.execution.batch import Batch
-from headrace.kernels import compiled
+from headrace.kernels import compiled_slots
 from headrace.kernels.columns import ALL_VALID, flat, numbers, take, validity
 from headrace.kernels.keys import direct_domain, encode, partitions
 from headrace.model.expression import Column, Expression
@@ -85,7 +85,9 @@ class Keying:
     def edges(self, steps: Steps) -> Integers:
         """Return the starts of the slices that rows of the batch lie in."""
         if steps not in self._edges:
-            self._edges[steps] = edges_for(self._batch.first, self._batch.last, lambda: self._batch.times, steps, self._epoch_start)
+            self._edges[steps] = edges_for(
+                self._batch.first, self._batch.last, lambda: self._batch.times, steps, self._epoch_start
+            )
         return self._edges[steps]
 
     def slots(self, keys: KeyExpressions, steps: Steps, number: int, offset: int) -> Integers:
@@ -97,8 +99,10 @@ class Keying:
             if first is None:
                 column = flat(piece.evaluate(keys[0]))
                 valid = validity(column) if column.null_count else ALL_VALID
-                self._slots[at] = compiled.slots_direct(piece.times, edges, numbers(column), valid, table.low, table.place, table.count)
+                self._slots[at] = compiled_slots.slots_direct(
+                    piece.times, edges, numbers(column), valid, table.low, table.place, table.count
+                )
             else:
                 codes = table.place[first[offset : offset + piece.rows]]
-                self._slots[at] = compiled.slots(piece.times, edges, codes, table.count)
+                self._slots[at] = compiled_slots.slots(piece.times, edges, codes, table.count)
         return self._slots[at]

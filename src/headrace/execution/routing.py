@@ -27,4 +27,8 @@ def route(operator: Router, tagged: Tagged, batch: Batch, failures: Failures) ->
         if rows.size and member.query not in failures.messages:
             picked = pa.array(rows)
             everything = rows.size == batch.rows and bool(np.all(rows == np.arange(batch.rows)))
-            yield member.query, member.branch, [flat(batch.evaluate(o)) if everything else flat(batch.evaluate(o)).take(picked) for o in member.outputs]
+            yield (
+                member.query,
+                member.branch,
+                [flat(batch.evaluate(o)) if everything else flat(batch.evaluate(o)).take(picked) for o in member.outputs],
+            )

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from headrace.execution.batch import Batch
 from headrace.kernels import compiled
 from headrace.kernels.columns import flat, numbers, validity
+from headrace.model.expression import Expression
 from headrace.sharing.selection import NULL_CODE, TRUE_CODE, Dimension, Layout, Selection, Spans, cell_spans, grid_spans
 
 Integers = npt.NDArray[np.int64]
@@ -112,7 +113,9 @@ class _Finder:
             info = np.iinfo(np.int64)
             self._integers = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
             if whole and whole[-1] - whole[0] < _MAX_TABLE and whole[-1] <= info.max:
-                self._table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(np.int64)
+                self._table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(
+                    np.int64
+                )
 
     def table_of(self, batch: Batch) -> tuple[npt.NDArray[Any], int, Integers] | None:
         """Return (values, base, table) where a table serves and there are no NULLs; None otherwise."""
@@ -141,13 +144,13 @@ class _Finder:
             compiled.add_segments_search(values, valid, self._integers, len(self._bounds), self._null, stride, cells)
 
 
-def _string_segments(column: pa.Array, bounds: Sequence[object], null_segment: int) -> Integers:
+def _string_segments(column: pa.Array, bounds: Sequence[Any], null_segment: int) -> Integers:
     encoded = column.dictionary_encode(null_encoding="encode")
-    table = [null_segment if v is None else bisect.bisect_right(bounds, v) for v in encoded.dictionary.to_pylist()]  # type: ignore[type-var]
+    table = [null_segment if v is None else bisect.bisect_right(bounds, v) for v in encoded.dictionary.to_pylist()]
     return np.array(table, np.int64)[np.asarray(encoded.indices)] if table else np.zeros(len(column), np.int64)
 
 
-def _truth_codes(expression: object, batch: Batch) -> Integers:
-    column = flat(batch.evaluate(expression))  # type: ignore[arg-type]
+def _truth_codes(expression: Expression, batch: Batch) -> Integers:
+    column = flat(batch.evaluate(expression))
     codes = pc.multiply(column.cast(pa.int8()), pa.scalar(TRUE_CODE, pa.int8()))
     return np.asarray(pc.fill_null(codes, pa.scalar(NULL_CODE, pa.int8()))).astype(np.int64)

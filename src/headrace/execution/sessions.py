@@ -42,7 +42,9 @@ class Runs:
     listed: dict[int, Listed]
 
 
-def runs(operator: Sessions, tagged: Tagged, batch: Batch, keying: Keying, watermarks: Mapping[int, int]) -> Iterator[tuple[int, int, Runs, int]]:
+def runs(
+    operator: Sessions, tagged: Tagged, batch: Batch, keying: Keying, watermarks: Mapping[int, int]
+) -> Iterator[tuple[int, int, Runs, int]]:
     """Yield (partition, query, runs, late rows) for every member that has rows; late rows are reported with partition −1."""
     rows_of = rows_by_predicate(tagged, sorted(set(operator.predicate_of)))
     for member, predicate in zip(operator.members, operator.predicate_of, strict=True):

@@ -25,7 +25,6 @@ from headrace.execution.result import Failures
 from headrace.execution.routing import route
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.execution.sessions import runs
-
 from headrace.sharing.selection import Dimension
 from headrace.sharing.shared_plan import Operator, Store
 from headrace.sharing.slicing import NEVER
@@ -100,7 +99,12 @@ class _Pass:
         for index, epoch in enumerate(epochs):
             rows = np.flatnonzero(which == index)
             if rows.size:
-                yield epoch.number, epoch.start, self.job.plan(epoch.plan), Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
+                yield (
+                    epoch.number,
+                    epoch.start,
+                    self.job.plan(epoch.plan),
+                    Batch(batch.table.take(pa.array(rows)), self.stream.stream.time),
+                )
 
     def _aggregate(self, epoch: int, start: int, loaded: LoadedPlan, batch: Batch) -> None:
         numbered = [(i, s) for i, s in enumerate(loaded.plan.stores) if any(m.query in self.watermarks for m in s.members)]
@@ -125,7 +129,7 @@ class _Pass:
         return tagged
 
     def _count_late(self, batch: Batch) -> None:
-        """Look again at the rows behind the watermark: for whom are they too late?"""
+        """Look again at the rows behind the watermark, and count for whom they are too late."""
         late_before = self.job.watermark([self.name], self.job.before())
         rows = np.flatnonzero(batch.times < late_before) if batch.first < late_before else np.zeros(0, np.int64)
         if rows.size:
@@ -187,5 +191,3 @@ def _wanted(tagged: Tagged, predicate: int, batch: Batch) -> np.ndarray[tuple[in
     hit = holds[tagged.cells]
     rows[np.flatnonzero(hit) if tagged.rows is None else tagged.rows[hit]] = True
     return rows
-
-

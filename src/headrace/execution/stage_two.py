@@ -1,7 +1,7 @@
-"""Stage two: a worker takes the parcels of its key partition, evaluates the windows that close, gives results to their
-sinks, and keeps what open windows still need.
+"""Stage two: a worker takes the parcels of its key partition and evaluates the windows that close.
 
-Everything it writes is named after the batch and the partition, so a replay writes the same files again.
+It gives results to their sinks and keeps what open windows still need. Everything it writes is named after the batch and
+the partition, so a replay writes the same files again.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Partition:
                 self.failures.add(query, message)
         self.seen = job.before()
         for parcel in parcels:
-            for name, time in parcel.header.seen.items():
-                self.seen[name] = max(self.seen[name], time)
+            for name, latest in parcel.header.seen.items():
+                self.seen[name] = max(self.seen[name], latest)
         self.queries = {q: job.query(q) for q in job.queries}
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.holders: dict[int, set[tuple[Sliding, int, int]]] = {}
@@ -67,7 +67,7 @@ class _Partition:
         return Outcome(self.number, *refs, emitted, self.failures.messages, headers, file)
 
     def _marks(self, query: LoadedQuery) -> tuple[int, int]:
-        """The query's watermark before this batch and after it."""
+        """Return the query's watermark before this batch and after it."""
         streams = query.streams
         if streams not in self.marks:
             after = FOREVER if self.job.final else self.job.watermark(streams, self.seen)
@@ -75,10 +75,11 @@ class _Partition:
         return self.marks[streams]
 
     def _slices(self) -> list[tuple[tuple[str, int, int, int], PartRef | None, Slice]]:
-        found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = []
-        for ref in self.job.parts:
-            if ref.partition == self.number:
-                found.append((ref.slice, ref, self._slice(*ref.slice, _loader(self.job, ref))))
+        found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = [
+            (ref.slice, ref, self._slice(*ref.slice, _loader(self.job, ref)))
+            for ref in self.job.parts
+            if ref.partition == self.number
+        ]
         for parcel in self.parcels:
             for stream, epoch, store, partial in parcel.partials:
                 at = (stream, epoch, store, partial.slice_start)
@@ -140,15 +141,17 @@ class _Partition:
     def _stateless(self) -> None:
         rows: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)
         for parcel in self.parcels:
-            for query, branch, columns in parcel.rows:
-                rows[query].append((branch, parcel.task, columns))
+            for number, branch, columns in parcel.rows:
+                rows[number].append((branch, parcel.task, columns))
         for number in sorted(rows):
             query = self.queries.get(number)
             if query is None or number in self.failures.messages:
                 continue
             assert isinstance(query.plan, StatelessQuery)
             schema = query.plan.schema.to_arrow()
-            pieces = [pa.RecordBatch.from_arrays(columns, schema=schema) for _, _, columns in sorted(rows[number], key=lambda r: r[:2])]
+            pieces = [
+                pa.RecordBatch.from_arrays(columns, schema=schema) for _, _, columns in sorted(rows[number], key=lambda r: r[:2])
+            ]
             for piece in pieces:
                 self.results.tables.append(piece)
                 self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, piece.num_rows))
@@ -180,21 +183,18 @@ class _Partition:
     def _keep(self, open_runs: dict[int, sessions.Runs], kept: list[SessionRef]) -> tuple[list[PartRef], list[SessionRef]]:
         """Write the partials that open windows still need, and the open sessions, into one file."""
         file = f"state/{self.job.batch:010d}-{self.number:05d}.part"
-        refs, partials = [], []
+        refs: list[PartRef] = []
+        partials: list[Partial] = []
         groups: dict[tuple[str, int, int, int], list[tuple[PartRef | None, Slice]]] = defaultdict(list)
         for at, ref, part in self.slices:
             groups[at].append((ref, part))
         for at, parts in groups.items():
             if not self._needed(parts[0][1].store, at[3]):
                 continue
-            if len(parts) > _MANY_PARTS:
-                merged = compact(parts[0][1].store.components, [p.load() for _, p in parts])
-                parts = [(None, Slice(parts[0][1].store, parts[0][1].selection, at[3], _constant(merged)))]
-            for ref, part in parts:
+            for ref, part in _few(at[3], parts):
+                refs.append(ref or PartRef(file, len(partials), self.number, *at))
                 if ref is None:
-                    ref = PartRef(file, len(partials), self.number, *at)
                     partials.append(part.load())
-                refs.append(ref)
         if partials or open_runs:
             pack.write(Path(self.job.directory) / file, {"partials": partials, "sessions": open_runs})
         return refs, [*kept, *(SessionRef(file, self.number, query) for query in open_runs)]
@@ -206,6 +206,15 @@ class _Partition:
             self.holders[id(store)] = {(m.window, m.since, self._marks(q)[1]) for m, q in live if isinstance(m.window, Sliding)}
         ends = ((last_end(window, since, start), mark) for window, since, mark in self.holders[id(store)])
         return any(end is not None and end > mark for end, mark in ends)
+
+
+def _few(start: int, parts: list[tuple[PartRef | None, Slice]]) -> list[tuple[PartRef | None, Slice]]:
+    """Return the parts of a slice, made one where they are many."""
+    if len(parts) <= _MANY_PARTS:
+        return parts
+    store, selection = parts[0][1].store, parts[0][1].selection
+    merged = compact(store.components, [part.load() for _, part in parts])
+    return [(None, Slice(store, selection, start, _constant(merged)))]
 
 
 def _constant(partial: Partial) -> Callable[[], Partial]:

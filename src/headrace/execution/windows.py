@@ -79,7 +79,9 @@ class _Slices:
     labels: Integers | None
 
 
-def evaluate(plan: AggregateQuery, needs: Sequence[Component], due: Due, slices: Sequence[Slice], results: Results, failures: Failures) -> None:
+def evaluate(
+    plan: AggregateQuery, needs: Sequence[Component], due: Due, slices: Sequence[Slice], results: Results, failures: Failures
+) -> None:
     """Evaluate due windows of queries that share a shape; `needs` is their list of components."""
     first, last_edge = int(due.starts.min()), int(due.ends.max())
     by_store: dict[int, list[Slice]] = {}
@@ -119,7 +121,9 @@ def _users(store: Store, due: Due) -> _Users:
 
 
 def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
-    cuts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1], [True]])) if queries.size else np.zeros(1, np.int64)
+    cuts = (
+        np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1], [True]])) if queries.size else np.zeros(1, np.int64)
+    )
     ranges = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
     return [int(queries[a]) for a, _ in ranges], ranges
 
@@ -148,7 +152,9 @@ class _Grid:
         self._dense: list[list[Numbers]] = [
             [a.reshape(width, keys) for a in empty(*n.signature, width * keys)] if n.is_dense else [] for n in needs
         ]
-        self._listed: dict[int, list[tuple[Integers, list[Any], Integers]]] = {i: [] for i, n in enumerate(needs) if not n.is_dense}
+        self._listed: dict[int, list[tuple[Integers, list[Any], Integers]]] = {
+            i: [] for i, n in enumerate(needs) if not n.is_dense
+        }
 
     def add(self, store: _Slices, users: _Users) -> None:
         """Take from the slices of a store what every window over them wants."""
@@ -165,7 +171,15 @@ class _Grid:
                         table = (users.targets[chosen][over], *_gather(store.spans, users.predicates[chosen][over]))
                         self._add_others(store, part, places, table)
 
-    def _add_sums(self, store: _Slices, places: Sequence[int], begins: Integers, ends: Integers, targets: Integers, spans: tuple[Integers, ...]) -> None:
+    def _add_sums(
+        self,
+        store: _Slices,
+        places: Sequence[int],
+        begins: Integers,
+        ends: Integers,
+        targets: Integers,
+        spans: tuple[Integers, ...],
+    ) -> None:
         firsts, lasts = _ranges(store, self._keys)
         cells = np.concatenate(store.cells)
         for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
@@ -213,8 +227,9 @@ class _Grid:
             if component.kind == "count":
                 dense[need] = [dense[0][0] - dense[need][0]]
         values = {need: self._reduced(need, found) for need in self._listed}
-        windows = (compiled.repeated(a, counts, found.size) for a in (self._due.queries, self._due.starts, self._due.ends))
-        return Combined(*windows, [take(c, keys) for c in columns], dense, values)
+        due = (self._due.queries, self._due.starts, self._due.ends)
+        queries, starts, ends = (compiled.repeated(a, counts, found.size) for a in due)
+        return Combined(queries, starts, ends, [take(c, keys) for c in columns], dense, values)
 
     def _reduced(self, need: int, places: Integers) -> Listed:
         pieces = self._listed[need]

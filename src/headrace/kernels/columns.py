@@ -67,7 +67,9 @@ def _view(array: pa.Array, dtype: Any, words: int = 1) -> Numbers:
 def from_numbers(values: Numbers, kind: pa.DataType, missing: Mask | None = None) -> pa.Array:
     """Return the Arrow array of that type; `missing` marks NULLs. The inverse of `numbers`."""
     if pa.types.is_decimal(kind):
-        return decimals(values.astype(object), kind, missing) if values.dtype == object else _small_decimals(values, kind, missing)
+        return (
+            decimals(values.astype(object), kind, missing) if values.dtype == object else _small_decimals(values, kind, missing)
+        )
     plain = {32: pa.int32(), 64: pa.int64()}
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.array(values, plain[kind.bit_width], mask=missing).view(kind)

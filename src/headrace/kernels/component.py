@@ -72,7 +72,9 @@ class Accumulator:
         self.pair = np.zeros((count, 2), np.int64)
         self.rows = self.pair[:, 0]
         self._lacks: dict[int, Numbers] = {}
-        self._beside = next((i for i, s in enumerate(signatures) if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1), None)
+        self._beside = next(
+            (i for i, s in enumerate(signatures) if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1), None
+        )
         self._arrays = [[] if s is None or s[0] in {"rows", "count"} else empty(s[0], s[1], count) for s in signatures]
 
     def add(self, at: Places, columns: Sequence[Sequence[Any]], rows: Places | None) -> None:
@@ -174,7 +176,9 @@ def combine(kind: str, parts: Sequence[Numbers], at: Places, into: Sequence[Numb
             compiled.add_integers(at, wide(part), ALL_VALID, total)
 
 
-def listed(kind: str, columns: Sequence[Any], at: Places, counts: Numbers | None = None) -> tuple[Places, list[pa.Array], Numbers]:
+def listed(
+    kind: str, columns: Sequence[Any], at: Places, counts: Numbers | None = None
+) -> tuple[Places, list[pa.Array], Numbers]:
     """Reduce values place by place: (places, value columns, how often); NULLs are skipped.
 
     For "values" every distinct value of a place stays, with its count; for "lowest" and "highest" one value a place.
@@ -191,6 +195,8 @@ def listed(kind: str, columns: Sequence[Any], at: Places, counts: Numbers | None
         totals = np.zeros(distinct.size, np.int64)
         compiled.add_integers(codes, weights, ALL_VALID, totals)
         return distinct // keys.count, [take(c, distinct % keys.count) for c in keys.columns], totals
-    table = pa.table({"at": places, "value": values[0]}).group_by("at").aggregate([("value", "min" if kind == "lowest" else "max")])
+    table = (
+        pa.table({"at": places, "value": values[0]}).group_by("at").aggregate([("value", "min" if kind == "lowest" else "max")])
+    )
     found = np.asarray(table["at"]).astype(np.int64)
     return found, [flat(table[f"value_{'min' if kind == 'lowest' else 'max'}"])], np.ones(found.size, np.int64)

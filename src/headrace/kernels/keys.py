@@ -32,7 +32,7 @@ class Keys:
 
 
 def encode(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Keys:
-    """Number the distinct keys of rows."""
+    """Give numbers to the distinct keys of rows."""
     if not columns:
         return Keys(np.zeros(rows, np.int64), [], 1)
     found = _encode_one(flat(columns[0]))
@@ -49,7 +49,10 @@ def _encode_one(array: pa.Array) -> Keys:
             codes[~validity(array)] = len(domain[1]) - 1
         return Keys(codes, [domain[1]], len(domain[1]))
     if pa.types.is_floating(array.type):
-        array = from_numbers(numbers(array) + 0.0, array.type, None if array.null_count == 0 else ~validity(array))
+        values = numbers(array) + 0.0
+        array = from_numbers(
+            np.where(np.isnan(values), np.nan, values), array.type, None if array.null_count == 0 else ~validity(array)
+        )
     encoded = array.dictionary_encode(null_encoding="encode")
     codes = np.asarray(encoded.indices).astype(np.int64)
     return Keys(codes, [encoded.dictionary], len(encoded.dictionary))

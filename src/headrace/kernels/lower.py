@@ -43,7 +43,8 @@ def _as_float(limbs: Sequence[Numbers]) -> Numbers:
     if len(limbs) == 1:
         return limbs[0].astype(np.float64)
     high, low = limbs[1] + (limbs[0] >> 32), limbs[0] & 0xFFFFFFFF
-    return high.astype(np.float64) * 2.0**32 + low
+    found: Numbers = high.astype(np.float64) * 2.0**32 + low
+    return found
 
 
 def _float_result(call: AggregateCall, parts: Arrays, missing: Mask) -> pa.Array:
@@ -149,9 +150,12 @@ def lower_listed(call: AggregateCall, places: Numbers, values: Sequence[pa.Array
 
 def _rank(call: AggregateCall, totals: Numbers) -> Numbers:
     share = 0.5 if call.parameter is None else call.parameter
+    found: Numbers
     if call.function == "percentile":
-        return np.maximum(totals - 1, 0) * share
-    return np.maximum(np.ceil(totals * share - 1e-9) - 1, 0)
+        found = np.maximum(totals - 1, 0) * share
+    else:
+        found = np.maximum(np.ceil(totals * share - 1e-9) - 1, 0)
+    return found
 
 
 def _value_order(places: Numbers, values: pa.Array) -> Numbers:
@@ -173,4 +177,5 @@ def _at_rank(rank: Numbers, firsts: Numbers, lasts: Numbers, running: Numbers) -
     """Return the position of the value with that rank (from 0) within each place."""
     wanted = running[firsts] + rank.astype(np.int64)
     found = np.searchsorted(running, wanted, side="right") - 1
-    return np.minimum(found, np.maximum(lasts - 1, 0))
+    within: Numbers = np.minimum(found, np.maximum(lasts - 1, 0))
+    return within

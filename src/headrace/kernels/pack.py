@@ -73,7 +73,12 @@ def _chunks(value: object) -> list[Any]:
     structure = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     raws = [buffer.raw() for buffer in buffers]
     head = pickle.dumps((structure, [raw.nbytes for raw in raws]), protocol=5)
-    out: list[Any] = [_MAGIC, struct.pack("<QI", len(head), zlib.crc32(head)), head, bytes(_aligned(20 + len(head)) - 20 - len(head))]
+    out: list[Any] = [
+        _MAGIC,
+        struct.pack("<QI", len(head), zlib.crc32(head)),
+        head,
+        bytes(_aligned(20 + len(head)) - 20 - len(head)),
+    ]
     for raw in raws:
         out += [raw, bytes(_aligned(raw.nbytes) - raw.nbytes)]
     return out

@@ -45,5 +45,9 @@ class Partial:
 
 def group_starts(sorted_codes: Integers) -> tuple[Integers, Integers]:
     """Return (distinct codes, where each begins and the end) of an ascending array."""
-    heads = np.flatnonzero(np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]])) if sorted_codes.size else np.zeros(0, np.int64)
+    heads = (
+        np.flatnonzero(np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]]))
+        if sorted_codes.size
+        else np.zeros(0, np.int64)
+    )
     return sorted_codes[heads], np.append(heads, sorted_codes.size)

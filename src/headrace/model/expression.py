@@ -56,7 +56,9 @@ class Literal:
 
     def __eq__(self, other: object) -> bool:
         """Compare type first, so that 1, 1.0 and TRUE stay apart."""
-        same = isinstance(other, Literal) and self.type == other.type and type(self.value) is type(other.value)
+        if not isinstance(other, Literal):
+            return False
+        same = bool(self.type == other.type) and type(self.value) is type(other.value)
         return same and repr(self.value) == repr(other.value)  # so NaN equals itself, and 0.0 is not -0.0
 
     def __hash__(self) -> int:
@@ -94,7 +96,7 @@ _INFIX = {
 
 def _text(call: Call) -> str:
     args = [f"({a})" if isinstance(a, Call) and a.function in _INFIX else str(a) for a in call.args]
-    if call.function in _INFIX and len(args) == 2:  # noqa: PLR2004
+    if call.function in _INFIX and len(args) == 2:
         return f"{args[0]} {_INFIX[call.function]} {args[1]}"
     if call.function == "not":
         return f"NOT {args[0]}"

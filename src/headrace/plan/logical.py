@@ -84,7 +84,9 @@ class AggregateQuery:
 
     def __post_init__(self) -> None:
         """Check that all branches agree on the types of keys and aggregates, and outputs on the schema."""
-        shapes = {(tuple(k.type for k in b.keys), tuple((a.function, a.parameter, a.type) for a in b.aggregates)) for b in self.branches}
+        shapes = {
+            (tuple(k.type for k in b.keys), tuple((a.function, a.parameter, a.type) for a in b.aggregates)) for b in self.branches
+        }
         if len(shapes) != 1:
             raise ValueError("the branches of an aggregation disagree on keys or aggregates")
         if tuple(e.type for e in self.output) != tuple(f.type for f in self.schema):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SessionError
+from headrace.connectors import Source
+from headrace.errors import HeadraceError, SessionError
 from headrace.runtime.backend import Backend
 
 _MODULES = {
@@ -23,3 +24,15 @@ def load_backend(name: str, checkpoint: Path, *, master: str, spark: Any, fault:
         raise SessionError(f"unknown back-end '{name}'", detail=f"back-ends: {', '.join(_MODULES)}")
     create: Callable[..., Backend] = importlib.import_module(_MODULES[name]).create
     return create(checkpoint=checkpoint, master=master, spark=spark, fault=fault)
+
+
+def as_source(source: Any, backend: Backend) -> Source:
+    """Return a source as it is; a streaming DataFrame is wrapped by the back-end that knows it."""
+    if hasattr(source, "plan") and hasattr(source, "attach"):
+        return source  # type: ignore[no-any-return]
+    wrap = getattr(backend, "stream_source", None)
+    if wrap is not None and getattr(source, "isStreaming", False):
+        return wrap(source)  # type: ignore[no-any-return]
+    raise HeadraceError(
+        f"'{type(source).__name__}' is not a source", hint="use MemorySource, FileSource, RateSource or a streaming DataFrame"
+    )

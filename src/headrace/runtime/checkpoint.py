@@ -44,8 +44,17 @@ class Checkpoint:
         self.identity = self._check_format(marker)
 
     def _check_kind(self) -> None:
-        if self.path.exists() and not (self.path / "HEADRACE").exists() and any(self.path.iterdir()) and not (self.path / "lock").exists():
-            raise CheckpointError(f"directory '{self.path}' is not a headrace checkpoint and not empty", hint="name an empty or new directory")
+        if self.path.exists() and not self.path.is_dir():
+            raise CheckpointError(f"checkpoint '{self.path}' is not a directory", hint="name an empty or new directory")
+        if (
+            self.path.exists()
+            and not (self.path / "HEADRACE").exists()
+            and any(self.path.iterdir())
+            and not (self.path / "lock").exists()
+        ):
+            raise CheckpointError(
+                f"directory '{self.path}' is not a headrace checkpoint and not empty", hint="name an empty or new directory"
+            )
 
     def _locked(self) -> int:
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -66,7 +75,9 @@ class Checkpoint:
             found, identity = content["format"], str(content.get("identity", ""))
         except (ValueError, KeyError, TypeError) as error:
             self.close()
-            raise CheckpointError(f"checkpoint marker '{marker}' is damaged", hint="restore it from a copy, or start with a new directory") from error
+            raise CheckpointError(
+                f"checkpoint marker '{marker}' is damaged", hint="restore it from a copy, or start with a new directory"
+            ) from error
         if found != FORMAT:
             self.close()
             raise CheckpointError(
@@ -86,6 +97,10 @@ class Checkpoint:
         path = self.path.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def source_folder(self, stream: str) -> Path:
+        """Return the folder where the source of a stream keeps what it must remember."""
+        return self.folder("sources", "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream))
 
     def log(self, batch: int, entry: dict[str, Any]) -> None:
         """Promise a batch."""
@@ -137,13 +152,17 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     check, _, body = path.read_bytes().partition(b"\n")
     try:
-        if int(check, 16) != zlib.crc32(body):
-            raise ValueError("its check sum does not fit its content")
-        found: dict[str, Any] = json.loads(body)
+        return _checked(check, body)
     except ValueError as error:
         raise CheckpointError(
             f"{path.parent.name} '{path}' is damaged",
             detail=str(error),
             hint="restore the checkpoint directory from a copy, or start with a new one and read the input again",
         ) from error
+
+
+def _checked(check: bytes, body: bytes) -> dict[str, Any]:
+    if int(check, 16) != zlib.crc32(body):
+        raise ValueError("its check sum does not fit its content")
+    found: dict[str, Any] = json.loads(body)
     return found

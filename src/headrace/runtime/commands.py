@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -25,6 +27,43 @@ class Remove:
 
 
 Command: TypeAlias = Add | Remove
+
+
+class Requests:
+    """Commands that no batch has taken yet, in order; calls may come from any thread."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._lock = threading.Lock()
+        self._waiting: list[Command] = []
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._waiting)
+
+    def append(self, command: Command) -> None:
+        """Let a command wait for the next batch."""
+        with self._lock:
+            self._waiting.append(command)
+
+    def take(self) -> list[Command]:
+        """Return all that wait; they wait no longer."""
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+            return taken
+
+    def give_back(self, commands: Sequence[Command]) -> None:
+        """Let commands wait again, before all others: the batch that took them will not be."""
+        with self._lock:
+            self._waiting = [*commands, *self._waiting]
+
+    def withdraw(self, query: int) -> bool:
+        """Take back an addition that still waits; False if it does not."""
+        with self._lock:
+            kept = [c for c in self._waiting if not (isinstance(c, Add) and c.id == query)]
+            found = len(kept) < len(self._waiting)
+            self._waiting = kept
+            return found
 
 
 def to_json(command: Command) -> dict[str, Any]:

@@ -11,20 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.connectors import Range, Source
-from headrace.errors import CheckpointError, NameTakenError
+from headrace.errors import CheckpointError, NameTakenError, SourceError
 from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
 from headrace.kernels import pack
 from headrace.model.stream import Stream
 from headrace.runtime import commands, epoch
 from headrace.runtime.backend import Backend
 from headrace.runtime.checkpoint import Checkpoint
-from headrace.runtime.commands import Add, Command, Remove
+from headrace.runtime.commands import Add, Command, Remove, Requests
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
 from headrace.sharing.changelog import Addition, Changelog, apply
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sql import Catalog, bind_query
-
 
 _REMEMBERED = 1_000  # queries that are over and still known by name
 
@@ -51,6 +50,7 @@ class Coordinator:
         """Recover what the checkpoint holds; a batch that was logged but not committed is run first."""
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
         self.state = EngineState(partitions=partitions)
+        self.requests = Requests()
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
         self._plans: dict[str, StreamPlan] = {}
@@ -96,13 +96,30 @@ class Coordinator:
         """Tell whether there is anything to read (or to run again)."""
         return self.unfinished is not None or any(s.pending(self.state.streams[n].position) for n, s in self.sources.items())
 
-    def advance(self, requests: Sequence[Command], *, final: bool = False) -> BatchReport:
-        """Run one micro-batch with these query changes and what is new on the streams."""
-        entry = self.unfinished or self._plan_batch(requests, final=final)
+    def advance(self, *, final: bool = False) -> BatchReport:
+        """Run one micro-batch: the requests that wait, and what is new on the streams.
+
+        Whatever goes wrong, requests are not lost: they wait again, or are in the log entry that is run next time. Where a
+        source cannot be read nothing has been written, so that batch is planned anew, with what the source says then.
+        """
+        again = self.unfinished is not None
         if self.unfinished is None:
+            taken = self.requests.take()
+            try:
+                entry = self._plan_batch(taken, final=final)
+            except BaseException:
+                self.requests.give_back(taken)
+                raise
             self.checkpoint.log(self.state.batch + 1, entry)
-        self.unfinished = entry
-        report = self._run(entry)
+            self.unfinished = entry
+        try:
+            report = self._run(self.unfinished)
+        except SourceError:
+            self.requests.give_back([commands.from_json(c) for c in self.unfinished["commands"]])
+            self.unfinished = None
+            if again:
+                return self.advance(final=final)
+            raise
         self.unfinished = None
         return report
 

@@ -85,7 +85,7 @@ class EngineState:
 
     def files(self) -> set[str]:
         """Return all state, plan and query files that are still needed, relative to the checkpoint."""
-        found = {ref.file for ref in (*self.parts, *self.sessions)}
+        found = {part.file for part in self.parts} | {session.file for session in self.sessions}
         for stream in self.streams.values():
             found.update(epoch.plan for epoch in stream.epochs)
             found.add(stream.plan)
@@ -135,7 +135,9 @@ def declared(value: dict[str, Any]) -> Stream:
 
 
 def _stream_json(state: StreamState) -> dict[str, Any]:
-    rest = {name: getattr(state, name) for name in ("number", "position", "seen", "plan", "planned", "rows", "untimed", "skipped")}
+    rest = {
+        name: getattr(state, name) for name in ("number", "position", "seen", "plan", "planned", "rows", "untimed", "skipped")
+    }
     return {**declaration(state.stream, state.source), **rest, "epochs": [_fields(e) for e in state.epochs]}
 
 

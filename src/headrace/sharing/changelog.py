@@ -41,9 +41,11 @@ def apply(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, .
     kept = [query for query in live if query.id not in changelog.removals]
     taken = {query.bit for query in kept}
     free = (bit for bit in range(len(kept) + len(changelog.additions) + 1) if bit not in taken)
-    for addition in sorted(changelog.additions, key=lambda a: a.id):
-        if addition.id not in changelog.removals:
-            kept.append(LiveQuery(addition.id, addition.name, addition.plan, addition.since, next(free)))
+    kept += [
+        LiveQuery(addition.id, addition.name, addition.plan, addition.since, next(free))
+        for addition in sorted(changelog.additions, key=lambda a: a.id)
+        if addition.id not in changelog.removals
+    ]
     return tuple(sorted(kept, key=lambda query: query.id))
 
 

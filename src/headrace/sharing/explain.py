@@ -19,8 +19,8 @@ def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mappi
     lines = [f"{len(live)} live {_plural('query', len(live))}, one shared pipeline"]
     for plan in sorted(plans, key=lambda p: p.stream):
         users = {m.query for op in plan.operators for m in op.members}
-        lines.append("")
-        lines.append(f"stream {plan.stream}: read once for {len(users)} {_plural('query', len(users))}; columns {_list(sorted(plan.columns))}")
+        readers, columns = f"{len(users)} {_plural('query', len(users))}", _list(sorted(plan.columns))
+        lines += ["", f"stream {plan.stream}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
             lines += [f"  {line}" for line in _operator(operator, names)]
     return "\n".join(lines) + "\n"
@@ -55,8 +55,12 @@ def _selection(selection: Selection) -> list[str]:
         return ["selection: every row"]
     if selection.layout is Layout.PER_QUERY:
         return [f"selection: {predicates}, each evaluated once"]
-    form = {Layout.GRID: "segments" if len(selection.dimensions) == 1 else "grid", Layout.SIGNATURES: "signatures"}[selection.layout]
-    return [f"selection: {predicates} → {form} of {selection.size} cells over {_list([_dimension(d) for d in selection.dimensions])}"]
+    form = {Layout.GRID: "segments" if len(selection.dimensions) == 1 else "grid", Layout.SIGNATURES: "signatures"}[
+        selection.layout
+    ]
+    return [
+        f"selection: {predicates} → {form} of {selection.size} cells over {_list([_dimension(d) for d in selection.dimensions])}"
+    ]
 
 
 def _dimension(dimension: Dimension) -> str:

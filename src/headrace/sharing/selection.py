@@ -131,7 +131,11 @@ def truth(predicate: Expression, dims: Sequence[Dimension], segments: Sequence[n
         inner: Truth = TRUE_CODE - truth(predicate.args[0], dims, segments)
         return inner
     atom = atom_of(predicate)
-    at = next(i for i, d in enumerate(dims) if d.expression == atom.expression and (d.boundaries is None) == isinstance(atom, BooleanAtom))
+    at = next(
+        i
+        for i, d in enumerate(dims)
+        if d.expression == atom.expression and (d.boundaries is None) == isinstance(atom, BooleanAtom)
+    )
     table: Truth = _truth_table(atom, dims[at])[segments[at]]
     return table
 
@@ -290,7 +294,10 @@ def grid_spans(selection: Selection) -> Spans:
         return Spans(np.arange(count + 1), np.arange(count), np.arange(1, count + 1), count)
     sizes = [d.size for d in selection.dimensions]
     mesh = [m.astype(np.int64) for m in np.ix_(*(np.arange(s) for s in sizes))] if sizes else []
-    found = [_simple_spans(p, selection) or _runs(np.broadcast_to(truth(p, selection.dimensions, mesh), sizes or (1,))) for p in selection.predicates]
+    found = [
+        _simple_spans(p, selection) or _runs(np.broadcast_to(truth(p, selection.dimensions, mesh), sizes or (1,)))
+        for p in selection.predicates
+    ]
     return _pack(found, selection.size)
 
 

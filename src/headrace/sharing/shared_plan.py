@@ -143,7 +143,9 @@ def _members(stream: str, query: LiveQuery) -> Iterable[Member]:
     if isinstance(plan, StatelessQuery):
         for index, select_branch in enumerate(plan.branches):
             if select_branch.stream == stream:
-                yield Member(query.id, index, select_branch.predicate, (), None, query.since, plan.streams, outputs=select_branch.outputs)
+                yield Member(
+                    query.id, index, select_branch.predicate, (), None, query.since, plan.streams, outputs=select_branch.outputs
+                )
     elif isinstance(plan, AggregateQuery):
         for index, branch in enumerate(plan.branches):
             if branch.stream == stream:

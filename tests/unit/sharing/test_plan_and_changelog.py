@@ -54,11 +54,10 @@ def test_add_then_remove_gives_back_the_equal_plan(there: set[int], new: int) ->
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
 def test_bits_are_reused_and_sets_stay_as_short_as_the_live_queries(steps: list[tuple[bool, int]]) -> None:
     now: tuple[LiveQuery, ...] = ()
-    number, sets, most, first = 0, [], 1, None
-    for adding, which in steps:
+    sets, most, first = [], 1, None
+    for number, (adding, which) in enumerate(steps):
         before = now
         change = Changelog((add(number),)) if adding or not now else Changelog((), frozenset({now[which % len(now)].id}))
-        number += 1
         now = apply(now, change)
         most = max(most, len(now))
         assert len({q.bit for q in now}) == len(now)
@@ -79,7 +78,7 @@ def test_equal_needs_are_kept_once_and_smaller_selections_join_larger_ones() -> 
 
 
 def test_layouts_follow_the_cost() -> None:
-    def where(text: str):  # noqa: ANN202
+    def where(text: str):
         return bind_query(f"SELECT k FROM p WHERE {text}", CATALOG).branches[0].predicate
 
     few = [where(f"x > {i} AND y < {i}") for i in range(3)]

@@ -28,13 +28,18 @@ def predicate(text: str) -> Expression:
 
 
 ATOMS = [
-    "x > 3", "x <= 3", "x = 2", "x <> 2", "x IN (1, 3, 5)", "x BETWEEN 2 AND 4", "x IS NULL", "x > 1.5", "x % 2 = 0", "x = 2147483647",
-    "y > 1.5", "y = 0.0", "y <= -1", "y IS NOT NULL", "y < 1e300", "s LIKE 'a%'", "s = 'b'", "s >= 'ab'", "s IN ('a', 'c')", "d > 1.25",
-    "d = 2", "b", "NOT b", "b = false", "big > 5", "big >= 9223372036854775807", "f > 0.5", "f = 0.1", "day > '2024-01-03'", "x - 1 > 3",
-    "upper(s) = 'A'", "time >= '2024-01-01 00:00:02'",
+    "x > 3", "x <= 3", "x = 2", "x <> 2", "x IN (1, 3, 5)", "x BETWEEN 2 AND 4", "x IS NULL", "x > 1.5", "x % 2 = 0",
+    "x = 2147483647", "y > 1.5", "y = 0.0", "y <= -1", "y IS NOT NULL", "y < 1e300", "s LIKE 'a%'", "s = 'b'", "s >= 'ab'",
+    "s IN ('a', 'c')", "d > 1.25", "d = 2", "b", "NOT b", "b = false", "big > 5", "big >= 9223372036854775807", "f > 0.5",
+    "f = 0.1", "day > '2024-01-03'", "x - 1 > 3", "upper(s) = 'A'", "time >= '2024-01-01 00:00:02'",
 ]  # fmt: skip
 predicates = st.recursive(
-    st.sampled_from(ATOMS), lambda inner: st.builds(lambda op, a, b: f"({a} {op} {b})", st.sampled_from(["AND", "OR"]), inner, inner) | inner.map(lambda p: f"(NOT {p})"), max_leaves=4
+    st.sampled_from(ATOMS),
+    lambda inner: (
+        st.builds(lambda op, a, b: f"({a} {op} {b})", st.sampled_from(["AND", "OR"]), inner, inner)
+        | inner.map(lambda p: f"(NOT {p})")
+    ),
+    max_leaves=4,
 )
 rows = st.fixed_dictionaries({
     "x": st.none() | st.integers(-1, 6) | st.just(2**31 - 1),
@@ -51,7 +56,9 @@ rows = st.fixed_dictionaries({
 
 @given(st.lists(predicates, min_size=1, max_size=6), st.lists(rows, min_size=1, max_size=12), st.sampled_from(list(Layout)))
 @settings(max_examples=150, deadline=None)
-def test_every_layout_finds_the_rows_each_predicate_holds_on(texts: list[str], found: list[dict[str, object]], layout: Layout) -> None:
+def test_every_layout_finds_the_rows_each_predicate_holds_on(
+    texts: list[str], found: list[dict[str, object]], layout: Layout
+) -> None:
     wanted = [predicate(text) for text in texts]
     selection = select(wanted, layout)
     if layout is Layout.GRID and selection.size > 1 << 16:
@@ -82,9 +89,9 @@ def test_cost_of_a_row_does_not_grow_with_the_queries() -> None:
     assert selection.size == 502
 
 
-@pytest.mark.parametrize(("text", "spans"), [("x < 2", [(0, 1)]), ("x >= 2", [(1, 3)]), ("x <> 2", [(0, 1), (2, 3)]), ("x IS NULL", [(3, 4)])])
+@pytest.mark.parametrize(
+    ("text", "spans"), [("x < 2", [(0, 1)]), ("x >= 2", [(1, 3)]), ("x <> 2", [(0, 1), (2, 3)]), ("x IS NULL", [(3, 4)])]
+)
 def test_spans_of_simple_predicates(text: str, spans: list[tuple[int, int]]) -> None:
     selection = select([predicate("x = 2"), predicate(text)], Layout.GRID)
     assert grid_spans(selection).of(len(selection.predicates) - 1) == spans
-
-

@@ -16,8 +16,8 @@ times = st.lists(st.integers(-300, 300), min_size=1, max_size=30)
 @given(st.lists(windows, min_size=1, max_size=5), times, st.none() | st.integers(-300, 0))
 def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[Sliding], at: list[int], epoch: int | None) -> None:
     """
-        window      |————————|
-        slices   |——|—|——————|————|      never  |———#———|  across an edge
+    window      |————————|
+    slices   |——|—|——————|————|      never  |———#———|  across an edge
     """
     kept = np.array([t for t in at if epoch is None or t >= epoch] or [0])
     edges = edges_for(int(kept.min()), int(kept.max()), lambda: kept, progressions(found), NEVER if epoch is None else epoch)
@@ -35,7 +35,9 @@ def test_a_stray_row_does_not_conjure_up_decades_of_slices() -> None:
 
 
 @given(windows, times, st.integers(-300, 300), st.integers(-300, 300), st.integers(0, 200))
-def test_closing_finds_what_looking_at_every_window_finds(window: Sliding, slices: list[int], since: int, after: int, more: int) -> None:
+def test_closing_finds_what_looking_at_every_window_finds(
+    window: Sliding, slices: list[int], since: int, after: int, more: int
+) -> None:
     every = {start for time in slices for start in starts_containing(window, time)}
     expected = sorted(s for s in every if s >= since and after < s + window.size <= after + more)
     assert closing(window, since, slices, after, after + more) == expected

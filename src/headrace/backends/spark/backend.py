@@ -24,7 +24,7 @@ from headrace.execution.job import Job, Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 5.0

@@ -22,7 +22,7 @@ from headrace.model.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class DataFrameSource:
@@ -95,7 +95,7 @@ class DataFrameSource:
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  a private corner of Spark, kept in one place
 
-    return to_arrow_schema(frame.schema)
+    return to_arrow_schema(frame.schema, timezone="UTC")
 
 
 def _units(path: str) -> int:

@@ -55,7 +55,7 @@ def read_select_slice_aggregate(job: Job, batches: Iterator[pa.RecordBatch]) -> 
                 parcels = stage_one(job, row["task"], [Range.from_json(one) for one in json.loads(row["ranges"])])
                 sent = [(partition, *_sent(job, partition, parcel)) for partition, parcel in parcels]
             except HeadraceError as error:
-                sent = [(0, "error", pickle.dumps(error))]
+                sent = [(partition, "error", pickle.dumps(error)) for partition in range(job.partitions)]  # nobody goes on
             columns = [pa.array(list(column), field.type) for column, field in zip(zip(*sent, strict=True), _PARCELS, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=_PARCELS)
 

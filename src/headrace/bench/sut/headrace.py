@@ -16,7 +16,7 @@ from headrace.session import Session
 def rows_per_second(
     spark: Any, warm_up: Path, folder: Path, queries: Sequence[FieldQuery], rows_per_batch: int, tell: Callable[[str], None]
 ) -> float:
-    """Return source rows/s over the Arrow files of `folder`; those of `warm_up`, one a batch, are read before the clock starts."""
+    """Return source rows/s over the Arrow files of `folder`; those of `warm_up`, one a batch, are read untimed."""
     inbox = folder / "inbox"
     shutil.rmtree(inbox, ignore_errors=True)
     inbox.mkdir()
@@ -32,7 +32,8 @@ def rows_per_second(
         rows, begun = 0, time.perf_counter()
         while (report := session.advance()).rows:
             rows += report.rows
-            tell(f"headrace, {len(queries)} queries: {rows / 1e6:.0f} M rows, {rows / (time.perf_counter() - begun) / 1e6:.1f} M rows/s")
+            rate = rows / (time.perf_counter() - begun)
+            tell(f"headrace, {len(queries)} queries: {rows / 1e6:.0f} M rows, {rate / 1e6:.1f} M rows/s")
         elapsed = time.perf_counter() - begun
     shutil.rmtree(inbox, ignore_errors=True)
     return rows / elapsed

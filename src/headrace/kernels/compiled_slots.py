@@ -1,0 +1,50 @@
+"""Event time and key of each row → the slot it is added up in; compiled like the loops of `compiled`.
+
+A slot is slice · number of keys + key. Edges are where slices begin, ascending.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_jit = njit(cache=True, nogil=True, boundscheck=False)
+
+
+@_jit
+def _last_not_after(edges, time):
+    low, high = 0, edges.size - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if edges[middle] <= time:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@_jit
+def slots(times, edges, keys, key_count):
+    """Return slice · key_count + key for each row; a row's slice is the last edge not after its time."""
+    out = np.empty(times.size, np.int64)
+    at, last = 0, edges.size - 1
+    for i in range(times.size):
+        t = times[i]
+        if t < edges[at] or (at < last and t >= edges[at + 1]):
+            at = _last_not_after(edges, t)
+        out[i] = at * key_count + keys[i]
+    return out
+
+
+@_jit
+def slots_direct(times, edges, values, valid, low, place, key_count):
+    """Return slice · key_count + key for each row, where place[value − low] is the key (the last place: NULL)."""
+    out = np.empty(times.size, np.int64)
+    at, last = 0, edges.size - 1
+    for i in range(times.size):
+        t = times[i]
+        if t < edges[at] or (at < last and t >= edges[at + 1]):
+            at = _last_not_after(edges, t)
+        key = place[place.size - 1] if valid.size and not valid[i] else place[values[i] - low]
+        out[i] = at * key_count + key
+    return out

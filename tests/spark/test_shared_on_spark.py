@@ -1,0 +1,134 @@
+"""The same property on Spark: a smaller number of the cases that the in-process runner plays by the hundred."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from properties.test_shared_equals_alone import check
+from support.strategies import Scenario, scenarios
+
+pytestmark = pytest.mark.spark
+
+ROWS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
+
+
+def purchase(second: float, user: int = 1, pack: int = 1, price: float = 10.0) -> dict[str, Any]:
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=second)
+    return {"user_id": user, "gem_pack": pack, "price": price, "time": at}
+
+
+@seed(20261115)
+@given(st.data())
+@settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+def test_shared_equals_alone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
+    scenario: Scenario = data.draw(scenarios(max_queries=20, max_batches=6))
+    check(scenario, backend="spark", spark=spark, partitions=2)
+
+
+def test_a_million_string_keys(spark: Any, tmp_path: Path) -> None:
+    count = 1_000_000
+    keys = pa.array([f"user-{i:07d}" for i in range(count)])
+    times = pa.array(np.arange(count) + 1_700_000_000_000_000, pa.timestamp("us", tz="UTC"))
+    for number in range(2):
+        table = pa.table({"key": keys, "amount": pa.array(np.arange(count) % 7, pa.int32()), "time": times})
+        with pa.OSFile(str(tmp_path / f"{number}.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=250_000)
+    with hr.Session(spark=spark, partitions=2) as session:
+        session.create_stream("s", hr.FileSource(tmp_path), time="time")
+        everyone = session.add("SELECT key, SUM(amount) AS total, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY key")
+        some = session.add("SELECT key, MAX(amount) AS top FROM TUMBLE(s, '1 hour') WHERE amount > 5 GROUP BY key")
+        before = psutil.Process().memory_info().rss
+        session.drain()
+        assert psutil.Process().memory_info().rss - before < 400 << 20  # rows never come to the driver
+        assert everyone.emitted == count
+        table = everyone.results()
+        assert set(table["n"].to_pylist()) == {2}
+        assert sum(table["total"].to_pylist()) == 2 * sum(i % 7 for i in range(count))
+        assert some.emitted == sum(i % 7 == 6 for i in range(count))
+
+
+def test_the_thousandth_query_is_live_within_two_micro_batches(spark: Any) -> None:
+    source = hr.MemorySource(ROWS)
+    with hr.Session(spark=spark) as session:
+        session.create_stream("p", source, time="time")
+        for number in range(999):
+            session.add(f"SELECT gem_pack, SUM(price) AS s FROM TUMBLE(p, '{number % 10 + 1} seconds') WHERE price > {number} GROUP BY gem_pack")
+        source.append([purchase(0), purchase(1, price=2000.0)])
+        session.advance()
+        before = session.last_batch
+        last = session.add("SELECT COUNT(*) AS n FROM TUMBLE(p, '1 second')", name="last")
+        source.append([purchase(2)])
+        session.advance()
+        assert last.status == "live"
+        assert session.last_batch <= before + 2
+        source.append([purchase(5)])
+        session.advance()
+        assert last.results().to_pylist() == [{"n": 1}]
+
+
+def test_adding_and_removing_a_hundred_a_second_does_not_stop_the_stream(spark: Any) -> None:
+    """Shorter than the thirty seconds of the benchmark, the same in kind: rows go on, requests are all served."""
+    seconds = int(os.environ.get("HEADRACE_CHURN_SECONDS", "6"))
+    source = hr.RateSource(20_000, "purchases", keys=100)
+    with hr.Session(spark=spark) as session:
+        session.create_stream("p", source, time="time")
+        steady = session.add("SELECT gem_pack, COUNT(*) AS n FROM TUMBLE(p, '1 second') GROUP BY gem_pack", name="steady")
+        session.advance()
+        session.start()
+        begun, served, rows = time.monotonic(), 0, []
+        alive: list[str] = []
+        while time.monotonic() - begun < seconds:
+            name = f"c{served}"
+            session.add(f"SELECT user_id, SUM(price) AS s FROM HOP(p, '4 seconds', '{served % 3 + 1} seconds') WHERE price > {served % 90} GROUP BY user_id", name=name, sink="noop")
+            alive.append(name)
+            if len(alive) > 50:
+                session.remove(alive.pop(0))
+            served += 1
+            rows.append(session.streams()["p"]["rows"])
+            time.sleep(max(0.0, begun + served / 100 - time.monotonic()))
+        session.query(alive[-1]).wait_live(30)
+        session.stop()
+        assert served > seconds * 50
+        assert rows[-1] > rows[len(rows) // 2] > 0
+        assert steady.emitted > 0
+        assert steady.status == "live"
+
+
+def test_a_streaming_data_frame_is_a_stream_too(spark: Any, tmp_path: Path) -> None:
+    incoming = tmp_path / "in"
+    incoming.mkdir()
+    pa.parquet.write_table(pa.Table.from_pylist([purchase(0), purchase(1, price=30.0)]), incoming / "a.parquet")
+    schema = spark.read.parquet(str(incoming)).schema
+    frame = spark.readStream.schema(schema).parquet(str(incoming)).selectExpr("user_id", "price", "time")
+    with hr.Session(tmp_path / "checkpoint", spark=spark) as session:
+        session.create_stream("frames", frame, time="time")
+        query = session.add("SELECT COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(frames, '10 seconds')")
+        session._coordinator.sources["frames"].wait()
+        session.drain()
+        assert query.results().to_pylist() == [{"n": 2, "total": 40.0}]
+
+
+def test_an_unreadable_file_is_named_and_nothing_is_lost(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,time\n1,2026-01-01 00:00:00\n")
+    with hr.Session(spark=spark) as session:
+        session.create_stream("s", hr.FileSource(tmp_path, schema="x INT, time TIMESTAMP"), time="time")
+        query = session.add("SELECT SUM(x) AS s FROM TUMBLE(s, '1 second')")
+        session.advance()
+        (tmp_path / "b.csv").write_text("x,time\nnonsense,2026-01-01 00:00:09\n")
+        with pytest.raises(hr.HeadraceError, match=r"b\.csv"):
+            session.advance()
+        (tmp_path / "b.csv").write_text("x,time\n0000002,2026-01-01 00:00:09\n\n")
+        session.drain()
+        assert query.results().to_pylist() == [{"s": 1}, {"s": 2}]
