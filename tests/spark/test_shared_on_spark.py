@@ -64,7 +64,9 @@ def test_the_thousandth_query_is_live_within_two_micro_batches(spark: Any) -> No
     with hr.Session(spark=spark) as session:
         session.create_stream("p", source, time="time")
         for number in range(999):
-            session.add(f"SELECT gem_pack, SUM(price) AS s FROM TUMBLE(p, '{number % 10 + 1} seconds') WHERE price > {number} GROUP BY gem_pack")
+            session.add(
+                f"SELECT gem_pack, SUM(price) AS s FROM TUMBLE(p, '{number % 10 + 1} s') WHERE price > {number} GROUP BY gem_pack"
+            )
         source.append([purchase(0), purchase(1, price=2000.0)])
         session.advance()
         before = session.last_batch
@@ -91,7 +93,11 @@ def test_adding_and_removing_a_hundred_a_second_does_not_stop_the_stream(spark: 
         alive: list[str] = []
         while time.monotonic() - begun < seconds:
             name = f"c{served}"
-            session.add(f"SELECT user_id, SUM(price) AS s FROM HOP(p, '4 seconds', '{served % 3 + 1} seconds') WHERE price > {served % 90} GROUP BY user_id", name=name, sink="noop")
+            session.add(
+                f"SELECT user_id, SUM(price) s FROM HOP(p, '4 s', '{served % 3 + 1} s') WHERE price > {served % 90} GROUP BY user_id",
+                name=name,
+                sink="noop",
+            )
             alive.append(name)
             if len(alive) > 50:
                 session.remove(alive.pop(0))

@@ -112,7 +112,7 @@ class _Finder:
             whole = [int(b) for b in self._bounds] if isinstance(self._bounds[0], int) else []
             info = np.iinfo(np.int64)
             self._integers = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
-            if whole and whole[-1] - whole[0] < _MAX_TABLE and whole[-1] <= info.max:
+            if whole and whole[-1] - whole[0] < _MAX_TABLE and info.min < whole[0] and whole[-1] < info.max:
                 self._table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(
                     np.int64
                 )

@@ -59,16 +59,21 @@ class SparkBackend:
         while not self._answered.wait(_LOOK_SECONDS):
             if not query.isActive and not self._answered.is_set():
                 break
-        if isinstance(self._answer, BaseException):
+        answer = self._taken()
+        if isinstance(answer, BaseException):
             self._stop()
-            raise self._answer
-        if self._answer is None:
-            problem = query.exception()
+            raise answer
+        if answer is None:
+            problem = str(query.exception())
             self._stop()
-            raise SessionError("the streaming query stopped", detail=str(problem), hint="see Spark's log; the batch can be run again")
+            raise SessionError("the streaming query stopped", detail=problem, hint="see Spark's log; the batch can be run again")
         self._fault("stage two")
         for path in (Path(job.directory) / "exchange").iterdir():
             path.unlink(missing_ok=True)
+        return answer
+
+    def _taken(self) -> list[Outcome] | BaseException | None:
+        """Return what the thread of Spark left; None if it did not come to that."""
         return self._answer
 
     def _running(self) -> StreamingQuery:
@@ -82,7 +87,7 @@ class SparkBackend:
         return self._query
 
     def _batch(self, ranges: DataFrame, number: int) -> None:
-        """Called by Spark, in a thread of its own, with the ranges of one micro-batch."""
+        """Run the ranges of one micro-batch; Spark calls this in a thread of its own."""
         del number
         job, self._job = self._job, None
         if job is None:

@@ -35,7 +35,7 @@ def start_spark(master: str) -> SparkSession:
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         raise SessionError(
             "Java is not installed, and Spark needs it",
-            hint="install a JDK ≥ 17, e.g. 'apt-get install openjdk-17-jre-headless' or 'brew install openjdk@17', or set JAVA_HOME",
+            hint="install a JDK ≥ 17 ('apt-get install openjdk-17-jre-headless', 'brew install openjdk@17'), or set JAVA_HOME",
         )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

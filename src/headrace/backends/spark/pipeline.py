@@ -56,7 +56,9 @@ def read_select_slice_aggregate(job: Job, batches: Iterator[pa.RecordBatch]) -> 
                 sent = [(partition, *_sent(job, partition, parcel)) for partition, parcel in parcels]
             except HeadraceError as error:
                 sent = [(partition, "error", pickle.dumps(error)) for partition in range(job.partitions)]  # nobody goes on
-            columns = [pa.array(list(column), field.type) for column, field in zip(zip(*sent, strict=True), _PARCELS, strict=True)]
+            columns = [
+                pa.array(list(column), field.type) for column, field in zip(zip(*sent, strict=True), _PARCELS, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=_PARCELS)
 
 
@@ -64,7 +66,9 @@ def merge_evaluate_route(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterato
     """Stage two, in a worker: the parcels of one partition; what leaves is a small account of what was done."""
     received = [row for batch in batches for row in batch.to_pylist()]
     if received:
-        yield pa.RecordBatch.from_arrays([pa.array(["outcome"]), pa.array([_account(job, received)], pa.binary())], schema=_OUTCOMES)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(["outcome"]), pa.array([_account(job, received)], pa.binary())], schema=_OUTCOMES
+        )
 
 
 def _account(job: Job, received: Sequence[dict[str, object]]) -> bytes:
