@@ -94,7 +94,7 @@ def test_adding_and_removing_a_hundred_a_second_does_not_stop_the_stream(spark: 
         while time.monotonic() - begun < seconds:
             name = f"c{served}"
             session.add(
-                f"SELECT user_id, SUM(price) s FROM HOP(p, '4 s', '{served % 3 + 1} s') WHERE price > {served % 90} GROUP BY user_id",
+                f"SELECT user_id, SUM(price) s FROM HOP(p, '4 s', '{served % 3 + 1} s') WHERE price > {served} GROUP BY user_id",
                 name=name,
                 sink="noop",
             )

@@ -24,7 +24,8 @@ from headrace.bench.workload import field_queries, write_files
 
 ROWS_PER_FILE = 1_000_000
 STREAMING_FILE_ROWS = 250_000
-WARM_UP_FILES, WARM_UP_ROWS = 15, 200_000  # the JVM compiles what it runs often
+WARM_UP_FILES, WARM_UP_ROWS = 15, 600_000  # several ranges each, so that every worker is warm
+WARM_UP_RUNS = 2  # of one query, not counted: the JVM compiles what it runs often
 MAX_STREAMING = 32
 
 
@@ -43,10 +44,11 @@ def scaling(
         found: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
         found["spark_sql"]["1"] = spark_sql.rows_per_second(spark, folder / "parquet", field_queries(1)[0], rows)
         tell(f"plain Spark SQL, 1 query: {found['spark_sql']['1'] / 1e6:.1f} M rows/s")
-        for count in counts:
+        for number, count in enumerate([counts[0]] * WARM_UP_RUNS + list(counts)):
             rate = headrace.rows_per_second(spark, folder / "warm", folder / "arrow", field_queries(count), rows_per_batch, tell)
-            found["headrace"][str(count)] = rate
-            tell(f"headrace, {count} queries: {rate / 1e6:.1f} M rows/s")
+            if number >= WARM_UP_RUNS:
+                found["headrace"][str(count)] = rate
+            tell(f"headrace, {count} queries: {rate / 1e6:.1f} M rows/s{'' if number >= WARM_UP_RUNS else ' (warm-up)'}")
         for count in sorted({1, min(8, max(counts)), min(MAX_STREAMING, max(counts))}):
             rate = structured_streaming.rows_per_second(spark, folder / "stream", field_queries(count), streaming_rows)
             found["structured_streaming"][str(count)] = rate

@@ -240,7 +240,9 @@ class Coordinator:
         return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files, one, two)
 
     def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> None:
-        marks = {number: watermark(state, query.plan.streams) for number, query in live.items()}
+        read = {number: query.plan.streams for number, query in live.items()}
+        by_streams = {streams: watermark(state, streams) for streams in set(read.values())}
+        marks = {number: by_streams[streams] for number, streams in read.items()}
         for stream in state.streams.values():
             if len(stream.epochs) > 1:
                 epoch.retire(stream, self._plan, marks)

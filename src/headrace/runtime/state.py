@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,8 +74,8 @@ class EngineState:
         return EngineState(
             self.batch,
             self.partitions,
-            {name: copy.copy(s) for name, s in self.streams.items()},
-            {number: copy.copy(q) for number, q in self.queries.items()},
+            {name: StreamState(*_fields(s)) for name, s in self.streams.items()},
+            {number: QueryState(*_fields(q)) for number, q in self.queries.items()},
             self.parts,
             self.sessions,
             self.next_epoch,
@@ -120,7 +119,7 @@ class EngineState:
         )
 
 
-def _fields(value: PartRef | SessionRef | Epoch | QueryState) -> list[Any]:
+def _fields(value: PartRef | SessionRef | Epoch | QueryState | StreamState) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
 
 

@@ -15,16 +15,21 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from headrace.connectors.durable import replace_file
-
 NAME = "headrace_ranges"
 _PUBLISHED = "published.json"
 
 
 def publish(folder: Path, batch: int, positions: dict[str, Any], tasks: Sequence[Sequence[Any]]) -> None:
     """Let Spark run a batch: its tasks first, then the offset that makes Spark look for them."""
-    replace_file(folder / f"{batch}.tasks", json.dumps(tasks).encode())
-    replace_file(folder / _PUBLISHED, json.dumps({"batch": batch, "streams": positions}).encode())
+    _put(folder / f"{batch}.tasks", tasks)
+    _put(folder / _PUBLISHED, {"batch": batch, "streams": positions})
+
+
+def _put(path: Path, value: object) -> None:
+    """Put a file in place whole; it need not survive the machine, so nothing is synced."""
+    scratch = path.with_name(f".{path.name}")
+    scratch.write_text(json.dumps(value))
+    scratch.replace(path)
 
 
 class RangeTask(InputPartition):
