@@ -26,7 +26,18 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.shuffle.compress": "false",
     "spark.python.worker.reuse": "true",
+    "spark.driver.extraJavaOptions": "-Djdk.lang.Process.launchMechanism=VFORK",  # Hadoop forks chmod for every log file
     "spark.log.level": "ERROR",
+}
+
+
+# Workers use the same large arrays batch after batch. Left to itself the allocator gives them back to the system each time,
+# and getting them anew, page by page, cost a third of a batch with 1,000 queries (docs/performance.md).
+MEMORY: Mapping[str, str] = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
 
@@ -41,6 +52,9 @@ def start_spark(master: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName("headrace")
+    for name, value in MEMORY.items():
+        os.environ.setdefault(name, value)  # for workers of a local master, which inherit them
+        builder = builder.config(f"spark.executorEnv.{name}", value)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
