@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any
 import psutil
 
 from headrace.backends.spark.environment import start_spark
-from headrace.bench.sut import headrace, spark_sql, structured_streaming
+from headrace.bench.sut import headrace
 from headrace.bench.workload import field_queries, write_files
+from headrace.errors import HeadraceError
 
 ROWS_PER_FILE = 1_000_000
 STREAMING_FILE_ROWS = 250_000
@@ -40,20 +42,20 @@ def scaling(
         write_files(folder / "arrow", WARM_UP_FILES * WARM_UP_ROWS, rows, ROWS_PER_FILE, parquet=False)
         write_files(folder / "parquet", 0, rows, ROWS_PER_FILE, parquet=True)
         write_files(folder / "stream", 0, streaming_rows + STREAMING_FILE_ROWS, STREAMING_FILE_ROWS, parquet=True)
-        spark = start_spark("local[*]")
         found: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
-        found["spark_sql"]["1"] = spark_sql.rows_per_second(spark, folder / "parquet", field_queries(1)[0], rows)
+        found["spark_sql"]["1"] = apart("spark_sql", folder / "parquet", rows)
+        spark = start_spark("local[*]")
         tell(f"plain Spark SQL, 1 query: {found['spark_sql']['1'] / 1e6:.1f} M rows/s")
         for number, count in enumerate([counts[0]] * WARM_UP_RUNS + list(counts)):
             rate = headrace.rows_per_second(spark, folder / "warm", folder / "arrow", field_queries(count), rows_per_batch, tell)
             if number >= WARM_UP_RUNS:
                 found["headrace"][str(count)] = rate
             tell(f"headrace, {count} queries: {rate / 1e6:.1f} M rows/s{'' if number >= WARM_UP_RUNS else ' (warm-up)'}")
+        spark.stop()
         for count in sorted({1, min(8, max(counts)), min(MAX_STREAMING, max(counts))}):
-            rate = structured_streaming.rows_per_second(spark, folder / "stream", field_queries(count), streaming_rows)
+            rate = apart("structured_streaming", folder / "stream", streaming_rows, count)
             found["structured_streaming"][str(count)] = rate
             tell(f"Structured Streaming, {count} queries: {rate / 1e3:.0f} k rows/s")
-        spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return {
@@ -69,6 +71,15 @@ def scaling(
         "versions": versions(),
         "commit": commit(),
     }
+
+
+def apart(system: str, *arguments: object) -> float:
+    """Measure a peer in a process of its own, with a JVM of its own, and return its rows/s."""
+    command = [sys.executable, "-m", f"headrace.bench.sut.{system}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own module
+    if done.returncode:
+        raise HeadraceError(f"{system} failed and gives no number", detail=done.stderr[-2000:])
+    return float(done.stdout.split()[-1])
 
 
 def machine() -> dict[str, Any]:

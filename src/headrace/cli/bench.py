@@ -25,7 +25,7 @@ def _root() -> None:
 def scaling_command(
     queries: Annotated[str, typer.Option(help="Numbers of queries, separated by commas.")] = "1,64,1000",
     rows: Annotated[int, typer.Option(help="Rows to read while the clock runs.")] = 40_000_000,
-    rows_per_batch: Annotated[int, typer.Option(help="Rows in a micro-batch.")] = 4_000_000,
+    rows_per_batch: Annotated[int, typer.Option(help="Rows in a micro-batch.")] = 5_000_000,
     streaming_rows: Annotated[int, typer.Option(help="Rows for stock Structured Streaming, which is much slower.")] = 1_000_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

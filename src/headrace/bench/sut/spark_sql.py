@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from headrace.bench.workload import FieldQuery
+from headrace.backends.spark.environment import STOCK, start_spark
+from headrace.bench.workload import FieldQuery, field_queries
 
 _REPEATS = 3
 
@@ -22,3 +24,7 @@ def rows_per_second(spark: Any, folder: Path, query: FieldQuery, rows: int) -> f
         if number:
             found.append(time.perf_counter() - begun)
     return rows / statistics.median(found)
+
+
+if __name__ == "__main__":
+    print(rows_per_second(start_spark("local[*]", STOCK), Path(sys.argv[1]), field_queries(1)[0], int(sys.argv[2])))

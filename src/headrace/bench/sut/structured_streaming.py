@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.bench.workload import FieldQuery
+from headrace.backends.spark.environment import STOCK, start_spark
+from headrace.bench.workload import FieldQuery, field_queries
 
 
 def rows_per_second(spark: Any, folder: Path, queries: Sequence[FieldQuery], rows: int, files_per_trigger: int = 2) -> float:
@@ -40,3 +42,7 @@ def rows_per_second(spark: Any, folder: Path, queries: Sequence[FieldQuery], row
         for one in running:
             one.stop()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    print(rows_per_second(start_spark("local[*]", STOCK), Path(sys.argv[1]), field_queries(int(sys.argv[3])), int(sys.argv[2])))
