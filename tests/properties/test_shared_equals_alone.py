@@ -22,7 +22,7 @@ from support.duckdb_judge import DuckDBJudge, Judgement
 from support.oracle import batches, run_oracle
 from support.strategies import AddQuery, Advance, RemoveQuery, Scenario, scenarios
 
-EXAMPLES = int(os.environ.get("HEADRACE_PROPERTY_RUNS", "200"))
+EXAMPLES = int(os.environ.get("HEADRACE_PROPERTY_RUNS", "25"))
 PHASES = tuple(Phase) if os.environ.get("HEADRACE_SHRINK", "1") == "1" else (Phase.explicit, Phase.reuse, Phase.generate)
 _SLOW = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
 

@@ -42,6 +42,7 @@ def scaling(
         write_files(folder / "arrow", WARM_UP_FILES * WARM_UP_ROWS, rows, ROWS_PER_FILE, parquet=False)
         write_files(folder / "parquet", 0, rows, ROWS_PER_FILE, parquet=True)
         write_files(folder / "stream", 0, streaming_rows + STREAMING_FILE_ROWS, STREAMING_FILE_ROWS, parquet=True)
+        os.sync()  # or writing back the files just made would be measured
         found: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
         found["spark_sql"]["1"] = apart("spark_sql", folder / "parquet", rows)
         spark = start_spark("local[*]")
