@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -14,6 +15,7 @@ from headrace.errors import SessionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_QUIET = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
 SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -26,9 +28,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.shuffle.compress": "false",
     "spark.python.worker.reuse": "true",
-    # The JVM only schedules: compiling its code twice takes cores from the workers. And Hadoop forks chmod for every log file.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK",
     "spark.log.level": "ERROR",
+    # The JVM only schedules: compiling its code twice takes cores from the workers. And Hadoop forks chmod for every log file.
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK {_QUIET}",
 }
 
 
@@ -44,7 +46,7 @@ MEMORY: Mapping[str, str] = {
 
 # For jobs in which the JVM does the work, as Spark ships: what headrace is measured against.
 STOCK: Mapping[str, str] = {
-    "spark.driver.extraJavaOptions": "",
+    "spark.driver.extraJavaOptions": _QUIET,
     "spark.sql.adaptive.enabled": "true",
     "spark.shuffle.compress": "true",
 }
