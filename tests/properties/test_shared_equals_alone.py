@@ -81,9 +81,3 @@ def test_shared_equals_alone_under_churn_disorder_and_crashes(scenario: Scenario
 @_SLOW
 def test_few_queries_long_streams(scenario: Scenario) -> None:
     check(scenario, backend="local", partitions=1)
-
-
-def test_duckdb_judged_many_of_them() -> None:
-    """Runs after the two above (same process): a second opinion that never speaks would be none."""
-    if sum(VERDICTS.values()) > 100:
-        assert VERDICTS["judged"] > 0.2 * sum(VERDICTS.values()), VERDICTS

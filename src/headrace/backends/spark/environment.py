@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 # Workers use the same large arrays batch after batch. Left to itself the allocator gives them back to the system each time,
-# and getting them anew, page by page, cost a third of a batch with 1,000 queries (docs/performance.md).
+# and getting them anew, page by page, cost a quarter of a batch with 1,000 queries (docs/performance.md).
 MEMORY: Mapping[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
