@@ -129,6 +129,7 @@ class Header:
     late: dict[tuple[int, str], int] = field(default_factory=dict)
     skipped: dict[str, dict[str, str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    keys: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -28,6 +28,7 @@ from headrace.execution.sessions import runs
 from headrace.sharing.selection import Dimension
 from headrace.sharing.shared_plan import Operator, Store
 from headrace.sharing.slicing import NEVER
+from headrace.sharing.statistics import key_text
 
 
 def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, Parcel]]:
@@ -117,6 +118,12 @@ class _Pass:
         found = aggregate(stores, selections, lambda s, b: self._tag(s, loaded.selection(s), b), batch, keying, oldest)
         for index, partition, partial in found:
             self.parcels[partition].partials.append((self.name, epoch, numbered[index][0], partial))
+        for store in stores:
+            self._count_keys(key_text(store.keys), keying.table(store.keys).count)
+
+    def _count_keys(self, name: str, count: int) -> None:
+        counts = self.header.keys.setdefault(self.name, {})
+        counts[name] = max(counts.get(name, 0), count)
 
     def _oldest(self, store: Store) -> int:
         """Return the least event time that can lie in an open window of a live query."""

@@ -23,6 +23,7 @@ from headrace.runtime.state import EngineState, QueryState, StreamState, declara
 from headrace.sharing.changelog import Addition, Changelog, apply
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sharing.statistics import most_keys, next_rate
 from headrace.sql import Catalog, bind_query
 
 _REMEMBERED = 1_000  # queries that are over and still known by name
@@ -225,7 +226,7 @@ class Coordinator:
         if outcomes:
             state.parts = tuple(ref for outcome in outcomes for ref in outcome.parts)
             state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
-        rows = sum(_count(state, header) for outcome in outcomes for header in outcome.headers)
+        rows = _count(state, [header for outcome in outcomes for header in outcome.headers])
         for number, message in failed.items():
             query = state.queries[number]
             query.live, query.error, query.last_batch = False, message, state.batch
@@ -283,20 +284,25 @@ def _only(state: EngineState, stream: StreamState) -> EngineState:
     return EngineState(next_epoch=state.next_epoch, streams={stream.stream.name: stream})
 
 
-def _count(state: EngineState, header: Header) -> int:
-    for name, time in header.seen.items():
-        state.streams[name].seen = max(state.streams[name].seen, time)
-    for name, count in header.untimed.items():
-        state.streams[name].untimed += count
-    for name, count in header.rows.items():
-        state.streams[name].rows += count
-    for name, skipped in header.skipped.items():
-        state.streams[name].skipped = state.streams[name].skipped | skipped
-    for (number, name), count in header.late.items():
-        query = state.queries.get(number)
-        if query is not None:
-            query.late = {**query.late, name: query.late.get(name, 0) + count}
-    return sum(header.rows.values())
+def _count(state: EngineState, headers: Sequence[Header]) -> int:
+    """Add what the tasks counted to the state; return the rows read."""
+    for name, stream in state.streams.items():
+        rows = sum(header.rows.get(name, 0) for header in headers)
+        seen = max((header.seen[name] for header in headers if name in header.seen), default=NEVER)
+        if stream.seen > NEVER:
+            stream.rate = next_rate(stream.rate, rows, seen - stream.seen)
+        stream.seen = max(stream.seen, seen)
+        stream.rows += rows
+        stream.untimed += sum(header.untimed.get(name, 0) for header in headers)
+        for header in headers:
+            stream.skipped = stream.skipped | header.skipped.get(name, {})
+        stream.keys = most_keys([header.keys[name] for header in headers if name in header.keys]) or stream.keys
+    for header in headers:
+        for (number, name), count in header.late.items():
+            query = state.queries.get(number)
+            if query is not None:
+                query.late = {**query.late, name: query.late.get(name, 0) + count}
+    return sum(sum(header.rows.values()) for header in headers)
 
 
 def balance(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:

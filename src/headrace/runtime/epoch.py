@@ -9,6 +9,7 @@ from headrace.model.window import Sliding, last_start
 from headrace.runtime.state import EngineState, StreamState
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.sharing.slicing import NEVER
+from headrace.sharing.statistics import measured
 
 Write = Callable[[str, StreamPlan], None]
 
@@ -27,7 +28,7 @@ def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> N
         number, start = state.next_epoch, start_of(stream.seen)
         state.next_epoch += 1
         stream.plan = f"plans/{stream.number:04d}-{number:08d}.plan"
-        write(stream.plan, plan_stream(stream.stream.name, [live[q] for q in mine]))
+        write(stream.plan, plan_stream(stream.stream.name, [live[q] for q in mine], measured(stream.rate, stream.keys)))
         kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch that saw no row is replaced
         stream.epochs = (*kept, Epoch(number, start, stream.plan))
         stream.planned = mine

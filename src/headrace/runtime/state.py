@@ -10,6 +10,8 @@ from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.sharing.slicing import NEVER
 
+_PLAIN = ("number", "position", "seen", "plan", "rows", "untimed", "skipped", "rate", "keys")  # as they are in JSON
+
 
 @dataclass(slots=True)
 class StreamState:
@@ -26,6 +28,8 @@ class StreamState:
     rows: int = 0
     untimed: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
+    rate: float = 0.0  # rows in a second of event time, lately; 0: none seen
+    keys: dict[str, int] = field(default_factory=dict)  # distinct keys of the last batch, by key expressions
 
 
 @dataclass(slots=True)
@@ -134,13 +138,11 @@ def declared(value: dict[str, Any]) -> Stream:
 
 
 def _stream_json(state: StreamState) -> dict[str, Any]:
-    rest = {
-        name: getattr(state, name) for name in ("number", "position", "seen", "plan", "planned", "rows", "untimed", "skipped")
-    }
+    rest = {name: getattr(state, name) for name in (*_PLAIN, "planned")}
     return {**declaration(state.stream, state.source), **rest, "epochs": [_fields(e) for e in state.epochs]}
 
 
 def _stream_from(value: dict[str, Any]) -> StreamState:
-    rest = {name: value[name] for name in ("number", "source", "position", "seen", "plan", "rows", "untimed", "skipped")}
+    rest = {name: value[name] for name in (*_PLAIN, "source")}
     epochs = tuple(Epoch(*e) for e in value["epochs"])
     return StreamState(declared(value), **rest, planned=tuple(value["planned"]), epochs=epochs)

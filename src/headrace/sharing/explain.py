@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.model.expression import Expression
 from headrace.model.window import SessionGap, Sliding
 from headrace.plan.logical import AggregateQuery
-from headrace.sharing.grouping import Statistics, costs
+from headrace.sharing.grouping import costs
 from headrace.sharing.selection import Dimension, Layout, Selection
 from headrace.sharing.shared_plan import LiveQuery, Operator, Router, Sessions, Store, StreamPlan
+from headrace.sharing.statistics import Statistics, load
 
 _SHOWN = 8
 
@@ -22,18 +23,18 @@ def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mappi
         readers, columns = f"{len(users)} {_plural('query', len(users))}", _list(sorted(plan.columns))
         lines += ["", f"stream {plan.stream}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
-            lines += [f"  {line}" for line in _operator(operator, names)]
+            lines += [f"  {line}" for line in _operator(operator, names, plan.stats)]
     return "\n".join(lines) + "\n"
 
 
-def _operator(operator: Operator, names: Mapping[int, str]) -> list[str]:
+def _operator(operator: Operator, names: Mapping[int, str], stats: Statistics) -> list[str]:
     lines = [f"{_kind(operator)} · used by {_users(operator, names)}"]
     lines += [f"  {line}" for line in _selection(operator.selection)]
     if isinstance(operator, Store):
         windows = sorted({m.window for m in operator.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
         lines.append(f"  slices: edges of {_list([str(w) for w in windows])}")
         lines.append(f"  keeps per slice, key and cell: {_list([str(c) for c in operator.components])}")
-    lines.append(f"  cost: {_saving(operator)}")
+    lines.append(f"  cost: {_saving(operator, stats)}")
     return lines
 
 
@@ -70,12 +71,12 @@ def _dimension(dimension: Dimension) -> str:
     return f"{name} ({len(dimension.boundaries) + 1} segments)"
 
 
-def _saving(operator: Operator) -> str:
-    """Compare the model's cost of the shared selection with that of every query by itself."""
-    stats = Statistics()
-    here = {c.layout: c.nanoseconds for c in costs(operator.selection.predicates, stats)}[operator.selection.layout]
-    alone = sum(min(c.nanoseconds for c in costs([m.predicate], stats)) for m in operator.members)
-    return f"{here / stats.rows:.0f} ns a row, {alone / stats.rows:.0f} ns if every query worked alone (model)"
+def _saving(operator: Operator, stats: Statistics) -> str:
+    """Compare the model's cost of the shared selection with that of every query by itself, at the rate known when planned."""
+    work = load((m.window for m in operator.members), operator.keys, stats)
+    here = {c.layout: c.nanoseconds for c in costs(operator.selection.predicates, work)}[operator.selection.layout]
+    alone = sum(min(c.nanoseconds for c in costs([m.predicate], load([m.window], m.keys, stats))) for m in operator.members)
+    return f"{here / work.rows:.0f} ns a row, {alone / work.rows:.0f} ns if every query worked alone (model)"
 
 
 def _users(operator: Operator, names: Mapping[int, str]) -> str:

@@ -14,9 +14,10 @@ from headrace.model.expression import Expression, columns
 from headrace.model.window import SessionGap, Sliding, Window
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.sharing.aggregation import Component, components
-from headrace.sharing.grouping import Statistics, group
+from headrace.sharing.grouping import group
 from headrace.sharing.selection import Selection, select
 from headrace.sharing.slicing import NEVER, progressions
+from headrace.sharing.statistics import GUESS, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,14 @@ class Router(Operator):
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """The shared operators over one stream during one epoch, and the columns they read."""
+    """The shared operators over one stream during one epoch, the columns they read, and what was known when planning."""
 
     stream: str
     stores: tuple[Store, ...]
     sessions: tuple[Sessions, ...]
     routers: tuple[Router, ...]
     columns: frozenset[str]
+    stats: Statistics
 
     @property
     def operators(self) -> tuple[Operator, ...]:
@@ -110,12 +112,11 @@ class StreamPlan:
         return (*self.stores, *self.sessions, *self.routers)
 
 
-def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics | None = None) -> StreamPlan:
+def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics = GUESS) -> StreamPlan:
     """Return the shared plan of one stream for a set of live queries."""
     members = [m for query in sorted(queries, key=lambda q: q.id) for m in _members(stream, query)]
-    groups = [(layout, found) for layout, found in group(members, stats or Statistics())]
     stores, sessions, routers = [], [], []
-    for layout, found in groups:
+    for layout, found in group(members, stats):
         found.sort(key=lambda m: (m.query, m.branch))
         selection = select([m.predicate for m in found], layout)
         places = {p: i for i, p in enumerate(selection.predicates)}
@@ -127,7 +128,7 @@ def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics | N
         else:
             stores.append(_store(*base))
     needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e))
-    return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), needed)
+    return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), needed, stats)
 
 
 def _store(selection: Selection, members: tuple[Member, ...], predicate_of: tuple[int, ...]) -> Store:

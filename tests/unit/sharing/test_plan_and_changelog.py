@@ -9,10 +9,11 @@ from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.sharing.changelog import Addition, Changelog, apply, changelog_set, query_set, unchanged_over
 from headrace.sharing.explain import explain
-from headrace.sharing.grouping import Statistics, cheapest
+from headrace.sharing.grouping import cheapest
 from headrace.sharing.selection import Layout
 from headrace.sharing.shared_plan import LiveQuery, plan_stream
 from headrace.sharing.slicing import NEVER
+from headrace.sharing.statistics import Load
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog((
@@ -77,17 +78,20 @@ def test_equal_needs_are_kept_once_and_smaller_selections_join_larger_ones() -> 
     assert [d.boundaries for d in store.selection.dimensions] == [(4, 9)]
 
 
+SECOND = Load(rows=100_000, slices=1, keys=1_000)
+
+
 def test_layouts_follow_the_cost() -> None:
     def where(text: str):
         return bind_query(f"SELECT k FROM p WHERE {text}", CATALOG).branches[0].predicate
 
     few = [where(f"x > {i} AND y < {i}") for i in range(3)]
-    assert cheapest([where(f"x > {i}") for i in range(100)], Statistics()).layout is Layout.GRID
-    assert cheapest(few, Statistics()).layout is Layout.GRID
+    assert cheapest([where(f"x > {i}") for i in range(100)], SECOND).layout is Layout.GRID
+    assert cheapest(few, SECOND).layout is Layout.GRID
     wide = [where(f"x > {i} AND y < {i} AND z = {i} AND k <> {i}") for i in range(40)]
-    assert cheapest(wide, Statistics()).layout is Layout.SIGNATURES
+    assert cheapest(wide, SECOND).layout is Layout.SIGNATURES
     odd = [where(" OR ".join(f"s LIKE '{c}{i}%'" for c in "abcdefghij")) for i in range(8)]
-    assert cheapest(odd, Statistics()).layout is Layout.PER_QUERY
+    assert cheapest(odd, SECOND).layout is Layout.PER_QUERY
 
 
 def test_explain_names_each_operator_and_its_queries() -> None:

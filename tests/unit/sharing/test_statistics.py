@@ -1,0 +1,77 @@
+"""Plans follow what was measured of a stream: its rate, and how many keys it has."""
+
+from __future__ import annotations
+
+import headrace as hr
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.runtime.coordinator import Coordinator
+from headrace.sharing.selection import Layout
+from headrace.sharing.shared_plan import LiveQuery, plan_stream
+from headrace.sharing.slicing import NEVER
+from headrace.sharing.statistics import Statistics, measured, most_keys, next_rate
+from headrace.sql import Catalog, bind_query
+
+CATALOG = Catalog((Stream("p", Schema.parse("k INT, x INT, y INT, time TIMESTAMP"), "time"),))
+WIDE = [f"SELECT k, COUNT(*) n FROM TUMBLE(p, '1 second') WHERE x > {i} AND y < {i} GROUP BY k" for i in range(200)]
+
+
+def plan(texts: list[str], stats: Statistics):
+    live = [LiveQuery(i, f"q{i}", bind_query(text, CATALOG), NEVER, i) for i, text in enumerate(texts)]
+    return plan_stream("p", live, stats)
+
+
+def test_a_large_grid_is_taken_only_where_there_are_rows_to_fill_it() -> None:
+    few, many = (plan(WIDE, Statistics(rate, (("k", 1_000),))) for rate in (1_000, 10_000_000))
+    assert [store.selection.layout for store in few.stores] == [Layout.SIGNATURES]
+    assert [store.selection.layout for store in many.stores] == [Layout.GRID]
+
+
+def test_very_fine_windows_are_kept_apart_where_their_slices_would_cost_the_others() -> None:
+    fine = "SELECT k, COUNT(*) n FROM TUMBLE(p, '1 millisecond') WHERE x > 3 GROUP BY k"
+    coarse = [f"SELECT k, COUNT(*) n FROM TUMBLE(p, '10 seconds') WHERE x > {i} GROUP BY k" for i in range(300)]
+    stores = plan([fine, *coarse], Statistics(1_000_000, (("k", 1_000),))).stores
+    assert sorted(len(store.members) for store in stores) == [1, 300]
+    near = "SELECT k, COUNT(*) n FROM TUMBLE(p, '2 seconds') WHERE x > 3 GROUP BY k"
+    assert [len(store.members) for store in plan([near, *coarse], Statistics(1_000_000, (("k", 1_000),))).stores] == [301]
+
+
+def test_figures_are_rounded_so_that_plans_stay() -> None:
+    assert measured(100_000.0, {"k": 1000}) == measured(120_000.0, {"k": 900}) == Statistics(1 << 17, (("k", 1024),))
+    assert measured(0.0, {}) == Statistics()
+
+
+def test_a_rate_follows_the_batches() -> None:
+    rate = next_rate(0.0, 1_000, 1_000_000)
+    assert rate == 1_000
+    assert next_rate(rate, 3_000, 1_000_000) == 2_000
+    assert next_rate(rate, 5, 0) == rate  # event time stood still: nothing can be told
+    assert most_keys([{"k": 3}, {"k": 5, "x": 1}]) == {"k": 5, "x": 1}
+
+
+def test_what_was_measured_survives_a_restart(tmp_path) -> None:
+    def begin() -> tuple[hr.Session, hr.MemorySource]:
+        session, source = hr.Session(checkpoint=tmp_path / "c", backend="local"), hr.MemorySource("k INT, time TIMESTAMP")
+        session.create_stream("p", source, time="time")
+        return session, source
+
+    def stats(session: hr.Session) -> Statistics:
+        coordinator: Coordinator = session._coordinator
+        stream = coordinator.state.streams["p"]
+        return measured(stream.rate, stream.keys)
+
+    session, source = begin()
+    session.add("SELECT k, COUNT(*) n FROM TUMBLE(p, '1 second') GROUP BY k", name="q")
+    for second in range(3):
+        source.append([{"k": i % 50, "time": f"2026-01-01T00:00:{second:02d}.{i:03d}"} for i in range(500)])
+        session.advance()
+    before = stats(session)
+    session.close()
+    assert before.rate == 512
+    assert dict(before.keys) == {"k": 64}
+    session, _ = begin()
+    assert stats(session) == before
+    session.add("SELECT k, COUNT(*) n FROM TUMBLE(p, '2 seconds') GROUP BY k", name="r")
+    session.advance()
+    assert session._coordinator.plans_now()[0].stats == before
+    session.close()
