@@ -18,7 +18,7 @@ from headrace.execution.batch import Batch
 from headrace.execution.keying import Keying, KeyTable
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.kernels import compiled, compiled_slots
-from headrace.kernels.columns import Numbers, narrow, take
+from headrace.kernels.columns import Numbers, flat, narrow, numbers, take
 from headrace.kernels.component import Accumulator, listed
 from headrace.kernels.partial import Entries, Partial, group_starts
 from headrace.model.expression import Column
@@ -41,17 +41,22 @@ class _Dense:
     def add(self, piece: Batch, tag: Tag, slots: Integers, oldest: int) -> None:
         """Take the rows of a piece: in one fused pass where the shape allows it."""
         columns = [[piece.evaluate(a) for a in c.args] for c in self.store.components]
-        table, summed = self.selection.table(piece), self.accumulator.only_sum(columns)
-        plain = all(
-            isinstance(e, Column) for e in (*self.store.arguments, *(d.expression for d in self.store.selection.dimensions))
-        )
-        if table is not None and summed is not None and plain and piece.first >= oldest:
-            compiled.select_slice_add(
-                *table, slots, self.selection.keep, self.selection.selection.size, summed, self.accumulator.pair
-            )
+        if piece.first >= oldest and self._add_fused(piece, columns, slots):
             return
         tagged = tag(self.store, piece)
         self.accumulator.add(_ids(piece, tagged, slots, oldest), columns, tagged.rows)
+
+    def _add_fused(self, piece: Batch, columns: list[list[pa.Array]], slots: Integers) -> bool:
+        dimensions = self.store.selection.dimensions
+        if not all(isinstance(e, Column) for e in (*self.store.arguments, *(d.expression for d in dimensions))):
+            return False
+        table, index = self.selection.table(piece), self.accumulator.only_sum(columns)
+        if table is None or index is None:
+            return False
+        largest = piece.largest(self.store.components[index].args[0])
+        return self.accumulator.add_selected(
+            table, slots, self.selection.selection.size, numbers(flat(columns[index][0])), largest
+        )
 
 
 def aggregate(
@@ -92,7 +97,7 @@ def _ids(batch: Batch, tagged: Tagged, slots: Integers, oldest: int) -> Integers
 
 
 def _from_dense(found: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, Partial]]:
-    occupied = np.flatnonzero(found.accumulator.rows)
+    occupied = found.accumulator.occupied()
     yield from _split(occupied, found.accumulator.arrays(occupied), {}, found.store.selection.size, None, table, edges)
 
 

@@ -23,6 +23,7 @@ class Batch:
         """Take rows whose event time is not NULL."""
         self.table, self._time_column = table, time_column
         self.rows = table.num_rows
+        self._largest: dict[Expression, int] = {}
         self._evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows)
 
     @cached_property
@@ -52,6 +53,13 @@ class Batch:
     def evaluate(self) -> Callable[[Expression], pa.Array]:
         """Evaluate an expression over all rows; erroneous rows are NULL (see `errors`)."""
         return self._evaluator
+
+    def largest(self, expression: Expression) -> int:
+        """Return the greatest magnitude of an integer expression without NULLs."""
+        if expression not in self._largest:
+            values = numbers(flat(self.evaluate(expression)))
+            self._largest[expression] = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
+        return self._largest[expression]
 
     def errors(self, expression: Expression) -> npt.NDArray[np.bool_] | None:
         """Return on which rows the expression has no value because of an error; None when there are none."""

@@ -60,10 +60,19 @@ class SharedSelection:
         return [_Finder(dimension) for dimension in self.selection.dimensions]
 
     def table(self, batch: Batch) -> tuple[npt.NDArray[Any], int, Integers] | None:
-        """Return (values, base, table) if all there is to selection is a look-up of integers without NULLs; None otherwise."""
+        """Return (values, base, cells) if all there is to selection is a look-up of integers without NULLs; None otherwise.
+
+        The cell of a value is cells[value − base], ends clamped; −1 where nobody wants it.
+        """
         if self.selection.layout is not Layout.GRID or len(self._finders) != 1:
             return None
-        return self._finders[0].table_of(batch)
+        values = self._finders[0].integers(batch)
+        return None if values is None or self._cells is None else (values, self._finders[0].base, self._cells)
+
+    @cached_property
+    def _cells(self) -> Integers | None:
+        table = self._finders[0].table
+        return None if table is None else np.where(self.keep[table], table, -1)
 
     def tag(self, batch: Batch) -> Tagged:
         """Find the cell of every row."""
@@ -105,7 +114,7 @@ class _Finder:
     def __init__(self, dimension: Dimension) -> None:
         self._dimension, self._bounds = dimension, dimension.boundaries
         self._null = dimension.size - 1
-        self._table: Integers | None = None
+        self.table: Integers | None = None
         self._floats = self._integers = np.zeros(0, np.int64)
         if self._bounds and not isinstance(self._bounds[0], str):
             self._floats = np.array(self._bounds, np.float64)
@@ -113,18 +122,20 @@ class _Finder:
             info = np.iinfo(np.int64)
             self._integers = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
             if whole and whole[-1] - whole[0] < _MAX_TABLE and info.min < whole[0] and whole[-1] < info.max:
-                self._table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(
+                self.table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(
                     np.int64
                 )
 
-    def table_of(self, batch: Batch) -> tuple[npt.NDArray[Any], int, Integers] | None:
-        """Return (values, base, table) where a table serves and there are no NULLs; None otherwise."""
-        if self._table is None:
-            return None
+    @property
+    def base(self) -> int:
+        """The integer that the first entry of the table stands for."""
+        return int(self._integers[0]) - 1
+
+    def integers(self, batch: Batch) -> npt.NDArray[Any] | None:
+        """Return the values to look up where they are integers without NULLs; None otherwise."""
         column = flat(batch.evaluate(self._dimension.expression))
-        if column.null_count or pa.types.is_floating(column.type):
-            return None
-        return numbers(column), int(self._integers[0]) - 1, self._table
+        numeric = pa.types.is_integer(column.type) and not column.null_count
+        return numbers(column) if numeric else None
 
     def add_segments(self, batch: Batch, stride: int, cells: Integers) -> None:
         """Add stride · segment to the cell of every row."""
@@ -138,8 +149,8 @@ class _Finder:
         values, valid = numbers(column), validity(column)
         if values.dtype == np.float64:
             compiled.add_segments_search(values, valid, self._floats, len(self._bounds), self._null, stride, cells)
-        elif self._table is not None:
-            compiled.add_segments_table(values, valid, int(self._integers[0]) - 1, self._table, self._null, stride, cells)
+        elif self.table is not None:
+            compiled.add_segments_table(values, valid, self.base, self.table, self._null, stride, cells)
         else:
             compiled.add_segments_search(values, valid, self._integers, len(self._bounds), self._null, stride, cells)
 

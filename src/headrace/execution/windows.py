@@ -131,7 +131,7 @@ def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
 def _slices(group: Sequence[tuple[Slice, Partial]], rows: list[Integers]) -> _Slices:
     starts = np.array([s.start for s, _ in group], np.int64)
     partials = [p for _, p in group]
-    cells = [wide(p.cells) for p in partials]
+    cells = [p.cells for p in partials]
     selection = group[0][0].selection
     if selection.selection.layout is not Layout.SIGNATURES:
         return _Slices(starts, partials, rows, cells, selection.spans, None)
@@ -181,7 +181,7 @@ class _Grid:
         spans: tuple[Integers, ...],
     ) -> None:
         firsts, lasts = _ranges(store, self._keys)
-        cells = np.concatenate(store.cells)
+        cells = _joined(store.cells)
         for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             if component.kind not in {"rows", "count", "add"}:
                 continue
@@ -192,7 +192,7 @@ class _Grid:
 
     def _add_others(self, store: _Slices, part: int, places: Sequence[int], table: tuple[Integers, ...]) -> None:
         partial, rows, size = store.partials[part], store.rows[part], store.spans.size
-        base = (wide(partial.starts), store.cells[part])
+        base = (wide(partial.starts), wide(store.cells[part]))
         for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             out = self._dense[need]
             if component.kind in {"float", "square"}:
@@ -255,10 +255,15 @@ def _ranges(store: _Slices, keys: int) -> tuple[Integers, Integers]:
 def _column(store: _Slices, place: int, limb: int, against: int | None) -> Integers | None:
     """Return one array of a component over all partials; for a count (`against` the row count) what it lacks, None if nothing."""
     if against is None:
-        return np.concatenate([p.dense[place][limb] for p in store.partials]).astype(np.int64)
+        return _joined([p.dense[place][limb] for p in store.partials])
     if all(p.dense[place][0] is p.dense[against][0] for p in store.partials):
         return None
     return np.concatenate([wide(p.dense[against][0]) - wide(p.dense[place][0]) for p in store.partials])
+
+
+def _joined(arrays: Sequence[Integers]) -> Integers:
+    """Return narrow integers one after the other, in one of two widths: each makes a compiled version of its own."""
+    return np.concatenate(arrays, dtype=np.int32 if max(a.itemsize for a in arrays) <= 4 else np.int64)
 
 
 def _gather(spans: Spans, predicates: Integers) -> tuple[Integers, Integers, Integers]:

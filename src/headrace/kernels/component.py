@@ -19,6 +19,7 @@ from headrace.kernels.keys import encode
 Places = npt.NDArray[np.int64]
 _SPLIT = 134217729.0
 _LOW = (1 << 32) - 1
+_ROOM = int(compiled.HALF_ROW) - 1
 
 
 def split_limbs(array: pa.Array) -> list[Numbers]:
@@ -62,20 +63,52 @@ class Accumulator:
     """The dense components of a store over a number of places, filled from rows, batch after batch.
 
     A count of values is kept as what it lacks against the row count: usually nothing, and then it *is* the row count.
-    Components without signature (None) are listed ones, kept elsewhere. The first plain sum lies beside the row count,
-    because memory is what bounds this.
+    Components without signature (None) are listed ones, kept elsewhere. Memory is what bounds this: the first plain sum
+    lies beside the row count, and both share one word where only they are wanted, until sums might no longer fit.
     """
 
     def __init__(self, signatures: Sequence[tuple[str, Sequence[pa.DataType]] | None], count: int) -> None:
         """All places start neutral."""
         self._kinds = ["" if s is None else s[0] for s in signatures]
-        self.pair = np.zeros((count, 2), np.int64)
-        self.rows = self.pair[:, 0]
+        self._size = count
+        self._packed: Numbers | None = None
+        self._pair: Numbers | None = None
+        self._room = _ROOM
         self._lacks: dict[int, Numbers] = {}
         self._beside = next(
             (i for i, s in enumerate(signatures) if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1), None
         )
         self._arrays = [[] if s is None or s[0] in {"rows", "count"} else empty(s[0], s[1], count) for s in signatures]
+
+    @property
+    def pair(self) -> Numbers:
+        """Row count and first sum of every place, side by side."""
+        if self._pair is None:
+            self._pair = np.zeros((self._size, 2), np.int64)
+        if self._packed is not None and self._room < _ROOM:
+            compiled.unpack(self._packed, self._pair)
+            self._room = _ROOM
+        return self._pair
+
+    def occupied(self) -> Places:
+        """Return the places that have rows, ascending."""
+        return np.flatnonzero(self._packed if self._pair is None and self._packed is not None else self.pair[:, 0])
+
+    def add_selected(self, table: tuple[Numbers, int, Numbers], slots: Places, size: int, summed: Numbers, largest: int) -> bool:
+        """Take rows in one fused pass; False, and nothing is taken, where |values| (up to `largest`) are too large for it.
+
+        Only after `only_sum` gave the integers to sum; `table` is (values, base, cells) of the selection.
+        """
+        weight = max(largest, _ROOM >> 23) * summed.size  # so many rows fit the count
+        if weight > _ROOM:
+            return False
+        if self._packed is None:
+            self._packed = np.zeros(self._size, np.int64)
+        elif weight > self._room:
+            self.pair  # noqa: B018  makes room
+        compiled.select_slice_add(*table, slots, size, summed, self._packed)
+        self._room -= weight
+        return True
 
     def add(self, at: Places, columns: Sequence[Sequence[Any]], rows: Places | None) -> None:
         """Take rows: `at` is the place of each, `columns[c]` the arguments of component c; `rows` picks and repeats rows."""
@@ -97,32 +130,39 @@ class Accumulator:
         if self._beside is None:
             compiled.add_rows(at, self.pair)
 
-    def only_sum(self, columns: Sequence[Sequence[Any]]) -> Numbers | None:
-        """Return the integers to sum if all there is to do is to count rows and sum them, without NULLs; None otherwise."""
+    def only_sum(self, columns: Sequence[Sequence[Any]]) -> int | None:
+        """Return which component to sum if all there is to do is to count rows and sum it, without NULLs; None otherwise."""
         others = any(kind not in {"rows", "count"} for i, kind in enumerate(self._kinds) if i != self._beside)
-        if self._beside is None or others or any(c.null_count for args in columns for c in args):
-            return None
-        return numbers(flat(columns[self._beside][0]))
+        return None if others or any(c.null_count for args in columns for c in args) else self._beside
 
     def _count(self, index: int, at: Places, valid: Mask) -> None:
         if valid.size:
-            lacks = self._lacks.setdefault(index, np.zeros(self.rows.size, np.int64))
+            lacks = self._lacks.setdefault(index, np.zeros(self._size, np.int64))
             compiled.add_valid(at, ~valid, lacks)
 
     def arrays(self, occupied: Places) -> list[list[Numbers]]:
         """Return the arrays of every component at some places, as narrow as they can be; equal counts are one object."""
-        rows = narrow(self.rows[occupied])
+        counts, sums = self._counted(occupied)
+        rows = narrow(counts)
         found = []
         for index, kind in enumerate(self._kinds):
             if kind == "rows" or (kind == "count" and index not in self._lacks):
                 found.append([rows])
             elif kind == "count":
-                found.append([narrow(self.rows[occupied] - self._lacks[index][occupied])])
+                found.append([narrow(counts - self._lacks[index][occupied])])
             elif index == self._beside:
-                found.append([narrow(self.pair[:, 1][occupied])])
+                found.append([narrow(sums)])
             else:
                 found.append([narrow(a[occupied]) for a in self._arrays[index]])
         return found
+
+    def _counted(self, occupied: Places) -> tuple[Numbers, Numbers]:
+        """Return row counts and first sums at some places."""
+        if self._pair is not None or self._packed is None:
+            return self.pair[occupied, 0], self.pair[occupied, 1]
+        out = np.zeros((occupied.size, 2), np.int64)
+        compiled.unpack(self._packed[occupied], out)
+        return out[:, 0], out[:, 1]
 
 
 def _fill(kind: str, array: pa.Array, valid: Mask, at: Places, into: Sequence[Numbers]) -> None:

@@ -1,0 +1,58 @@
+"""Row counts and sums that share a word are those of adding one by one, however large, negative or mixed with NULLs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.kernels.component import Accumulator
+
+SIGNATURES = [("rows", []), ("add", [pa.int32()])]
+PLACES, CELLS = 6, 3
+TABLE = np.array([0, -1, 2], np.int64)  # nobody wants the middle cell
+
+
+def _naive(values, slots, summed):
+    counts, sums = np.zeros(PLACES * CELLS, np.int64), np.zeros(PLACES * CELLS, np.int64)
+    for value, slot, number in zip(values.tolist(), slots.tolist(), summed.tolist(), strict=True):
+        cell = int(TABLE[min(max(value - 10, 0), 2)])
+        if cell >= 0:
+            counts[slot * CELLS + cell] += 1
+            sums[slot * CELLS + cell] += number
+    return counts, sums
+
+
+@pytest.mark.parametrize("magnitude", [1, 1000, 1 << 27, (1 << 31) - 1])
+def test_packed_sums_are_exact_over_many_pieces(magnitude):
+    rng = np.random.default_rng(magnitude)
+    one = Accumulator(SIGNATURES, PLACES * CELLS)
+    counts, sums = np.zeros(PLACES * CELLS, np.int64), np.zeros(PLACES * CELLS, np.int64)
+    for piece in range(12):
+        values, slots = rng.integers(5, 20, 200), rng.integers(0, PLACES, 200)
+        summed = rng.choice(np.array([-magnitude, 0, magnitude]), 200)
+        assert one.add_selected((values, 10, TABLE), slots, CELLS, summed, magnitude)
+        more = _naive(values, slots, summed)
+        counts, sums = counts + more[0], sums + more[1]
+        if piece == 5:  # a piece that cannot be fused, in between
+            one.add(slots * CELLS, [[], [pa.array(summed, pa.int32())]], None)
+            np.add.at(counts, slots * CELLS, 1)
+            np.add.at(sums, slots * CELLS, summed)
+    occupied = one.occupied()
+    assert occupied.tolist() == np.flatnonzero(counts).tolist()
+    (rows,), (total,) = one.arrays(occupied)
+    assert rows.tolist() == counts[occupied].tolist()
+    assert total.tolist() == sums[occupied].tolist()
+
+
+def test_sums_that_cannot_share_a_word_are_left_to_the_general_path():
+    one = Accumulator(SIGNATURES, PLACES * CELLS)
+    values, slots = np.full(300, 10), np.zeros(300, np.int64)
+    assert not one.add_selected((values, 10, TABLE), slots, CELLS, np.full(300, 1 << 31), 1 << 31)
+    assert one.occupied().size == 0
+
+
+def test_nothing_added_is_nothing_occupied():
+    one = Accumulator(SIGNATURES, 4)
+    assert one.occupied().tolist() == []
+    assert [a.tolist() for (a,) in one.arrays(one.occupied())] == [[], []]
