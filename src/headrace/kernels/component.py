@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.kernels import compiled
+from headrace.kernels import compiled, compiled_packed
 from headrace.kernels.columns import ALL_VALID, Mask, Numbers, decimal_words, flat, narrow, numbers, take, validity, wide
 from headrace.kernels.keys import encode
 
 Places = npt.NDArray[np.int64]
 _SPLIT = 134217729.0
 _LOW = (1 << 32) - 1
-_ROOM = int(compiled.HALF_ROW) - 1
+_ROOM = int(compiled_packed.HALF_ROW) - 1
 
 
 def split_limbs(array: pa.Array) -> list[Numbers]:
@@ -86,7 +86,7 @@ class Accumulator:
         if self._pair is None:
             self._pair = np.zeros((self._size, 2), np.int64)
         if self._packed is not None and self._room < _ROOM:
-            compiled.unpack(self._packed, self._pair)
+            compiled_packed.unpack(self._packed, self._pair)
             self._room = _ROOM
         return self._pair
 
@@ -106,7 +106,7 @@ class Accumulator:
             self._packed = np.zeros(self._size, np.int64)
         elif weight > self._room:
             self.pair  # noqa: B018  makes room
-        compiled.select_slice_add(*table, slots, size, summed, self._packed)
+        compiled_packed.select_slice_add(*table, slots, size, summed, self._packed)
         self._room -= weight
         return True
 
@@ -161,7 +161,7 @@ class Accumulator:
         if self._pair is not None or self._packed is None:
             return self.pair[occupied, 0], self.pair[occupied, 1]
         out = np.zeros((occupied.size, 2), np.int64)
-        compiled.unpack(self._packed[occupied], out)
+        compiled_packed.unpack(self._packed[occupied], out)
         return out[:, 0], out[:, 1]
 
 
