@@ -43,6 +43,7 @@ class SparkBackend:
         self._runs = 0
         shutil.rmtree(folder, ignore_errors=True)
         spark.dataSource.register(RangeSource)
+        self._running()  # it takes seconds until a streaming query looks for offsets: the first rows need not wait for that
 
     @property
     def parallelism(self) -> int:
