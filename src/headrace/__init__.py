@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NoopSink,
         ParquetSink,
         RateSource,
+        TcpSource,
     )
     from headrace.errors import HeadraceError
     from headrace.query import Query
@@ -41,6 +42,7 @@ _HOME = {
     "Query": "query",
     "RateSource": "connectors",
     "Session": "session",
+    "TcpSource": "connectors",
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "Query",
     "RateSource",
     "Session",
+    "TcpSource",
     "__version__",
 ]
 

@@ -5,7 +5,7 @@
     master = "local[*]"               # optional, for the Spark back-end
 
     [streams.purchases]
-    source = "files"                  # files (the default) or rate
+    source = "files"                  # files (the default), rate or tcp
     path = "data/purchases*.csv"      # a file, a directory or a pattern
     schema = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"   # optional if the files tell
     time = "time"                     # the event-time column
@@ -18,6 +18,7 @@
     rows_per_second = 1000
     time = "time"
     # also: rows = 10_000, seed = 0, start_time = 2026-01-01T00:00:00Z, keys = 1000, field_max = 1000
+    # of a server: source = "tcp", address = "127.0.0.1:5555", stream = "ads", group = "headrace" (the default)
 
     [queries.revenue]
     sql = "SELECT gem_pack, SUM(price) AS revenue FROM TUMBLE(purchases, '5 seconds') GROUP BY gem_pack"
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headrace.connectors import FileSource, RateSource, Sink, Source, parse_sink
+from headrace.connectors import FileSource, RateSource, Sink, Source, TcpSource, parse_sink
 from headrace.errors import HeadraceError
 from headrace.model.duration import parse_duration
 from headrace.model.stream import Stream
@@ -56,8 +57,9 @@ _SOURCES: Mapping[str, _Kinds] = {
         "rows_per_second": (int, float), "generator": (str,), "rows": (int,), "seed": (int,), "start_time": (datetime, str),
         "keys": (int,), "field_max": (int,),
     },
+    "tcp": {"address": (str,), "stream": (str,), "group": (str,)},
 }  # fmt: skip
-_REQUIRED = {"files": "path", "rate": "rows_per_second"}
+_REQUIRED = {"files": ("path",), "rate": ("rows_per_second",), "tcp": ("address", "stream")}
 _NAMES = {
     str: "a string",
     int: "an integer",
@@ -83,10 +85,12 @@ class StreamEntry:
         """Make the source; a clock is for made-up rows only."""
         if self.kind == "files":
             return FileSource(**self.options)
+        if self.kind == "tcp":
+            return TcpSource(**self.options)
         return RateSource(**self.options) if clock is None else RateSource(**self.options, clock=clock)
 
     def declare(self) -> Stream:
-        """Return the stream as queries see it; looks at the first file if the schema is not given."""
+        """Return the stream as queries see it; looks at the first file, or asks the server, if the schema is not given."""
         return Stream(self.name, self.open().schema, self.time, parse_duration(self.watermark))
 
 
@@ -203,7 +207,7 @@ def _stream(table: _Table) -> StreamEntry:
             f"key '{table.place}.source' in '{table.file}' is '{kind}', which is no source",
             detail=f"sources: {', '.join(_SOURCES)}",
         )
-    table.check({**_STREAM, **_SOURCES[kind]}, ("time", _REQUIRED[kind]))
+    table.check({**_STREAM, **_SOURCES[kind]}, ("time", *_REQUIRED[kind]))
     options = {key: value for key, value in table.values.items() if key in _SOURCES[kind]}
     if kind == "files":
         options["path"] = _pattern_below(table.file.parent, options["path"])

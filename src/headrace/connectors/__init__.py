@@ -25,6 +25,7 @@ from headrace.connectors.sinks import (
     sink_from_json,
 )
 from headrace.connectors.source import Position, Range, Source
+from headrace.connectors.tcp import TcpSource
 
 __all__ = [
     "GENERATORS",
@@ -42,6 +43,7 @@ __all__ = [
     "Sink",
     "SinkSpec",
     "Source",
+    "TcpSource",
     "generate",
     "parse_sink",
     "read_range",

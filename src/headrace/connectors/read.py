@@ -21,6 +21,7 @@ from headrace.connectors.conform import UNFIT, conform
 from headrace.connectors.formats import is_arrow_file
 from headrace.connectors.generate import generate_range
 from headrace.connectors.source import Range
+from headrace.connectors.tcp import read_rows
 from headrace.errors import SchemaError, SourceError
 from headrace.model.schema import TIMESTAMP, Field, Schema
 
@@ -189,10 +190,15 @@ def _read_rate(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     return generate_range(wanted.options, wanted.start, wanted.stop, [field.name for field in fields])
 
 
+def _read_tcp(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
+    return read_rows(wanted, [field.name for field in fields])
+
+
 _READERS: Mapping[str, Callable[[Range, Schema, Sequence[Field]], pa.Table]] = {
     "arrow": _read_arrow,
     "parquet": _read_parquet,
     "csv": _read_csv,
     "json": _read_json,
     "rate": _read_rate,
+    "tcp": _read_tcp,
 }

@@ -25,7 +25,7 @@ RANGE_ROWS = 1 << 18  # ranges of about this size: small enough to balance tasks
 class Range:
     """What one worker reads in one go.
 
-    `start` and `stop` count record batches ('arrow'), row groups ('parquet'), rows ('rate'), or are 0 and 1: the whole
+    `start` and `stop` count record batches ('arrow'), row groups ('parquet'), rows ('rate', 'tcp'), or are 0 and 1: the whole
     file ('csv', 'json'). `rows` is an estimate, for balancing only.
     """
 

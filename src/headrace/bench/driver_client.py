@@ -1,0 +1,128 @@
+"""The driver as its runner sees it: a process that is started, told a rate, asked how it goes, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.bench.driver_log import DriverLog
+from headrace.bench.rate import RateScript
+from headrace.bench.stream import StreamSpec
+from headrace.connectors.tcp_protocol import Connection
+from headrace.errors import HeadraceError, SourceError
+
+_PATIENCE = 10.0  # seconds to end in good order
+
+
+@dataclass(frozen=True, slots=True)
+class DriverStatus:
+    """Rows over all streams at a moment (microseconds); where several groups read a stream, the slowest counts."""
+
+    now: int
+    produced: int
+    read: int
+    committed: int
+    overflowed: bool
+    dropped: int
+    served_bytes: int
+
+    @property
+    def backlog(self) -> int:
+        """The rows that were born and not read."""
+        return self.produced - self.read
+
+
+class DriverProcess:
+    """A context manager: the process lives as long as the block. Whatever is asked of a dead one raises HeadraceError."""
+
+    address: str
+    line_ports: Mapping[str, Sequence[int]]
+
+    def __init__(self, streams: Sequence[StreamSpec], capacity_rows: int, *, cores: Sequence[int] | None = None) -> None:
+        """`capacity_rows` bounds what each partition keeps; `cores` are those it may use (all, if not given)."""
+        specs = [spec.to_json() for spec in streams]
+        self._config = {"host": "127.0.0.1", "streams": specs, "capacity_rows": capacity_rows, "cores": list(cores or ())}
+
+    def __enter__(self) -> Self:
+        """Start it; returns when it serves."""
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        command = [sys.executable, "-m", "headrace.bench.driver"]
+        self._process = subprocess.Popen(  # noqa: S603  our own module
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(self._config) + "\n")
+            self._process.stdin.flush()
+        said = self._process.stdout.readline()
+        if not said:
+            raise self._dead()
+        answer = json.loads(said)
+        self.address, self.line_ports = f"127.0.0.1:{answer['port']}", answer["line_ports"]
+        self._connection = Connection(self.address)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    def start(self, script: RateScript | None) -> int:
+        """Let rows be born by this script (rows/s over all streams) from now on, None: no more; return that moment."""
+        return int(self._ask("start", rate=None if script is None else script.to_json())["now"])
+
+    def status(self) -> DriverStatus:
+        """Return how far things are; cheap enough to be asked every 100 ms."""
+        return DriverStatus(**self._ask("totals"))
+
+    def log(self) -> DriverLog:
+        """Return what happened; for after a run."""
+        return DriverLog.from_json(self._ask("log"))
+
+    def _ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            return self._connection.ask(request, **arguments)
+        except SourceError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+                raise self._dead() from error
+            raise
+
+    def _dead(self) -> HeadraceError:
+        code = self._process.wait()
+        self._errors.seek(0)
+        return HeadraceError(f"the driver process ended with code {code}", detail=self._errors.read()[-2000:].strip())
+
+    def close(self) -> None:
+        """End the process: closing its input is enough, and if not, it is killed."""
+        if hasattr(self, "_connection"):
+            self._connection.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End it."""
+        self.close()

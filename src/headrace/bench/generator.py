@@ -1,0 +1,84 @@
+"""Rows made once, in advance, and handed out over and over: only their times are new.
+
+A pool holds one partition's share of them. Row i of the partition is row i of the pool, modulo its length, and row
+i × partitions + p of the stream; taking rows is slicing, nothing is copied. Columns that must not repeat (Nexmark's numbers)
+advance each time around.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.bench import nexmark
+from headrace.bench.distribution import draw
+from headrace.bench.stream import StreamSpec
+from headrace.connectors import generate
+
+_KEYS_SEEN = 4  # a pool has this many rows a key, so that nearly all keys of the range do come
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The rows of one partition but for their times; `advancing` is by how much a column grows each time around."""
+
+    columns: Mapping[str, pa.Array]
+    rows: int
+    advancing: Mapping[str, int] = field(default_factory=dict)
+
+    def cuts(self, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
+        """Cut rows [start, stop) into parts of at most `most`, none of which goes beyond the end of the pool."""
+        while start < stop:
+            end = min(stop, start + most, start - start % self.rows + self.rows)
+            yield start, end
+            start = end
+
+    def column(self, name: str, start: int, stop: int) -> pa.Array:
+        """Return a column of rows [start, stop), which must lie within one time around."""
+        around, at = divmod(start, self.rows)
+        found = self.columns[name].slice(at, stop - start)
+        step = self.advancing.get(name, 0) * around
+        return pc.add(found, pa.scalar(step, found.type)) if step else found
+
+
+def pools(spec: StreamSpec) -> list[Pool]:
+    """Return a pool for each partition of a stream."""
+    made, advancing = _nexmark(spec) if spec.generator in nexmark.SCHEMAS else (_keyed(spec), {})
+    rows = len(next(iter(made.values()))) // spec.partitions
+    return [
+        Pool({name: _every(column, spec.partitions, p) for name, column in made.items()}, rows, advancing)
+        for p in range(spec.partitions)
+    ]
+
+
+def _every(column: pa.Array, step: int, first: int) -> pa.Array:
+    return column if step == 1 else column.take(pa.array(np.arange(first, len(column), step)))
+
+
+def _keyed(spec: StreamSpec) -> dict[str, pa.Array]:
+    unit = math.lcm(spec.partitions, spec.keys) if spec.distribution == "round_robin" else spec.partitions
+    wanted = max(spec.pool_rows, _KEYS_SEEN * spec.keys if spec.distribution != "single" else 0)
+    rows = -(-wanted // unit) * unit
+    names = [name for name in spec.schema.names if name not in {spec.time, spec.key_column}]
+    table = generate(spec.generator, spec.seed, 0, rows, columns=names, field_max=spec.field_max)
+    found = {name: table.column(name).combine_chunks() for name in names}
+    seed = (spec.seed, zlib.crc32(spec.generator.encode()))  # keys of two streams are not drawn alike
+    found[spec.key_column] = pa.array(draw(spec.distribution, seed, rows, spec.keys))
+    return {name: found[name] for name in _without_time(spec)}
+
+
+def _nexmark(spec: StreamSpec) -> tuple[dict[str, pa.Array], dict[str, int]]:
+    rounds = nexmark.rounds(spec.partitions)
+    made = nexmark.columns(spec.generator, spec.seed, rounds)
+    steps = {name: rounds * nexmark.PROPORTIONS[whose] for name, whose in nexmark.ADVANCING[spec.generator].items()}
+    return {name: made[name] for name in _without_time(spec)}, steps
+
+
+def _without_time(spec: StreamSpec) -> Sequence[str]:
+    return [name for name in spec.schema.names if name != spec.time]

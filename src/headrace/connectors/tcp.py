@@ -1,0 +1,137 @@
+"""Rows pulled over TCP from a server that keeps them until they are committed.
+
+The server (the one at hand is `headrace.bench.driver`) numbers the rows of each partition; a position is how many rows of
+each were read. Rows are given back to the server by `prune`, after the batch they were in is committed here: a batch that
+was cut off can be read again, so nothing is lost or doubled for as long as the server lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.connectors.durable import replace_file
+from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, attached
+from headrace.connectors.tcp_protocol import Connection, borrowed
+from headrace.errors import SourceError
+from headrace.model.schema import Schema
+
+_ANEW = "the server was started anew and has other rows; start with a new checkpoint"
+
+
+class TcpSource:
+    """One stream of a server, read as one consumer group. Two readers of the same group would take rows from each other."""
+
+    def __init__(self, address: str, stream: str, *, group: str = "headrace") -> None:
+        """`address` is 'host:port', `stream` the name the server knows; nothing is sent before the schema is asked for."""
+        self._connection = Connection(address)
+        self._address, self._served, self._group = address, stream, group
+        self._described: dict[str, Any] | None = None
+        self._stream, self._directory = "", None  # type: tuple[str, Path | None]
+
+    @property
+    def schema(self) -> Schema:
+        """The columns, as the server describes them."""
+        return Schema.parse(str(self._description()["schema"]))
+
+    def attach(self, stream: str, directory: Path) -> None:
+        """See `Source`; remembers which server it is, so that another one at the same address is told apart."""
+        self._stream, self._directory = stream, Path(directory)
+        note, identity = self._directory / "server.json", self._description()["identity"]
+        if not note.exists():
+            replace_file(note, json.dumps({"identity": identity}).encode())
+        if json.loads(note.read_text())["identity"] != identity:
+            raise SourceError(f"server '{self._address}' is not the one that stream '{stream}' was read from", hint=_ANEW)
+
+    def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
+        """See `Source`; the position is {"rows": how many of each partition were read}."""
+        attached(self._stream, self._directory)
+        starts, produced = self._state(position)
+        stops = level(starts, produced, max(1, limit_rows))
+        if stops == starts:
+            return [], position
+        return [one for p, _ in enumerate(starts) for one in self._ranges(p, starts[p], stops[p])], {"rows": stops}
+
+    def pending(self, position: Position) -> bool:
+        """See `Source`."""
+        starts, produced = self._state(position)
+        return produced != starts
+
+    def prune(self, position: Position) -> None:
+        """Let the server forget what was read before `position`; if it cannot be reached, a later call says it again."""
+        if position is not None:
+            with contextlib.suppress(SourceError):  # the batch is committed: nothing may fail it now
+                self._ask("commit", positions=position["rows"])
+
+    def definition(self) -> dict[str, Any]:
+        """See `Source`."""
+        return {"kind": "tcp", "address": self._address, "stream": self._served, "group": self._group}
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    def _description(self) -> dict[str, Any]:
+        if self._described is None:
+            answer = self._connection.ask("describe")
+            streams = answer["streams"]
+            if self._served not in streams:
+                raise SourceError(
+                    f"server '{self._address}' has no stream '{self._served}'", detail=f"streams: {', '.join(streams) or 'none'}"
+                )
+            self._described = {**streams[self._served], "identity": answer["identity"]}
+        return self._described
+
+    def _state(self, position: Position) -> tuple[list[int], list[int]]:
+        """Return how many rows of each partition were read, and how many there are."""
+        status = self._ask("status")
+        starts, produced = list(status["committed"] if position is None else position["rows"]), list(status["produced"])
+        if len(starts) != len(produced) or any(start > stop for start, stop in zip(starts, produced, strict=True)):
+            raise SourceError(f"server '{self._address}' has fewer rows than stream '{self._stream}' has read", hint=_ANEW)
+        return starts, produced
+
+    def _ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+        return self._connection.ask(request, stream=self._served, group=self._group, **arguments)
+
+    def _ranges(self, partition: int, start: int, stop: int) -> list[Range]:
+        options: dict[str, Option] = {"stream": self._served, "group": self._group, "partition": partition}
+        cuts = [*range(start, stop, RANGE_ROWS), stop]
+        return [Range(self._stream, "tcp", self._address, a, b, b - a, options) for a, b in pairwise(cuts)]
+
+
+def level(starts: Sequence[int], produced: Sequence[int], limit: int) -> list[int]:
+    """Return where to stop in each partition so that at most about `limit` rows are taken, the hindmost partitions first.
+
+    Partitions of one stream run side by side in event time; were one read far ahead of the others, its rows would move
+    the watermark past theirs.
+    """
+    low, high = min(starts), max(produced)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(_within(starts, produced, middle)) - sum(starts) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    stops = _within(starts, produced, low)
+    if stops == list(starts):  # the limit is below the number of partitions: one row more of each
+        return _within(starts, produced, low + 1)
+    return stops
+
+
+def _within(starts: Sequence[int], produced: Sequence[int], mark: int) -> list[int]:
+    return [max(start, min(stop, mark)) for start, stop in zip(starts, produced, strict=True)]
+
+
+def read_rows(wanted: Range, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of the rows of a range that `TcpSource.plan` made; for workers."""
+    options = wanted.options
+    with borrowed(wanted.path) as connection:
+        return connection.read(
+            str(options["stream"]), int(options["partition"]), str(options["group"]), wanted.start, wanted.stop, columns
+        )

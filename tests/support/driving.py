@@ -1,0 +1,48 @@
+"""A driver in this process, with a clock that goes on when it is told to."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.bench.driver import Driver
+from headrace.bench.hub import Hub
+from headrace.bench.rate import RateScript
+from headrace.bench.stream import StreamSpec
+from headrace.connectors.tcp_protocol import Connection
+
+BEGIN = 1_800_000_000  # seconds
+BEGIN_US = BEGIN * 1_000_000
+
+
+class Rig:
+    """Ports are open and threads serve them, but rows are born only by `after`."""
+
+    def __init__(self, *streams: StreamSpec, capacity_rows: int = 1_000_000) -> None:
+        self.seconds = float(BEGIN)
+        self.hub = Hub(streams, capacity_rows, lambda: self.seconds)
+        self.driver = Driver(self.hub)
+        self.address = f"127.0.0.1:{self.driver.port}"
+        self.connection = Connection(self.address, timeout=10)
+
+    def start(self, rate: float | RateScript | None) -> None:
+        self.hub.start(RateScript.constant(rate) if isinstance(rate, int | float) else rate)
+
+    def after(self, seconds: float) -> None:
+        self.seconds = round(self.seconds + seconds, 6)
+        self.hub.tick()
+
+    def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+        return self.connection.ask(request, **arguments)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.connection.close()
+        self.driver.close()
+
+
+def small(name: str = "s", generator: str = "fields", **more: Any) -> StreamSpec:
+    """A stream whose pool is quickly made."""
+    return StreamSpec(name, generator, **{"keys": 10, "pool_rows": 1000, **more})

@@ -1,0 +1,345 @@
+"""Rows pulled over TCP: planned by row numbers, read by workers, given back after the commit, the same after a crash."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.cli.session_file import SessionFile
+from headrace.connectors import Range, TcpSource, read_range
+from headrace.connectors.source import RANGE_ROWS
+from headrace.connectors.tcp import level
+from headrace.connectors.tcp_protocol import Connection, borrowed, parse_address
+from headrace.errors import CheckpointError, HeadraceError, SourceError
+from support.driving import BEGIN, Rig, small
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig(small("fields")) as made:
+        yield made
+
+
+@pytest.fixture
+def source(rig: Rig, tmp_path: Path) -> Iterator[TcpSource]:
+    made = TcpSource(rig.address, "fields")
+    made.attach("s", tmp_path)
+    yield made
+    made.close()
+
+
+def cuts(ranges: list[Range]) -> list[tuple[Any, int, int]]:
+    return [(one.options["partition"], one.start, one.stop) for one in ranges]
+
+
+# Planning
+
+
+def test_rows_are_planned_as_they_are_born(rig: Rig, source: TcpSource):
+    assert source.schema == small().schema
+    assert not source.pending(None)
+    assert source.plan(None, 100) == ([], None)
+    rig.start(100)
+    rig.after(1)
+    assert source.pending(None)
+    ranges, position = source.plan(None, 1000)
+    assert cuts(ranges) == [(0, 0, 50), (1, 0, 50)]
+    assert position == {"rows": [50, 50]}
+    assert source.plan(None, 1000) == (ranges, position)
+    assert not source.pending(position)
+    rig.after(0.01)
+    assert cuts(source.plan(position, 1000)[0]) == [(0, 50, 51)]
+
+
+def test_large_ranges_are_cut(rig: Rig, source: TcpSource):
+    rig.start(1_000_000)
+    rig.after(1.2)
+    ranges, _ = source.plan(None, 10**9)
+    assert [one.rows for one in ranges] == 2 * [RANGE_ROWS, RANGE_ROWS, 600_000 - 2 * RANGE_ROWS]
+    assert sum(one.rows for one in source.plan(None, 1000)[0]) == 1000
+
+
+COUNTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), min_size=1, max_size=4)
+
+
+@given(COUNTS, st.integers(1, 100))
+def test_the_hindmost_partitions_go_first(pairs, limit):
+    starts, produced = [a for a, _ in pairs], [b for _, b in pairs]
+    stops = level(starts, produced, limit)
+    assert all(a <= stop <= b for a, stop, b in zip(starts, stops, produced, strict=True))
+    assert (stops != starts) == (produced != starts)
+    assert sum(stops) - sum(starts) <= max(limit, len(pairs))
+    moved = [stop for start, stop in zip(starts, stops, strict=True) if stop > start]
+    held = [stop for stop, b in zip(stops, produced, strict=True) if stop < b]
+    assert not moved or not held or max(moved) <= min(held)
+
+
+def test_ranges_are_read_anywhere(rig: Rig, source: TcpSource):
+    rig.start(10_000)
+    rig.after(1)
+    ranges, _ = source.plan(None, 3000)
+    wanted = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
+    found = read_range(wanted, source.schema, ["time", "f1"])
+    assert found.equals(rig.connection.read("fields", 1, "headrace", 0, 1500, ["time", "f1"]))
+    assert read_range(wanted, source.schema, []).num_rows == 1500
+    assert read_range(wanted, source.schema, ["f1"]).schema == pa.schema([("f1", pa.int32())])
+
+
+def test_what_is_committed_is_forgotten(rig: Rig, source: TcpSource):
+    rig.start(1000)
+    rig.after(1)
+    ranges, position = source.plan(None, 100)
+    for one in ranges:
+        read_range(one, source.schema, ["f1"])
+    source.prune(None)
+    assert read_range(ranges[0], source.schema, ["f1"]).num_rows == 50
+    source.prune(position)
+    assert rig.ask("status", stream="fields", group="headrace")["committed"] == [50, 50]
+    with pytest.raises(SourceError, match=r"refused 'read'\ndetail: rows from 0 .* committed those before 50"):
+        read_range(ranges[0], source.schema, ["f1"])
+    assert cuts(source.plan(position, 100)[0]) == [(0, 50, 100), (1, 50, 100)]
+
+
+def test_groups_do_not_take_from_each_other(rig: Rig, source: TcpSource, tmp_path: Path):
+    rig.start(1000)
+    rig.after(1)
+    other = TcpSource(rig.address, "fields", group="other")
+    other.attach("s", tmp_path)
+    ranges, position = source.plan(None, 100)
+    others, _ = other.plan(None, 100)
+    for one in ranges:
+        read_range(one, source.schema, ["f1"])
+    source.prune(position)
+    assert sum(read_range(one, source.schema, ["f1"]).num_rows for one in others) == 100
+    assert source.definition() != other.definition()
+    other.close()
+
+
+def test_the_definition_is_stable(rig: Rig, source: TcpSource):
+    before = source.definition()
+    rig.start(1000)
+    rig.after(1)
+    assert TcpSource(rig.address, "fields").definition() == before == json.loads(json.dumps(before))
+
+
+# When the server is not there, or is another one
+
+
+def test_a_server_that_is_gone(rig: Rig, source: TcpSource):
+    rig.start(1000)
+    rig.after(1)
+    ranges, position = source.plan(None, 100)
+    source.close()
+    rig.driver.close()
+    for call in (lambda: source.pending(None), lambda: source.plan(None, 10), lambda: TcpSource(rig.address, "fields").schema):
+        with pytest.raises(SourceError, match=r"server '127.0.0.1:\d+' cannot be reached\ndetail: .*\nhint: start the server"):
+            call()
+    with pytest.raises(SourceError, match="cannot be reached"):
+        read_range(ranges[0], small().schema, ["f1"])
+    source.prune(position)  # a commit that nobody hears does not fail the batch
+
+
+def test_another_server_at_the_same_address(rig: Rig, source: TcpSource, tmp_path: Path):
+    del source  # it was here first
+    rig.hub.identity = "another"
+    with pytest.raises(SourceError, match="is not the one that stream 's' was read from\nhint: the server was started anew"):
+        TcpSource(rig.address, "fields").attach("s", tmp_path)
+
+
+def test_a_server_with_fewer_rows_than_were_read(source: TcpSource):
+    with pytest.raises(SourceError, match="has fewer rows than stream 's' has read"):
+        source.plan({"rows": [7, 0]}, 10)
+
+
+def test_a_stream_that_is_not_served(rig: Rig):
+    with pytest.raises(SourceError, match="has no stream 'fiels'\ndetail: streams: fields"):
+        _ = TcpSource(rig.address, "fiels").schema
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":5", "localhost:x", "localhost:70000"])
+def test_addresses(address):
+    with pytest.raises(SourceError, match="is not understood\nhint: write host:port"):
+        TcpSource(address, "fields")
+    assert parse_address("[::1]:80") == ("::1", 80)
+
+
+def test_planning_needs_a_stream(rig: Rig):
+    with pytest.raises(SourceError, match="is not attached"):
+        TcpSource(rig.address, "fields").plan(None, 1)
+
+
+class Rude:
+    """A server that says what it is told to, once a connection, and hangs up."""
+
+    def __init__(self, *says: bytes) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._serve, args=(says,), daemon=True).start()
+
+    def _serve(self, says: tuple[bytes, ...]) -> None:
+        for one in says:
+            sock, _ = self._listening.accept()
+            with sock:
+                sock.recv(1000)
+                sock.sendall(one)
+        self._listening.close()
+
+
+@pytest.mark.parametrize("says", [b"", b'{"a": 1}', b"no JSON\n", b'{"bytes": 10}\n12345'])
+def test_half_an_answer_is_no_answer(says):
+    with pytest.raises(SourceError, match="cannot be reached"):
+        Connection(Rude(says).address, 10).ask("describe")
+
+
+def test_bytes_that_are_no_arrow():
+    with pytest.raises(SourceError, match="sent what is no Arrow stream"):
+        Connection(Rude(b'{"bytes": 5}\n12345').address, 10).read("s", 0, "g", 0, 1)
+
+
+def test_a_lost_connection_is_made_again_once():
+    connection = Connection(Rude(b'{"a": 1}\n', b'{"a": 2}\n').address, 10)
+    assert connection.ask("describe") == {"a": 1}
+    assert connection.ask("describe") == {"a": 2}
+    with pytest.raises(SourceError, match="cannot be reached"):
+        connection.ask("describe")
+
+
+def test_connections_are_lent_one_by_one(rig: Rig):
+    with borrowed(rig.address) as first, borrowed(rig.address) as second:
+        assert first is not second
+    with borrowed(rig.address) as again:
+        assert again in (first, second)
+    with pytest.raises(SourceError), borrowed(rig.address) as failed:
+        failed.ask("nonsense")
+    with borrowed(rig.address) as third, borrowed(rig.address) as fourth:
+        assert failed not in (third, fourth)
+
+
+# Exactly once, whatever is killed
+
+BY_KEY = "SELECT window_start, key, SUM(f1) AS total, COUNT(*) AS n FROM TUMBLE(s, '1 second') GROUP BY key"
+ROWS = "SELECT key, f2, time FROM s WHERE f1 < 100"
+STEPS = ["log", "logged", "planned", "stage one", "stage two", "commit", "committed"]
+
+
+class Killed(BaseException):
+    """What a fault raises: nothing in the engine may catch it."""
+
+
+class Fault:
+    step = ""
+
+    def __call__(self, step: str) -> None:
+        if step == self.step:
+            self.step = ""
+            raise Killed(step)
+
+
+def begun(rig: Rig, folder: Path, fault: Fault) -> hr.Session:
+    session = hr.Session(folder, backend="local", rows_per_batch=700, fault=fault)
+    session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
+    for name, sql in (("by_key", BY_KEY), ("rows", ROWS)):
+        if session.find(name) is None:
+            session.add(sql, name=name)
+    return session
+
+
+def reference(rig: Rig) -> dict[str, list[dict[str, Any]]]:
+    """What the oracle makes of all rows, read by somebody who never commits."""
+    produced = rig.ask("status", stream="fields", group="judge")["produced"]
+    tables = [rig.connection.read("fields", p, "judge", 0, stop) for p, stop in enumerate(produced)]
+    with hr.Session(backend="reference") as session:
+        memory = hr.MemorySource(small().schema)
+        session.create_stream("s", memory, time="time")
+        queries = {"by_key": session.add(BY_KEY), "rows": session.add(ROWS)}
+        memory.append(pa.concat_tables(tables))
+        session.drain()
+        return {name: canonical(query) for name, query in queries.items()}
+
+
+def canonical(query: hr.Query) -> list[dict[str, Any]]:
+    return sorted(query.results().to_pylist(), key=str)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_every_row_counts_once(rig: Rig, tmp_path: Path, step: str):
+    rig.ask("status", stream="fields", group="judge")
+    rig.start(1000)
+    fault = Fault()
+    session = begun(rig, tmp_path / "checkpoint", fault)
+    for second in range(4):
+        rig.after(1.1)
+        fault.step = step if second % 2 else ""
+        try:
+            session.advance()
+        except Killed:
+            session._checkpoint.close()  # as a killed process would: no farewell
+            session = begun(rig, tmp_path / "checkpoint", fault)
+    rig.start(None)
+    session.drain()
+    expected = reference(rig)
+    assert {name: canonical(session.query(name)) for name in expected} == expected
+    assert sum(row["n"] for row in expected["by_key"]) == 4400
+    assert rig.ask("status", stream="fields", group="headrace")["committed"] == [2200, 2200]
+    session.close()
+
+
+def test_no_row_is_late_without_a_watermark_delay(rig: Rig, tmp_path: Path):
+    """Partitions are read side by side, so even small batches move event time forward only."""
+    rig.start(1000)
+    with hr.Session(tmp_path, backend="local", rows_per_batch=300) as session:
+        session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
+        query = session.add("SELECT window_start, COUNT(*) AS n FROM TUMBLE(s, '100 ms')")
+        for _ in range(7):
+            rig.after(0.37)
+            session.advance()
+        rig.start(None)
+        session.drain()
+        assert query.late == {}
+        assert sum(row["n"] for row in query.results().to_pylist()) == 2590
+
+
+def test_a_gone_server_stops_the_session_with_its_reason(rig: Rig, tmp_path: Path):
+    with hr.Session(tmp_path, backend="local") as session:
+        session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
+        query = session.add(BY_KEY, name="q")
+        rig.start(100)
+        rig.after(1)
+        session.advance()
+        assert session.streams()["s"]["max_event_time"] == (BEGIN + 1) * 1_000_000
+        rig.driver.close()
+        session._coordinator.sources["s"].close()
+        with pytest.raises(SourceError, match="cannot be reached"):
+            session.advance()
+        assert query.status == "live"
+
+
+def test_a_stream_declared_over_another_server(rig: Rig, tmp_path: Path):
+    with hr.Session(tmp_path, backend="local") as session:
+        session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
+        session.add(BY_KEY)
+        session.advance()
+    with hr.Session(tmp_path, backend="local") as session, pytest.raises(CheckpointError, match="declared otherwise"):
+        session.create_stream("s", hr.TcpSource(rig.address, "fields", group="x"), time="time")
+
+
+def test_a_session_file_names_a_server(rig: Rig, tmp_path: Path):
+    path = tmp_path / "session.toml"
+    query = '[queries.q]\nsql = "SELECT key FROM s"\n'
+    path.write_text(f'[streams.s]\nsource = "tcp"\naddress = "{rig.address}"\nstream = "fields"\ntime = "time"\n{query}')
+    (entry,) = SessionFile.load(path).streams
+    assert entry.declare().schema == small().schema
+    assert isinstance(entry.open(), TcpSource)
+    path.write_text(f'[streams.s]\nsource = "tcp"\nstream = "fields"\ntime = "time"\n{query}')
+    with pytest.raises(HeadraceError, match="address' is missing"):
+        SessionFile.load(path)
