@@ -1,0 +1,156 @@
+"""Where results arrive: a TCP server in the runner, outside every system under test.
+
+One thread takes bytes off all connections and notes when they came; nothing is parsed there, so that a flood of results
+does not make them look late. Lines are parsed in blocks, by whoever takes them.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from headrace.bench.emissions import Emissions, Integers, parse
+from headrace.errors import HeadraceError
+
+_BLOCK = 1 << 20
+_LONGEST = 1 << 16  # bytes without a newline: no line of ours
+_EXAMPLES, _EXAMPLE_BYTES = 5, 120
+_TICK = 0.05  # seconds until a request to stop is seen
+
+
+@dataclass(slots=True)
+class Inbox:
+    """The bytes of one connection that nobody took yet; `rest` is the beginning of a line whose end is to come."""
+
+    blocks: list[tuple[int, bytes]] = field(default_factory=list)
+    rest: bytes = b""
+    closed: bool = False
+
+    def take(self) -> tuple[bytes, Integers]:
+        """Remove whole lines, each with the time at which its last byte came."""
+        taken, self.blocks = self.blocks, []
+        last = taken[-1] if taken else (0, self.rest)
+        if self.closed and last[1] and not last[1].endswith(b"\n"):
+            taken.append((last[0], b"\0\n"))  # a line cut off is a broken line, also where its numbers look whole
+        data = b"".join((self.rest, *(block for _, block in taken)))
+        stops = len(self.rest) + np.cumsum([len(block) for _, block in taken], dtype=np.int64)
+        cut = data.rfind(b"\n") + 1
+        rest = data[cut:]
+        self.rest = rest if len(rest) <= _LONGEST else rest[:_EXAMPLE_BYTES] + b"\0"
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8, cut) == ord("\n"))
+        arrivals = np.array([arrival for arrival, _ in taken], np.int64)
+        return data[:cut], arrivals[np.searchsorted(stops, ends, side="right")]
+
+
+class Collector:
+    """Listens on loopback while the `with` block lasts; `take` may be called from any one thread, also after it."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives seconds since 1970, the time that event times are stamped in."""
+        self._clock = clock
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._server.setblocking(False)
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._inboxes: list[Inbox] = []
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._serve, name="collector", daemon=True)
+        self.broken = 0
+        self.broken_examples: tuple[str, ...] = ()
+
+    def __enter__(self) -> Self:
+        """Start to listen."""
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Take what has come until now, then close everything."""
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        with self._lock:
+            return sum(not inbox.closed for inbox in self._inboxes)
+
+    def take(self) -> Emissions:
+        """Return what came since the last time. Lines that cannot be read are counted in `broken`, the first ones kept."""
+        if self._failure is not None:
+            raise HeadraceError("the collector of results failed", detail=repr(self._failure)) from self._failure
+        with self._lock:
+            parts = [inbox.take() for inbox in self._inboxes]
+            self._inboxes = [inbox for inbox in self._inboxes if not inbox.closed]
+        emissions, broken = parse(
+            b"".join(lines for lines, _ in parts), np.concatenate([np.zeros(0, np.int64), *(w for _, w in parts)])
+        )
+        self.broken += len(broken)
+        shown = (line[:_EXAMPLE_BYTES].rstrip(b"\0\r\n").decode(errors="replace") for line in broken)
+        self.broken_examples = (*self.broken_examples, *shown)[:_EXAMPLES]
+        return emissions
+
+    def _serve(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._receive(_TICK)
+            while self._receive(0):  # what came before the end counts
+                pass
+        except Exception as error:  # noqa: BLE001  told to whoever takes
+            self._failure = error
+        finally:
+            for key in list(self._selector.get_map().values()):
+                self._close(key)
+            self._selector.close()
+
+    def _receive(self, timeout: float) -> bool:
+        """Take one block of every connection that has some; return whether any had."""
+        ready = self._selector.select(timeout)
+        for key, _ in ready:
+            if key.data is None:
+                self._accept()
+            else:
+                self._read(key)
+        return bool(ready)
+
+    def _accept(self) -> None:
+        connection, _ = self._server.accept()
+        connection.setblocking(False)
+        inbox = Inbox()
+        with self._lock:
+            self._inboxes.append(inbox)
+        self._selector.register(connection, selectors.EVENT_READ, inbox)
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        connection = key.fileobj
+        assert isinstance(connection, socket.socket)
+        try:
+            block = connection.recv(_BLOCK)
+        except BlockingIOError:
+            return
+        except OSError:  # reset by a system that died: what it sent before counts
+            block = b""
+        arrival = int(self._clock() * 1e6)
+        if not block:
+            self._close(key)
+            return
+        with self._lock:
+            key.data.blocks.append((arrival, block))
+
+    def _close(self, key: selectors.SelectorKey) -> None:
+        self._selector.unregister(key.fileobj)
+        assert isinstance(key.fileobj, socket.socket)
+        key.fileobj.close()
+        if key.data is not None:
+            with self._lock:
+                key.data.closed = True

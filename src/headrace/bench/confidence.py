@@ -1,0 +1,68 @@
+"""How sure a mean is: Student's t for a few repeated runs, without a statistics library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """The mean of repeated runs; with `level` the true one lies within `half_width` of it. One run alone has no width."""
+
+    mean: float
+    half_width: float | None
+    runs: int
+    level: float
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the interval."""
+        return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures by name."""
+        return asdict(self)
+
+
+def confidence(values: Sequence[float], level: float = LEVEL) -> Confidence:
+    """Return the mean of at least one value, with its interval if there are two or more."""
+    if not values or not 0 < level < 1:
+        raise ValueError(f"no confidence of level {level} for {len(values)} values")
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Confidence(mean, None, 1, level)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return Confidence(mean, student_t(level, count - 1) * deviation / math.sqrt(count), count, level)
+
+
+def student_t(level: float, freedom: int) -> float:
+    """Return t such that a variable of `freedom` degrees lies in [-t, t] with probability `level`."""
+    low, high = 0.0, 1.0
+    while within(high, freedom) < level:
+        low, high = high, high * 2
+    while (middle := (low + high) / 2) not in {low, high}:
+        if within(middle, freedom) < level:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def within(t: float, freedom: int) -> float:
+    """Return the probability of [-t, t]: a finite sum of cosines, as degrees of freedom are a whole number."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2 == 1
+    term = cosine if odd else 1.0
+    total = 0.0
+    for step in range(freedom // 2):
+        total += term
+        even = 2 * step + 2 + odd  # 1 + 1/2 c² + 1·3/2·4 c⁴ …, and c + 2/3 c³ + 2·4/3·5 c⁵ …
+        term *= cosine**2 * (even - 1) / even
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

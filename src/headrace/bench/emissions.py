@@ -1,0 +1,103 @@
+"""What the systems under test told about their results: columns, made of lines of text.
+
+A line is `query TAB window_end_us TAB rows [TAB event_time_us]`: so many result rows of one query and window, and – if the
+system knows it – the exact event time of the newest row that contributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Integers = npt.NDArray[np.int64]
+
+UNTOLD = -1  # the event time of a line of three fields
+_LINE = r"^(?P<query>[^\t\x00]+)\t(?P<window_end>-?\d{1,18})\t(?P<rows>\d{1,18})(?:\t(?P<event_time>-?\d{1,18}))?\r?\n$"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emissions:
+    """One entry a line, in the order of arrival within a connection; `query` holds places in `names`."""
+
+    arrival_us: Integers
+    query: Integers
+    names: tuple[str, ...]
+    window_end_us: Integers
+    rows: Integers
+    event_time_us: Integers
+
+    def __len__(self) -> int:
+        """Count the lines, not the rows they stand for."""
+        return len(self.arrival_us)
+
+    @classmethod
+    def none(cls) -> Emissions:
+        """Return no emissions."""
+        empty = np.zeros(0, np.int64)
+        return cls(empty, empty, (), empty, empty, empty)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Emissions]) -> Emissions:
+        """Put several together, one after the other; equal names become one."""
+        if not parts:
+            return cls.none()
+        names = {name: None for part in parts for name in part.names}
+        place = {name: number for number, name in enumerate(names)}
+        codes = [np.array([place[name] for name in part.names], np.int64)[part.query] for part in parts]
+        return cls(
+            np.concatenate([part.arrival_us for part in parts]),
+            np.concatenate(codes),
+            tuple(names),
+            np.concatenate([part.window_end_us for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.event_time_us for part in parts]),
+        )
+
+    def only(self, names: Collection[str]) -> Emissions:
+        """Return those of some queries."""
+        wanted = np.array([name in names for name in self.names], np.bool_)
+        return self.where(wanted[self.query])
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Emissions:
+        """Return those the mask keeps."""
+        return Emissions(
+            self.arrival_us[mask],
+            self.query[mask],
+            self.names,
+            self.window_end_us[mask],
+            self.rows[mask],
+            self.event_time_us[mask],
+        )
+
+
+def parse(lines: bytes, arrival_us: Integers) -> tuple[Emissions, list[bytes]]:
+    """Read whole lines, each ended by a newline and with its time of arrival; return also those that are none of ours."""
+    ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n")) + 1
+    if not len(ends):
+        return Emissions.none(), []
+    offsets = np.concatenate((np.zeros(1, np.int64), ends.astype(np.int64)))
+    whole = pa.Array.from_buffers(pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(lines)])
+    fields = pc.extract_regex(whole, _LINE)
+    good = fields.is_valid()
+    query, window_end, rows, event_time = fields.filter(good).flatten()
+    coded = query.dictionary_encode()
+    told = pc.if_else(pc.equal(event_time, b""), str(UNTOLD).encode(), event_time)
+    emissions = Emissions(
+        arrival_us[good.to_numpy(zero_copy_only=False)],
+        coded.indices.to_numpy(zero_copy_only=False).astype(np.int64),
+        tuple(name.decode(errors="replace") for name in coded.dictionary.to_pylist()),
+        _integers(window_end),
+        _integers(rows),
+        _integers(told),
+    )
+    return emissions, whole.filter(pc.invert(good)).to_pylist()
+
+
+def _integers(digits: pa.Array) -> Integers:
+    numbers: Integers = digits.cast(pa.large_utf8()).cast(pa.int64()).to_numpy()
+    return numbers

@@ -1,0 +1,142 @@
+"""Latency as its user feels it: from the event to the result, measured where results arrive.
+
+Event-time latency is emission − event time, processing-time latency is emission − ingestion time. The event time of a
+window's result is that of the newest row that contributed, its ingestion time the latest at which a contributor was
+pulled. Time spent in the queue counts for the first and not for the second. The time a window stays open counts for
+neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace.bench.emissions import UNTOLD, Emissions
+from headrace.bench.histogram import Histogram, Integers
+
+
+class Stamps(Protocol):
+    """What the driver's log knows about the rows it stamped and served. A negative answer means that there is none."""
+
+    def event_time_before(self, stream: str, window_end_us: Integers, /) -> Integers:
+        """Return the last event time stamped before each window end."""
+
+    def pulled_at(self, stream: str, event_time_us: Integers, /) -> Integers:
+        """Return when the row of each event time was pulled, by the slowest reader."""
+
+
+class Windowed(Protocol):
+    """A query, as far as latency is concerned."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams it reads."""
+
+    @property
+    def size_us(self) -> int:
+        """The length of its windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The run and the part of it that is measured; a window counts if all of it lies within the measured part."""
+
+    start_us: int
+    measured_us: int
+    stop_us: int
+
+    def __post_init__(self) -> None:
+        """Refuse times that are not in order."""
+        if not self.start_us <= self.measured_us <= self.stop_us:
+            raise ValueError(f"{self} is not in order")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Latency by the second of emission, counted from the start of the run; only seconds in which something was emitted."""
+
+    second: tuple[int, ...] = ()
+    p50: tuple[float, ...] = ()
+    p95: tuple[float, ...] = ()
+    highest: tuple[float, ...] = ()
+    count: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the columns by name; latencies are in seconds."""
+        return {name: list(column) for name, column in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Both latencies of one run.
+
+    Histograms hold the measured part. Series hold everything, so that the warm-up can be seen. `excluded` counts rows
+    outside the measured part, `unknown` those whose query or event time nobody knows. Rows of which only the ingestion is
+    unknown are missing in processing time alone.
+    """
+
+    event_time: Histogram
+    processing_time: Histogram
+    event_time_series: Series
+    processing_time_series: Series
+    excluded: int
+    unknown: int
+
+
+def measure(emissions: Emissions, queries: Mapping[str, Windowed], stamps: Stamps, period: Period) -> Latencies:
+    """Return the latencies of all emissions, each weighted with its rows."""
+    event_time, ingestion = contributors(emissions, queries, stamps)
+    known, pulled = event_time >= 0, (event_time >= 0) & (ingestion >= 0)
+    size = np.array([queries[name].size_us if name in queries else 0 for name in emissions.names], np.int64)[emissions.query]
+    start = np.minimum(emissions.window_end_us - size, event_time)
+    inside = (start >= period.measured_us) & (emissions.window_end_us <= period.stop_us)
+    by_event, by_ingestion = emissions.arrival_us - event_time, emissions.arrival_us - ingestion
+    second, rows = (emissions.arrival_us - period.start_us) // 1_000_000, emissions.rows
+    return Latencies(
+        Histogram.of(by_event[known & inside], rows[known & inside]),
+        Histogram.of(by_ingestion[pulled & inside], rows[pulled & inside]),
+        series(second[known], by_event[known], rows[known]),
+        series(second[pulled], by_ingestion[pulled], rows[pulled]),
+        int(rows[known & ~inside].sum()),
+        int(rows[~known].sum()),
+    )
+
+
+def contributors(emissions: Emissions, queries: Mapping[str, Windowed], stamps: Stamps) -> tuple[Integers, Integers]:
+    """Return the newest event time and the latest ingestion among each emission's contributors; negative if unknown."""
+    event_time = np.full(len(emissions), UNTOLD, np.int64)
+    ingestion = np.full(len(emissions), UNTOLD, np.int64)
+    readers = [queries[name].streams if name in queries else () for name in emissions.names]
+    for stream in sorted({stream for streams in readers for stream in streams}):
+        reads = np.array([stream in streams for streams in readers], np.bool_)[emissions.query]
+        told = emissions.event_time_us[reads]
+        before = stamps.event_time_before(stream, emissions.window_end_us[reads])
+        newest = np.where(told == UNTOLD, before, told)
+        event_time[reads] = np.maximum(event_time[reads], newest)
+        ingestion[reads] = np.maximum(ingestion[reads], np.where(newest < 0, UNTOLD, stamps.pulled_at(stream, newest)))
+    return event_time, ingestion
+
+
+def series(second: Integers, latency_us: Integers, rows: Integers) -> Series:
+    """Return percentiles by second, each latency weighted with its rows."""
+    second, latency_us, rows = second[rows > 0], np.maximum(latency_us[rows > 0], 0), rows[rows > 0]
+    if not len(second):
+        return Series()
+    order = np.lexsort((latency_us, second))
+    seconds, starts = np.unique(second[order], return_index=True)
+    latency = latency_us[order] / 1e6
+    until = np.cumsum(rows[order])
+    stops = np.append(starts[1:], len(order))
+    before = np.concatenate((np.zeros(1, np.int64), until[stops[:-1] - 1]))
+    count = until[stops - 1] - before
+
+    def percentile(share: float) -> tuple[float, ...]:
+        rank = before + np.maximum(1, np.ceil(share * count).astype(np.int64))
+        return tuple(latency[np.searchsorted(until, rank)].tolist())
+
+    return Series(
+        tuple(seconds.tolist()), percentile(0.5), percentile(0.95), tuple(latency[stops - 1].tolist()), tuple(count.tolist())
+    )
