@@ -6,9 +6,7 @@ plain Spark SQL (one query) and for stock Structured Streaming with one streamin
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -17,10 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from headrace.backends.spark.environment import start_spark
-from headrace.bench.sut import headrace
+from headrace.bench.environment import commit, machine, versions
+from headrace.bench.sut import over_files_headrace as headrace
 from headrace.bench.workload import field_queries, write_files
 from headrace.errors import HeadraceError
 
@@ -44,16 +41,20 @@ def scaling(
         write_files(folder / "stream", 0, streaming_rows + STREAMING_FILE_ROWS, STREAMING_FILE_ROWS, parquet=True)
         os.sync()  # or writing back the files just made would be measured
         found: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
+        memory: dict[str, dict[str, float]] = {}
         found["spark_sql"]["1"] = apart("spark_sql", folder / "parquet", rows)
         spark = start_spark("local[*]")
         tell(f"plain Spark SQL, 1 query: {found['spark_sql']['1'] / 1e6:.1f} M rows/s")
-        for number, count in enumerate([counts[0]] * WARM_UP_RUNS + list(counts)):
-            rate = headrace.rows_per_second(spark, folder / "warm", folder / "arrow", field_queries(count), rows_per_batch, tell)
+        most_streaming = min(MAX_STREAMING, max(counts))
+        for number, count in enumerate([counts[0]] * WARM_UP_RUNS + sorted({*counts, most_streaming})):
+            figures = headrace.measure(spark, folder / "warm", folder / "arrow", field_queries(count), rows_per_batch, tell)
+            rate = figures.rows_per_second
             if number >= WARM_UP_RUNS:
                 found["headrace"][str(count)] = rate
+                memory[str(count)] = {"before": figures.driver_mib_before, "after": figures.driver_mib_after}
             tell(f"headrace, {count} queries: {rate / 1e6:.1f} M rows/s{'' if number >= WARM_UP_RUNS else ' (warm-up)'}")
         spark.stop()
-        for count in sorted({1, min(8, max(counts)), min(MAX_STREAMING, max(counts))}):
+        for count in sorted({1, min(8, most_streaming), most_streaming}):
             rate = apart("structured_streaming", folder / "stream", streaming_rows, count)
             found["structured_streaming"][str(count)] = rate
             tell(f"Structured Streaming, {count} queries: {rate / 1e3:.0f} k rows/s")
@@ -61,6 +62,7 @@ def scaling(
         shutil.rmtree(folder, ignore_errors=True)
     return {
         "rows_per_second": found,
+        "driver_mib": memory,
         "workload": {
             "rows": rows,
             "rows_per_batch": rows_per_batch,
@@ -76,35 +78,8 @@ def scaling(
 
 def apart(system: str, *arguments: object) -> float:
     """Measure a peer in a process of its own, with a JVM of its own, and return its rows/s."""
-    command = [sys.executable, "-m", f"headrace.bench.sut.{system}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"headrace.bench.sut.over_files_{system}", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own module
     if done.returncode:
         raise HeadraceError(f"{system} failed and gives no number", detail=done.stderr[-2000:])
     return float(done.stdout.split()[-1])
-
-
-def machine() -> dict[str, Any]:
-    """Describe this machine."""
-    return {
-        "cores": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": platform.platform(),
-        "processor": platform.machine(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what was measured."""
-    names = ("headrace", "pyspark", "pyarrow", "numpy", "numba")
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
-
-
-def commit() -> str:
-    """Return the commit this runs from, with '+' when files are changed; 'unknown' outside a checkout."""
-    root = Path(__file__).parent
-    try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S607
-        changed = subprocess.run(["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True, check=True).stdout  # noqa: S607
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found + ("+" if changed.strip() else "")

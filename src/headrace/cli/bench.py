@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.bench.scaling import scaling
+from headrace.cli import bench_list, bench_report
+from headrace.cli.bench_run import run_command
 from headrace.cli.terminal import progress
 from headrace.errors import HeadraceError
 
 app = typer.Typer(help="Measure headrace beside other engines, on the same data in the same run.", no_args_is_help=True)
-
-
-@app.callback()
-def _root() -> None:
-    """Keep `scaling` a command of its own, also while it is the only one."""
+app.command("list")(bench_list.command)
+app.command("run")(run_command)
+app.command("report")(bench_report.command)
 
 
 @app.command("scaling")

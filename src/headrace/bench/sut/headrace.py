@@ -1,39 +1,173 @@
-"""headrace itself, through its public API: Arrow files in, every query evaluated, results dropped by the workers."""
+"""headrace itself, through its public API: one session, one shared pipeline, a callback for each query's results.
+
+Options: "rows_per_batch" as `Session` takes it, "interval" seconds at least between micro-batches.
+"""
 
 from __future__ import annotations
 
-import shutil
-import time
+import importlib.metadata
+import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from headrace.bench.workload import FieldQuery
-from headrace.connectors import GENERATORS, FileSource
+import numpy as np
+import pyarrow as pa
+
+from headrace.backends.spark.environment import SETTINGS, start_spark
+from headrace.bench.query import BenchQuery
+from headrace.bench.sut.adapter import NO_TEXT, Started, SutConfig, Teller
+from headrace.bench.sut.process import serve
+from headrace.bench.sut.results import ResultSender, by_window
+from headrace.connectors import MemorySource, TcpSource
+from headrace.errors import HeadraceError
+from headrace.model.schema import Schema
+from headrace.query import Query
 from headrace.session import Session
 
+_WARM_BATCHES, _WARM_ROWS = 6, 600_000  # several ranges each, so that every worker is warm
+_ROWS_PER_BATCH = 16_000_000  # a batch takes what is there: it is larger when the rate is high
+_LOOK = 0.2  # seconds
+_PATIENCE = 120.0
 
-def rows_per_second(
-    spark: Any, warm_up: Path, folder: Path, queries: Sequence[FieldQuery], rows_per_batch: int, tell: Callable[[str], None]
-) -> float:
-    """Return source rows/s over the Arrow files of `folder`; those of `warm_up`, one a batch, are read untimed."""
-    inbox = folder / "inbox"
-    shutil.rmtree(inbox, ignore_errors=True)
-    inbox.mkdir()
-    with Session(spark=spark, rows_per_batch=rows_per_batch) as session:
-        session.create_stream("s", FileSource(inbox, schema=GENERATORS["fields"].schema), time="time")
+
+class Headrace:
+    """The adapter."""
+
+    def __init__(self) -> None:
+        """Nothing is started yet."""
+        self._session: Session | None = None
+        self._spark: Any = None
+        self._watched = Watched()
+
+    def start(self, config: SutConfig, tell: Teller) -> Started:
+        """See `Adapter`; a session that is thrown away starts Spark's workers before rows come."""
+        self._tell, self._results = tell, ResultSender(config.collector)
+        rows_per_batch = int(config.options.get("rows_per_batch", _ROWS_PER_BATCH))
+        interval = float(config.options.get("interval", 0.0))
+        self._spark = start_spark("local[*]")
+        warm_up(self._spark, config, rows_per_batch)
+        self._session = Session(config.scratch / "checkpoint", spark=self._spark, rows_per_batch=rows_per_batch)
+        for stream in config.streams:
+            declare(self._session, config, stream.name, TcpSource(config.driver, stream.name))
+        queries = [query for one in config.queries if (query := self._add(one)) is not None]
+        self._session.start(interval)
         for query in queries:
-            session.add(query.headrace("s"), sink="noop")
-        for file in sorted(warm_up.glob("*.arrow")):
-            (inbox / f"warm-{file.name}").hardlink_to(file)
+            query.wait_live(_PATIENCE)
+        threading.Thread(target=self._watched.follow, args=(self._session, tell), daemon=True).start()
+        settings = {"rows_per_batch": rows_per_batch, "interval": interval, "results": "a callback a query, after the commit"}
+        return Started({"headrace": _version("headrace"), "pyspark": _version("pyspark")}, {**settings, "spark": dict(SETTINGS)})
+
+    def _add(self, asked: BenchQuery) -> Query | None:
+        assert self._session is not None
+        if not asked.sql.get("headrace"):
+            self._tell.refused(asked.name, NO_TEXT)
+            return None
+        try:
+            return self._session.add(asked.sql["headrace"], name=asked.name, sink=self._sink(asked.name))
+        except HeadraceError as error:
+            self._tell.refused(asked.name, str(error))
+            return None
+
+    def _sink(self, name: str) -> Callable[[pa.Table], None]:
+        return lambda table: self._results.send(name, by_window(table.column("window_end")))
+
+    def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
+        """See `Adapter`; what becomes of the queries is told by the thread that watches."""
+        assert self._session is not None
+        for name in removed:
+            query = self._session.query(name)
+            self._session.remove(name)
+            self._watched.going(query)
+        for asked in added:
+            query_added = self._add(asked)
+            if query_added is not None:
+                self._watched.coming(query_added)
+
+    def check(self) -> None:
+        """See `Adapter`."""
+        assert self._session is not None
+        self._session.wait(lambda: True, 0)  # raises what ended the session
+        for query in self._session.queries():
+            if query.status == "failed":
+                raise HeadraceError(f"query '{query.name}' failed", detail=query.error or "")
+
+    def close(self) -> None:
+        """See `Adapter`."""
+        if self._session is not None:
+            self._session.close()
+        if self._spark is not None:
+            self._spark.stop()
+
+
+class Watched:
+    """Queries asked for and not answered yet; a thread tells of them after the micro-batch that settles it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._open: list[tuple[Query, str]] = []  # with the status that settles it
+
+    def coming(self, query: Query) -> None:
+        """Tell when it is live."""
+        with self._lock:
+            self._open.append((query, "live"))
+
+    def going(self, query: Query) -> None:
+        """Tell when it is removed."""
+        with self._lock:
+            self._open.append((query, "removed"))
+
+    def follow(self, session: Session, tell: Teller) -> None:
+        """Tell until the session is closed."""
+        while not session.is_closed:
+            session.wait(lambda: any(query.status == wanted for query, wanted in self._open), _LOOK)
+            with self._lock:
+                settled = [(query, wanted) for query, wanted in self._open if query.status == wanted]
+                self._open = [(query, wanted) for query, wanted in self._open if query.status != wanted]
+            for query, wanted in settled:
+                (tell.live if wanted == "live" else tell.removed)(query.name)
+
+
+def declare(session: Session, config: SutConfig, name: str, source: Any) -> None:
+    """Create a stream over a source as the benchmark declares it."""
+    spec = config.stream(name).spec
+    session.create_stream(name, source, time=spec.time, watermark=f"{spec.watermark} seconds")
+
+
+def warm_up(spark: Any, config: SutConfig, rows_per_batch: int) -> None:
+    """Run made-up rows through the same queries in a session of its own: Spark's workers start, kernels are loaded."""
+    with Session(spark=spark, rows_per_batch=rows_per_batch) as session:
+        sources = {stream.name: MemorySource(stream.schema) for stream in config.streams}
+        for name, source in sources.items():
+            declare(session, config, name, source)
+        for number, query in enumerate(config.queries):
+            if query.sql.get("headrace"):
+                try:
+                    session.add(query.sql["headrace"], name=str(number), sink="noop")
+                except HeadraceError:  # refused when it is asked for
+                    continue
+        for batch in range(_WARM_BATCHES):
+            for name, source in sources.items():
+                source.append(rows_for(config.stream(name).schema, batch * _WARM_ROWS, _WARM_ROWS))
             session.advance()
-        for file in sorted(folder.glob("*.arrow")):
-            (inbox / file.name).hardlink_to(file)
-        rows, begun = 0, time.perf_counter()
-        while (report := session.advance()).rows:
-            rows += report.rows
-            rate = rows / (time.perf_counter() - begun)
-            tell(f"headrace, {len(queries)} queries: {rows / 1e6:.0f} M rows, {rate / 1e6:.1f} M rows/s")
-        elapsed = time.perf_counter() - begun
-    shutil.rmtree(inbox, ignore_errors=True)
-    return rows / elapsed
+
+
+def rows_for(schema: Schema, first: int, rows: int) -> pa.Table:
+    """Return any rows of a schema, a microsecond apart from each other."""
+    numbers = np.arange(first, first + rows)
+    columns = []
+    for field in schema:
+        values = pa.array(numbers if pa.types.is_timestamp(field.type) else numbers % 1000)
+        if pa.types.is_timestamp(field.type):
+            columns.append(values.cast(pa.timestamp("us")).cast(field.type))
+        else:
+            columns.append(values.cast(field.type))
+    return pa.table(columns, schema.to_arrow())
+
+
+def _version(package: str) -> str:
+    return importlib.metadata.version(package)
+
+
+if __name__ == "__main__":
+    serve(Headrace())

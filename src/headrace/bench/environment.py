@@ -1,0 +1,39 @@
+"""Where something was measured: the machine, the versions, the commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "processor": platform.machine(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what was measured."""
+    names = ("headrace", "pyspark", "pyarrow", "numpy", "numba")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
+
+
+def commit() -> str:
+    """Return the commit this runs from, with '+' when files are changed; 'unknown' outside a checkout."""
+    root = Path(__file__).parent
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S607
+        changed = subprocess.run(["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True, check=True).stdout  # noqa: S607
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found + ("+" if changed.strip() else "")

@@ -1,0 +1,65 @@
+"""Sets of windowed aggregations, made from a seed: the first n queries are the same however many are asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count as numbers
+from itertools import islice
+
+from headrace.bench.queries.dialect import SECOND
+from headrace.bench.queries.shape import Comparison, Measure
+from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.workload import field_queries
+from headrace.model.duration import parse_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Purchases:
+    """Revenue by a key: the first of all purchases, the others of those above a price drawn from [0, 100)."""
+
+    stream: str = "purchases"
+    key: str = "gem_pack"
+    size: str = "8 seconds"
+    slide: str = "4 seconds"
+    seed: int = 7
+
+    def queries(self, count: int) -> tuple[BenchQuery, ...]:
+        """Return the first `count` queries."""
+        return tuple(islice(self._all(), count))
+
+    def _all(self) -> Iterator[BenchQuery]:
+        chance = random.Random(self.seed)  # noqa: S311  a workload, not a secret
+        size, slide = parse_duration(self.size), parse_duration(self.slide)
+        for number in numbers(1):
+            above = None if number == 1 else Comparison("price", ">", chance.randrange(10_000) / 100)
+            yield windowed(f"q{number}", self.stream, [self.key], [Measure("SUM", "price", "revenue")], above, size, slide)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The AStream aggregations: sum of a field by key, a random predicate, random windows of 1–10 s.
+
+    `divisible` lowers each slide to a divisor of its size, which is what every engine can run.
+    """
+
+    stream: str = "fields"
+    seed: int = 7
+    divisible: bool = False
+
+    def queries(self, count: int) -> tuple[BenchQuery, ...]:
+        """Return the first `count` queries."""
+        total = [Measure("SUM", "f1", "total", integer=True)]
+        found = []
+        for number, drawn in enumerate(field_queries(count, self.seed), 1):
+            column, operator, value = drawn.predicate.split()
+            predicate = Comparison(column, operator, int(value))
+            slide = largest_divisor(drawn.size, drawn.slide) if self.divisible else drawn.slide
+            found.append(windowed(f"q{number}", self.stream, ["key"], total, predicate, drawn.size * SECOND, slide * SECOND))
+        return tuple(found)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is not above `most`."""
+    return next(each for each in range(most, 0, -1) if number % each == 0)

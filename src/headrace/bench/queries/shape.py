@@ -1,0 +1,81 @@
+"""The structure of a windowed aggregation, apart from the words of any engine: keys, aggregates, a predicate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import HeadraceError
+
+FUNCTIONS = ("SUM", "COUNT", "AVG", "MIN", "MAX")
+OPERATORS = ("<", ">", "=", "<=", ">=", "<>")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """An aggregate: `column` is None for COUNT(*); `integer` says that the column holds integers."""
+
+    function: str
+    column: str | None
+    name: str
+    integer: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what not every engine has."""
+        if self.function not in FUNCTIONS:
+            raise HeadraceError(f"unknown aggregate '{self.function}'", detail=f"aggregates: {', '.join(FUNCTIONS)}")
+        if self.column is None and self.function != "COUNT":
+            raise HeadraceError(f"aggregate '{self.function}' needs a column")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A column beside a number."""
+
+    column: str
+    operator: str
+    value: float
+
+    def __post_init__(self) -> None:
+        """Refuse what not every engine has."""
+        if self.operator not in OPERATORS:
+            raise HeadraceError(f"unknown operator '{self.operator}'", detail=f"operators: {', '.join(OPERATORS)}")
+
+    def sql(self, quote: Callable[[str], str]) -> str:
+        """Return the condition; a number is written as it is, so an integer stays one."""
+        return f"{quote(self.column)} {self.operator} {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Aggregates by keys over the rows of a stream for which the predicate holds.
+
+    With `minus`, which has the same keys, the result is one row for each key that both have: the only aggregate of this
+    less the only aggregate of the other.
+    """
+
+    stream: str
+    keys: tuple[str, ...]
+    aggregates: tuple[Measure, ...]
+    predicate: Comparison | None = None
+    minus: Shape | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a difference that is not defined."""
+        if self.minus is None:
+            return
+        if self.keys != self.minus.keys or {len(self.aggregates), len(self.minus.aggregates)} != {1}:
+            raise HeadraceError("a difference needs the same keys and one aggregate on both sides")
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Shape:
+        """Return the shape that `BenchQuery.to_json` spelled out."""
+        predicate, minus = value["predicate"], value["minus"]
+        return cls(
+            value["stream"],
+            tuple(value["keys"]),
+            tuple(Measure(**each) for each in value["aggregates"]),
+            None if predicate is None else Comparison(**predicate),
+            None if minus is None else cls.from_json(minus),
+        )

@@ -1,0 +1,79 @@
+"""The result document, `DIR/result.json`: {"format": 1, "runs": […]}, a line for each run.
+
+It is there whole after every run, so that a crash of whoever runs them keeps what was measured. The fields are described in
+`docs/benchmark.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.bench.result import FORMAT, Run
+from headrace.connectors.durable import replace_file
+from headrace.errors import HeadraceError
+
+NAME = "result.json"
+_ALWAYS = ("sut", "scenario", "queries", "repeat", "search", "started_at", "commit", "machine", "versions", "settings")
+_NUMBERS = (
+    "offered_rows_per_second", "read_rows_per_second", "sustained", "sustainable_rows_per_second", "event_time_latency_s",
+    "processing_time_latency_s", "deployment_latency_s", "query_throughput", "slowest_data_throughput", "slowest_query",
+    "overall_data_throughput", "throughput", "resources",
+)  # fmt: skip
+
+
+def append_run(folder: Path, run: Run) -> None:
+    """Add a run to the document of a folder, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NAME
+    runs = _document(path)["runs"] if path.exists() else []
+    lines = ",\n".join(json.dumps(each, ensure_ascii=False, allow_nan=False) for each in [*runs, run.to_json()])
+    replace_file(path, f'{{"format": {FORMAT}, "runs": [\n{lines}\n]}}\n'.encode())
+
+
+def read_runs(folder: Path) -> tuple[Run, ...]:
+    """Return all runs of a folder's document, checked: what is missing or does not belong there is refused."""
+    path = folder / NAME
+    return tuple(_run(value, number, path) for number, value in enumerate(_document(path)["runs"], 1))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        hint = "name a directory that `headrace bench run --out` wrote"
+        raise HeadraceError(f"result '{path}' cannot be read", detail=error.strerror or str(error), hint=hint) from error
+    except ValueError as error:
+        raise HeadraceError(f"result '{path}' is not JSON", detail=str(error)) from error
+    if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
+        raise HeadraceError(f"result '{path}' has no runs", hint='it must be {"format": 1, "runs": […]}')
+    if found.get("format") != FORMAT:
+        raise HeadraceError(f"result '{path}' is of format {found.get('format')!r}", detail=f"known is: {FORMAT}")
+    return found
+
+
+def _run(value: Any, number: int, path: Path) -> Run:
+    where = f"run {number} of '{path}'"
+    if not isinstance(value, dict):
+        raise HeadraceError(f"{where} is no object")
+    _check(value, where)
+    try:
+        return Run.from_json(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise HeadraceError(f"{where} is damaged", detail=repr(error)) from error
+
+
+def _check(value: Mapping[str, Any], where: str) -> None:
+    failed = "failed" in value
+    needed = _ALWAYS if failed else (*_ALWAYS, *_NUMBERS)
+    missing = [name for name in needed if name not in value]
+    if missing:
+        raise HeadraceError(f"{where} lacks '{missing[0]}'", detail=f"missing: {', '.join(missing)}")
+    surplus = [name for name in value if name not in needed and not (failed and name == "failed")]
+    if surplus:
+        kind = "a failed run has no number" if failed else "it is no field of a run"
+        raise HeadraceError(f"{where} has '{surplus[0]}'", detail=kind)
+    if not {"name", "title"} <= set(value["scenario"]):
+        raise HeadraceError(f"{where} does not carry its scenario")

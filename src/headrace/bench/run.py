@@ -1,0 +1,156 @@
+"""A run: one system under one scenario. The sustainable rate is searched if none is given, then the scenario is run below it.
+
+The search offers steady rates to the most queries that the scenario has live at once, trial by trial; a system that did not
+drain its queue, or died, is started anew before the next. The run itself, with its script and its queries that come and go,
+is on a system started anew, at `load` times the rate found: its latencies are those of the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from headrace.bench.deployment import data_throughput
+from headrace.bench.environment import commit, machine, versions
+from headrace.bench.latency import Latencies
+from headrace.bench.query import BenchQuery
+from headrace.bench.rate import RateScript
+from headrace.bench.result import Deployments, Failed, Latency, Measured, Origin, Run, Throughput
+from headrace.bench.rig import Rig, rig
+from headrace.bench.scenario import Scenario
+from headrace.bench.search import Found, search
+from headrace.bench.sustainable import Verdict, failed
+from headrace.bench.trial import Offer, Tell, Trial
+from headrace.errors import HeadraceError
+
+_LONGEST = 3.0  # times a doubtful trial of a search is prolonged
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Who is told how it goes: which phase (a system, a rate) begins, each sample, and the verdict on a trial."""
+
+    phase: Callable[[str, float | None], None]
+    sample: Tell
+    verdict: Callable[[Verdict], None]
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs one system under one scenario; `rate` in rows/s makes the search unnecessary."""
+
+    sut: str
+    scenario: Scenario
+    watcher: Watcher
+    rate: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    _versions: Mapping[str, str] = field(default_factory=dict)
+    _settings: Mapping[str, Any] = field(default_factory=dict)
+    _trials: tuple[Verdict, ...] = ()
+
+    def run(self, repeat: int = 1) -> Run:
+        """Return the run with its figures, or with the reason why there are none."""
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            outcome: Measured | Failed = self._outcome()
+        except HeadraceError as error:
+            outcome = Failed(str(error))
+        origin = Origin(started, commit(), machine(), {**versions(), **self._versions}, self._settings)
+        scenario = self.scenario
+        return Run(self.sut, scenario.to_json(), scenario.queries, repeat, outcome, origin, self._trials)
+
+    def _outcome(self) -> Measured | Failed:
+        if self.sut not in self.scenario.systems:
+            return Failed(f"scenario '{self.scenario.name}' is not for {self.sut}")
+        if self.rate is not None:
+            return self._measure(self.rate, None)
+        found = self._search()
+        self._trials = found.trials
+        if found.rate is None:
+            return Failed(found.reason)
+        return self._measure(found.rate * self.scenario.load, found.rate)
+
+    def _search(self) -> Found:
+        scenario, bounds = self.scenario, self.scenario.search.bounds
+        with _Tries(self, scenario.most_queries()) as tries:
+            return search(tries.trial, scenario.search.start, bounds)
+
+    def _measure(self, base: float, sustainable: float | None) -> Measured | Failed:
+        """Run the scenario itself at a base rate, on a system started anew."""
+        scenario = self.scenario
+        with self.started(scenario.initial()) as ready:
+            self.watcher.phase(f"{self.sut}: {scenario.name}", base)
+            offer = Offer(base, scenario.script(base), scenario.seconds, scenario.limits(), scenario.steps())
+            trial = ready.bench.trial(offer, self.watcher.sample)
+        self.watcher.verdict(trial.verdict)
+        if trial.failure:
+            return Failed(trial.failure)
+        if self.rate is not None and not trial.verdict.sustainable:
+            return Failed(f"{base:,.0f} rows/s was not sustained: {trial.verdict.reason}")
+        return _measured(trial, sustainable if self.rate is None else self.rate, scenario.queries)
+
+    @contextlib.contextmanager
+    def started(self, queries: tuple[BenchQuery, ...]) -> Iterator[Rig]:
+        """Start driver, collector and system with these queries."""
+        self.watcher.phase(f"{self.sut}: starting with {len(queries)} queries", None)
+        with rig(self.sut, self.scenario.used_streams(), queries, self.options) as ready:
+            self._versions, self._settings = ready.versions, ready.settings
+            yield ready
+
+
+class _Tries:
+    """The trials of a search, on one system for as long as it can be used again."""
+
+    def __init__(self, runner: Runner, queries: tuple[BenchQuery, ...]) -> None:
+        self._runner, self._queries = runner, queries
+        self._stack = contextlib.ExitStack()
+        self._ready: Rig | None = None
+        self._seconds = min(runner.scenario.search.seconds, runner.scenario.seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def trial(self, rate: float) -> Verdict:
+        """Offer a steady rate."""
+        runner, scenario = self._runner, self._runner.scenario
+        try:
+            if self._ready is None:
+                self._ready = self._stack.enter_context(runner.started(self._queries))
+        except HeadraceError as error:  # what cannot start now will not start for another rate
+            return failed(rate, str(error), final=True)
+        runner.watcher.phase(f"{runner.sut}: trial", rate)
+        offer = Offer(rate, RateScript.constant(rate), self._seconds, scenario.limits(), longest=_LONGEST)
+        trial = self._ready.bench.trial(offer, runner.watcher.sample)
+        runner.watcher.verdict(trial.verdict)
+        if trial.failure or not trial.drained:
+            self._ready = None
+            self._stack.close()
+        return trial.verdict
+
+
+def _measured(trial: Trial, sustainable: float | None, queries: int) -> Measured:
+    latencies: Latencies = trial.latencies
+    read = trial.verdict.drained or 0.0
+    first = trial.statuses[0]
+    return Measured(
+        trial.offered,
+        read,
+        trial.verdict.sustainable,
+        sustainable,
+        Latency(latencies.event_time, latencies.event_time_series),
+        Latency(latencies.processing_time, latencies.processing_time_series),
+        Throughput(
+            tuple((status.now - trial.begun_us) / 1e6 for status in trial.statuses),
+            tuple(status.produced - first.produced for status in trial.statuses),
+            tuple(status.read - first.read for status in trial.statuses),
+        ),
+        trial.samples,
+        Deployments(trial.begun_us, trial.requests),
+        data_throughput({f"query {number}": read for number in range(1, queries + 1)}),
+    )

@@ -1,0 +1,236 @@
+"""A scenario: everything about a measurement but the system that is measured and the rate it can bear.
+
+Streams, queries, how the rate changes, which queries come and go, how long, what counts as sustained. It is a value: a
+result carries the whole of it, and the same value gives the same streams and the same queries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from headrace.bench.ad_hoc import AdHoc, Events, ad_hoc_json, ad_hoc_of
+from headrace.bench.queries.sets import QuerySet, options_of, query_set
+from headrace.bench.query import BenchQuery
+from headrace.bench.rate import RateScript
+from headrace.bench.search import Bounds
+from headrace.bench.stream import StreamSpec
+from headrace.bench.sustainable import Limits
+from headrace.errors import HeadraceError
+
+STEADY = RateScript.constant(1.0)
+SYSTEMS = ("headrace", "spark", "flink", "limit", "duckdb")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How the sustainable rate is looked for: where to begin, within which bounds, how long a trial, what is tolerated."""
+
+    start: float = 10_000_000
+    floor: float = 1_000
+    ceiling: float = 40_000_000
+    precision: float = 0.05
+    trials: int = 16
+    seconds: float = 24
+    acceptable_s: float = 2.0
+    tolerated_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse what leaves nothing to look at."""
+        try:
+            _ = self.bounds, self.limits(0.0)
+        except ValueError as error:
+            raise HeadraceError("a search cannot be done like this", detail=str(error)) from error
+        if not self.floor <= self.start <= self.ceiling or self.seconds <= 0:
+            message = f"a search cannot begin at {self.start:,.0f} rows/s, in trials of {self.seconds:g} s"
+            raise HeadraceError(message, hint="floor ≤ start ≤ ceiling, seconds > 0")
+
+    @property
+    def bounds(self) -> Bounds:
+        """Where to look, and how closely."""
+        return Bounds(self.floor, self.ceiling, self.precision, self.trials)
+
+    def limits(self, warm_up: float) -> Limits:
+        """Return what is still sustained."""
+        return Limits(self.acceptable_s, self.tolerated_s, warm_up=warm_up)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The queries of a scenario: a set of them, and how many are there from the beginning."""
+
+    generator: str
+    made: QuerySet
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a scenario without queries."""
+        if self.count < 1:
+            raise HeadraceError(f"{self.count} queries are asked for", hint="ask for one or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is asked of the system at a second of the run: queries to add, and names of queries to remove."""
+
+    at: float
+    add: tuple[BenchQuery, ...]
+    remove: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """See the module; `rate` is a script in parts of the base rate, which is `load` times the sustainable rate that was found."""
+
+    name: str
+    title: str
+    about: str
+    streams: tuple[StreamSpec, ...]
+    asked: Asked
+    ad_hoc: AdHoc | None = None
+    rate: RateScript = STEADY
+    load: float = 0.9
+    seconds: float = 60.0
+    warm_up: float = 0.25
+    search: Search = Search()
+    systems: tuple[str, ...] = SYSTEMS
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be run."""
+        if not self.seconds > 0 or not 0 <= self.warm_up < 1 or not self.load > 0:
+            raise HeadraceError(
+                f"scenario '{self.name}' has seconds = {self.seconds:g}, warm_up = {self.warm_up:g}, load = {self.load:g}",
+                hint="seconds and load must be positive, warm_up is a share below 1",
+            )
+        unknown = [name for name in self.systems if name not in SYSTEMS]
+        if unknown or not self.systems:
+            given = f"unknown system '{unknown[0]}'" if unknown else "no systems"
+            raise HeadraceError(f"scenario '{self.name}' has {given}", detail=f"systems: {', '.join(SYSTEMS)}")
+        declared = {stream.name for stream in self.streams}
+        if len(declared) < len(self.streams):
+            raise HeadraceError(f"scenario '{self.name}' has two streams of one name")
+        missing = sorted(self._read() - declared)
+        if missing:
+            message = f"scenario '{self.name}' has queries over stream '{missing[0]}', which is not there"
+            raise HeadraceError(message, detail=f"streams: {', '.join(sorted(declared))}")
+
+    @property
+    def queries(self) -> int:
+        """The number of queries a result is told by: the most that are live at once."""
+        live = highest = self.initial_count
+        for change in self.ad_hoc.changes(self.seconds) if self.ad_hoc else ():
+            live += change.add - change.remove
+            highest = max(highest, live)
+        return highest
+
+    @property
+    def initial_count(self) -> int:
+        """How many queries are there from the beginning."""
+        return self.ad_hoc.initial if self.ad_hoc else self.asked.count
+
+    def initial(self) -> tuple[BenchQuery, ...]:
+        """Return the queries that are there from the beginning."""
+        return self.asked.made.queries(self.initial_count)
+
+    def most_queries(self) -> tuple[BenchQuery, ...]:
+        """Return as many queries as are live at once at the most."""
+        return self.asked.made.queries(self.queries)
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return what comes and goes; those that are live longest go first."""
+        changes = self.ad_hoc.changes(self.seconds) if self.ad_hoc else ()
+        every = self.asked.made.queries(self.initial_count + sum(change.add for change in changes))
+        first, last, found = 0, self.initial_count, []
+        for change in changes:
+            going = every[first : first + change.remove]
+            found.append(Step(change.at, every[last : last + change.add], tuple(query.name for query in going)))
+            first, last = first + change.remove, last + change.add
+        return tuple(found)
+
+    def used_streams(self) -> tuple[StreamSpec, ...]:
+        """Return the streams that some query reads: rows nobody reads would only fill queues."""
+        read = self._read()
+        return tuple(stream for stream in self.streams if stream.name in read)
+
+    def _read(self) -> set[str]:
+        added = sum(change.add for change in self.ad_hoc.changes(self.seconds)) if self.ad_hoc else 0
+        every = self.asked.made.queries(self.initial_count + added)
+        return {stream for query in every for stream in query.streams}
+
+    def script(self, base: float) -> RateScript:
+        """Return the rate of the run in rows/s, for a base rate: that asked for, or `load` times the sustainable one."""
+        return self.rate.scaled(base)
+
+    def limits(self) -> Limits:
+        """Return what is still sustained."""
+        return self.search.limits(self.warm_up)
+
+    def changed(
+        self, *, queries: int | None = None, seconds: float | None = None, keys: int | None = None, load: float | None = None
+    ) -> Scenario:
+        """Return the scenario with other parameters; what is None stays. `keys` is of all streams whose keys can be chosen."""
+        found = self if queries is None else self._with_queries(queries)
+        return replace(
+            found,
+            streams=found.streams if keys is None else self._with_keys(keys),
+            seconds=found.seconds if seconds is None else seconds,
+            load=found.load if load is None else load,
+        )
+
+    def _with_keys(self, keys: int) -> tuple[StreamSpec, ...]:
+        if not any(stream.key_column for stream in self.streams):
+            raise HeadraceError(f"scenario '{self.name}' has no stream whose keys can be chosen")
+        return tuple(replace(stream, keys=keys) if stream.key_column else stream for stream in self.streams)
+
+    def _with_queries(self, queries: int) -> Scenario:
+        if self.ad_hoc is None:
+            return replace(self, asked=replace(self.asked, count=queries))
+        name = "initial" if isinstance(self.ad_hoc, Events) else "queries"
+        return replace(self, ad_hoc=ad_hoc_of({**ad_hoc_json(self.ad_hoc), name: queries}))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it, resolved: what a result carries."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "about": self.about,
+            "systems": list(self.systems),
+            "seconds": self.seconds,
+            "warm_up": self.warm_up,
+            "load": self.load,
+            "rate": self.rate.to_json(),
+            "streams": [stream.to_json() for stream in self.streams],
+            "queries": {"generator": self.asked.generator, "count": self.asked.count, **_plain(options_of(self.asked.made))},
+            "ad_hoc": None if self.ad_hoc is None else _plain(ad_hoc_json(self.ad_hoc)),
+            "search": asdict(self.search),
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Scenario:
+        """Return the scenario that `to_json` spelled out."""
+        queries = dict(value["queries"])
+        generator, count = queries.pop("generator"), queries.pop("count")
+        return Scenario(
+            value["name"],
+            value["title"],
+            value["about"],
+            tuple(StreamSpec.from_json(stream) for stream in value["streams"]),
+            Asked(generator, query_set(generator, queries), count),
+            None if value["ad_hoc"] is None else ad_hoc_of(value["ad_hoc"]),
+            RateScript.from_json(value["rate"]),
+            value["load"],
+            value["seconds"],
+            value["warm_up"],
+            Search(**value["search"]),
+            tuple(value["systems"]),
+        )
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON would give them back: lists, not tuples."""
+    return {name: _listed(value) for name, value in values.items()}
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(each) for each in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,134 @@
+"""Scenario files: TOML, those that come with headrace by name, others by path.
+
+Whatever is not understood is refused with the key, the file and what is allowed; nothing is ever ignored. The keys are
+described in `docs/benchmark.md`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from headrace.bench.ad_hoc import ad_hoc_of
+from headrace.bench.queries.sets import query_set
+from headrace.bench.rate import RateScript
+from headrace.bench.scenario import Asked, Scenario, Search
+from headrace.bench.stream import StreamSpec
+from headrace.errors import HeadraceError
+
+_TOP: Mapping[str, tuple[type, ...]] = {
+    "title": (str,), "about": (str,), "systems": (list,), "seconds": (int, float), "warm_up": (int, float),
+    "load": (int, float), "rate": (int, float, dict), "streams": (dict,), "queries": (dict,), "ad_hoc": (dict,),
+    "search": (dict,),
+}  # fmt: skip
+_REQUIRED = ("title", "about", "streams", "queries")
+_NAMES = {str: "a string", int: "a number", float: "a number", dict: "a table", list: "an array", bool: "true or false"}
+
+
+def scenario_names() -> list[str]:
+    """Return the names of the scenarios that come with headrace."""
+    folder = resources.files("headrace.bench") / "scenarios"
+    return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def load_scenario(name: str) -> Scenario:
+    """Return a scenario by its name, or by the path of a file, which ends in .toml."""
+    if name.endswith(".toml"):
+        path = Path(name).expanduser()
+        try:
+            return parse_scenario(path.stem, path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise HeadraceError(f"scenario file '{path}' cannot be read", detail=str(error)) from error
+    known = scenario_names()
+    if name not in known:
+        hint = "name one of them, or a file that ends in .toml"
+        raise HeadraceError(f"there is no scenario '{name}'", detail=f"scenarios: {', '.join(known)}", hint=hint)
+    file = resources.files("headrace.bench") / "scenarios" / f"{name}.toml"
+    return parse_scenario(name, file.read_text(encoding="utf-8"), f"{name}.toml")
+
+
+def parse_scenario(name: str, text: str, file: str) -> Scenario:
+    """Read the text of a scenario file; errors name the file and the key."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise HeadraceError(f"scenario file '{file}' is not TOML", detail=str(error)) from error
+    _check(values, file)
+    given: dict[str, Any] = {key: values[key] for key in ("seconds", "warm_up", "load") if key in values}
+    if "systems" in values:
+        given["systems"] = tuple(values["systems"])
+    streams = tuple(_stream(each, values["streams"][each], file) for each in values["streams"])
+    with _place(file, "queries"):
+        asked = _asked(values["queries"])
+        if "ad_hoc" in values and "count" in values["queries"]:
+            raise HeadraceError("count has no meaning beside [ad_hoc]", hint="[ad_hoc] says how many queries there are")
+    with _place(file, "rate"):
+        given["rate"] = RateScript.parse(values.get("rate", 1.0))
+    with _place(file, "ad_hoc"):
+        given["ad_hoc"] = ad_hoc_of(values["ad_hoc"]) if "ad_hoc" in values else None
+    with _place(file, "search"):
+        given["search"] = _known(Search, values.get("search", {}))
+    with _place(file, ""):
+        return Scenario(name, values["title"], " ".join(values["about"].split()), streams, asked, **given)
+
+
+@contextmanager
+def _place(file: str, key: str) -> Iterator[None]:
+    """Say where a refusal happened: in which table of which file."""
+    try:
+        yield
+    except HeadraceError as error:
+        where = f"[{key}] of '{file}'" if key else f"'{file}'"
+        raise HeadraceError(f"in {where}: {error.message}", detail=error.detail, hint=error.hint) from error
+
+
+def _check(values: Mapping[str, Any], file: str) -> None:
+    for key, value in values.items():
+        if key not in _TOP:
+            raise HeadraceError(f"unknown key '{key}' in '{file}'", detail=f"keys: {', '.join(_TOP)}")
+        if type(value) not in _TOP[key]:
+            wanted = " or ".join(dict.fromkeys(_NAMES[kind] for kind in _TOP[key]))
+            raise HeadraceError(f"key '{key}' in '{file}' is {_named(value)}, but must be {wanted}")
+    for key in _REQUIRED:
+        if key not in values:
+            raise HeadraceError(f"key '{key}' is missing in '{file}'", detail=f"required: {', '.join(_REQUIRED)}")
+
+
+def _named(value: object) -> str:
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+def _stream(name: str, value: object, file: str) -> StreamSpec:
+    with _place(file, f"streams.{name}"):
+        if not isinstance(value, dict):
+            raise HeadraceError(f"it is {_named(value)}", hint=f"write [streams.{name}] and the keys below it")
+        found: StreamSpec = _known(StreamSpec, {"name": name, **value})
+    return found
+
+
+def _asked(value: Mapping[str, Any]) -> Asked:
+    options = dict(value)
+    generator, count = options.pop("generator", None), options.pop("count", 1)
+    if not isinstance(generator, str) or not isinstance(count, int):
+        raise HeadraceError("it needs a generator, and may have a count", hint='write generator = "fields" and count = 64')
+    return Asked(generator, query_set(generator, options), count)
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """Make a value of its fields; a field that it does not have, or a value of another type, is refused."""
+    declared = {field.name: str(field.type) for field in fields(kind)}
+    for name, value in values.items():
+        if name not in declared:
+            raise HeadraceError(f"there is no key '{name}'", detail=f"keys: {', '.join(declared)}")
+        fits = {"float": (int, float), "int": (int,), "str": (str,)}[declared[name]]
+        if not isinstance(value, fits) or isinstance(value, bool):
+            raise HeadraceError(f"key '{name}' is {_named(value)}, but must be {_NAMES[fits[0]]}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise HeadraceError("a key is missing", detail=str(error)) from error

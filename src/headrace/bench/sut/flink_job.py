@@ -1,0 +1,178 @@
+"""The Flink side: one MiniCluster and the jobs on it, told what to do in JSON lines. See `flink` for the other side.
+
+It runs with the Python of Flink's own environment, so it imports the standard library and pyflink only.
+
+    {"jars": […], "java": [options], "cluster": {…}, "table": {…}}        first line; answered when the cluster is up
+    {"call": "submit", "job": j, "tables": {name: DDL}, "queries": {name: SQL}, "sink": {option: value}}
+    {"call": "cancel", "job": j}           {"call": "check"}
+
+Every line is answered by one: {"refused": {query: reason}} or {} if all went well, {"error": text} if not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from pyflink.java_gateway import get_gateway
+from pyflink.table import EnvironmentSettings, TableDescriptor, TableEnvironment
+
+_PATIENCE = 120.0  # seconds until a job runs; hundreds of operators take a while to deploy
+_DEATH_SIGNAL = 1  # prctl's number for it
+
+
+def die_with_parent() -> None:
+    """Have the system end this process when its parent ends, however that happens (Linux only)."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def start_java(jars: list[str], options: list[str]) -> int:
+    """Start the JVM that Python talks to; return its port."""
+    note = Path(tempfile.mkdtemp(prefix="headrace-flink-")) / "port"
+    command = ["java", *options, "-cp", os.pathsep.join(jars), "org.apache.flink.client.python.PythonGatewayServer"]
+    process = subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.PIPE,
+        stdout=sys.stderr,
+        env={**os.environ, "_PYFLINK_CONN_INFO_PATH": str(note)},
+        preexec_fn=die_with_parent,  # noqa: PLW1509  there are no threads yet
+    )
+    while not note.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"the JVM of Flink ended with code {process.returncode}")
+        time.sleep(0.05)
+    return int(struct.unpack("!I", note.read_bytes()[:4])[0])
+
+
+class Cluster:
+    """A MiniCluster: job manager and one task manager in the JVM, REST on loopback; jobs are submitted as to any cluster."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Start it; `cluster` and `table` are Flink's own settings."""
+        os.environ["PYFLINK_GATEWAY_PORT"] = str(start_java(config["jars"], config["java"]))
+        self._jvm = get_gateway().jvm
+        self._rest = self._start_cluster(config["cluster"])
+        settings = EnvironmentSettings.new_instance().in_streaming_mode().build()
+        self._tables = TableEnvironment.create(settings)
+        port = self._rest.rpartition(":")[2]
+        target = {"execution.target": "remote", "rest.address": "127.0.0.1", "rest.port": port}
+        for name, value in {**config["table"], **target}.items():
+            self._tables.get_config().set(name, value)
+        self._jobs: dict[str, Any] = {}
+
+    def _start_cluster(self, settings: dict[str, str]) -> str:
+        found = self._jvm.org.apache.flink.configuration.Configuration()
+        for name, value in settings.items():
+            found.setString(name, value)
+        package = self._jvm.org.apache.flink.runtime.minicluster
+        slots = int(settings["taskmanager.numberOfTaskSlots"])
+        builder = package.MiniClusterConfiguration.Builder().setConfiguration(found).setNumTaskManagers(1)
+        builder = builder.setNumSlotsPerTaskManager(slots).withRandomPorts().setCommonBindAddress("127.0.0.1")
+        self._cluster = package.MiniCluster(builder.build())
+        self._cluster.start()
+        return str(self._cluster.getRestAddress().get().toString())
+
+    def submit(self, job: str, tables: dict[str, str], queries: dict[str, str], sink: dict[str, str]) -> dict[str, str]:
+        """Run queries as one job over these tables; return when it runs, with those that were refused and why."""
+        for name, ddl in tables.items():
+            self._tables.execute_sql(f"DROP TEMPORARY TABLE IF EXISTS `{name}`")
+            self._tables.execute_sql(ddl)
+        statements, refused = self._tables.create_statement_set(), {}
+        for name, sql in queries.items():
+            target = TableDescriptor.for_connector("headrace").option("query", name)
+            for option, value in sink.items():
+                target = target.option(option, value)
+            try:
+                statements.add_insert(target.build(), self._tables.sql_query(sql))
+            except Exception as error:  # noqa: BLE001  a text that Flink does not take
+                refused[name] = _first_line(error)
+        if len(refused) < len(queries):
+            self._jobs[job] = statements.execute().get_job_client()
+            self._wait_running(job)
+        return refused
+
+    def _wait_running(self, job: str) -> None:
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
+            state = self._ask(f"/jobs/{self._jobs[job].get_job_id()}")
+            if state["state"] == "RUNNING" and all(v["status"] == "RUNNING" for v in state["vertices"]):
+                return
+            if state["state"] in {"FAILED", "CANCELED", "FINISHED"}:
+                raise RuntimeError(self._why(str(self._jobs[job].get_job_id())))
+            time.sleep(0.01)
+        raise RuntimeError(f"job '{job}' does not run after {_PATIENCE:g} s")
+
+    def cancel(self, job: str) -> None:
+        """End a job; returns when its slots are free. A job that was never submitted needs nothing."""
+        if job in self._jobs:
+            client = self._jobs.pop(job)
+            client.cancel().result()
+            while self._ask(f"/jobs/{client.get_job_id()}")["state"] not in {"CANCELED", "FAILED", "FINISHED"}:
+                time.sleep(0.01)
+
+    def check(self) -> None:
+        """Raise if a job does not run any more."""
+        running = {str(client.get_job_id()) for client in self._jobs.values()}
+        for job in self._ask("/jobs")["jobs"]:
+            if job["id"] in running and job["status"] != "RUNNING":
+                raise RuntimeError(self._why(job["id"]))
+
+    def _why(self, number: str) -> str:
+        history = self._ask(f"/jobs/{number}/exceptions").get("exceptionHistory", {}).get("entries", [])
+        causes = [line for entry in history for line in entry["stacktrace"].splitlines() if not line.startswith("\t")]
+        return "a Flink job failed: " + (" / ".join(causes)[-1500:] or "no reason is known")
+
+    def _ask(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(self._rest + path, timeout=30) as answer:  # noqa: S310  our own cluster
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the innermost message of a Java exception: Flink wraps the reason in several others."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("at ")]
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    return (causes[-1].removeprefix("Caused by: ") if causes else lines[0] if lines else repr(error))[:500]
+
+
+def answer(cluster: Cluster, request: dict[str, Any]) -> dict[str, Any]:
+    """Do what a line asks for."""
+    arguments = {name: value for name, value in request.items() if name != "call"}
+    refused = getattr(cluster, {"submit": "submit", "cancel": "cancel", "check": "check"}[request["call"]])(**arguments)
+    return {"refused": refused} if refused else {}
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    die_with_parent()
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the JVM prints must not disturb the conversation
+    cluster: Cluster | None = None
+    for line in sys.stdin:
+        try:
+            request = json.loads(line)
+            found = {}
+            if cluster is None:
+                cluster = Cluster(request)
+            else:
+                found = answer(cluster, request)
+        except Exception as error:  # noqa: BLE001  told to the other side
+            found = {"error": _first_line(error)}
+        print(json.dumps(found), file=out, flush=True)
+    os._exit(0)  # py4j would try to tell a JVM that is gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""State of the hand-written kernel: sums and counts by slice and key, added up when a window closes.
+
+Slices are numbered by their time. Those from the first open one on, `slices` of them, have cells; older ones are closed, and
+their cells are used again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.bench.queries.shape import Comparison, Shape
+from headrace.bench.sut.limit_kernel import add, add_if
+from headrace.errors import HeadraceError
+
+Integers = npt.NDArray[np.int64]
+
+_FEW_KEYS = 1 << 10
+_MANY_KEYS = 1 << 25
+_SUMMED = {"SUM", "AVG", "COUNT"}
+
+
+class Cells:
+    """The cells of one partition of one stream. The caller holds a lock around each call."""
+
+    def __init__(self, slices: int, keys: int, *, integer: bool) -> None:
+        """Make room for so many open slices and, for a start, so many keys."""
+        self._type = np.int64 if integer else np.float64
+        self.counts = np.zeros((slices, max(keys, 1)), np.int64)
+        self.sums = np.zeros((slices, max(keys, 1)), self._type)
+
+    def reach(self, key: int) -> None:
+        """Make room for a key; raises for keys that dense arrays are not made for."""
+        keys = self.counts.shape[1]
+        if key < keys:
+            return
+        if key >= _MANY_KEYS:
+            raise HeadraceError(f"key {key} is too large for the hand-written kernel, which has a cell for every key up to it")
+        width = ((0, 0), (0, max(key + 1, 2 * keys) - keys))
+        self.counts, self.sums = np.pad(self.counts, width), np.pad(self.sums, width)
+
+    def total(self, slices: Sequence[int]) -> tuple[Integers, npt.NDArray[Any]]:
+        """Return counts and sums by key over some slices."""
+        rows = [number % len(self.counts) for number in slices]
+        return self.counts[rows].sum(axis=0), self.sums[rows].sum(axis=0)
+
+    def clear(self, slices: Sequence[int]) -> None:
+        """Make slices ready to be used again."""
+        rows = [number % len(self.counts) for number in slices]
+        self.counts[rows] = 0
+        self.sums[rows] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A comparison with a number as a closed interval, or what lies outside of one."""
+
+    column: str
+    low: float
+    high: float
+    outside: bool
+
+    @staticmethod
+    def of(predicate: Comparison, *, integer: bool) -> Within:
+        """Translate a comparison of an integer or a floating-point column."""
+        value = predicate.value
+        below = math.ceil(value) - 1 if integer else math.nextafter(value, -math.inf)
+        above = math.floor(value) + 1 if integer else math.nextafter(value, math.inf)
+        low, high = {
+            "<": (-math.inf, below),
+            "<=": (-math.inf, value),
+            ">": (above, math.inf),
+            ">=": (value, math.inf),
+            "=": (value, value),
+            "<>": (value, value),
+        }[predicate.operator]
+        return Within(predicate.column, low, high, predicate.operator == "<>")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is read of a stream and added up; `key` and `value` are None for one group and for COUNT(*) only."""
+
+    stream: str
+    key: str | None
+    value: str | None
+    integer: bool
+    test: Within | None
+    time: str = "time"
+
+    @staticmethod
+    def of(shape: Shape, floats: Sequence[str]) -> Plan:
+        """Take a shape apart; raises if the kernel does not do it. `floats` are the columns that are no integers."""
+        summed = {measure.column for measure in shape.aggregates if measure.function != "COUNT"}
+        if any(measure.function not in _SUMMED for measure in shape.aggregates) or len(summed) > 1 or len(shape.keys) > 1:
+            raise HeadraceError("the hand-written kernel adds up one column by one key")
+        value = next(iter(summed), None)
+        test = None
+        if shape.predicate is not None:
+            test = Within.of(shape.predicate, integer=shape.predicate.column not in floats)
+        return Plan(shape.stream, next(iter(shape.keys), None), value, value not in floats, test)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        wanted = (self.key, self.value, self.test.column if self.test else None, self.time)
+        return list(dict.fromkeys(name for name in wanted if name is not None))
+
+    def add(self, cells: Cells, columns: dict[str, npt.NDArray[Any]], length: int) -> None:
+        """Add rows to cells."""
+        times = columns[self.time]
+        keys = columns[self.key] if self.key else np.zeros(len(times), np.int32)
+        values = columns[self.value] if self.value else keys
+        cells.reach(int(keys.max()))
+        if self.test is None:
+            add(keys, values, times, length, cells.counts, cells.sums)
+        else:
+            test = self.test
+            tested = columns[test.column]
+            add_if(keys, values, times, length, cells.counts, cells.sums, tested, test.low, test.high, test.outside)
+
+
+def first_keys(keys: int) -> int:
+    """Return for how many keys to make room at first."""
+    return max(_FEW_KEYS, min(keys, _MANY_KEYS))

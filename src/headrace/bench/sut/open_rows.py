@@ -1,0 +1,55 @@
+"""The rows of one stream that an open window may still want, as they came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    earliest: int
+    latest: int
+    rows: pa.Table
+
+
+class OpenRows:
+    """Blocks of rows with the range of their event times; only blocks on the edge of a window are looked into.
+
+    `nbytes` is the memory that they take.
+    """
+
+    def __init__(self, schema: pa.Schema, time: str) -> None:
+        """`time` is the event-time column."""
+        self._schema, self._time = schema, time
+        self._blocks: list[_Block] = []
+        self.nbytes = 0
+
+    def add(self, rows: pa.Table) -> int:
+        """Keep rows (one at least); return their latest event time."""
+        found = pc.min_max(self._micros(rows)).as_py()
+        self._blocks.append(_Block(found["min"], found["max"], rows))
+        self.nbytes += rows.nbytes
+        latest: int = found["max"]
+        return latest
+
+    def between(self, start: int, end: int) -> pa.Table:
+        """Return the rows of [start, end)."""
+        parts = [self._part(block, start, end) for block in self._blocks if block.latest >= start and block.earliest < end]
+        return pa.concat_tables([self._schema.empty_table(), *parts])
+
+    def _part(self, block: _Block, start: int, end: int) -> pa.Table:
+        if start <= block.earliest and block.latest < end:
+            return block.rows
+        times = self._micros(block.rows)
+        return block.rows.filter(pc.and_(pc.greater_equal(times, start), pc.less(times, end)))
+
+    def forget(self, before: int) -> None:
+        """Let go of blocks that are older than a moment."""
+        self.nbytes -= sum(block.rows.nbytes for block in self._blocks if block.latest < before)
+        self._blocks = [block for block in self._blocks if block.latest >= before]
+
+    def _micros(self, rows: pa.Table) -> pa.ChunkedArray:
+        return rows.column(self._time).cast(pa.int64())

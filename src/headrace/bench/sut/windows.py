@@ -1,0 +1,28 @@
+"""Sliding windows aligned to 1970, in microseconds, for engines that are loops in this process."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """All windows [end − size, end) whose start is a multiple of the slide."""
+
+    size: int
+    slide: int
+
+    @property
+    def length(self) -> int:
+        """The length of a slice: every window is a whole number of them."""
+        return math.gcd(self.size, self.slide)
+
+    def ends(self, after: int, until: int) -> range:
+        """Return the ends of windows in (after, until]."""
+        first = after - (after - self.size) % self.slide + self.slide
+        return range(first, until + 1, self.slide)
+
+    def slices(self, end: int) -> range:
+        """Return the numbers of the slices of a window."""
+        return range((end - self.size) // self.length, end // self.length)

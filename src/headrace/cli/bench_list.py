@@ -1,0 +1,31 @@
+"""`headrace bench list`: the scenarios there are."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from headrace.bench.scenario import SYSTEMS, Scenario
+from headrace.bench.scenario_file import load_scenario, scenario_names
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+    """List the scenarios: how many queries each has, and which systems it is for. --json has all of their parameters."""
+    scenarios = [load_scenario(name) for name in scenario_names()]
+    if as_json:
+        print(json.dumps({"scenarios": [_entry(scenario) for scenario in scenarios]}, indent=2, ensure_ascii=False))
+        return
+    table = Table("scenario", "what is measured", "queries", "systems", box=SIMPLE_HEAD, pad_edge=False)
+    for scenario in scenarios:
+        systems = "all" if scenario.systems == SYSTEMS else ", ".join(scenario.systems)
+        table.add_row(scenario.name, scenario.title, f"{scenario.queries:,}", systems)
+    Console().print(table, f"all systems: {', '.join(SYSTEMS)}", sep="")
+
+
+def _entry(scenario: Scenario) -> dict[str, Any]:
+    return {**scenario.to_json(), "most_queries": scenario.queries}

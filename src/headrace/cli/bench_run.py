@@ -1,0 +1,113 @@
+"""`headrace bench run`: systems under a scenario, one after the other, each result written as soon as it is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from headrace.bench.result import Run
+from headrace.bench.result_file import append_run
+from headrace.bench.run import Runner
+from headrace.bench.scenario import SYSTEMS, Scenario
+from headrace.bench.scenario_file import load_scenario
+from headrace.cli.bench_view import View
+from headrace.cli.terminal import count, print_json, progress_console, seconds
+from headrace.errors import HeadraceError
+
+
+def run_command(
+    scenario: Annotated[str, typer.Argument(help="A name of `headrace bench list`, or a file that ends in .toml.")],
+    sut: Annotated[str, typer.Option(help=f"Systems, separated by commas: {', '.join(SYSTEMS)}.")] = "headrace",
+    rate: Annotated[float | None, typer.Option(help="Offer so many rows/s, instead of searching.")] = None,
+    search: Annotated[bool, typer.Option("--search", help="Search the sustainable rate, as without --rate.")] = False,
+    duration: Annotated[float | None, typer.Option("--seconds", help="Length of the run; a trial is at most as long.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Run each system so often.")] = 1,
+    queries: Annotated[str, typer.Option(help="Numbers of queries, separated by commas.")] = "",
+    keys: Annotated[int | None, typer.Option(help="Number of distinct keys.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the systems, e.g. mode=separate.")] = None,
+    out: Annotated[Path, typer.Option(help="Where result.json is kept; runs are added to it.")] = Path("bench-out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with the runs.")] = False,
+) -> None:
+    """Measure systems under a scenario. A run that failed has a reason and no number; the exit code is then 1."""
+    if rate is not None and (search or not rate > 0):
+        raise HeadraceError("--rate and --search exclude each other, and a rate is positive")
+    base, systems = load_scenario(scenario), _systems(sut)
+    variants = [_variant(base, number, duration, keys) for number in _counts(queries)]
+    runs = []
+    with View(progress_console(as_json=True)) as view:
+        for variant in variants:
+            for system in systems:
+                for number in range(1, repeat + 1):
+                    run = Runner(system, variant, view.watcher(), rate, _options(option or [])).run(number)
+                    append_run(out, run)
+                    view.told(run)
+                    runs.append(run)
+    if as_json:
+        print_json({"runs": [run.to_json() for run in runs]})
+    else:
+        progress_console(as_json=False).print(
+            summary(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` draws it."
+        )
+    if any(run.failed for run in runs):
+        raise typer.Exit(1)
+
+
+def _systems(text: str) -> list[str]:
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in found if name not in SYSTEMS]
+    if unknown or not found:
+        raise HeadraceError(f"'{text}' names no known system", detail=f"systems: {', '.join(SYSTEMS)}")
+    return found
+
+
+def _counts(text: str) -> list[int | None]:
+    if not text:
+        return [None]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise HeadraceError(f"'{text}' is not a list of numbers", hint="write --queries 1,64") from None
+
+
+def _variant(base: Scenario, queries: int | None, duration: float | None, keys: int | None) -> Scenario:
+    return base.changed(queries=queries, seconds=duration, keys=keys)
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    pairs = [one.partition("=") for one in given]
+    if any(not sign for _, sign, _ in pairs):
+        raise HeadraceError("an option is NAME=VALUE", detail=f"given: {', '.join(given)}")
+    return {name: _value(value) for name, _, value in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def summary(runs: list[Run]) -> Table:
+    """Return the runs as a table for people."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (
+        ("system", "left"),
+        ("queries", "right"),
+        ("sustainable rows/s", "right"),
+        ("event-time latency p95", "right"),
+    ):
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    for run in runs:
+        figures = run.measured
+        if figures is None:
+            table.add_row(run.sut, str(run.queries), Text(f"failed: {run.failed}", "red"), "–")
+            continue
+        latency = figures.event_time.histogram.summary()
+        table.add_row(run.sut, str(run.queries), count(figures.sustainable or 0), seconds(latency.p95 if latency else None))
+    return table

@@ -1,0 +1,84 @@
+"""What is seen while a benchmark runs: a bar, the rate offered and read, the queue, the latency; verdicts stay above it."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from headrace.bench.driver_client import DriverStatus
+from headrace.bench.latency import Latencies
+from headrace.bench.result import Run
+from headrace.bench.run import Watcher
+from headrace.bench.sustainable import Verdict
+from headrace.cli.terminal import count, seconds
+
+_EVERY = 5.0  # seconds between lines where there is no terminal
+
+
+class View:
+    """A live line on a terminal; else a line every few seconds. A context manager."""
+
+    def __init__(self, console: Console) -> None:
+        """Everything goes to `console`."""
+        self._console = console
+        columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", figures="", total=None)
+        self._phase, self._rate, self._last, self._before = "", None, 0.0, None  # type: tuple[str, float | None, float, DriverStatus | None]
+
+    def __enter__(self) -> Self:
+        """Show it."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Take it away."""
+        self._bar.stop()
+
+    def watcher(self) -> Watcher:
+        """Return what a run tells."""
+        return Watcher(self._begin, self._sample, self._verdict)
+
+    def _begin(self, phase: str, rate: float | None) -> None:
+        self._phase, self._rate, self._before = phase, rate, None
+        text = phase if rate is None else f"{phase}, {count(rate)} rows/s offered"
+        self._bar.reset(self._task, description=text, figures="", total=None)
+        if not self._console.is_terminal:
+            self._console.print(text, soft_wrap=True)
+
+    def _sample(self, status: DriverStatus, second: float, total: float, latencies: Latencies | None) -> None:
+        now = time.monotonic()
+        if now - self._last < (0.5 if self._console.is_terminal else _EVERY) and latencies is None:
+            return
+        figures = self._figures(status, latencies)
+        self._last, self._before = now, status
+        self._bar.update(self._task, completed=min(second, total), total=total, figures=figures)
+        if not self._console.is_terminal:
+            self._console.print(f"  {second:.0f} s: {figures}", soft_wrap=True)
+
+    def _figures(self, status: DriverStatus, latencies: Latencies | None) -> str:
+        before, parts = self._before, []
+        if before is not None and status.now > before.now:
+            parts.append(f"read {count((status.read - before.read) * 1e6 / (status.now - before.now))} rows/s")
+        parts.append(f"queue {count(status.backlog)}")
+        if latencies is not None and latencies.event_time_series.p95:
+            parts.append(f"latency p95 {seconds(latencies.event_time_series.p95[-1])}")
+        return ", ".join(parts)
+
+    def _verdict(self, verdict: Verdict) -> None:
+        said = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
+        self._console.print(f"  {count(verdict.rate)} rows/s {said}", soft_wrap=True)
+
+    def told(self, run: Run) -> None:
+        """Say what a run gave."""
+        if run.measured is None:
+            self._console.print(f"{run.sut}, {run.queries} queries: failed: {run.failed}", style="red", soft_wrap=True)
+            return
+        latency = run.measured.event_time.histogram.summary()
+        rate, late = count(run.measured.sustainable or 0), seconds(latency.p95 if latency else None)
+        text = f"{run.sut}, {run.queries} queries: {rate} rows/s, event-time latency p95 {late}"
+        self._console.print(text, style="bold", soft_wrap=True)

@@ -1,0 +1,42 @@
+"""A system under test that does nothing but answer; it runs as a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from headrace.bench.sut.adapter import Started
+from headrace.bench.sut.process import serve
+from headrace.errors import HeadraceError
+
+
+class Fake:
+    def start(self, config, tell):
+        print("what libraries print goes to standard error")
+        self.options, self.tell, self.broken = config.options, tell, False
+        if config.options.get("child"):
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        if config.options.get("fails"):
+            raise HeadraceError("it cannot run here", hint="try another one")
+        for query in config.queries:
+            if query.name.startswith("bad"):
+                tell.refused(query.name, "it is bad")
+        return Started({"fake": "1"}, {"queries": len(config.queries)})
+
+    def change(self, added, removed):
+        for name in removed:
+            self.tell.removed(name)
+        for query in added:
+            self.broken = self.broken or query.name == "breaks"
+            self.tell.live(query.name)
+
+    def check(self):
+        if self.broken:
+            raise HeadraceError("it broke")
+
+    def close(self):
+        pass
+
+
+if __name__ == "__main__":
+    serve(Fake())

@@ -1,0 +1,54 @@
+"""docs/benchmark.md tells what there is: every scenario, every key of a file, every field of a result."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from headrace.bench.ad_hoc import KINDS
+from headrace.bench.queries.sets import GENERATORS
+from headrace.bench.scenario import Search
+from headrace.bench.scenario_file import load_scenario, parse_scenario, scenario_names
+from headrace.bench.stream import StreamSpec
+
+TEXT = (Path(__file__).resolve().parents[3] / "docs" / "benchmark.md").read_text(encoding="utf-8")
+EXAMPLE = re.findall(r"^```ini\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[0]
+
+
+def test_every_scenario_is_told():
+    table = TEXT.split("## Scenarios")[1].split("`--queries N`")[0]
+    told = {name for row in re.findall(r"^\| ([\w, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
+    assert set(scenario_names()) == told - {"scenario"}
+
+
+def test_the_example_is_a_scenario_and_has_every_key():
+    scenario = parse_scenario("example", EXAMPLE, "example.toml")
+    assert (scenario.queries, scenario.search) == (4, Search())
+    for field in [*fields(StreamSpec), *fields(Search)]:
+        assert field.name == "name" or re.search(rf"^{field.name} = ", EXAMPLE, re.MULTILINE), field.name
+
+
+@pytest.mark.parametrize("name", [*GENERATORS, *KINDS])
+def test_every_option_is_told(name):
+    kind = {**GENERATORS, **KINDS}[name]
+    rows = [line for line in TEXT.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1]]
+    assert rows
+    assert all(re.search(rf"\b{field.name}\b", rows[-1]) for field in fields(kind))
+
+
+def test_every_field_of_a_result_is_told():
+    good = synthetic.run(load_scenario("sc1").changed(seconds=12), "headrace").to_json()
+    bad = synthetic.run(load_scenario("sc1").changed(seconds=12), "flink", failed="gone").to_json()
+    names = {*good, *bad, *good["scenario"], *good["search"][0], *good["throughput"], *good["resources"]}
+    names |= {*good["resources"]["series"][0], *good["event_time_latency_s"], *good["event_time_latency_s"]["series"]}
+    names |= {
+        *good["event_time_latency_s"]["histogram"],
+        *good["deployment_latency_s"],
+        *good["deployment_latency_s"]["series"][0],
+    }
+    told = set(re.findall(r"`(\w+)`", TEXT.split("## result.json")[1]))
+    assert names <= told, names - told

@@ -1,0 +1,285 @@
+"""Queries in all dialects: what headrace takes binds, what others take parses, and DuckDB gives what the reference gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import pyarrow as pa
+import pytest
+import sqlglot
+
+import headrace as hr
+from headrace.bench import nexmark
+from headrace.bench.queries import dialect
+from headrace.bench.queries.aggregations import Fields, Purchases
+from headrace.bench.queries.auctions import HotCat, Hppa, Nexmark
+from headrace.bench.queries.joins import Complex, FieldJoins, PatternJoins, PurchasesAds
+from headrace.bench.queries.profit import Profit
+from headrace.bench.queries.sets import GENERATORS, Written, options_of, query_set
+from headrace.bench.query import BenchQuery, Comparison, Measure, Shape, windowed
+from headrace.bench.stream import SCHEMAS
+from headrace.bench.workload import field_queries
+from headrace.connectors import generate
+from headrace.errors import HeadraceError, SqlError
+from headrace.model.stream import Stream
+from headrace.sql import Catalog, bind_query
+from support.compare import same_rows
+
+TOTAL = Measure("SUM", "f1", "total", integer=True)
+AGGREGATIONS = (Purchases(), Fields(), Fields(divisible=True), Profit(), Nexmark())
+JOINS = (PurchasesAds(), FieldJoins(), PatternJoins(ways=3), Complex(), Hppa(), HotCat())
+NAMED = {"a": "fields", "b": "fields", **{f"r{number}": "fields" for number in range(1, 11)}}
+CATALOG = Catalog.of(
+    Stream(name, SCHEMAS[generator], "time", 0) for name, generator in {**{each: each for each in SCHEMAS}, **NAMED}.items()
+)
+every_set = pytest.mark.parametrize("made", [*AGGREGATIONS, *JOINS], ids=lambda made: type(made).__name__)
+
+
+def test_a_windowed_aggregation_in_all_dialects():
+    query = windowed("q", "s", ["key"], [TOTAL], Comparison("f2", "<=", 17), 8_000_000, 4_000_000)
+    assert query.sql == {
+        "headrace": "SELECT window_start, window_end, key, SUM(f1) AS total FROM HOP(s, '8 seconds', '4 seconds') "
+        "WHERE f2 <= 17 GROUP BY key",
+        "spark": "SELECT window.start AS window_start, window.end AS window_end, key, SUM(f1) AS total FROM s "
+        "WHERE f2 <= 17 GROUP BY key, window(time, '8 seconds', '4 seconds')",
+        "flink": "SELECT window_end, `key`, SUM(CAST(`f1` AS BIGINT)) AS `total` FROM TABLE(HOP(TABLE `s`, DESCRIPTOR(`time`), "
+        "INTERVAL '4' SECOND, INTERVAL '8' SECOND)) WHERE `f2` <= 17 GROUP BY window_start, window_end, `key`",
+        "duckdb": 'SELECT ? AS window_end, "key", CAST(SUM("f1") AS BIGINT) AS "total" FROM "s" WHERE "f2" <= 17 GROUP BY "key"',
+    }
+
+
+def test_a_window_as_long_as_its_slide_tumbles():
+    query = windowed("q", "s", [], [Measure("COUNT", None, "n")], None, 250_000, 250_000)
+    assert "TUMBLE(s, '250 milliseconds')" in query.sql["headrace"]
+    assert query.sql["spark"].endswith("GROUP BY window(time, '250 milliseconds')")
+    assert "TUMBLE(TABLE `s`, DESCRIPTOR(`time`), INTERVAL '0.250000' SECOND)" in query.sql["flink"]
+    assert query.sql["duckdb"] == 'SELECT ? AS window_end, COUNT(*) AS "n" FROM "s" HAVING COUNT(*) > 0'
+
+
+def test_flink_has_no_text_for_a_size_that_is_no_multiple_of_the_slide():
+    query = windowed("q", "s", ["key"], [TOTAL], None, 7_000_000, 2_000_000)
+    assert set(query.sql) == {"headrace", "spark", "duckdb"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (8, "'8' SECOND"),
+        (60, "'1' MINUTE"),
+        (61, "'61' SECOND"),
+        (100, "'100' SECOND(3)"),
+        (7200, "'2' HOUR"),
+        (86_400, "'1' DAY"),
+    ],
+)
+def test_flinks_intervals(seconds, text):
+    assert dialect.interval(seconds * 1_000_000) == f"INTERVAL {text}"
+
+
+@every_set
+def test_queries_survive_json(made):
+    for query in made.queries(4):
+        assert BenchQuery.from_json(json.loads(json.dumps(query.to_json()))) == query
+
+
+@every_set
+def test_the_first_ones_are_the_same_for_any_count(made):
+    many = made.queries(20)
+    assert made.queries(5) == many[:5]
+    assert [query.name for query in many] == [f"q{number}" for number in range(1, 21)]
+    assert len({json.dumps(dict(query.sql)) for query in many}) >= 15
+    assert made.queries(0) == ()
+
+
+@pytest.mark.parametrize("made", AGGREGATIONS, ids=lambda made: type(made).__name__)
+def test_headrace_takes_every_aggregation(made):
+    for query in made.queries(50):
+        plan = bind_query(query.sql["headrace"], CATALOG)
+        assert "window_end" in plan.schema.names
+        assert set(plan.streams) == set(query.streams)
+
+
+@pytest.mark.parametrize("made", JOINS, ids=lambda made: type(made).__name__)
+def test_headrace_refuses_joins_for_now(made):
+    for query in made.queries(5):
+        with pytest.raises(SqlError, match="join"):
+            bind_query(query.sql["headrace"], CATALOG)
+
+
+@every_set
+def test_the_other_texts_parse(made):
+    for query in made.queries(20):
+        for name, text in query.sql.items():
+            assert sqlglot.parse_one(readable(name, text), read=reader(name)).find(sqlglot.exp.Select)
+
+
+def readable(name: str, text: str) -> str:
+    """The text without what the parser does not know: a window alone in GROUP BY, windows as table functions."""
+    text = re.sub(r"GROUP BY window(\(time, ('[^']*'(, )?)+\))?$", "GROUP BY 1", text)
+    return re.sub(r"TABLE\((?:HOP|TUMBLE)\(TABLE (`\w+`)[^)]*\)[^)]*\)\)", r"\1", text) if name == "flink" else text
+
+
+def reader(name: str) -> str:
+    return "duckdb" if name == "duckdb" else "spark"
+
+
+@every_set
+def test_every_text_says_when_its_window_ends(made):
+    for query in made.queries(8):
+        for name, text in query.sql.items():
+            tree = sqlglot.parse_one(readable(name, text), read=reader(name))
+            assert "window_end" in tree.named_selects, text
+            assert len(set(tree.named_selects)) == len(tree.named_selects), text
+
+
+@pytest.mark.parametrize("made", AGGREGATIONS, ids=lambda made: type(made).__name__)
+def test_duckdb_gives_what_the_reference_gives(made):
+    tables = {name: rows(name) for name in ("purchases", "ads", "fields", "bids", "auctions", "persons")}
+    for query in made.queries(8 if made == Nexmark() else 4):
+        used = {name: tables[name] for name in query.streams}
+        same_rows(by_duckdb(query, used), by_reference(query, used))
+
+
+def test_the_tables_make_both_say_something():
+    query = Purchases().queries(1)[0]
+    assert len(by_duckdb(query, {"purchases": rows("purchases")})) > 20
+
+
+def rows(name: str) -> pa.Table:
+    """Four hundred rows in twenty seconds, from a time that is no window's edge."""
+    start = datetime(2026, 1, 1, 0, 0, 3, 500_000, tzinfo=UTC)
+    times = pa.array([start + timedelta(seconds=number / 20) for number in range(400)], pa.timestamp("us", tz="UTC"))
+    if name in nexmark.SCHEMAS:
+        columns = {key: column[:400] for key, column in nexmark.columns(name, 0, 400).items()}
+    else:
+        made = generate(name, 1, 0, 400, keys=6, field_max=1000).drop_columns(["time"])
+        columns = dict(zip(made.column_names, made.columns, strict=True))
+    return pa.table({**columns, "time": times}).cast(SCHEMAS[name].to_arrow())
+
+
+def by_reference(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
+    with hr.Session(backend="reference") as session:
+        for name, table in tables.items():
+            source = hr.MemorySource(SCHEMAS[name])
+            session.create_stream(name, source, time="time")
+            source.append(table)
+        asked = session.add(query.sql["headrace"])
+        session.drain()
+        found = asked.results().to_pylist()
+    return [{key: value for key, value in row.items() if key != "window_start"} for row in found]
+
+
+def by_duckdb(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
+    """Ask once for each window, over its rows only."""
+    connection, found = duckdb.connect(), []
+    times = [time for table in tables.values() for time in table["time"].cast(pa.int64()).to_pylist()]
+    first = (min(times) - query.size_us) // query.slide_us + 1
+    for start in range(first * query.slide_us, max(times) + 1, query.slide_us):
+        for name, table in tables.items():
+            time = pa.compute.cast(table["time"], pa.int64())
+            inside = pa.compute.and_(pa.compute.greater_equal(time, start), pa.compute.less(time, start + query.size_us))
+            connection.register(name, table.filter(inside).drop_columns(["time"]))
+        end = datetime.fromtimestamp((start + query.size_us) / 1e6, UTC)
+        answer = connection.execute(query.sql["duckdb"], [end])
+        names = [column[0] for column in answer.description]
+        found += [{**dict(zip(names, row, strict=True)), "window_end": end} for row in answer.fetchall()]
+    return found
+
+
+def test_profit_is_the_join_of_two_aggregations():
+    purchases, ads = rows("purchases"), rows("ads")
+    query = Profit().queries(1)[0]
+    connection = duckdb.connect()
+    connection.register("purchases", purchases)
+    connection.register("ads", ads)
+    expected = connection.execute(
+        "SELECT p.user_id, p.total - a.total AS profit FROM (SELECT user_id, SUM(price) AS total FROM purchases GROUP BY 1) p "
+        "JOIN (SELECT user_id, SUM(cost) AS total FROM ads GROUP BY 1) a USING (user_id) WHERE user_id <> 0"
+    ).fetchall()
+    found = connection.execute(query.sql["duckdb"], [None]).fetchall()
+    assert len(expected) == 5
+    assert {row[1]: row[2] for row in found} == pytest.approx(dict(expected))
+
+
+def test_duckdb_joins_what_is_equal():
+    connection = duckdb.connect()
+    connection.sql(
+        "CREATE TABLE purchases AS SELECT * FROM (VALUES (1, 5, 9.5), (1, 6, 1.0), (2, 5, 2.0)) t(user_id, gem_pack, price)"
+    )
+    connection.sql("CREATE TABLE ads AS SELECT * FROM (VALUES (1, 5), (1, 5), (2, 6)) t(user_id, gem_pack)")
+    text = PurchasesAds().queries(1)[0].sql["duckdb"]
+    assert [row[1:] for row in connection.execute(text, [None]).fetchall()] == [(1, 5, 9.5)] * 2
+
+
+def test_duckdb_finds_the_hottest_category_and_the_highest_bids():
+    connection = duckdb.connect()
+    connection.sql("CREATE TABLE bids AS SELECT * FROM (VALUES (1, 10), (1, 40), (2, 90), (3, 5)) t(auction, price)")
+    connection.sql("CREATE TABLE auctions AS SELECT * FROM (VALUES (1, 7, 20), (2, 8, 95), (3, 7, 1)) t(id, category, reserve)")
+    assert connection.execute(HotCat().queries(1)[0].sql["duckdb"], [None]).fetchall() == [(None, 7, 3)]
+    highest = connection.execute(Hppa().queries(1)[0].sql["duckdb"], [None]).fetchall()
+    assert sorted(row[1:] for row in highest) == [(1, 40), (3, 5)]
+
+
+def test_fields_are_the_queries_of_the_workload():
+    drawn = field_queries(10)
+    for query, field in zip(Fields().queries(10), drawn, strict=True):
+        assert query.shape is not None
+        assert query.shape.predicate is not None
+        assert query.shape.predicate.sql(str) == field.predicate
+        assert (query.size_us, query.slide_us) == (field.size * 1_000_000, field.slide * 1_000_000)
+
+
+def test_divisible_windows_can_be_said_to_flink():
+    assert any("flink" not in query.sql for query in Fields().queries(30))
+    assert all("flink" in query.sql for query in Fields(divisible=True).queries(30))
+
+
+def test_complex_queries_have_one_to_five_joins_and_a_selection():
+    queries = Complex().queries(60)
+    assert {query.sql["headrace"].count(" JOIN ") for query in queries} == {1, 2, 3, 4, 5}
+    assert all(query.sql["headrace"].count("WHERE") == 1 and len(query.streams) > 1 for query in queries)
+
+
+def test_a_difference_keeps_its_parts():
+    shape = Profit().queries(1)[0].shape
+    assert shape is not None
+    assert shape.minus is not None
+    assert (shape.stream, shape.minus.stream) == ("purchases", "ads")
+    with pytest.raises(HeadraceError, match="same keys"):
+        Shape("s", ("a",), (TOTAL,), minus=Shape("t", ("b",), (TOTAL,)))
+    with pytest.raises(HeadraceError, match="same keys"):
+        Shape("s", ("a",), (TOTAL, TOTAL), minus=Shape("t", ("a",), (TOTAL,)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Measure("MEDIAN", "f1", "m"), "unknown aggregate 'MEDIAN'"),
+        (lambda: Measure("SUM", None, "m"), "needs a column"),
+        (lambda: Comparison("f1", "LIKE", 1), "unknown operator 'LIKE'"),
+        (lambda: BenchQuery("q", ("s",), {"oracle": "SELECT 1"}, 1, 1), "unknown dialect 'oracle'"),
+        (lambda: BenchQuery("q", ("s",), {}, 0, 1), "window of 0 µs"),
+        (lambda: query_set("nothing", {}), "unknown generator of queries 'nothing'"),
+        (lambda: query_set("fields", {"sede": 1}), "no option 'sede'"),
+        (lambda: query_set("fields", {"seed": "1"}), "must be int"),
+        (lambda: query_set("fields", {"seed": True}), "must be int"),
+        (lambda: query_set("purchases", {"size": "8 apples"}), "duration '8 apples'"),
+        (lambda: query_set("written", {"streams": ["s"]}), "lacks an option"),
+        (lambda: query_set("complex", {"joins": 6}), "joins is 6"),
+        (lambda: Written(("s",), {"headrace": "SELECT 1"}, "1 second").queries(2), "one is written"),
+    ],
+)
+def test_what_is_wrong_is_refused(wrong, message):
+    with pytest.raises(HeadraceError, match=re.escape(message)):
+        wrong()
+
+
+def test_a_set_is_known_by_its_options():
+    made = query_set("fields", {"seed": 3})
+    assert made == Fields(seed=3)
+    assert options_of(made) == {"stream": "fields", "seed": 3, "divisible": False}
+    assert query_set("fields", options_of(made)) == made
+    assert set(GENERATORS) >= {"purchases", "fields", "profit", "complex", "nexmark", "hppa", "hot_cat", "written"}

@@ -1,0 +1,275 @@
+"""The report: figures that plotly takes, failures that are said, numbers beside every figure, and nothing from the network."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import plotly.graph_objects as go
+import pytest
+import synthetic
+
+from headrace.bench.confidence import Confidence
+from headrace.bench.report import page as pages
+from headrace.bench.report.course import read_rate
+from headrace.bench.report.groups import Cell, Group, grouped, ordered
+from headrace.bench.report.page import FIGURES, page, plotly_js, write_report
+from headrace.bench.report.panels import amount_axis
+from headrace.bench.report.plots import Figure, colour, log_axis, spread
+from headrace.bench.report.summary import headlines, table
+from headrace.bench.report.throughput import rates, search
+from headrace.bench.report.words import bytes_, digits, rate, scaled, seconds, times
+from headrace.bench.result import Throughput
+from headrace.bench.scenario_file import load_scenario
+from headrace.errors import HeadraceError
+
+RUNS = synthetic.runs()
+GROUPS = grouped(RUNS)
+AGGREGATION, SC1, PROFIT, JOIN = GROUPS
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return page(RUNS)
+
+
+def figures(group: Group) -> dict[str, Figure]:
+    return {figure.name: figure for figure in (draw(group) for draw in FIGURES) if figure is not None}
+
+
+def cell(group: Group, sut: str, value: int = 1) -> Cell:
+    return next(each for each in group.of(sut) if group.value(each) == value)
+
+
+def test_repeats_are_taken_together():
+    assert [group.name for group in GROUPS] == ["aggregation", "sc1", "profit", "join"]
+    assert len(AGGREGATION.cells) == 13
+    ours = cell(AGGREGATION, "headrace")
+    found = [run.measured.sustainable for run in ours.runs]
+    assert ours.sustainable is not None
+    assert ours.sustainable.mean == pytest.approx(sum(found) / 3)
+    assert ours.sustainable.half_width > 0
+    assert ours.typical is not None
+    assert ours.typical.measured.sustainable == sorted(found)[1]
+
+
+def test_the_parameter_that_is_varied():
+    assert (AGGREGATION.by_keys, AGGREGATION.values) == (False, [1, 8, 64])
+    assert (PROFIT.by_keys, PROFIT.values) == (True, [10, 1000, 1_000_000])
+    assert PROFIT.label(cell(PROFIT, "limit", 10)) == "1 query and 10 keys"
+
+
+def test_systems_have_an_order_and_a_colour():
+    assert ordered({"storm", "limit", "headrace", "flink", "beam"}) == ["headrace", "flink", "limit", "beam", "storm"]
+    known = ["headrace", "flink", "limit", "beam", "storm"]
+    assert len({colour(sut, known) for sut in known}) == 5
+
+
+def test_headlines_compare_and_say_failures():
+    lines = headlines(AGGREGATION)
+    assert re.match(r"With 1 query, headrace sustains 7\.\d\d M rows/s: 6\.\d\d × flink, ", lines[0])
+    assert "flink failed" in lines[2]
+    assert re.match(r"From 1 query to 64 queries, headrace keeps \d+ % of its rate\.", lines[3])
+    assert headlines(JOIN) == []
+
+
+def test_the_summary_leaves_out_columns_that_say_nothing():
+    header, rows = table(AGGREGATION)
+    assert "deployment p95" not in header
+    assert "deployment p95" in table(SC1)[0]
+    assert len(rows) == 12
+    ours = rows[cell(AGGREGATION, "headrace")]
+    assert ours[:2] == ("headrace", "1")
+    assert re.fullmatch(r"7\.\d\d ± 0\.\d\d M", ours[2])
+    assert ours[3] == "–"
+    assert re.fullmatch(r"6\.\d\d ×", rows[cell(AGGREGATION, "flink")][3])
+
+
+def test_rates_that_were_given_are_called_so():
+    scenario = load_scenario("over-saturation").changed(seconds=12)
+    made = synthetic.run(scenario, "spark")
+    assert made.measured is not None
+    given = replace(made.measured, sustainable=made.measured.offered)
+    lost = synthetic.run(scenario, "spark", 2, failed="gone")
+    runs = [type(made)(made.sut, made.scenario, 1, 1, given, made.origin), lost]
+    (group,) = grouped(runs)
+    _, rows = table(group)
+    assert rows[group.cells[0]][2].endswith("(offered, not sustained; 1 of 2 runs failed)")
+    assert figures(group)["rate"].title == "Rate read"
+    assert search(group) is None
+    assert "rate given" in page(runs)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_plotly_takes_every_figure(group):
+    for figure in figures(group).values():
+        assert figure.panels
+        for panel in figure.panels:
+            plain = json.loads(re.sub(r"(fade\()?var\(--[\w-]+\)\)?", "#123456", json.dumps(panel.spec)))
+            assert go.Figure(plain).data  # raises for a property it does not know
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_the_numbers_stand_beside_every_figure(group):
+    for figure in figures(group).values():
+        assert figure.rows
+        assert all(len(row) == len(figure.header) for row in figure.rows)
+        assert figure.title
+
+
+def test_every_figure_is_there():
+    everything = {"rate", "two-times", "latency-distribution", "latency-time", "reading", "backlog", "resources", "search"}
+    assert set(figures(AGGREGATION)) == everything
+    assert set(figures(SC1)) == everything | {"deployment"}
+    assert len(figures(AGGREGATION)["resources"].panels) == 9
+
+
+def test_a_failure_is_drawn_without_a_number():
+    drawn = rates(AGGREGATION)
+    assert drawn is not None
+    crosses = drawn.panels[0].spec["data"][-1]
+    assert crosses["x"] == [64]
+    assert crosses["hovertext"] == ["flink failed: the job failed: Insufficient number of network buffers"]
+    assert ("flink", "64 queries", "failed: the job failed: Insufficient number of network buffers", "") in drawn.rows
+    flink = next(trace for trace in drawn.panels[0].spec["data"] if trace.get("name") == "flink")
+    assert flink["x"] == [1, 8]
+    bars = rates(JOIN)
+    assert bars is not None
+    assert bars.panels[0].spec["data"][0]["text"][0] == "failed"
+
+
+def test_nothing_measured_gives_no_figure_of_it():
+    (group,) = grouped([synthetic.run(load_scenario("join"), "headrace", failed="no joins")])
+    assert set(figures(group)) == {"search"}
+    assert "no joins" in page(group.cells[0].runs)
+
+
+class Reader(HTMLParser):
+    """Counts elements and keeps what would be fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in {"meta", "br", "link", "img", "input"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+
+def test_the_page_is_well_formed_and_alone(text):
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    fetched = [
+        (tag, attrs) for tag, attrs in reader.seen if {"src", "data", "srcset"} & set(attrs) or tag in {"link", "iframe", "img"}
+    ]
+    assert fetched == []
+    assert all((attrs["href"] or "").startswith("#") for _, attrs in reader.seen if "href" in attrs)
+    ids = [attrs["id"] for _, attrs in reader.seen if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {(attrs["href"] or "")[1:] for _, attrs in reader.seen if "href" in attrs} <= set(ids)
+
+
+def test_the_page_can_be_read_without_seeing_it(text):
+    reader = Reader()
+    reader.feed(text)
+    plots = [attrs for _, attrs in reader.seen if attrs.get("class") == "plot"]
+    assert plots
+    assert all(attrs["role"] == "img" and (attrs["aria-label"] or "").endswith("table below.") for attrs in plots)
+    assert sum(tag == "figure" for tag, _ in reader.seen) == sum(tag == "details" for tag, _ in reader.seen)
+    assert "prefers-color-scheme: dark" in text
+    for variable in set(re.findall(r"var\((--[\w-]+)\)", text.split("<body>")[1].split("<script>")[0])):
+        assert text.count(f"{variable}:") >= 1, variable
+
+
+def test_the_page_says_where_it_comes_from(text):
+    for words in (
+        "2 cores · 7.6 GiB",
+        "0ab491a",
+        "apache-flink 2.3.0",
+        "parallelism 2",
+        "Insufficient number of network buffers",
+    ):
+        assert words in text
+    assert "Event-time latency</dt>" in text
+
+
+def test_what_others_wrote_cannot_leave_its_place():
+    evil = "</script><script>alert(1)</script>"
+    made = page(
+        [
+            synthetic.run(load_scenario("sc1").changed(seconds=12), "flink", failed=evil),
+            synthetic.run(load_scenario("sc1"), "spark"),
+        ]
+    )
+    assert "<script>alert" not in made
+    assert "&lt;/script&gt;" in made
+
+
+def test_the_report_is_written_beside_the_result(tmp_path):
+    synthetic.append_run(tmp_path, RUNS[0])
+    assert write_report(tmp_path) == tmp_path / "report.html"
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_result_without_runs_gives_no_report(tmp_path):
+    (tmp_path / "result.json").write_text('{"format": 1, "runs": []}')
+    with pytest.raises(HeadraceError, match="has no runs"):
+        write_report(tmp_path)
+
+
+def test_without_plotly_it_is_said_how_to_get_it(monkeypatch):
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(name)
+
+    assert "plotly.js" in plotly_js()[:200]
+    assert "</script" not in plotly_js().lower()
+    monkeypatch.setattr(pages.resources, "files", missing)
+    with pytest.raises(HeadraceError, match="plotly") as refusal:
+        plotly_js()
+    assert "headrace[bench]" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (digits(7.084), "7.08"), (digits(0.4741), "0.474"), (digits(1234.5), "1,234"), (digits(0), "0"),
+        (digits(99.96), "100"),
+        (scaled(7_084_000), "7.08 M"), (scaled(999.9), "1.00 k"), (scaled(12), "12.0"),
+        (seconds(0.711), "711 ms"), (seconds(2.5), "2.50 s"), (seconds(None), "–"),
+        (rate(Confidence(7.084e6, 4.07e5, 3, 0.95)), "7.08 ± 0.41 M"),
+        (rate(Confidence(627e3, None, 1, 0.95)), "627 k"), (rate(None), "–"),
+        (bytes_(2.9 * 2**30), "2.90 GiB"), (bytes_(5 * 2**20), "5.00 MiB"),
+        (times(456.4), "456 ×"), (times(6.36), "6.36 ×"),
+    ],
+)  # fmt: skip
+def test_numbers_in_words(said, expected):
+    assert said == expected
+
+
+def test_labels_do_not_touch():
+    places = spread({"a": 1.0, "b": 1.02, "c": 1.04, "d": 5.0}, 0.5)
+    assert [places[name] for name in "abc"] == pytest.approx([0.52, 1.02, 1.52])
+    assert places["d"] == 5.0
+
+
+def test_axes_fit_what_they_show():
+    assert log_axis("s", [0.5, 2])["tickvals"] == [0.5, 1.0, 2.0]
+    assert log_axis("s", [1, 1e6])["ticktext"][-1] == "1 M"
+    assert len(log_axis("s", [0.45, 0.6])["tickvals"]) >= 3
+    assert amount_axis("rows/s", [1, 2, 3], of_rates=True)[0]["range"][0] == 0
+    assert amount_axis("rows/s", [0.001, 100.0], of_rates=True)[0]["type"] == "log"
+    assert amount_axis("cores", [0.001, 100.0], of_rates=False)[0]["range"][0] == 0
+    assert amount_axis("rows/s", [0.0, 0.0], of_rates=True)[1] == 0.0
+
+
+def test_a_rate_is_taken_over_a_second():
+    course = Throughput((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 0, 0, 0), (0, 10, 100, 150, 500))
+    assert read_rate(course) == ([1.0, 2.0], [100.0, 400.0])

@@ -1,0 +1,134 @@
+"""The result document: what was measured is there after every run, and a failed run has no number anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from headrace.bench.result import Failed, Latency, Measured, Run, marks
+from headrace.bench.result_file import append_run, read_runs
+from headrace.bench.scenario import Scenario
+from headrace.bench.scenario_file import load_scenario
+from headrace.errors import HeadraceError
+
+AGGREGATION = load_scenario("aggregation").changed(seconds=12)
+NUMBERS = ("sustainable_rows_per_second", "event_time_latency_s", "throughput", "resources", "query_throughput")
+
+
+def good(sut: str = "headrace") -> Run:
+    return synthetic.run(AGGREGATION, sut)
+
+
+def failed() -> Run:
+    return synthetic.run(AGGREGATION, "flink", failed="it was killed by signal 9")
+
+
+def document(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_runs_come_back_as_they_were(tmp_path):
+    ad_hoc = synthetic.run(load_scenario("sc1").changed(seconds=12), "headrace")
+    for run in (good(), failed(), ad_hoc):
+        append_run(tmp_path / "out", run)
+    assert read_runs(tmp_path / "out") == (good(), failed(), ad_hoc)
+
+
+def test_the_document_is_whole_after_every_run(tmp_path):
+    for number, run in enumerate((good(), failed(), good("spark")), 1):
+        append_run(tmp_path, run)
+        assert len(document(tmp_path)["runs"]) == number
+        assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_the_fields_of_a_run(tmp_path):
+    append_run(tmp_path, good())
+    assert document(tmp_path)["format"] == 1
+    (run,) = document(tmp_path)["runs"]
+    assert (run["sut"], run["queries"], run["repeat"], run["commit"]) == ("headrace", 1, 1, "0ab491a")
+    assert run["sustainable_rows_per_second"] > run["offered_rows_per_second"] > 0
+    for name in ("event_time_latency_s", "processing_time_latency_s"):
+        found = run[name]
+        assert 0 < found["min"] <= found["p50"] <= found["p90"] <= found["p95"] <= found["p99"] <= found["max"]
+        assert found["count"] == sum(found["histogram"]["counts"])
+    assert run["deployment_latency_s"] is None
+    assert run["resources"]["summary"]["cpu_cores"]["highest"] > 0
+    assert [trial["sustainable"] for trial in run["search"]] == [False, False, True, False, True]
+    assert Scenario.from_json(run["scenario"]) == AGGREGATION
+
+
+def test_requests_are_told_with_figures():
+    run = synthetic.run(load_scenario("sc2").changed(seconds=25), "headrace").to_json()
+    found = run["deployment_latency_s"]
+    assert found["requests"] == len(found["series"]) == 40
+    assert found["unanswered"] == 0
+    assert found["p50"] <= found["p95"] <= found["acknowledged"]["p95"]
+    assert run["query_throughput"] > 0
+
+
+def test_a_failed_run_has_a_reason_and_no_number(tmp_path):
+    append_run(tmp_path, failed())
+    (run,) = document(tmp_path)["runs"]
+    assert run["failed"] == "it was killed by signal 9"
+    assert not set(run) & set(NUMBERS)
+    assert all(not trial["sustainable"] and trial["drained"] is None for trial in run["search"])
+    assert run["search"]
+    (back,) = read_runs(tmp_path)
+    assert (back.measured, back.failed) == (None, "it was killed by signal 9")
+
+
+def test_a_failure_needs_a_reason():
+    with pytest.raises(ValueError, match="needs a reason"):
+        Failed(" ")
+
+
+def test_nothing_emitted_is_no_number():
+    empty = Measured(1.0, 0.0, sustained=False, sustainable=None, event_time=_nothing(), processing_time=_nothing())
+    found = empty.to_json()["event_time_latency_s"]
+    assert (found["count"], found["p95"]) == (0, None)
+    assert Measured.from_json(json.loads(json.dumps(empty.to_json()))) == empty
+    assert marks(None)["p50"] is None
+
+
+def _nothing() -> Latency:
+    return Latency(synthetic.Histogram())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "{", "is not JSON"),
+        (lambda text: "[]", "has no runs"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "is of format 2"),
+        (lambda text: text.replace('"commit"', '"commits"'), "run 1 of .* lacks 'commit'"),
+        (lambda text: text.replace('"repeat": 1', '"repeat": 1, "luck": 3'), "run 1 of .* has 'luck'"),
+        (lambda text: text.replace('"repeat": 1', '"repeat": 1, "failed": "no"'), "run 1 of .* has 'offered_rows_per_second'"),
+        (lambda text: text.replace('"buckets"', '"bucket"'), "run 1 of .* is damaged"),
+        (lambda text: text.replace('"title"', '"titles"'), "does not carry its scenario"),
+        (lambda text: '{"format": 1, "runs": [3]}', "run 1 of .* is no object"),
+    ],
+)
+def test_what_is_wrong_in_a_document_is_said(tmp_path, change, message):
+    append_run(tmp_path, good())
+    path = tmp_path / "result.json"
+    changed = change(path.read_text())
+    assert changed != path.read_text()
+    path.write_text(changed)
+    with pytest.raises(HeadraceError, match=message):
+        read_runs(tmp_path)
+
+
+def test_no_document_is_said(tmp_path):
+    with pytest.raises(HeadraceError, match="cannot be read") as refusal:
+        read_runs(tmp_path)
+    assert "headrace bench run" in refusal.value.hint
+
+
+def test_a_damaged_document_is_not_overwritten(tmp_path):
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(HeadraceError, match="is not JSON"):
+        append_run(tmp_path, good())
+    assert (tmp_path / "result.json").read_text() == "{"

@@ -1,0 +1,141 @@
+"""Whole runs: a search, then the scenario; a system that cannot run, or is killed, gives a reason and no number."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from test_trial import World
+
+from headrace.bench import run as run_module
+from headrace.bench.rig import Rig
+from headrace.bench.run import Runner, Watcher
+from headrace.bench.scenario_file import parse_scenario
+from headrace.bench.trial import Bench
+from headrace.errors import HeadraceError
+
+SCENARIO = """
+title = "Small"
+about = "A few rows."
+seconds = 40
+[search]
+start = 4000
+floor = 10
+ceiling = 100_000
+seconds = 40
+[streams.fields]
+generator = "fields"
+keys = 10
+[queries]
+generator = "fields"
+"""
+
+
+def quiet() -> Watcher:
+    return Watcher(lambda _phase, _rate: None, lambda _status, _second, _total, _latencies: None, lambda _verdict: None)
+
+
+def runner(sut: str, rate: float | None = None, text: str = SCENARIO) -> Runner:
+    return Runner(sut, parse_scenario("small", text, "small.toml"), quiet(), rate)
+
+
+def simulated(monkeypatch: pytest.MonkeyPatch, capacity: float, dies_in_run: bool = False) -> list[int]:
+    """Let runs happen on simulated systems; return where their starts are noted."""
+    starts: list[int] = []
+
+    @contextlib.contextmanager
+    def rig(sut, streams, queries, options) -> Iterator[Rig]:
+        starts.append(len(queries))
+        world = World(capacity)
+        if dies_in_run and len(starts) > 1:
+            world.dies_at = world.now + 20
+        yield Rig(Bench(world, world, world, {q.name: q for q in queries}, world.clock, world.sleep), {"x": "1"}, {"y": 2})
+
+    monkeypatch.setattr(run_module, "rig", rig)
+    return starts
+
+
+def test_a_search_finds_the_capacity_and_the_run_is_below_it(monkeypatch):
+    starts = simulated(monkeypatch, 1000.0)
+    found = runner("limit").run()
+    assert found.failed is None
+    assert found.measured.sustainable == pytest.approx(1000.0, rel=0.08)
+    assert found.measured.offered == pytest.approx(0.9 * found.measured.sustainable, rel=0.01)
+    assert found.measured.event_time.histogram.count > 0
+    assert (found.origin.versions["x"], found.origin.settings) == ("1", {"y": 2})
+    assert len(starts) >= 2  # the run itself is on a system started anew
+    assert found.trials[0].rate == 4000
+
+
+def test_a_rate_that_is_not_sustained_gives_no_number(monkeypatch):
+    simulated(monkeypatch, 1000.0)
+    document = json.loads(json.dumps(runner("limit", 3000.0).run().to_json()))
+    assert document["failed"].startswith("3,000 rows/s was not sustained: the queue rose by")
+    assert "sustainable_rows_per_second" not in document
+
+
+def test_a_system_that_dies_after_the_search_gives_no_number(monkeypatch):
+    simulated(monkeypatch, 5000.0, dies_in_run=True)
+    found = runner("limit").run()
+    assert found.measured is None
+    assert "ended in the middle of the trial" in found.failed
+    assert all(not verdict.sustainable for verdict in found.trials)
+
+
+def test_a_system_that_cannot_start_says_why(monkeypatch):
+    @contextlib.contextmanager
+    def rig(*_: object) -> Iterator[Rig]:
+        raise HeadraceError("flink cannot run", detail="no Java was found")
+        yield
+
+    monkeypatch.setattr(run_module, "rig", rig)
+    assert "no Java was found" in runner("flink").run().failed
+
+
+def test_a_system_the_scenario_is_not_for_is_not_started():
+    text = SCENARIO.replace('about = "A few rows."', 'about = "A few rows."\nsystems = ["headrace"]')
+    assert runner("duckdb", 100.0, text).run().failed == "scenario 'small' is not for duckdb"
+
+
+def _short(text: str) -> str:
+    return text.replace("seconds = 40", "seconds = 8")
+
+
+def test_a_real_driver_a_real_kernel_and_a_real_collector():
+    found = runner("limit", 20_000.0, _short(SCENARIO).replace('generator = "fields"\n"""', "")).run()
+    assert found.failed is None
+    assert found.measured.sustainable == 20_000.0
+    assert found.measured.throughput.read[-1] > 100_000
+    assert found.measured.resources
+
+
+def test_a_system_killed_in_the_middle_gives_a_reason_and_no_number():
+    killed: list[int] = []
+
+    class Killer(Runner):
+        @contextlib.contextmanager
+        def started(self, queries):
+            with super().started(queries) as ready:
+                self.pid = ready.bench.subject.pids()[0]
+                yield ready
+
+    def kill(_status, second, _total, _latencies) -> None:
+        if second > 3 and not killed:
+            killed.append(one.pid)
+            os.kill(one.pid, signal.SIGKILL)
+
+    base = runner("limit")
+    one = Killer(
+        "limit",
+        parse_scenario("small", _short(SCENARIO), "small.toml"),
+        Watcher(base.watcher.phase, kill, base.watcher.verdict),
+        20_000.0,
+    )
+    found = one.run()
+    assert killed
+    assert found.measured is None
+    assert found.failed.startswith("limit ended in the middle of the trial")

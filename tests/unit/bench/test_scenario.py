@@ -1,0 +1,209 @@
+"""Scenarios: files become values, values give queries and changes, and what is wrong in a file is named with its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.bench.ad_hoc import AddOnly, Change, Events, RemoveOnly, Sc1, Sc2, ad_hoc_json, ad_hoc_of
+from headrace.bench.rate import RateScript
+from headrace.bench.scenario import Scenario
+from headrace.bench.scenario_file import load_scenario, parse_scenario, scenario_names
+from headrace.errors import HeadraceError, SqlError
+from headrace.model.stream import Stream
+from headrace.sql import Catalog, bind_query
+
+JOINS = {"join", "complex", "similar-joins", "hppa", "hot-category"}
+PLAIN = """
+title = "A title"
+about = "What it is about."
+[streams.fields]
+generator = "fields"
+[queries]
+generator = "fields"
+"""
+
+
+def parsed(text: str = PLAIN) -> Scenario:
+    return parse_scenario("mine", text, "mine.toml")
+
+
+def test_every_scenario_is_there():
+    required = {
+        "aggregation", "join", "large-windows", "skew-single", "skew-zipf", "fluctuation", "over-saturation", "many-queries",
+        "sc1", "sc2", "add-only", "remove-only", "complex", "nexmark", "profit",
+    }  # fmt: skip
+    assert required <= set(scenario_names())
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_scenario_survives_json(name):
+    scenario = load_scenario(name)
+    assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
+    assert scenario.title
+    assert scenario.about.endswith(".")
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_headrace_takes_the_queries_of_a_scenario_but_for_joins(name):
+    scenario = load_scenario(name)
+    catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time, 0) for stream in scenario.streams)
+    for query in scenario.initial():
+        if name in JOINS:
+            with pytest.raises(SqlError, match="join"):
+                bind_query(query.sql["headrace"], catalog)
+        else:
+            assert bind_query(query.sql["headrace"], catalog).schema.names
+
+
+@pytest.mark.parametrize("name", sorted(set(scenario_names()) - JOINS))
+def test_every_system_that_is_named_has_a_text(name):
+    scenario = load_scenario(name)
+    every = [*scenario.initial(), *(query for step in scenario.steps() for query in step.add)]
+    assert len({query.name for query in every}) == len(every)
+    for query in every:
+        assert {"headrace", "spark", "flink", "duckdb"} <= set(query.sql)
+        assert query.shape is not None or "limit" not in scenario.systems
+
+
+def test_the_figures_of_the_first_scenario():
+    scenario = load_scenario("aggregation")
+    (query,) = scenario.initial()
+    assert (query.size_us, query.slide_us) == (8_000_000, 4_000_000)
+    assert scenario.script(1000.0) == RateScript.constant(1000.0)
+    assert (scenario.warm_up, scenario.limits().warm_up, scenario.load) == (0.25, 0.25, 0.9)
+    assert load_scenario("over-saturation").load == 1.2
+
+
+def test_a_rate_is_in_parts_of_the_base():
+    script = load_scenario("fluctuation").script(840_000)
+    assert [piece.first for piece in script.pieces] == pytest.approx([840_000, 280_000, 840_000], rel=1e-6)
+
+
+def test_the_number_of_queries_can_be_chosen():
+    scenario = load_scenario("aggregation").changed(queries=64)
+    assert len(scenario.initial()) == scenario.queries == 64
+    assert scenario.initial()[0] == load_scenario("aggregation").initial()[0]
+    assert load_scenario("sc1").changed(queries=20).queries == 20
+    assert load_scenario("sc2").changed(queries=3).queries == 3
+    assert load_scenario("effect").changed(queries=7).queries == 107
+
+
+def test_other_parameters_can_be_chosen():
+    scenario = load_scenario("profit").changed(keys=1_000_000, seconds=12, load=1.1)
+    assert {stream.keys for stream in scenario.streams} == {1_000_000}
+    assert (scenario.seconds, scenario.load) == (12, 1.1)
+    with pytest.raises(HeadraceError, match="no stream whose keys can be chosen"):
+        load_scenario("nexmark").changed(keys=10)
+    with pytest.raises(HeadraceError, match="0 queries are asked for"):
+        load_scenario("aggregation").changed(queries=0)
+
+
+def test_streams_nobody_reads_are_left_out():
+    assert [stream.name for stream in load_scenario("nexmark").changed(queries=1).used_streams()] == ["bids"]
+    assert len(load_scenario("nexmark").used_streams()) == 3
+
+
+def test_the_most_queries_at_once():
+    assert [len(load_scenario(name).most_queries()) for name in ("aggregation", "sc1", "sc2", "effect")] == [1, 100, 10, 200]
+    assert load_scenario("sc1").most_queries()[:1] == load_scenario("sc1").initial()
+
+
+def test_queries_that_live_longest_go_first():
+    """q1 q2 at second 0; at 10 they go and q3 q4 come; at 20 those go."""
+    steps = load_scenario("sc2").changed(queries=2, seconds=25).steps()
+    assert [(step.at, [query.name for query in step.add], step.remove) for step in steps] == [
+        (10, ["q3", "q4"], ("q1", "q2")),
+        (20, ["q5", "q6"], ("q3", "q4")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds", "expected"),
+    [
+        (Sc1(25, 10), 60, [(1, 10, 0), (2, 10, 0), (3, 4, 0)]),
+        (Sc1(3, 0.5), 60, [(2, 1, 0), (4, 1, 0)]),
+        (Sc1(100, 10), 2, [(1, 10, 0)]),
+        (Sc2(5, 10), 30, [(10, 5, 5), (20, 5, 5)]),
+        (AddOnly(4, 1, add=2), 60, [(1, 2, 0), (2, 1, 0)]),
+        (RemoveOnly(4, 2, remove=2), 60, [(2, 0, 2), (4, 0, 1)]),
+        (Events(1, ((5, 2, 0), (9, 0, 3), (70, 1, 0))), 60, [(5, 2, 0), (9, 0, 3)]),
+    ],
+)
+def test_schedules(schedule, seconds, expected):
+    assert schedule.changes(seconds) == tuple(Change(*each) for each in expected)
+    assert ad_hoc_of(json.loads(json.dumps(ad_hoc_json(schedule)))) == schedule
+
+
+def test_a_schedule_in_a_file():
+    scenario = parsed(PLAIN + '[ad_hoc]\nkind = "events"\ninitial = 2\nevents = [[3, 1, 0], [4, 0, 2]]\n')
+    assert (scenario.initial_count, scenario.queries) == (2, 3)
+    assert [step.remove for step in scenario.steps()] == [(), ("q1", "q2")]
+
+
+def test_a_query_by_hand():
+    text = PLAIN.replace(
+        '[queries]\ngenerator = "fields"', '[queries]\ngenerator = "written"\nstreams = ["fields"]\nsize = "2 s"'
+    )
+    scenario = parsed(text + '[queries.sql]\nheadrace = "SELECT 1"\n')
+    (query,) = scenario.initial()
+    assert (query.sql, query.size_us, query.slide_us) == ({"headrace": "SELECT 1"}, 2_000_000, 2_000_000)
+    assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
+
+
+def test_a_file_of_ones_own(tmp_path):
+    (tmp_path / "mine.toml").write_text(PLAIN)
+    assert load_scenario(str(tmp_path / "mine.toml")) == parsed()
+    with pytest.raises(HeadraceError, match="cannot be read"):
+        load_scenario(str(tmp_path / "other.toml"))
+    with pytest.raises(HeadraceError, match="there is no scenario 'other'") as refusal:
+        load_scenario("other")
+    assert "aggregation" in refusal.value.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "help_"),
+    [
+        ("title = ", "'mine.toml' is not TOML", "Invalid value"),
+        (PLAIN.replace("about", "abuot"), "unknown key 'abuot' in 'mine.toml'", "about"),
+        (PLAIN.replace('about = "What it is about."', ""), "key 'about' is missing in 'mine.toml'", "required"),
+        ("seconds = '9'" + PLAIN, "key 'seconds' in 'mine.toml' is a string, but must be a number", ""),
+        ("seconds = 0" + PLAIN, "seconds = 0", "must be positive"),
+        ("systems = ['flunk']" + PLAIN, "unknown system 'flunk'", "flink"),
+        ("systems = []" + PLAIN, "no systems", "flink"),
+        ("rate = { kind = 'saw' }" + PLAIN, "in [rate] of 'mine.toml': rate of kind 'saw'", "spikes"),
+        (
+            PLAIN.replace('"fields"', '"felds"', 1),
+            "in [streams.fields] of 'mine.toml': stream 'fields' has unknown generator",
+            "",
+        ),
+        (PLAIN.replace("[queries]", "keys = 'many'\n[queries]"), "key 'keys' is a string, but must be a number", ""),
+        (PLAIN.replace("[queries]", "kyes = 1\n[queries]"), "there is no key 'kyes'", "keys"),
+        (PLAIN.replace("[streams.fields]", "[streams]\nfields = 3\n[streams.x]"), "[streams.fields]", "write [streams.fields]"),
+        (PLAIN + "count = 0", "in [queries] of 'mine.toml': 0 queries are asked for", ""),
+        (PLAIN + "count = 'two'", "needs a generator", "count = 64"),
+        (PLAIN + "seeds = 1", "no option 'seeds'", "divisible"),
+        (PLAIN.replace("streams.fields", "streams.felds"), "over stream 'fields', which is not there", "felds"),
+        (PLAIN + "[ad_hoc]\nkind = 'sc3'", "in [ad_hoc] of 'mine.toml': ad-hoc schedule of kind 'sc3'", "sc1, sc2"),
+        (PLAIN + "[ad_hoc]\nkind = 'sc2'", "is not understood", "every"),
+        (PLAIN + "[ad_hoc]\nkind = 'sc2'\nevery = 'x'\nqueries = 1", "is not understood", ""),
+        (PLAIN + "[ad_hoc]\nkind = 'sc2'\nevery = 0\nqueries = 1", "every is 0", ""),
+        (PLAIN + "[ad_hoc]\nkind = 'sc2'\nevery = 1\nqueries = 1.5", "queries are whole", ""),
+        (PLAIN + "[ad_hoc]\nkind = 'sc1'\nper_second = 1\nqueries = 1\ninitial = 2", "initial is 2", ""),
+        (PLAIN + "[ad_hoc]\nkind = 'events'\ninitial = 1\nevents = [[1, 0, 2]]", "events remove 1 more", "begin with more"),
+        (PLAIN + "[ad_hoc]\nkind = 'events'\ninitial = 1\nevents = [[2, 1, 0], [1, 1, 0]]", "not in order", ""),
+        (PLAIN + "[ad_hoc]\nkind = 'events'\ninitial = 1\nevents = [[2, 1]]", "event [2, 1]", "[second,"),
+        (PLAIN + "[ad_hoc]\nkind = 'events'\ninitial = 1\nevents = [[2, 0, 0]]", "adds 0 and removes 0", ""),
+        (PLAIN + "count = 2\n[ad_hoc]\nkind = 'sc2'\nevery = 1\nqueries = 1", "count has no meaning", "[ad_hoc]"),
+        (PLAIN + "[search]\nprecision = 0.9", "in [search] of 'mine.toml': a search cannot be done", "precision=0.9"),
+        (PLAIN + "[search]\nstart = 1", "cannot begin at 1 rows/s", "floor"),
+        (PLAIN + "[search]\ntrials = true", "key 'trials' is true or false", ""),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text, message, help_):
+    with pytest.raises(HeadraceError) as refusal:
+        parsed(text)
+    assert message in refusal.value.message
+    assert "mine" in refusal.value.message
+    assert help_ in str(refusal.value)

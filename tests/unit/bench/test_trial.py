@@ -1,0 +1,167 @@
+"""A trial watches from outside: what is offered, read and answered; whatever ends the system ends the trial.
+
+The driver, the collector and the system are simulated, on a clock of their own, so that a minute takes no time.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from headrace.bench.driver_client import DriverStatus
+from headrace.bench.emissions import Emissions
+from headrace.bench.queries.sets import query_set
+from headrace.bench.rate import RateScript
+from headrace.bench.scenario import Step
+from headrace.bench.sustainable import Limits
+from headrace.bench.sut.process import SutEvent
+from headrace.bench.trial import Bench, Offer
+
+QUERIES = query_set("fields", {}).queries(3)
+LIMITS = Limits()
+
+
+@dataclass
+class World:
+    """A system that reads at most `capacity` rows/s and answers a second later; all on one simulated clock."""
+
+    capacity: float
+    now: float = 1_000_000.0
+    rate: float = 0.0
+    produced: float = 0.0
+    read: float = 0.0
+    dropped: int = 0
+    overflow_after: float = float("inf")
+    taken_until: float = 0.0
+    says: list[SutEvent] = field(default_factory=list)
+    dies_at: float = float("inf")
+    system: str = "simulated"
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.produced += self.rate * seconds
+        self.read = min(self.produced, self.read + self.capacity * seconds)
+
+    def clock(self) -> float:
+        return self.now
+
+    # the driver
+    def start(self, script: RateScript | None) -> int:
+        self.rate = 0.0 if script is None else float(script.rows_by(np.array([1.0]))[0])
+        return int(self.now * 1e6)
+
+    def status(self) -> DriverStatus:
+        full = self.produced - self.read > self.overflow_after
+        return DriverStatus(int(self.now * 1e6), int(self.produced), int(self.read), int(self.read), full, self.dropped, 0)
+
+    def log(self) -> World:
+        return self
+
+    def event_time_before(self, stream: str, ends):
+        return np.asarray(ends) - 1
+
+    def pulled_at(self, stream: str, times):
+        return np.asarray(times)
+
+    # the collector: a result each second, as late as the queue is long, and a second more
+    def take(self) -> Emissions:
+        until = int(self.now)
+        ends = np.arange(max(int(self.taken_until), until - 100), until, dtype=np.int64) * 1_000_000
+        self.taken_until = until
+        late = int((1 + (self.produced - self.read) / self.capacity) * 1e6)
+        whole = np.ones(len(ends), np.int64)
+        return Emissions(ends + late, whole * 0, (QUERIES[0].name,), ends, whole * 5, whole * -1)
+
+    # the system
+    @property
+    def alive(self) -> bool:
+        return self.now < self.dies_at
+
+    def tail(self) -> str:
+        return "last words"
+
+    def pids(self) -> list[int]:
+        return [os.getpid()]
+
+    def add(self, query) -> None:
+        self.says.append(SutEvent("live", query.name, int(self.now * 1e6) + 500_000))
+
+    def remove(self, name: str) -> None:
+        self.says.append(SutEvent("removed", name, int(self.now * 1e6) + 250_000))
+        self.dropped += 2
+
+    def events(self) -> list[SutEvent]:
+        said, self.says = self.says, []
+        return said
+
+
+def bench(world: World) -> Bench:
+    return Bench(world, world, world, {QUERIES[0].name: QUERIES[0]}, world.clock, world.sleep)
+
+
+def offer(rate: float, seconds: float = 40.0, steps: tuple[Step, ...] = (), longest: float = 1.0) -> Offer:
+    return Offer(rate, RateScript.constant(rate), seconds, LIMITS, steps, longest)
+
+
+def test_a_rate_below_the_capacity_is_sustained_and_leaves_nothing_behind():
+    trial = bench(World(1000.0)).trial(offer(800.0))
+    assert trial.verdict.sustainable, trial.verdict.reason
+    assert trial.drained
+    assert trial.failure == ""
+    assert trial.offered == pytest.approx(800.0, rel=0.01)
+    assert trial.latencies.event_time.summary().p50 == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_rate_above_the_capacity_is_given_up_early_and_shows_the_capacity():
+    world = World(1000.0)
+    trial = bench(world).trial(offer(5000.0, 600.0))
+    assert not trial.verdict.sustainable
+    assert trial.verdict.drained == pytest.approx(1000.0, rel=0.05)
+    assert world.now < 1_000_000 + 60
+    assert not trial.drained
+
+
+@pytest.mark.parametrize(
+    ("world", "reason"),
+    [
+        (World(1000.0, dies_at=1_000_010.0), "simulated ended in the middle of the trial: last words"),
+        (World(1000.0, says=[SutEvent("failed", reason="out of memory")]), "simulated failed: out of memory"),
+        (World(1000.0, says=[SutEvent("refused", "q1", reason="a join")]), "query 'q1' was refused: a join"),
+        (World(10.0, overflow_after=100.0), "the queue overflowed: the system read far too slowly"),
+    ],
+)
+def test_whatever_ends_the_system_is_the_reason(world: World, reason: str):
+    trial = bench(world).trial(offer(500.0))
+    assert trial.failure == reason
+    assert not trial.verdict.sustainable
+    assert trial.verdict.reason == reason
+    assert not trial.drained
+
+
+def test_a_dropped_connection_is_a_failure_unless_a_query_was_taken_back():
+    world = World(1000.0)
+    under = bench(world)
+    steps = (Step(5.0, (QUERIES[1],), ()), Step(9.0, (), (QUERIES[0].name,)))
+    trial = under.trial(offer(500.0, steps=steps))
+    assert trial.failure == ""
+    assert {(r.query, r.live_at_us - r.requested_at_us) for r in trial.requests} == {
+        (QUERIES[1].name, 500_000),
+        (QUERIES[0].name, 250_000),
+    }
+    assert set(under.queries) == {QUERIES[1].name}
+    plain = World(1000.0)
+    again = bench(plain)
+    statuses = iter(range(100_000))
+    before = plain.status
+    plain.status = lambda: before() if next(statuses) < 20 else DriverStatus(int(plain.now * 1e6), 9, 9, 9, False, 1, 0)
+    assert again.trial(offer(500.0)).failure == "a connection to the driver was dropped"
+
+
+def test_a_request_that_is_never_answered_is_kept_as_such():
+    world = World(1000.0)
+    world.add = lambda query: None
+    trial = bench(world).trial(offer(500.0, steps=(Step(5.0, (QUERIES[1],), ()),)))
+    assert [(r.query, r.live_at_us) for r in trial.requests] == [(QUERIES[1].name, None)]
