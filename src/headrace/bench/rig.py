@@ -48,4 +48,5 @@ def rig(sut: str, streams: Sequence[StreamSpec], queries: Sequence[BenchQuery], 
             if event.event == "refused":
                 raise HeadraceError(f"{sut} cannot run query '{event.query}'", detail=event.reason)
         bench = Bench(driver, collector, subject, {query.name: query for query in queries})
+        bench.lead_in()
         yield Rig(bench, ready.versions, ready.settings)

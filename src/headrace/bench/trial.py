@@ -28,6 +28,7 @@ _TICK = 0.1
 _LAST_RESULTS = 3.0  # seconds that results of windows which ended in time may take after the last row
 _DRAIN = 15.0
 _GLIMPSE = 4.0
+_LEAD_IN, _LEAD_IN_LONGEST, _LEAD_IN_RATE = 5.0, 60.0, 50_000.0  # seconds, seconds, rows/s
 _HOPELESS = 2.0  # times the tolerated queue: more is not waited for
 
 
@@ -179,6 +180,17 @@ class Bench:
     queries: dict[str, BenchQuery]
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
+
+    def lead_in(self) -> None:
+        """Offer a few rows until the system reads them as they come: what it does only once is no part of any trial."""
+        begun, first = self.clock(), self.driver.status().read
+        self.driver.start(RateScript.constant(_LEAD_IN_RATE))
+        while self.clock() - begun < _LEAD_IN_LONGEST and self.subject.alive:
+            self.sleep(_TICK)
+            status = self.driver.status()
+            if self.clock() - begun > _LEAD_IN and status.read > first and status.backlog < _LEAD_IN_RATE:
+                break
+        self.driver.start(None)
 
     def trial(self, offer: Offer, tell: Tell = _silent) -> Trial:
         """Offer rows, watch, and judge; the system is left with an empty queue if it can be brought there."""

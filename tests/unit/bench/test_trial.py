@@ -165,3 +165,24 @@ def test_a_request_that_is_never_answered_is_kept_as_such():
     world.add = lambda query: None
     trial = bench(world).trial(offer(500.0, steps=(Step(5.0, (QUERIES[1],), ()),)))
     assert [(r.query, r.live_at_us) for r in trial.requests] == [(QUERIES[1].name, None)]
+
+
+def test_a_lead_in_waits_until_rows_are_read_as_they_come():
+    #   capacity   0 ─────────┐ 12 s
+    #                         └──── a million rows/s
+    world = World(1.0)
+    slow = world.sleep
+
+    def sleep(seconds: float) -> None:
+        world.capacity = 1.0 if world.now < 1_000_012 else 1_000_000.0
+        slow(seconds)
+
+    Bench(world, world, world, {}, world.clock, sleep).lead_in()
+    assert 1_000_012 <= world.now < 1_000_014
+    assert world.rate == 0.0
+
+
+def test_a_lead_in_ends_also_when_nothing_is_ever_read():
+    world = World(0.0)
+    bench(world).lead_in()
+    assert world.now == pytest.approx(1_000_060, abs=1)
