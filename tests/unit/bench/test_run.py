@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import signal
@@ -43,15 +44,22 @@ def runner(sut: str, rate: float | None = None, text: str = SCENARIO) -> Runner:
     return Runner(sut, parse_scenario("small", text, "small.toml"), quiet(), rate)
 
 
-def simulated(monkeypatch: pytest.MonkeyPatch, capacity: float, dies_in_run: bool = False) -> list[int]:
+def for_the_run(starts: list[int]) -> bool:
+    """Whether this is the last start: the run itself, after the search; it is asked for by no trial."""
+    return "_measure" in {frame.function for frame in inspect.stack()} and bool(starts)
+
+
+def simulated(
+    monkeypatch: pytest.MonkeyPatch, capacity: float, dies_in_run: bool = False, slower_in_run: float = 1.0
+) -> list[int]:
     """Let runs happen on simulated systems; return where their starts are noted."""
     starts: list[int] = []
 
     @contextlib.contextmanager
     def rig(sut, streams, queries, options) -> Iterator[Rig]:
         starts.append(len(queries))
-        world = World(capacity)
-        if dies_in_run and len(starts) > 1:
+        world = World(capacity * (slower_in_run if for_the_run(starts) else 1.0))
+        if dies_in_run and for_the_run(starts):
             world.dies_at = world.now + 20
         yield Rig(Bench(world, world, world, {q.name: q for q in queries}, world.clock, world.sleep), {"x": "1"}, {"y": 2})
 
@@ -84,6 +92,20 @@ def test_a_system_that_dies_after_the_search_gives_no_number(monkeypatch):
     assert found.measured is None
     assert "ended in the middle of the trial" in found.failed
     assert all(not verdict.sustainable for verdict in found.trials)
+
+
+def test_a_search_that_the_run_does_not_bear_out_gives_no_number(monkeypatch):
+    simulated(monkeypatch, 1000.0, slower_in_run=0.5)
+    found = runner("limit").run()
+    assert found.measured is None
+    assert "was in the shorter trials of the search: the queue" in found.failed
+
+
+def test_over_saturation_is_meant_not_to_be_sustained(monkeypatch):
+    simulated(monkeypatch, 1000.0)
+    found = runner("limit", text=SCENARIO.replace("seconds = 40\n[search]", "seconds = 40\nload = 1.2\n[search]")).run()
+    assert not found.measured.sustained
+    assert found.measured.sustainable == pytest.approx(1000.0, rel=0.08)
 
 
 def test_a_system_that_cannot_start_says_why(monkeypatch):
