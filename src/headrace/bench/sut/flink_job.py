@@ -18,7 +18,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -39,8 +38,8 @@ def die_with_parent() -> None:
 
 
 def start_java(jars: list[str], options: list[str]) -> int:
-    """Start the JVM that Python talks to; return its port."""
-    note = Path(tempfile.mkdtemp(prefix="headrace-flink-")) / "port"
+    """Start the JVM that Python talks to; return its port. The working directory is for files of this run."""
+    note = Path.cwd() / f"gateway-{os.getpid()}.port"
     command = ["java", *options, "-cp", os.pathsep.join(jars), "org.apache.flink.client.python.PythonGatewayServer"]
     process = subprocess.Popen(  # noqa: S603
         command,

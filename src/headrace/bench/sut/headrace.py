@@ -5,6 +5,7 @@ Options: "rows_per_batch" as `Session` takes it, "interval" seconds at least bet
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import threading
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ class Headrace:
         self._tell, self._results = tell, ResultSender(config.collector)
         rows_per_batch = int(config.options.get("rows_per_batch", _ROWS_PER_BATCH))
         interval = float(config.options.get("interval", 0.0))
-        self._spark = start_spark("local[*]")
+        self._spark = start_spark("local[*]", {"spark.local.dir": str(config.scratch)})
         warm_up(self._spark, config, rows_per_batch)
         self._session = Session(config.scratch / "checkpoint", spark=self._spark, rows_per_batch=rows_per_batch)
         for stream in config.streams:
@@ -86,7 +87,7 @@ class Headrace:
     def check(self) -> None:
         """See `Adapter`."""
         assert self._session is not None
-        self._session.wait(lambda: True, 0)  # raises what ended the session
+        self._session.wait(lambda: False, 0)  # raises what ended the session
         for query in self._session.queries():
             if query.status == "failed":
                 raise HeadraceError(f"query '{query.name}' failed", detail=query.error or "")
@@ -118,14 +119,18 @@ class Watched:
             self._open.append((query, "removed"))
 
     def follow(self, session: Session, tell: Teller) -> None:
-        """Tell until the session is closed."""
-        while not session.is_closed:
-            session.wait(lambda: any(query.status == wanted for query, wanted in self._open), _LOOK)
-            with self._lock:
-                settled = [(query, wanted) for query, wanted in self._open if query.status == wanted]
-                self._open = [(query, wanted) for query, wanted in self._open if query.status != wanted]
-            for query, wanted in settled:
-                (tell.live if wanted == "live" else tell.removed)(query.name)
+        """Tell until the session ends; what ended it is told by `Headrace.check`."""
+        with contextlib.suppress(HeadraceError):
+            while not session.is_closed:
+                session.wait(lambda: any(query.status == wanted for query, wanted in self._open), _LOOK)
+                self._tell(tell)
+
+    def _tell(self, tell: Teller) -> None:
+        with self._lock:
+            settled = [(query, wanted) for query, wanted in self._open if query.status == wanted]
+            self._open = [(query, wanted) for query, wanted in self._open if query.status != wanted]
+        for query, wanted in settled:
+            (tell.live if wanted == "live" else tell.removed)(query.name)
 
 
 def declare(session: Session, config: SutConfig, name: str, source: Any) -> None:

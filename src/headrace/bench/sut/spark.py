@@ -51,7 +51,8 @@ class Spark:
         settings = spark_settings(config.options)
         jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
         jar = connector("spark", pyspark.__version__, jars, {})
-        self._spark = start_spark("local[*]", {**settings, "spark.driver.extraClassPath": str(jar)})
+        places = {"spark.driver.extraClassPath": str(jar), "spark.local.dir": str(config.scratch)}
+        self._spark = start_spark("local[*]", {**settings, **places})
         self._starters = ThreadPoolExecutor(_STARTERS)
         list(self._starters.map(self._add, config.queries))
         described = {

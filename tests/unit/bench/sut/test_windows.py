@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,8 +106,6 @@ def test_rows_that_no_window_wants_are_let_go():
     assert kept.nbytes == 0
 
 
-@pytest.mark.parametrize("unit", ["us", "ms"])
-def test_results_are_counted_by_window(unit):
-    given = pa.chunked_array([[1000, 2000], [1000]], pa.int64())
-    ends = given.cast(pa.timestamp("us", tz="UTC")).cast(pa.timestamp(unit, tz="UTC"))
-    assert sorted(by_window(ends)) == [(1000, 2), (2000, 1)]
+def test_results_are_counted_by_window():
+    ends = pa.chunked_array([[1000, 1000, 2000, 1000], [], [1000]], pa.int64()).cast(TIMESTAMP)
+    assert sorted(by_window(ends)) == [(1000, 4), (2000, 1)]

@@ -142,6 +142,7 @@ public final class DriverSource implements TableProvider {
             this.most = most;
             this.tasks = tasks;
             client = place.connect(schema);
+            status(); // rows that come from here on are kept for this group
         }
 
         @Override

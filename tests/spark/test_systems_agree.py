@@ -1,0 +1,87 @@
+"""Systems under test beside each other, fed by one driver: they must agree about every window."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from headrace.bench.collector import Collector
+from headrace.bench.driver_client import DriverProcess
+from headrace.bench.queries.shape import Comparison, Measure
+from headrace.bench.query import windowed
+from headrace.bench.rate import RateScript
+from headrace.bench.stream import StreamSpec
+from headrace.bench.sut.adapter import SutConfig, SutStream
+from headrace.bench.sut.connector import compiler
+from headrace.bench.sut.process import SutProcess
+from headrace.errors import HeadraceError
+
+pytestmark = pytest.mark.spark
+
+SECOND = 1_000_000
+PATIENCE = 180.0
+WINDOWS = 6  # of the slower query
+STREAMS = (StreamSpec("purchases", "purchases", keys=300, key="user_id"), StreamSpec("bids", "bids"))
+QUERIES = (
+    windowed(
+        "sums", "purchases", ["user_id"], [Measure("SUM", "price", "total")], Comparison("price", ">", 95.0), 2 * SECOND, SECOND
+    ),
+    windowed("texts", "bids", ["channel"], [Measure("COUNT", None, "n")], None, SECOND, SECOND),
+)
+
+Counts = dict[tuple[str, int], int]
+
+
+def add_up(found: Counts, collector: Collector) -> None:
+    emissions = collector.take()
+    names = [emissions.names[code] for code in emissions.query.tolist()]
+    for name, end, rows in zip(names, emissions.window_end_us.tolist(), emissions.rows.tolist(), strict=True):
+        found[name, end] = found.get((name, end), 0) + rows
+
+
+def results(systems: list[str], scratch: Path) -> dict[str, Counts]:
+    """Run systems on the same rows until each has told enough windows of each query."""
+    with ExitStack() as stack:
+        driver = stack.enter_context(DriverProcess(STREAMS, 1_000_000))
+        collectors, found = {}, {system: Counts() for system in systems}
+        for system in systems:
+            collectors[system] = stack.enter_context(Collector())
+            (scratch / system).mkdir()
+            offered = tuple(SutStream(stream) for stream in STREAMS)
+            config = SutConfig(driver.address, collectors[system].address, scratch / system, offered, QUERIES)
+            subject = stack.enter_context(SutProcess(system, config))
+            subject.wait_ready(PATIENCE)
+            assert subject.events() == []
+        driver.start(RateScript.constant(5_000))
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and any(sum(n == q.name for n, _ in c) < WINDOWS for q in QUERIES for c in found.values()):
+            time.sleep(0.1)
+            for system, collector in collectors.items():
+                add_up(found[system], collector)
+        return found
+
+
+def agree(found: dict[str, Counts]) -> None:
+    """Compare what all have told, but for the last windows, which may not be told whole."""
+    both = set.intersection(*map(set, found.values()))
+    last = {query.name: max(end for name, end in both if name == query.name) for query in QUERIES}
+    whole = sorted((name, end) for name, end in both if end < last[name])
+    assert {name for name, _ in whole} == {query.name for query in QUERIES}
+    assert len(whole) >= WINDOWS
+    first, *others = ({window: counts[window] for window in whole} for counts in found.values())
+    assert all(other == first for other in others)
+
+
+def test_headrace_agrees_with_duckdb(tmp_path: Path):
+    agree(results(["headrace", "duckdb"], tmp_path))
+
+
+def test_structured_streaming_agrees_with_duckdb_or_says_what_it_lacks(tmp_path: Path):
+    if compiler() is None:
+        with pytest.raises(HeadraceError, match="there is no Java compiler"):
+            results(["spark"], tmp_path)
+        return
+    agree(results(["spark", "duckdb"], tmp_path))

@@ -1,0 +1,66 @@
+"""Connectors compiled on demand: once for each version of their sources, and a clear word where that cannot be done."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from headrace.bench.sut.connector import compiler, connector
+from headrace.errors import HeadraceError
+
+FACTORY = {"some.Factory": "some.Tables"}
+COMPILER = """#!/bin/sh
+echo "$@" >> "{log}"
+while [ "$1" != "-d" ]; do shift; done
+mkdir -p "$2/some" && printf 'code' > "$2/some/Tables.class"
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with an empty cache and no Java."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    return tmp_path
+
+
+def install(machine: Path, script: str) -> Path:
+    javac = machine / "java" / "bin" / "javac"
+    javac.parent.mkdir(parents=True)
+    javac.write_text(script.format(log=machine / "log"))
+    javac.chmod(0o755)
+    return javac
+
+
+def test_without_a_compiler_it_is_said_what_to_install(machine):
+    assert compiler() is None
+    with pytest.raises(HeadraceError, match=r"no Java compiler(.|\n)*hint: install a JDK ≥ 17"):
+        connector("flink", "9.9", [], FACTORY)
+
+
+@pytest.mark.parametrize("engine", ["flink", "spark"])
+def test_a_connector_is_compiled_once(machine, engine):
+    install(machine, COMPILER)
+    jar = connector(engine, "9.9", [Path("engine.jar")], FACTORY)
+    assert connector(engine, "9.9", [Path("engine.jar")], FACTORY) == jar
+    calls = (machine / "log").read_text().splitlines()
+    assert len(calls) == 1
+    assert "-cp engine.jar" in calls[0]
+    assert {Path(name).name for name in calls[0].split()} >= {"DriverClient.java", "ArrowBlock.java", "DriverSource.java"}
+    with zipfile.ZipFile(jar) as packed:
+        assert packed.read("META-INF/services/some.Factory") == b"some.Tables\n"
+        assert packed.read("some/Tables.class") == b"code"
+
+
+def test_another_version_is_another_connector(machine):
+    install(machine, COMPILER)
+    assert connector("flink", "9.9", [], FACTORY) != connector("flink", "9.10", [], FACTORY)
+
+
+def test_what_the_compiler_says_is_passed_on(machine):
+    install(machine, "#!/bin/sh\necho 'Tables.java:7: error' >&2\nexit 1\n")
+    with pytest.raises(HeadraceError, match=r"cannot be compiled\ndetail: Tables\.java:7: error"):
+        connector("flink", "9.9", [], FACTORY)
+    assert not list((machine / "cache" / "headrace").iterdir())

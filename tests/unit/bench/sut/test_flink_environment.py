@@ -1,0 +1,76 @@
+"""Flink's own environment: made whole or not at all, and clear where it cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.bench.sut import flink_environment as module
+from headrace.bench.sut.flink_environment import VERSION, flink_environment
+from headrace.errors import HeadraceError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "headrace"
+
+
+def made(folder: Path) -> None:
+    home = folder / "lib" / "python3.11" / "site-packages" / "pyflink"
+    for name in (
+        "bin/python",
+        "lib/flink-dist-9.jar",
+        "opt/flink-python-9.jar",
+        "opt/flink-sql-client-9.jar",
+        "conf/config.yaml",
+    ):
+        path = folder / name if name.startswith("bin/") else home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("env:\n  java:\n    opts:\n      all: --add-exports=a/b=c --add-opens=d/e=f\n")
+
+
+def test_an_environment_that_is_there_is_used(cache):
+    made(cache / f"flink-{VERSION}")
+    found = flink_environment()
+    assert [jar.name for jar in found.jars()] == ["flink-dist-9.jar", "flink-python-9.jar"]
+    assert found.java_options() == ["--add-exports=a/b=c", "--add-opens=d/e=f"]
+    assert found.python == cache / f"flink-{VERSION}" / "bin" / "python"
+
+
+def test_an_environment_is_made_beside_its_place(cache, monkeypatch):
+    commands = []
+
+    def run(command):
+        commands.append(command)
+        if "venv" in command:
+            made(Path(command[-1]))
+        assert not (cache / f"flink-{VERSION}").exists()
+
+    monkeypatch.setattr(module, "_run", run)
+    assert flink_environment().home.is_relative_to(cache / f"flink-{VERSION}")
+    assert commands[1][-1] == f"apache-flink=={VERSION}"
+    assert [path.name for path in cache.iterdir()] == [f"flink-{VERSION}"]
+
+
+def test_what_cannot_be_installed_is_told_and_leaves_nothing(cache, monkeypatch):
+    fails = [sys.executable, "-c", "import sys; sys.exit('no such package')"]
+    run = module._run
+    monkeypatch.setattr(module, "_run", lambda command: run(fails))
+    with pytest.raises(HeadraceError, match="cannot be installed\ndetail: no such package\nhint: "):
+        flink_environment()
+    assert list(cache.iterdir()) == []
+
+
+def test_a_python_without_packages_needs_another_one(cache, monkeypatch):
+    monkeypatch.setattr(module, "_PYTHONS", ("1.0",))
+    with pytest.raises(HeadraceError, match="has no package for Python"):
+        flink_environment()
+
+
+def test_a_broken_environment_is_named(cache):
+    (cache / f"flink-{VERSION}").mkdir(parents=True)
+    with pytest.raises(HeadraceError, match="is no Flink environment\nhint: remove it"):
+        flink_environment()

@@ -1,0 +1,105 @@
+"""The adapter of headrace, over the same stages without Spark: rows in from a driver, counts out to a collector."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headrace.bench.sut.headrace as module
+from headrace.bench.collector import Collector
+from headrace.bench.driver_client import DriverProcess
+from headrace.bench.nexmark import SCHEMAS
+from headrace.bench.queries.shape import Measure
+from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.rate import RateScript
+from headrace.bench.stream import StreamSpec
+from headrace.bench.sut.adapter import SutConfig, SutStream
+from headrace.bench.sut.headrace import Headrace, rows_for
+from headrace.bench.sut.process import Voice
+from headrace.errors import HeadraceError
+from headrace.session import Session
+
+PATIENCE = 60.0
+SECOND = 1_000_000
+FIELDS = StreamSpec("fields", "fields", keys=20, distribution="round_robin")
+
+
+def query(name: str) -> BenchQuery:
+    return windowed(name, "fields", ["key"], [Measure("SUM", "f1", "total", integer=True)], None, SECOND // 2, SECOND // 4)
+
+
+class NoSpark:
+    def stop(self):
+        pass
+
+
+def without_spark(checkpoint: Path | None = None, **options: object) -> Session:
+    return Session(checkpoint, backend="local", partitions=2)
+
+
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Headrace:
+    monkeypatch.setattr(module, "start_spark", lambda *_: NoSpark())
+    monkeypatch.setattr(module, "Session", without_spark)
+    return Headrace()
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and not condition():
+        time.sleep(0.01)
+    return condition()
+
+
+def test_a_driver_that_is_gone_ends_it(adapter, tmp_path):
+    with Collector() as collector:
+        with DriverProcess([FIELDS], 1_000_000) as driver:
+            config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(FIELDS),), (query("a"),))
+            adapter.start(config, Voice(io.StringIO()))
+            adapter.check()
+        with pytest.raises(HeadraceError, match="cannot be reached"):
+            until(lambda: adapter.check() is not None)
+        with pytest.raises(HeadraceError):
+            adapter.close()
+
+
+def test_queries_come_emit_and_go(adapter, tmp_path):
+    out = io.StringIO()
+
+    def said() -> list[tuple[str, str]]:
+        return [(e["event"], e["query"]) for e in map(json.loads, out.getvalue().splitlines())]
+
+    def emitting(names: set[str]) -> bool:
+        emissions = collector.take()
+        found.update(emissions.names[code] for code in emissions.query.tolist())
+        assert set(emissions.rows.tolist()) <= set(range(1, 21))
+        return names <= found
+
+    with DriverProcess([FIELDS], 1_000_000) as driver, Collector() as collector:
+        config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(FIELDS),), (query("a"),))
+        started = adapter.start(config, Voice(out))
+        assert started.settings["rows_per_batch"] > 0
+        driver.start(RateScript.constant(2_000))
+        wrong = BenchQuery("wrong", ("fields",), {"headrace": "SELECT nothing FROM fields"}, SECOND, SECOND)
+        adapter.change([query("b"), wrong, BenchQuery("untold", ("fields",), {}, SECOND, SECOND)], [])
+        assert until(lambda: len(said()) == 3)
+        assert sorted(said()) == [("live", "b"), ("refused", "untold"), ("refused", "wrong")]
+        found: set[str] = set()
+        assert until(lambda: emitting({"a", "b"}))
+        adapter.change([], ["a"])
+        assert until(lambda: said()[-1] == ("removed", "a"))
+        adapter.check()
+        adapter.close()
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
+def test_there_are_rows_of_every_schema(schema):
+    rows = rows_for(schema, 5, 3)
+    assert rows.schema == schema.to_arrow()
+    assert [moment.microsecond for moment in rows.column("time").to_pylist()] == [5, 6, 7]
+    assert all(column.null_count == 0 for column in rows.columns)
