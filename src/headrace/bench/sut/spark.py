@@ -27,7 +27,7 @@ from headrace.connectors.tcp_protocol import Connection
 from headrace.errors import HeadraceError
 
 _SOURCE, _SINK = "headrace.bench.spark.DriverSource", "headrace.bench.spark.CollectorSink"
-_ROWS_PER_BATCH = 8_000_000
+_ROWS_PER_BATCH = 8_000_000  # a bound for a queue that has grown; two seconds of the most it does
 _STARTERS = 4  # threads that start queries
 _STORES = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
