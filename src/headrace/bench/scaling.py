@@ -17,8 +17,9 @@ from typing import Any
 
 from headrace.backends.spark.environment import start_spark
 from headrace.bench.environment import commit, machine, versions
+from headrace.bench.queries.aggregations import Fields
 from headrace.bench.sut import over_files_headrace as headrace
-from headrace.bench.workload import field_queries, write_files
+from headrace.bench.workload import write_files
 from headrace.errors import HeadraceError
 
 ROWS_PER_FILE = 1_000_000
@@ -47,7 +48,7 @@ def scaling(
         tell(f"plain Spark SQL, 1 query: {found['spark_sql']['1'] / 1e6:.1f} M rows/s")
         most_streaming = min(MAX_STREAMING, max(counts))
         for number, count in enumerate([counts[0]] * WARM_UP_RUNS + sorted({*counts, most_streaming})):
-            figures = headrace.measure(spark, folder / "warm", folder / "arrow", field_queries(count), rows_per_batch, tell)
+            figures = headrace.measure(spark, folder / "warm", folder / "arrow", Fields().queries(count), rows_per_batch, tell)
             rate = figures.rows_per_second
             if number >= WARM_UP_RUNS:
                 found["headrace"][str(count)] = rate

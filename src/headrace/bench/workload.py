@@ -1,13 +1,7 @@
-"""The AStream workload: random integer rows, and aggregation queries with a random predicate and a random window.
-
-Rows have a key and five fields; a query sums one field by key where a random field compares with a random constant, in
-windows of 1–10 s. Everything follows from a seed.
-"""
+"""The rows of the AStream workload as files: a key and five random fields. Its queries are `queries.aggregations.Fields`."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,41 +12,6 @@ from headrace.connectors import generate
 KEYS = 1_000
 FIELD_MAX = 1_000
 ROWS_PER_SECOND = 1_000_000  # of event time: a ten-second window holds ten million rows
-_OPERATORS = ("<", ">", "=", "<=", ">=")
-
-
-@dataclass(frozen=True, slots=True)
-class FieldQuery:
-    """One query of the workload, spelled for headrace and for plain Spark."""
-
-    predicate: str
-    size: int
-    slide: int
-
-    def headrace(self, stream: str) -> str:
-        """Return the text headrace takes."""
-        return (
-            f"SELECT window_start, window_end, key, SUM(f1) AS total FROM HOP({stream}, '{self.size} seconds', "
-            f"'{self.slide} seconds') WHERE {self.predicate} GROUP BY key"
-        )
-
-    def spark(self, table: str) -> str:
-        """Return the same for plain Spark SQL."""
-        return (
-            f"SELECT window(time, '{self.size} seconds', '{self.slide} seconds') AS w, key, SUM(f1) AS total FROM {table} "
-            f"WHERE {self.predicate} GROUP BY window(time, '{self.size} seconds', '{self.slide} seconds'), key"
-        )
-
-
-def field_queries(count: int, seed: int = 7) -> list[FieldQuery]:
-    """Return the first `count` queries of the seed: the same first ones for any count."""
-    chance = random.Random(seed)  # noqa: S311  a workload, not a secret
-    found = []
-    for _ in range(count):
-        field, operator, constant = chance.randint(1, 5), chance.choice(_OPERATORS), chance.randrange(FIELD_MAX)
-        size = chance.randint(1, 10)
-        found.append(FieldQuery(f"f{field} {operator} {constant}", size, chance.randint(1, size)))
-    return found
 
 
 def write_files(folder: Path, first: int, rows: int, rows_per_file: int, *, parquet: bool) -> list[Path]:

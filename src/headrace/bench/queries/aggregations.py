@@ -11,8 +11,10 @@ from itertools import islice
 from headrace.bench.queries.dialect import SECOND
 from headrace.bench.queries.shape import Comparison, Measure
 from headrace.bench.query import BenchQuery, windowed
-from headrace.bench.workload import field_queries
+from headrace.bench.workload import FIELD_MAX
 from headrace.model.duration import parse_duration
+
+_OPERATORS = ("<", ">", "=", "<=", ">=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,17 @@ class Fields:
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
+        return tuple(islice(self._all(), count))
+
+    def _all(self) -> Iterator[BenchQuery]:
+        chance = random.Random(self.seed)  # noqa: S311  a workload, not a secret
         total = [Measure("SUM", "f1", "total", integer=True)]
-        found = []
-        for number, drawn in enumerate(field_queries(count, self.seed), 1):
-            column, operator, value = drawn.predicate.split()
-            predicate = Comparison(column, operator, int(value))
-            slide = largest_divisor(drawn.size, drawn.slide) if self.divisible else drawn.slide
-            found.append(windowed(f"q{number}", self.stream, ["key"], total, predicate, drawn.size * SECOND, slide * SECOND))
-        return tuple(found)
+        for number in numbers(1):
+            column, operator = f"f{chance.randint(1, 5)}", chance.choice(_OPERATORS)
+            predicate, size = Comparison(column, operator, chance.randrange(FIELD_MAX)), chance.randint(1, 10)
+            slide = chance.randint(1, size)
+            slide = largest_divisor(size, slide) if self.divisible else slide
+            yield windowed(f"q{number}", self.stream, ["key"], total, predicate, size * SECOND, slide * SECOND)
 
 
 def largest_divisor(number: int, most: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from headrace.bench.workload import FieldQuery
+from headrace.bench.query import BenchQuery
 from headrace.connectors import GENERATORS, FileSource
 from headrace.session import Session
 
@@ -26,16 +26,16 @@ class Figures:
 
 
 def measure(
-    spark: Any, warm_up: Path, folder: Path, queries: Sequence[FieldQuery], rows_per_batch: int, tell: Callable[[str], None]
+    spark: Any, warm_up: Path, folder: Path, queries: Sequence[BenchQuery], rows_per_batch: int, tell: Callable[[str], None]
 ) -> Figures:
     """Measure over the Arrow files of `folder`; those of `warm_up`, one a batch, are read untimed."""
     inbox = folder / "inbox"
     shutil.rmtree(inbox, ignore_errors=True)
     inbox.mkdir()
     with Session(spark=spark, rows_per_batch=rows_per_batch) as session:
-        session.create_stream("s", FileSource(inbox, schema=GENERATORS["fields"].schema), time="time")
+        session.create_stream("fields", FileSource(inbox, schema=GENERATORS["fields"].schema), time="time")
         for query in queries:
-            session.add(query.headrace("s"), sink="noop")
+            session.add(query.sql["headrace"], sink="noop")
         for file in sorted(warm_up.glob("*.arrow")):
             (inbox / f"warm-{file.name}").hardlink_to(file)
             session.advance()

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.spark.environment import STOCK, start_spark
-from headrace.bench.workload import FieldQuery, field_queries
+from headrace.bench.queries.aggregations import Fields
+from headrace.bench.query import BenchQuery
 
 
-def rows_per_second(spark: Any, folder: Path, queries: Sequence[FieldQuery], rows: int, files_per_trigger: int = 2) -> float:
+def rows_per_second(spark: Any, folder: Path, queries: Sequence[BenchQuery], rows: int, files_per_trigger: int = 2) -> float:
     """Return source rows/s, with all queries running at once; the first file warms up and does not count."""
     scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     inbox = scratch / "inbox"
@@ -23,11 +24,11 @@ def rows_per_second(spark: Any, folder: Path, queries: Sequence[FieldQuery], row
     shutil.copy(files[0], inbox / files[0].name)
     schema = spark.read.parquet(str(files[0])).schema
     source = spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_trigger).parquet(str(inbox))
-    source.withWatermark("time", "0 seconds").createOrReplaceTempView("fields_stream")
+    source.withWatermark("time", "0 seconds").createOrReplaceTempView("fields")
     running = []
     try:
         for number, query in enumerate(queries):
-            writer = spark.sql(query.spark("fields_stream")).writeStream.format("noop").outputMode("append")
+            writer = spark.sql(query.sql["spark"]).writeStream.format("noop").outputMode("append")
             running.append(writer.option("checkpointLocation", str(scratch / f"check-{number}")).start())
         for one in running:
             one.processAllAvailable()
@@ -45,4 +46,6 @@ def rows_per_second(spark: Any, folder: Path, queries: Sequence[FieldQuery], row
 
 
 if __name__ == "__main__":
-    print(rows_per_second(start_spark("local[*]", STOCK), Path(sys.argv[1]), field_queries(int(sys.argv[3])), int(sys.argv[2])))
+    print(
+        rows_per_second(start_spark("local[*]", STOCK), Path(sys.argv[1]), Fields().queries(int(sys.argv[3])), int(sys.argv[2]))
+    )
