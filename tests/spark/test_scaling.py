@@ -1,0 +1,23 @@
+"""The part of `headrace bench scaling` that measures headrace: all rows are read, all queries run, nothing is left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.bench.queries.aggregations import Fields
+from headrace.bench.sut.over_files_headrace import measure
+from headrace.bench.workload import write_files
+
+pytestmark = pytest.mark.spark
+
+
+def test_it_reads_every_row_once(spark, tmp_path):
+    write_files(tmp_path / "warm", 0, 2_000, 1_000, parquet=False)
+    write_files(tmp_path / "arrow", 2_000, 6_000, 2_000, parquet=False)
+    said: list[str] = []
+    figures = measure(spark, tmp_path / "warm", tmp_path / "arrow", Fields().queries(3), 2_000, said.append)
+    assert figures.rows_per_second > 0
+    assert figures.driver_mib_after > 50
+    assert len(said) == 3  # a line for each micro-batch
+    assert all(line.startswith("headrace, 3 queries: 0 M rows") for line in said)
+    assert not (tmp_path / "arrow" / "inbox").exists()
