@@ -80,6 +80,7 @@ class Run:
 
     def recover(self) -> None:
         """Let go of everything as a killed process would, open again, and repeat what was not logged yet."""
+        self.session._coordinator.backend.close()
         self.session._checkpoint.close()
         self.open()
         for wish in self.wishes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,8 +81,8 @@ class SparkBackend:
     def _running(self) -> StreamingQuery:
         if self._query is None or not self._query.isActive:
             self._runs += 1
-            self._current = self._folder / f"run-{self._runs}"
-            self._current.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._current = Path(tempfile.mkdtemp(prefix="run-", dir=self._folder))  # never that of a query still about to stop
             ranges = self._spark.readStream.format(NAME).option("folder", str(self._current)).load()
             writer = ranges.writeStream.foreachBatch(self._batch).queryName(f"headrace-{id(self)}-{self._runs}")
             self._query = writer.option("checkpointLocation", str(self._current / "spark")).start()
