@@ -47,6 +47,4 @@ def rig(sut: str, streams: Sequence[StreamSpec], queries: Sequence[BenchQuery], 
         for event in subject.events():
             if event.event == "refused":
                 raise HeadraceError(f"{sut} cannot run query '{event.query}'", detail=event.reason)
-        bench = Bench(driver, collector, subject, {query.name: query for query in queries})
-        bench.lead_in()
-        yield Rig(bench, ready.versions, ready.settings)
+        yield Rig(Bench(driver, collector, subject, {query.name: query for query in queries}), ready.versions, ready.settings)

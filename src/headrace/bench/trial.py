@@ -28,8 +28,9 @@ _TICK = 0.1
 _LAST_RESULTS = 3.0  # seconds that results of windows which ended in time may take after the last row
 _DRAIN = 15.0
 _GLIMPSE = 4.0
-_LEAD_IN, _LEAD_IN_LONGEST, _LEAD_IN_RATE = 5.0, 60.0, 50_000.0  # seconds, seconds, rows/s
-_HOPELESS = 2.0  # times the tolerated queue: more is not waited for
+_LEAD_IN, _LEAD_IN_LONGEST = 5.0, 60.0  # seconds
+_LEAD_IN_RATE, _LEAD_IN_STEP = 50_000.0, 4.0  # rows/s to begin with, and times that with every step
+_HOPELESS = 2.0  # times the tolerated queue: if it grew by more, that is not waited for
 
 
 class Subject(Protocol):
@@ -78,7 +79,7 @@ class Offer:
 class Trial:
     """What was seen. `drained` says that the system worked off the queue afterwards, so that it can be tried again.
 
-    `failure` says why the trial was lost, whatever the figures are: a crash, a dropped connection, a refused query.
+    `failure` says why the system is lost, whatever the figures are: a crash, a dropped connection, a refused query.
     """
 
     verdict: Verdict
@@ -165,6 +166,11 @@ class _Seen:
     shown: float = 0.0
 
     @property
+    def overflowed(self) -> bool:
+        """Whether rows found no room in the queue."""
+        return bool(self.statuses) and self.statuses[-1].overflowed
+
+    @property
     def served(self) -> int:
         """The bytes that the driver served until the last look."""
         return self.statuses[-1].served_bytes if self.statuses else 0
@@ -181,16 +187,30 @@ class Bench:
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
-    def lead_in(self) -> None:
-        """Offer a few rows until the system reads them as they come: what it does only once is no part of any trial."""
-        begun, first = self.clock(), self.driver.status().read
-        self.driver.start(RateScript.constant(_LEAD_IN_RATE))
-        while self.clock() - begun < _LEAD_IN_LONGEST and self.subject.alive:
-            self.sleep(_TICK)
-            status = self.driver.status()
-            if self.clock() - begun > _LEAD_IN and status.read > first and status.backlog < _LEAD_IN_RATE:
-                break
+    def lead_in(self, rate: float) -> None:
+        """Offer more and more rows, up to a rate or until the system cannot follow: what it does only once is no part of a trial."""
+        offered = min(_LEAD_IN_RATE, rate)
+        follows = self._lead(offered, _LEAD_IN, _LEAD_IN_LONGEST)
+        while follows and offered < rate:
+            offered = min(offered * _LEAD_IN_STEP, rate)
+            follows = self._lead(offered, _LEAD_IN / 2, _LEAD_IN / 2)
+        self._await_reading(_DRAIN)
+
+    def _lead(self, rate: float, seconds: float, patience: float) -> bool:
+        """Offer a rate for a while, and say whether all of it was read soon after."""
+        self.driver.start(RateScript.constant(rate))
+        self.sleep(seconds)
         self.driver.start(None)
+        return self._await_reading(patience)
+
+    def _await_reading(self, patience: float) -> bool:
+        """Wait until the queue is empty; False if that took too long."""
+        begun = self.clock()
+        while self.driver.status().backlog > 0:
+            if self.clock() - begun > patience or not self.subject.alive:
+                return False
+            self.sleep(_TICK)
+        return True
 
     def trial(self, offer: Offer, tell: Tell = _silent) -> Trial:
         """Offer rows, watch, and judge; the system is left with an empty queue if it can be brought there."""
@@ -202,7 +222,7 @@ class Bench:
             )
             samples = sampler.samples()
         stopped = self.driver.start(None)
-        drained = not seen.failure and self._drain(seen.requests)
+        drained = not seen.failure and not seen.overflowed and self._drain(seen.requests)
         latencies = self._latencies(offer, seen, stopped)
         removed = {name for step in offer.steps for name in step.remove}
         self.queries = {name: query for name, query in self._known(seen).items() if name not in removed}
@@ -213,13 +233,13 @@ class Bench:
 
     def _observe(self, offer: Offer, seen: _Seen, until: float, tell: Tell) -> Observed:
         """Sample until a second of the trial, or until it is lost; return all that was seen."""
-        while not seen.failure:
+        while not seen.failure and not seen.overflowed:
             status = self.driver.status()
             seen.statuses.append(status)
             second = (status.now - seen.begun) / 1e6
             seen.failure = seen.requests.hear() or _lost(status, seen)
-            hopeless = status.backlog > _HOPELESS * offer.limits.tolerated_s * offer.rate
-            if seen.failure or second >= until or hopeless:
+            hopeless = status.backlog - seen.statuses[0].backlog > _HOPELESS * offer.limits.tolerated_s * offer.rate
+            if seen.failure or second >= until or hopeless or status.overflowed:
                 break
             seen.requests.send(second)
             tell(status, second, until, self._glimpse(offer, seen, second))
@@ -259,7 +279,7 @@ def _lost(status: DriverStatus, seen: _Seen) -> str:
     """Return why nothing can come of the trial; a query that is taken back may drop its connections."""
     if status.dropped > seen.statuses[0].dropped and not seen.requests.removing:
         return "a connection to the driver was dropped"
-    return "the queue overflowed: the system read far too slowly" if status.overflowed else ""
+    return ""
 
 
 def _observed(offer: Offer, seen: _Seen, latencies: Latencies) -> Observed:
@@ -272,5 +292,5 @@ def _observed(offer: Offer, seen: _Seen, latencies: Latencies) -> Observed:
         [status.read - first.read for status in seen.statuses],
         series.second,
         series.p50,
-        seen.failure,
+        seen.failure or ("the queue overflowed: the system read far too slowly" if seen.overflowed else ""),
     )

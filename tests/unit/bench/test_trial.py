@@ -130,7 +130,6 @@ def test_a_rate_above_the_capacity_is_given_up_early_and_shows_the_capacity():
         (World(1000.0, dies_at=1_000_010.0), "simulated ended in the middle of the trial: last words"),
         (World(1000.0, says=[SutEvent("failed", reason="out of memory")]), "simulated failed: out of memory"),
         (World(1000.0, says=[SutEvent("refused", "q1", reason="a join")]), "query 'q1' was refused: a join"),
-        (World(10.0, overflow_after=100.0), "the queue overflowed: the system read far too slowly"),
     ],
 )
 def test_whatever_ends_the_system_is_the_reason(world: World, reason: str):
@@ -138,6 +137,13 @@ def test_whatever_ends_the_system_is_the_reason(world: World, reason: str):
     assert trial.failure == reason
     assert not trial.verdict.sustainable
     assert trial.verdict.reason == reason
+    assert not trial.drained
+
+
+def test_a_queue_that_overflowed_is_no_crash():
+    trial = bench(World(10.0, overflow_after=100.0)).trial(offer(500.0))
+    assert not trial.failure
+    assert trial.verdict.reason == "the queue overflowed: the system read far too slowly"
     assert not trial.drained
 
 
@@ -177,12 +183,34 @@ def test_a_lead_in_waits_until_rows_are_read_as_they_come():
         world.capacity = 1.0 if world.now < 1_000_012 else 1_000_000.0
         slow(seconds)
 
-    Bench(world, world, world, {}, world.clock, sleep).lead_in()
-    assert 1_000_012 <= world.now < 1_000_014
+    Bench(world, world, world, {}, world.clock, sleep).lead_in(1000.0)
+    assert 1_000_012 <= world.now < 1_000_030
     assert world.rate == 0.0
+
+
+def test_a_lead_in_climbs_to_the_rate_of_the_trial_and_leaves_nothing_behind():
+    world = World(10_000_000.0)
+    offered, start = [], world.start
+
+    def noted(script):
+        offered.append(float(script.rows_at(1.0)) if script else 0.0)
+        return start(script)
+
+    world.start = noted
+    bench(world).lead_in(1_000_000.0)
+    assert [rate for rate in offered if rate] == [50_000.0, 200_000.0, 800_000.0, 1_000_000.0]
+    assert offered[-1] == 0.0
+    assert world.status().backlog == 0
+
+
+def test_a_lead_in_stops_climbing_where_the_system_cannot_follow():
+    world = World(100_000.0)
+    bench(world).lead_in(100_000_000.0)
+    assert world.status().produced < 3_000_000  # some seconds of 800,000 rows/s, not of more
+    assert world.status().backlog == 0
 
 
 def test_a_lead_in_ends_also_when_nothing_is_ever_read():
     world = World(0.0)
-    bench(world).lead_in()
-    assert world.now == pytest.approx(1_000_060, abs=1)
+    bench(world).lead_in(1000.0)
+    assert world.now == pytest.approx(1_000_075, abs=10)  # it was given a minute, and then the time to drain
