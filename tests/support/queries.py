@@ -140,7 +140,8 @@ _HAVINGS = (
 )  # fmt: skip
 
 
-def _length(milliseconds: int) -> str:
+def length(milliseconds: int) -> str:
+    """Return a length of time as SQL text."""
     if milliseconds % 60_000 == 0:
         return f"'{milliseconds // 60_000} minutes'"
     return f"'{milliseconds // 1000} seconds'" if milliseconds % 1000 == 0 else f"'{milliseconds} milliseconds'"
@@ -150,8 +151,8 @@ def _window(random: Random) -> tuple[str, str]:
     """Return the name of a window function and its arguments after the stream."""
     kind = random.choice(("TUMBLE", "HOP", "HOP", "SESSION"))
     if kind == "HOP":
-        return kind, ", ".join(map(_length, random.choice(_SLIDES)))
-    return kind, _length(random.choice(_LENGTHS if kind == "TUMBLE" else _LENGTHS[:7]))
+        return kind, ", ".join(map(length, random.choice(_SLIDES)))
+    return kind, length(random.choice(_LENGTHS if kind == "TUMBLE" else _LENGTHS[:7]))
 
 
 def _union(random: Random) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from headrace.connectors import Range
 from headrace.execution.job import Job, Outcome
+from headrace.execution.onward import Onward
 from headrace.execution.stage_one import stage_one
-from headrace.execution.stage_two import stage_two
+from headrace.execution.stage_two import stage_later, stage_two
 from headrace.kernels import pack
 
 
@@ -27,13 +28,28 @@ class LocalBackend:
             for partition, parcel in stage_one(job, number, task):
                 exchange[partition].append(pack.pack(parcel))  # as on Spark, nothing but bytes passes
         outcomes = []
+        following: list[list[bytes]] = [[] for _ in range(job.partitions)]
         for partition, blobs in enumerate(exchange):
             self._fault("stage two")
-            outcomes.append(stage_two(job, partition, [pack.unpack(blob) for blob in blobs]))
+            outcome, onward = stage_two(job, partition, [pack.unpack(blob) for blob in blobs])
+            outcomes.append(outcome)
+            _pass(onward, following)
+        for level in range(1, job.levels + 1):
+            arrived, following = following, [[] for _ in range(job.partitions)]
+            for partition, blobs in enumerate(arrived):
+                self._fault("stage two")
+                outcome, onward = stage_later(job, level, partition, [pack.unpack(blob) for blob in blobs])
+                outcomes.append(outcome)
+                _pass(onward, following)
         return outcomes
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _pass(onward: dict[int, Onward], exchange: list[list[bytes]]) -> None:
+    for partition, one in onward.items():
+        exchange[partition].append(pack.pack(one))
 
 
 def create(*, fault: Callable[[str], None], **_: object) -> LocalBackend:

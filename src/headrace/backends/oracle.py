@@ -47,7 +47,7 @@ class OracleBackend:
         header = Header()
         rows = self._rows(job, [one for task in tasks for one in task], header)
         seen = job.before() | {n: max(t, job.before()[n]) for n, t in header.seen.items()}
-        outcome = Outcome(0, [], [], {}, {}, [header])
+        outcome = Outcome(0, [], [], [], {}, {}, [header])
         results = Results()
         for number in job.queries:
             self._query(job, number, rows, seen, outcome, header, results)

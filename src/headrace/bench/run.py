@@ -84,7 +84,7 @@ class Runner:
             return search(tries.trial, scenario.search.start, bounds)
 
     def _confirmed(self, found: float) -> Measured | Failed:
-        """Run the scenario below the rate found; where even that is not sustained, what was found was luck, and less is claimed."""
+        """Run the scenario below the rate found; where even that is not sustained, less is claimed than was found."""
         outcome = self._measure(found * self.scenario.load, found)
         for _ in range(_DOUBTS):
             if not isinstance(outcome, NotSustained):

@@ -188,7 +188,7 @@ class Bench:
     sleep: Callable[[float], None] = time.sleep
 
     def lead_in(self, rate: float) -> None:
-        """Offer more and more rows, up to a rate or until the system cannot follow: what it does only once is no part of a trial."""
+        """Offer more and more rows, up to a rate or until the system cannot follow: what is done once is no part of a trial."""
         offered = min(_LEAD_IN_RATE, rate)
         follows = self._lead(offered, _LEAD_IN, _LEAD_IN_LONGEST)
         while follows and offered < rate:

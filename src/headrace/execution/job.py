@@ -15,12 +15,16 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.connectors import Sink, sink_from_json
+from headrace.execution.bucketing import Bucket
 from headrace.execution.finish import Shape, needs_of, shape_of
+from headrace.execution.joiner import Joiner
+from headrace.execution.query_sets import QuerySets
 from headrace.execution.selection import SharedSelection
 from headrace.execution.sessions import Runs
 from headrace.kernels import pack
 from headrace.kernels.partial import Partial
 from headrace.model.stream import Stream
+from headrace.plan.join import JoinQuery
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.sharing.aggregation import Component
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
@@ -65,6 +69,19 @@ class PartRef:
 
 
 @dataclass(frozen=True, slots=True)
+class BucketRef:
+    """Where rows kept for joins are: entry `index` of a state file; `store` counts the buckets of the epoch's plan."""
+
+    file: str
+    index: int
+    partition: int
+    stream: str
+    epoch: int
+    store: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionRef:
     """Where the open sessions of a query in a partition are kept."""
 
@@ -77,8 +94,9 @@ class SessionRef:
 class Job:
     """One micro-batch. `final` closes every window, `drained` says that an earlier one did.
 
-    `directory` is the checkpoint and `identity` its own: caches of workers must not mistake one directory for a later one
-    of the same name. `positions` are those after the batch, for information.
+    `levels` is how many exchanges joins need after the first. `directory` is the checkpoint and `identity` its own: caches
+    of workers must not mistake one directory for a later one of the same name. `positions` are those after the batch, for
+    information.
     """
 
     batch: int
@@ -88,6 +106,8 @@ class Job:
     queries: tuple[int, ...]
     parts: tuple[PartRef, ...] = ()
     sessions: tuple[SessionRef, ...] = ()
+    buckets: tuple[BucketRef, ...] = ()
+    levels: int = 0
     final: bool = False
     drained: bool = False
     identity: str = ""
@@ -142,6 +162,7 @@ class Parcel:
     partials: list[tuple[str, int, int, Partial]] = field(default_factory=list)
     runs: list[tuple[int, Runs]] = field(default_factory=list)
     rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
+    buckets: list[tuple[str, int, int, Bucket]] = field(default_factory=list)
 
     def weight(self) -> int:
         """Return about how many bytes of arrays it holds."""
@@ -150,7 +171,7 @@ class Parcel:
         )
         runs: int = sum(r.firsts.nbytes * (2 + len(r.dense)) for _, r in self.runs)
         rows: int = sum(column.nbytes for *_, columns in self.rows for column in columns)
-        return partials + runs + rows
+        return partials + runs + rows + sum(found.bytes for *_, found in self.buckets)
 
 
 def _listed_bytes(partial: Partial) -> int:
@@ -164,6 +185,7 @@ class Outcome:
     partition: int
     parts: list[PartRef]
     sessions: list[SessionRef]
+    buckets: list[BucketRef]
     emitted: dict[int, int]
     failures: dict[int, str]
     headers: list[Header]
@@ -178,6 +200,7 @@ class LoadedPlan:
         """Take a plan; its selections prepare themselves when first used."""
         self.plan = plan
         self.selections = {id(op): SharedSelection(op.selection) for op in plan.operators}
+        self.sets = [QuerySets([m.predicate for m in each.members], each.bits) for each in plan.buckets]
 
     def selection(self, operator: Any) -> SharedSelection:
         """Return the ready selection of one of the plan's operators."""
@@ -188,7 +211,7 @@ _SHAPES: dict[Shape, Shape] = {}
 
 
 class LoadedQuery:
-    """A live query with its sink and, for an aggregation, what finishing it needs."""
+    """A live query with its sink and, for an aggregation or a join, what finishing it needs."""
 
     def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
         """`sink` is None where the driver delivers (a callback cannot travel)."""
@@ -204,6 +227,11 @@ class LoadedQuery:
         """The plan of a query that is known to aggregate."""
         assert isinstance(self.live.plan, AggregateQuery)
         return self.live.plan
+
+    @cached_property
+    def joiner(self) -> Joiner | None:
+        """How a join is worked off; None for other queries."""
+        return Joiner(self.live) if isinstance(self.live.plan, JoinQuery) else None
 
     @cached_property
     def shape(self) -> Shape:

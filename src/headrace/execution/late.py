@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.execution.batch import Batch
+from headrace.execution.query_sets import QuerySets
 from headrace.execution.selection import Tagged
 from headrace.model.window import SessionGap, Sliding
-from headrace.sharing.shared_plan import Member, Store
+from headrace.sharing.shared_plan import Buckets, Member, Store
 
 
 def count_late(store: Store, tagged: Tagged, batch: Batch, watermarks: Mapping[int, int]) -> Iterator[tuple[int, int]]:
@@ -45,3 +46,20 @@ def _closed(times: npt.NDArray[np.int64], window: Sliding, since: int, watermark
     """Tell which times lie in a window (starting at `since` or later), the last of which has closed."""
     starts = times // window.slide * window.slide
     return (starts >= since) & (times < starts + window.size) & (starts + window.size <= watermark)
+
+
+def count_late_in_joins(
+    operator: Buckets, sets: QuerySets, batch: Batch, watermarks: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """Yield (query, late rows) for members that have any, over rows behind the stream's watermark."""
+    found = sets.of(batch)
+    for member, bit in zip(operator.members, operator.bits, strict=True):
+        assert isinstance(member.window, Sliding)
+        assert member.ends is not None
+        offset, step = member.ends.offset, member.ends.step
+        last = (batch.times + member.window.size - offset) // step * step + offset
+        inside = (last > batch.times) & (last - member.longest >= member.since)
+        wanted = (found[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)).astype(np.bool_)
+        late = int((wanted & inside & (last <= watermarks[member.query])).sum())
+        if late:
+            yield member.query, late

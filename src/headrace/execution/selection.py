@@ -96,6 +96,13 @@ class SharedSelection:
         return Tagged(np.concatenate(hits), cells, len(hits), None, self.spans, np.ones(len(hits), np.bool_))
 
 
+def segments(dimension: Dimension, batch: Batch) -> Integers:
+    """Return the segment of every row in one dimension."""
+    found = np.zeros(batch.rows, np.int64)
+    _Finder(dimension).add_segments(batch, 1, found)
+    return found
+
+
 def rows_by_predicate(tagged: Tagged, wanted: Sequence[int]) -> dict[int, Integers]:
     """Return for each wanted predicate the positions of its rows, ascending; the cost is that of the rows found."""
     order = np.argsort(tagged.cells, kind="stable")

@@ -104,7 +104,16 @@ def merge(needs: Sequence[Component], gap: int, parts: Sequence[Runs]) -> Runs:
     begin = order[np.flatnonzero(heads)]
     ends = np.full(count, np.iinfo(np.int64).min)
     np.maximum.at(ends, places, lasts)
-    dense, values = [], {}
+    dense, values = merge_components(needs, parts, places, count)
+    return Runs([take(c, begin) for c in columns], firsts[begin], ends, dense, values)
+
+
+def merge_components(
+    needs: Sequence[Component], parts: Sequence[Runs], places: Integers, count: int
+) -> tuple[list[list[Numbers]], dict[int, Listed]]:
+    """Return the components of `count` groups: `places` tells to which of them each entry of the parts belongs."""
+    dense: list[list[Numbers]] = []
+    values: dict[int, Listed] = {}
     offsets = np.cumsum([0, *(len(p.firsts) for p in parts)])
     for index, need in enumerate(needs):
         into = empty(*need.signature, count) if need.is_dense else []
@@ -114,7 +123,7 @@ def merge(needs: Sequence[Component], gap: int, parts: Sequence[Runs]) -> Runs:
         else:
             values[index] = _merge_listed(need, index, parts, offsets, places)
         dense.append(into)
-    return Runs([take(c, begin) for c in columns], firsts[begin], ends, dense, values)
+    return dense, values
 
 
 def _merge_listed(need: Component, index: int, parts: Sequence[Runs], offsets: Integers, places: Integers) -> Listed:
@@ -127,10 +136,11 @@ def _merge_listed(need: Component, index: int, parts: Sequence[Runs], offsets: I
 def split(found: Runs, gap: int, watermark: int) -> tuple[Runs, Runs]:
     """Return (closed, open): a session is closed when its last row plus the gap is not after the watermark."""
     closed = found.lasts <= watermark - gap
-    return _subset(found, np.flatnonzero(closed)), _subset(found, np.flatnonzero(~closed))
+    return subset(found, np.flatnonzero(closed)), subset(found, np.flatnonzero(~closed))
 
 
-def _subset(found: Runs, rows: Integers) -> Runs:
+def subset(found: Runs, rows: Integers) -> Runs:
+    """Return some of the runs."""
     place = np.full(len(found.firsts), -1, np.int64)
     place[rows] = np.arange(len(rows))
     values = {}
@@ -143,7 +153,7 @@ def _subset(found: Runs, rows: Integers) -> Runs:
 
 def emit(query: int, plan: AggregateQuery, gap: int, closed: Runs, results: Results, failures: Failures) -> None:
     """Turn closed sessions into result rows, in the order of their start."""
-    ordered = _subset(closed, np.argsort(closed.firsts, kind="stable"))
+    ordered = subset(closed, np.argsort(closed.firsts, kind="stable"))
     queries = np.full(len(ordered.firsts), query, np.int64)
     dense = [[wide(a) for a in d] for d in ordered.dense]
     finish(plan, Combined(queries, ordered.firsts, ordered.lasts + gap, ordered.keys, dense, ordered.listed), results, failures)

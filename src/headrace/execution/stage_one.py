@@ -18,15 +18,18 @@ from headrace.connectors import Range, read_range
 from headrace.errors import SourceError
 from headrace.execution.aggregation import aggregate
 from headrace.execution.batch import Batch
+from headrace.execution.bucketing import bucket
 from headrace.execution.job import Header, Job, LoadedPlan, Parcel, StreamJob
 from headrace.execution.keying import Keying
-from headrace.execution.late import count_late, counted
+from headrace.execution.late import count_late, count_late_in_joins, counted
+from headrace.execution.query_sets import QuerySets
 from headrace.execution.result import Failures
 from headrace.execution.routing import route
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.execution.sessions import runs
+from headrace.kernels.sets import set_of
 from headrace.sharing.selection import Dimension
-from headrace.sharing.shared_plan import Operator, Store
+from headrace.sharing.shared_plan import Buckets, Member, Operator, Store
 from headrace.sharing.slicing import NEVER
 from headrace.sharing.statistics import key_text
 
@@ -53,7 +56,7 @@ class _Pass:
         self.name = stream.stream.name
         self.current = job.plan(stream.plan)
         self.failures = Failures(header.failures)
-        members = [m for op in self.current.plan.operators for m in op.members]
+        members = self.current.plan.members
         by_streams = {streams: job.watermark(streams, job.before()) for streams in {m.streams for m in members}}
         self.watermarks = {m.query: by_streams[m.streams] for m in members}
 
@@ -65,7 +68,9 @@ class _Pass:
         everything = Batch(table, self.stream.stream.time)
         self.header.seen[self.name] = max(self.header.seen.get(self.name, NEVER), everything.last)
         for number, start, loaded, batch in self._epochs(everything):
-            self._aggregate(number, start, loaded, batch)
+            keying = Keying(batch, self.job.partitions, start)
+            self._aggregate(number, keying, loaded, batch)
+            self._bucket(number, keying, loaded, batch)
         self._count_late(everything)
         self._sessions(everything)
         self._route(everything)
@@ -107,11 +112,27 @@ class _Pass:
                     Batch(batch.table.take(pa.array(rows)), self.stream.stream.time),
                 )
 
-    def _aggregate(self, epoch: int, start: int, loaded: LoadedPlan, batch: Batch) -> None:
+    def _bucket(self, epoch: int, keying: Keying, loaded: LoadedPlan, batch: Batch) -> None:
+        """Put rows that joins want into buckets."""
+        for number, operator in enumerate(loaded.plan.buckets):
+            sets = loaded.sets[number]
+            bits = [bit for m, bit in zip(operator.members, operator.bits, strict=True) if m.query in self.watermarks]
+            if not bits:
+                continue
+            self._note_predicates(operator, sets, batch)
+            oldest = self._oldest(operator)
+            live = set_of(bits, sets.width)
+            for partition, found in bucket(operator, sets, live, batch, keying, self.job.partitions, oldest):
+                self.parcels[partition].buckets.append((self.name, epoch, number, found))
+
+    def _note_predicates(self, operator: Buckets, sets: QuerySets, batch: Batch) -> None:
+        if any(_has_errors(dimension, batch) for dimension in sets.dimensions):
+            note_predicates(operator.members, batch, self.failures)
+
+    def _aggregate(self, epoch: int, keying: Keying, loaded: LoadedPlan, batch: Batch) -> None:
         numbered = [(i, s) for i, s in enumerate(loaded.plan.stores) if any(m.query in self.watermarks for m in s.members)]
         if not numbered:
             return
-        keying = Keying(batch, self.job.partitions, start)
         stores = [store for _, store in numbered]
         selections = [loaded.selection(store) for store in stores]
         oldest = [self._oldest(store) for store in stores]
@@ -125,7 +146,7 @@ class _Pass:
         counts = self.header.keys.setdefault(self.name, {})
         counts[name] = max(counts.get(name, 0), count)
 
-    def _oldest(self, store: Store) -> int:
+    def _oldest(self, store: Store | Buckets) -> int:
         """Return the least event time that can lie in an open window of a live query."""
         floor = min(self.watermarks[m.query] for m in store.members if m.query in self.watermarks)
         return NEVER if floor == NEVER else floor - store.reach + 1
@@ -144,6 +165,9 @@ class _Pass:
             for store in self.current.plan.stores:
                 tagged = self.current.selection(store).tag(old)
                 for query, count in count_late(store, tagged, old, self.watermarks):
+                    self._add_late(query, count)
+            for operator, sets in zip(self.current.plan.buckets, self.current.sets, strict=True):
+                for query, count in count_late_in_joins(operator, sets, old, self.watermarks):
                     self._add_late(query, count)
 
     def _add_late(self, query: int, count: int) -> None:
@@ -170,10 +194,7 @@ class _Pass:
 def _note_failures(operator: Operator, tagged: Tagged, batch: Batch, watermarks: Mapping[int, int], failures: Failures) -> None:
     """Fail the queries for which an expression has no value on a row they want; errors are rare, so this may be slow."""
     if any(_has_errors(d, batch) for d in operator.selection.dimensions):
-        for member in operator.members:
-            bad = batch.errors(member.predicate)
-            if bad is not None and bad[batch.times >= member.since].any():
-                failures.add(member.query, batch.message(member.predicate))
+        note_predicates(operator.members, batch, failures)
     if all(batch.errors(e) is None for e in operator.arguments):
         return
     for member, predicate in zip(operator.members, operator.predicate_of, strict=True):
@@ -184,6 +205,14 @@ def _note_failures(operator: Operator, tagged: Tagged, batch: Batch, watermarks:
             bad = batch.errors(expression)
             if bad is not None and (bad & used).any():
                 failures.add(member.query, batch.message(expression))
+
+
+def note_predicates(members: Iterable[Member], batch: Batch, failures: Failures) -> None:
+    """Fail the queries whose predicate has no value on a row they see."""
+    for member in members:
+        bad = batch.errors(member.predicate)
+        if bad is not None and bad[batch.times >= member.since].any():
+            failures.add(member.query, batch.message(member.predicate))
 
 
 def _has_errors(dimension: Dimension, batch: Batch) -> bool:

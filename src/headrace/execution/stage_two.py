@@ -1,14 +1,16 @@
 """Stage two: a worker takes the parcels of its key partition and evaluates the windows that close.
 
 It gives results to their sinks and keeps what open windows still need. Everything it writes is named after the batch and
-the partition, so a replay writes the same files again.
+the partition, so a replay writes the same files again. Joins by changing keys, and aggregations over joins, go on in later
+levels (`stage_later`): one more exchange each, in the same job.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,26 +18,36 @@ import pyarrow as pa
 from headrace.connectors import NoopSink
 from headrace.errors import HeadraceError
 from headrace.execution import sessions
+from headrace.execution.bucketing import Bucket
 from headrace.execution.compaction import compact
-from headrace.execution.job import Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
+from headrace.execution.job import BucketRef, Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
+from headrace.execution.join_leaves import BucketSlice
+from headrace.execution.join_outputs import Outputs
+from headrace.execution.joiner import Joiner
+from headrace.execution.joins import JoinLevel
+from headrace.execution.onward import Onward
 from headrace.execution.result import Failures, Results
 from headrace.execution.windows import Slice, due_windows, evaluate
 from headrace.kernels import pack
 from headrace.kernels.partial import Partial
 from headrace.model.window import SessionGap, Sliding
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.sharing.shared_plan import Store
+from headrace.sharing.shared_plan import Buckets, Store
 from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
 
 _MANY_PARTS = 8
 
 
-def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> Outcome:
-    """Process one partition; there is a parcel of every task of stage one, in any order."""
+def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> tuple[Outcome, dict[int, Onward]]:
+    """Process one partition; there is a parcel of every task of stage one, in any order.
+
+    Returns the account of it, and what goes on to partitions of the next level.
+    """
     begun = time.perf_counter()
-    outcome = _Partition(job, partition, sorted(parcels, key=lambda parcel: parcel.task)).run()
+    work = _Partition(job, partition, sorted(parcels, key=lambda parcel: parcel.task))
+    outcome = work.run()
     outcome.seconds = time.perf_counter() - begun
-    return outcome
+    return outcome, work.onward
 
 
 class _Partition:
@@ -55,13 +67,16 @@ class _Partition:
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.holders: dict[int, set[tuple[Sliding, int, int]]] = {}
         self.slices = self._slices()
+        self.buckets = self._buckets()
+        self.onward: dict[int, Onward] = {}
 
     def run(self) -> Outcome:
         """Evaluate, give out, keep."""
         self._windows()
+        self._joins()
         open_runs, kept_sessions = self._sessions()
         self._stateless()
-        emitted, file = self._give_out()
+        emitted, file = give_out(self.job, self.number, 0, self.results, self.failures)
         refs = self._keep(open_runs, kept_sessions)
         headers = [parcel.header for parcel in self.parcels] if self.number == 0 else []
         return Outcome(self.number, *refs, emitted, self.failures.messages, headers, file)
@@ -91,6 +106,33 @@ class _Partition:
         loaded = self.job.plan(path)
         operator = loaded.plan.stores[store]
         return Slice(operator, loaded.selection(operator), start, load)
+
+    def _buckets(self) -> list[tuple[BucketRef, Buckets, BucketSlice]]:
+        found: list[tuple[BucketRef, Buckets, BucketSlice]] = []
+        for ref in self.job.buckets:
+            if ref.partition == self.number:
+                stored: Bucket = self.job.state(ref.file)["buckets"][ref.index]
+                found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
+        for parcel in self.parcels:
+            for stream, epoch, store, one in parcel.buckets:
+                at = BucketRef("", 0, self.number, stream, epoch, store, one.slice_start)
+                found.append((at, *self._bucket_slice(stream, epoch, store, one)))
+        return found
+
+    def _bucket_slice(self, stream: str, epoch: int, store: int, found: Bucket) -> tuple[Buckets, BucketSlice]:
+        path = next(e.plan for e in self.job.streams[stream].epochs if e.number == epoch)
+        operator = self.job.plan(path).plan.buckets[store]
+        return operator, BucketSlice(stream, operator.keys, operator.slot, operator.columns, found)
+
+    def _joins(self) -> None:
+        """Join the windows that close."""
+        joiners = [q.joiner for q in self.queries.values() if q.joiner is not None]
+        closing = closing_joins(self.job, joiners, self.seen)
+        if closing:
+            outputs = Outputs(self.number, self.job.partitions, self.results, self.failures)
+            self.onward = JoinLevel(joiners, closing, outputs).first([found for *_, found in self.buckets])
+        if self.job.levels:
+            _tell_seen(self.job, self.number, self.onward, self.seen)
 
     def _windows(self) -> None:
         """Find the windows that close, shape by shape, and evaluate them."""
@@ -156,32 +198,10 @@ class _Partition:
                 self.results.tables.append(piece)
                 self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, piece.num_rows))
 
-    def _give_out(self) -> tuple[dict[int, int], str | None]:
-        """Write to the sinks that workers write to; what the driver delivers goes into one file."""
-        self.results.drop(self.failures.messages)
-        emitted = {query: self.results.count(query) for query in self.results.index}
-        written = []
-        for query in list(self.results.index):
-            sink = self.queries[query].sink
-            if isinstance(sink, NoopSink):
-                written.append(query)
-            elif sink is not None and sink.written_by_workers:
-                written.append(query)
-                try:
-                    schema = self.queries[query].plan.schema.to_arrow()
-                    sink.write(pa.Table.from_batches(self.results.of(query), schema), self.job.batch, self.number)
-                except HeadraceError as error:
-                    self.failures.add(query, str(error))
-                    emitted.pop(query)
-        self.results.drop(written)
-        if not self.results.index:
-            return emitted, None
-        file = f"results/{self.job.batch:010d}-{self.number:05d}.rows"
-        pack.write(Path(self.job.directory) / file, (self.results.tables, self.results.index))
-        return emitted, file
-
-    def _keep(self, open_runs: dict[int, sessions.Runs], kept: list[SessionRef]) -> tuple[list[PartRef], list[SessionRef]]:
-        """Write the partials that open windows still need, and the open sessions, into one file."""
+    def _keep(
+        self, open_runs: dict[int, sessions.Runs], kept: list[SessionRef]
+    ) -> tuple[list[PartRef], list[SessionRef], list[BucketRef]]:
+        """Write the partials and buckets that open windows still need, and the open sessions, into one file."""
         file = f"state/{self.job.batch:010d}-{self.number:05d}.part"
         refs: list[PartRef] = []
         partials: list[Partial] = []
@@ -195,17 +215,87 @@ class _Partition:
                 refs.append(ref or PartRef(file, len(partials), self.number, *at))
                 if ref is None:
                     partials.append(part.load())
-        if partials or open_runs:
-            pack.write(Path(self.job.directory) / file, {"partials": partials, "sessions": open_runs})
-        return refs, [*kept, *(SessionRef(file, self.number, query) for query in open_runs)]
+        buckets: list[Bucket] = []
+        bucket_refs: list[BucketRef] = []
+        for bucket_ref, operator, found in self.buckets:
+            if self._needed(operator, found.bucket.slice_start):
+                bucket_refs.append(bucket_ref if bucket_ref.file else replace(bucket_ref, file=file, index=len(buckets)))
+                if not bucket_ref.file:
+                    buckets.append(found.bucket)
+        if partials or open_runs or buckets:
+            content = {"partials": partials, "sessions": open_runs, "buckets": buckets}
+            pack.write(Path(self.job.directory) / file, content)
+        return refs, [*kept, *(SessionRef(file, self.number, query) for query in open_runs)], bucket_refs
 
-    def _needed(self, store: Store, start: int) -> bool:
+    def _needed(self, store: Store | Buckets, start: int) -> bool:
         """Whether a window of a live query over this slice is still open after this batch."""
         if id(store) not in self.holders:
             live = [(m, self.queries[m.query]) for m in store.members if m.query in self.queries]
             self.holders[id(store)] = {(m.window, m.since, self._marks(q)[1]) for m, q in live if isinstance(m.window, Sliding)}
         ends = ((last_end(window, since, start), mark) for window, since, mark in self.holders[id(store)])
         return any(end is not None and end > mark for end, mark in ends)
+
+
+def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward]) -> tuple[Outcome, dict[int, Onward]]:
+    """Process one partition of a later level: joins that go on by other keys, and groups of joined rows."""
+    begun = time.perf_counter()
+    received = sorted(arrived, key=lambda one: one.sender)
+    results, failures = Results(), Failures()
+    joiners = [found for query in job.queries if (found := job.query(query).joiner) is not None]
+    seen: dict[str, int] = received[0].seen if received else {}
+    outputs = Outputs(partition, job.partitions, results, failures)
+    onward = JoinLevel(joiners, closing_joins(job, joiners, seen), outputs).later(level, received)
+    if level < job.levels:
+        _tell_seen(job, partition, onward, seen)
+    emitted, file = give_out(job, partition, level, results, failures)
+    outcome = Outcome(partition, [], [], [], emitted, failures.messages, [], file)
+    outcome.seconds = time.perf_counter() - begun
+    return outcome, onward
+
+
+def _tell_seen(job: Job, sender: int, onward: dict[int, Onward], seen: dict[str, int]) -> None:
+    """Let every partition of the next level hear how far streams have come."""
+    for place in range(job.partitions):
+        onward.setdefault(place, Onward(sender)).seen = seen
+
+
+def closing_joins(job: Job, joiners: Sequence[Joiner], seen: Mapping[str, int]) -> dict[int, tuple[int, int]]:
+    """Return for each join with windows that may close (its watermark before, the last end of those)."""
+    found = {}
+    for joiner in joiners:
+        streams = joiner.plan.streams
+        before = job.watermark(streams, job.before())
+        after = FOREVER if job.final else job.watermark(streams, seen)
+        newest = max(seen.get(name, NEVER) for name in streams)
+        last = None if NEVER in (newest, after) else joiner.last_end(before, after, newest)
+        if last is not None:
+            found[joiner.live.id] = (before, last)
+    return found
+
+
+def give_out(job: Job, partition: int, level: int, results: Results, failures: Failures) -> tuple[dict[int, int], str | None]:
+    """Write to the sinks that workers write to; what the driver delivers goes into one file."""
+    results.drop(failures.messages)
+    emitted = {query: results.count(query) for query in results.index}
+    written = []
+    for query in list(results.index):
+        loaded = job.query(query)
+        if isinstance(loaded.sink, NoopSink):
+            written.append(query)
+        elif loaded.sink is not None and loaded.sink.written_by_workers:
+            written.append(query)
+            try:
+                table = pa.Table.from_batches(results.of(query), loaded.plan.schema.to_arrow())
+                loaded.sink.write(table, job.batch, partition)
+            except HeadraceError as error:
+                failures.add(query, str(error))
+                emitted.pop(query)
+    results.drop(written)
+    if not results.index:
+        return emitted, None
+    file = f"results/{job.batch:010d}-{partition:05d}{f'-{level}' if level else ''}.rows"
+    pack.write(Path(job.directory) / file, (results.tables, results.index))
+    return emitted, file
 
 
 def _few(start: int, parts: list[tuple[PartRef | None, Slice]]) -> list[tuple[PartRef | None, Slice]]:

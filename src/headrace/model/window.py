@@ -5,6 +5,8 @@ Times and lengths are integers: microseconds, since 1970-01-01T00:00Z for times.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -68,3 +70,35 @@ def last_start(window: Sliding, time: int) -> int:
 def starts_containing(window: Sliding, time: int) -> range:
     """Return the starts of all windows that contain `time`, ascending; empty in a gap."""
     return range(first_start(window, time), last_start(window, time) + 1, window.slide)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The times k·step + offset at which windows end, for every integer k."""
+
+    offset: int
+    step: int
+
+    def containing(self, size: int, time: int) -> range:
+        """Return the ends of all windows of that size that contain `time`, ascending."""
+        first = (time - self.offset) // self.step * self.step + self.offset + self.step
+        return range(first, time + size + 1, self.step)
+
+    def between(self, after: int, until: int) -> range:
+        """Return the ends in (after, until], ascending."""
+        first = (after - self.offset) // self.step * self.step + self.offset + self.step
+        return range(first, until + 1, self.step)
+
+
+def common_ends(windows: Iterable[Sliding]) -> Ends | None:
+    """Return when windows of all kinds given end at the same time; None if they never do."""
+    found = Ends(0, 1)
+    for window in windows:
+        common = math.gcd(found.step, window.slide)
+        distance = window.size % window.slide - found.offset
+        if distance % common:
+            return None
+        step = found.step // common * window.slide
+        times = distance // common * pow(found.step // common, -1, window.slide // common) if window.slide > common else 0
+        found = Ends((found.offset + times * found.step) % step, step)
+    return found

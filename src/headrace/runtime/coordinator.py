@@ -21,6 +21,7 @@ from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
 from headrace.sharing.changelog import Addition, Changelog, apply
+from headrace.sharing.joining import levels
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sharing.statistics import most_keys, next_rate
@@ -154,7 +155,7 @@ class Coordinator:
         for name, position in entry["positions"].items():
             state.streams[name].position = position
         self.checkpoint.fault("planned")
-        outcomes = self._execute(state, entry)
+        outcomes = self._execute(state, entry, live)
         report = self._account(state, outcomes, requests)
         for number in report.failed:
             live.pop(number, None)
@@ -193,13 +194,13 @@ class Coordinator:
                 self._write_query(query, live[query.id])
         return live
 
-    def _execute(self, state: EngineState, entry: dict[str, Any]) -> list[Outcome]:
+    def _execute(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery]) -> list[Outcome]:
         tasks = [[Range.from_json(one) for one in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
             return []
-        return self.backend.run(self._job(state, entry), tasks or [[]])
+        return self.backend.run(self._job(state, entry, live), tasks or [[]])
 
-    def _job(self, state: EngineState, entry: dict[str, Any]) -> Job:
+    def _job(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery]) -> Job:
         return Job(
             batch=state.batch,
             partitions=state.partitions,
@@ -208,6 +209,8 @@ class Coordinator:
             queries=tuple(query.id for query in state.live()),
             parts=state.parts,
             sessions=state.sessions,
+            buckets=state.buckets,
+            levels=levels(query.plan for query in live.values()),
             final=entry["final"],
             drained=state.drained,
             identity=self.checkpoint.identity,
@@ -226,6 +229,7 @@ class Coordinator:
         if outcomes:
             state.parts = tuple(ref for outcome in outcomes for ref in outcome.parts)
             state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
+            state.buckets = tuple(ref for outcome in outcomes for ref in outcome.buckets)
         rows = _count(state, [header for outcome in outcomes for header in outcome.headers])
         for number, message in failed.items():
             query = state.queries[number]
@@ -249,6 +253,7 @@ class Coordinator:
                 epoch.retire(stream, self._plan, marks)
         kept = {e.number for s in state.streams.values() for e in s.epochs}
         state.parts = tuple(ref for ref in state.parts if ref.epoch in kept)
+        state.buckets = tuple(ref for ref in state.buckets if ref.epoch in kept)
         state.sessions = tuple(ref for ref in state.sessions if ref.query in live)
 
     def _prune(self) -> None:

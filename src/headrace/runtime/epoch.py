@@ -45,10 +45,9 @@ def retire(stream: StreamState, plans: Callable[[str], StreamPlan], watermarks: 
 
 
 def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
-    for store in plan.stores:
-        for member in store.members:
-            if member.query in watermarks and isinstance(member.window, Sliding):
-                closes = last_start(member.window, end - 1) + member.window.size
-                if closes > watermarks[member.query]:
-                    return True
+    for member in plan.members:
+        if member.query in watermarks and isinstance(member.window, Sliding):
+            closes = last_start(member.window, end - 1) + member.window.size
+            if closes > watermarks[member.query]:
+                return True
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.execution.job import Epoch, PartRef, SessionRef
+from headrace.execution.job import BucketRef, Epoch, PartRef, SessionRef
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.sharing.slicing import NEVER
@@ -62,6 +62,7 @@ class EngineState:
     sessions: tuple[SessionRef, ...] = ()
     next_epoch: int = 0
     drained: bool = False
+    buckets: tuple[BucketRef, ...] = ()
 
     def live(self) -> list[QueryState]:
         """Return the queries in the pipeline, by id."""
@@ -84,11 +85,13 @@ class EngineState:
             self.sessions,
             self.next_epoch,
             self.drained,
+            self.buckets,
         )
 
     def files(self) -> set[str]:
         """Return all state, plan and query files that are still needed, relative to the checkpoint."""
         found = {part.file for part in self.parts} | {session.file for session in self.sessions}
+        found |= {bucket.file for bucket in self.buckets}
         for stream in self.streams.values():
             found.update(epoch.plan for epoch in stream.epochs)
             found.add(stream.plan)
@@ -103,6 +106,7 @@ class EngineState:
             "queries": [_fields(q) for q in self.queries.values()],
             "parts": [_fields(ref) for ref in self.parts],
             "sessions": [_fields(ref) for ref in self.sessions],
+            "buckets": [_fields(ref) for ref in self.buckets],
             "next_epoch": self.next_epoch,
             "drained": self.drained,
         }
@@ -120,10 +124,11 @@ class EngineState:
             tuple(SessionRef(*ref) for ref in value["sessions"]),
             value["next_epoch"],
             value["drained"],
+            tuple(BucketRef(*ref) for ref in value["buckets"]),
         )
 
 
-def _fields(value: PartRef | SessionRef | Epoch | QueryState | StreamState) -> list[Any]:
+def _fields(value: PartRef | SessionRef | BucketRef | Epoch | QueryState | StreamState) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
 
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.model.expression import Expression
 from headrace.model.window import SessionGap, Sliding
+from headrace.plan.join import JoinQuery
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.grouping import costs
+from headrace.sharing.joining import Leaf, Step, chain_of
 from headrace.sharing.selection import Dimension, Layout, Selection
-from headrace.sharing.shared_plan import LiveQuery, Operator, Router, Sessions, Store, StreamPlan
+from headrace.sharing.shared_plan import Buckets, LiveQuery, Operator, Router, Sessions, Store, StreamPlan
 from headrace.sharing.statistics import Statistics, load
 
 _SHOWN = 8
@@ -19,12 +21,48 @@ def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mappi
     """Return the text; the same plans always give the same text."""
     lines = [f"{len(live)} live {_plural('query', len(live))}, one shared pipeline"]
     for plan in sorted(plans, key=lambda p: p.stream):
-        users = {m.query for op in plan.operators for m in op.members}
+        users = {m.query for m in plan.members}
         readers, columns = f"{len(users)} {_plural('query', len(users))}", _list(sorted(plan.columns))
         lines += ["", f"stream {plan.stream}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
             lines += [f"  {line}" for line in _operator(operator, names, plan.stats)]
+        for buckets in plan.buckets:
+            lines += [f"  {line}" for line in _buckets(buckets, names)]
+    lines += _chains(live, names)
     return "\n".join(lines) + "\n"
+
+
+def _buckets(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
+    windows = sorted({m.window for m in buckets.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
+    return [
+        f"buckets by {_list([str(k) for k in buckets.keys])} · used by {_users(buckets, names)}",
+        f"  selection: {len({m.predicate for m in buckets.members})} distinct predicates → a query-set for each row",
+        f"  slices: edges of {_list([str(w) for w in windows])}",
+        f"  keeps of each row: {_list(list(buckets.columns))}",
+    ]
+
+
+def _chains(live: Sequence[LiveQuery], names: Mapping[int, str]) -> list[str]:
+    """Show the steps of all joins as a tree: queries that begin alike share steps."""
+    paths: dict[tuple[Leaf | Step, ...], list[str]] = {}
+    for query in live:
+        if isinstance(query.plan, JoinQuery):
+            chain = chain_of(query.plan)
+            whole: tuple[Leaf | Step, ...] = (chain.first, *chain.steps)
+            for depth in range(1, len(whole) + 1):
+                paths.setdefault(whole[:depth], []).append(names.get(query.id, str(query.id)))
+    lines = ["", "joins"] if paths else []
+    for path in sorted(paths, key=lambda p: [str(one) for one in p]):
+        users = f"{len(paths[path])} {_plural('query', len(paths[path]))}: {_list(paths[path])}"
+        lines.append(f"{'  ' * len(path)}{_step(path[-1])} · used by {users}")
+    return lines
+
+
+def _step(one: Leaf | Step) -> str:
+    if isinstance(one, Leaf):
+        return f"{one.stream} by {_list([str(k) for k in one.keys])}"
+    keys = " and ".join(f"{left} = {one.leaf.input}.{right}" for left, right in zip(one.left_keys, one.leaf.keys, strict=True))
+    return f"{one.kind.value} join with {one.leaf.stream} on {keys}{' (rows move to other partitions)' if one.moves else ''}"
 
 
 def _operator(operator: Operator, names: Mapping[int, str], stats: Statistics) -> list[str]:
@@ -79,7 +117,7 @@ def _saving(operator: Operator, stats: Statistics) -> str:
     return f"{here / work.rows:.0f} ns a row, {alone / work.rows:.0f} ns if every query worked alone (model)"
 
 
-def _users(operator: Operator, names: Mapping[int, str]) -> str:
+def _users(operator: Operator | Buckets, names: Mapping[int, str]) -> str:
     users = list(dict.fromkeys(names.get(m.query, str(m.query)) for m in operator.members))
     return f"{len(users)} {_plural('query', len(users))}: {_list(users)}"
 
@@ -96,5 +134,8 @@ def _plural(word: str, count: int) -> str:
 def describe(query: LiveQuery) -> str:
     """Return one line that says what a query is."""
     plan = query.plan
+    if isinstance(plan, JoinQuery):
+        windows = ", ".join(dict.fromkeys(str(each.window) for each in plan.inputs))
+        return f"{query.name}: {'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
     kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "stateless"
     return f"{query.name}: {kind} of {', '.join(plan.streams)}"

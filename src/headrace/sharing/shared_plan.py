@@ -1,8 +1,8 @@
 """What ALL live queries mean together, for one stream: a pure function of the set of live queries.
 
 A `StreamPlan` is one epoch of one stream. Its operators each work once for all their members: `Store` keeps shared
-partial aggregates, `Sessions` session windows, `Router` passes rows of stateless queries. Equal inputs give equal plans,
-so adding a query and removing it again gives back the plan there was.
+partial aggregates, `Sessions` session windows, `Router` passes rows of stateless queries, `Buckets` keeps rows for joins.
+Equal inputs give equal plans, so adding a query and removing it again gives back the plan there was.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from headrace.model.expression import Expression, columns
-from headrace.model.window import SessionGap, Sliding, Window
+from headrace.model.window import Ends, SessionGap, Sliding, Window
+from headrace.plan.join import JoinQuery
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.sharing.aggregation import Component, components
 from headrace.sharing.grouping import group
+from headrace.sharing.joining import leaves, needed_columns
 from headrace.sharing.selection import Selection, select
 from headrace.sharing.slicing import NEVER, progressions
 from headrace.sharing.statistics import GUESS, Statistics
@@ -44,6 +46,8 @@ class Member:
     streams: tuple[str, ...]  # all the query reads: together they decide its watermark
     needs: tuple[Component, ...] = ()
     outputs: tuple[Expression, ...] = ()
+    ends: Ends | None = None  # of windows, where they are not simply those of `window`
+    longest: int = 0  # from the earliest start of windows that end together, to that end
 
     @property
     def sharing_key(self) -> Hashable:
@@ -96,6 +100,26 @@ class Router(Operator):
 
 
 @dataclass(frozen=True, slots=True)
+class Buckets:
+    """Rows kept for joins, per slice and key: each once, with the set of queries it matters to (the bits of `bits`).
+
+    A query that reads the stream twice by the same keys has buckets of its own, the next `slot`, for the other input.
+    """
+
+    slot: int
+    members: tuple[Member, ...]
+    bits: tuple[int, ...]
+    columns: tuple[str, ...]
+    steps: tuple[tuple[int, int], ...]
+    reach: int
+
+    @property
+    def keys(self) -> tuple[Expression, ...]:
+        """What rows are joined by, the same for all members."""
+        return self.members[0].keys
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """The shared operators over one stream during one epoch, the columns they read, and what was known when planning."""
 
@@ -103,18 +127,26 @@ class StreamPlan:
     stores: tuple[Store, ...]
     sessions: tuple[Sessions, ...]
     routers: tuple[Router, ...]
+    buckets: tuple[Buckets, ...]
     columns: frozenset[str]
     stats: Statistics
 
     @property
+    def members(self) -> tuple[Member, ...]:
+        """All members of all operators."""
+        shared = [member for operator in self.operators for member in operator.members]
+        return (*shared, *(member for buckets in self.buckets for member in buckets.members))
+
+    @property
     def operators(self) -> tuple[Operator, ...]:
-        """All operators, in the order a row meets them."""
+        """All operators that share a selection, in the order a row meets them."""
         return (*self.stores, *self.sessions, *self.routers)
 
 
 def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics = GUESS) -> StreamPlan:
     """Return the shared plan of one stream for a set of live queries."""
-    members = [m for query in sorted(queries, key=lambda q: q.id) for m in _members(stream, query)]
+    ordered = sorted(queries, key=lambda q: q.id)
+    members = [m for query in ordered for m in _members(stream, query)]
     stores, sessions, routers = [], [], []
     for layout, found in group(members, stats):
         found.sort(key=lambda m: (m.query, m.branch))
@@ -127,8 +159,34 @@ def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics = G
             sessions.append(Sessions(*base))
         else:
             stores.append(_store(*base))
-    needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e))
-    return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), needed, stats)
+    buckets = plan_buckets(stream, ordered)
+    joining = [name for each in buckets for name in each.columns]
+    joining += [name for each in buckets for m in each.members for name in columns(m.predicate)]
+    needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e)).union(joining)
+    return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), buckets, needed, stats)
+
+
+def plan_buckets(stream: str, queries: Iterable[LiveQuery]) -> tuple[Buckets, ...]:
+    """Return the buckets that joins need of a stream: one for each set of keys it is joined by."""
+    found: dict[tuple[tuple[Expression, ...], int], list[tuple[Member, int, frozenset[str]]]] = {}
+    for query in queries:
+        if isinstance(query.plan, JoinQuery):
+            for index, slot, keys in leaves(query.plan, stream):
+                plan, each = query.plan, query.plan.inputs[index]
+                base = (query.id, index, each.predicate, keys, each.window, query.since, plan.streams)
+                member = Member(*base, ends=plan.ends, longest=plan.size)
+                found.setdefault((keys, slot), []).append((member, query.bit, needed_columns(plan, index)))
+    return tuple(
+        Buckets(
+            slot,
+            tuple(member for member, _, _ in members),
+            tuple(bit for _, bit, _ in members),
+            tuple(sorted(frozenset().union(*(names for *_, names in members)))),
+            progressions({m.window for m, *_ in members if isinstance(m.window, Sliding)}),
+            max(m.window.size for m, *_ in members if isinstance(m.window, Sliding)),
+        )
+        for (_, slot), members in found.items()
+    )
 
 
 def _store(selection: Selection, members: tuple[Member, ...], predicate_of: tuple[int, ...]) -> Store:

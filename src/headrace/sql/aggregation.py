@@ -18,6 +18,7 @@ from headrace.model.window import Window
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
 from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.flatten import Context, Item, bind_items, bind_where, check_clauses
+from headrace.sql.joined import Joined, shown
 from headrace.sql.relation import Branch, Relation, check_event_time
 from headrace.sql.scope import END, START, Collector, Scope
 from headrace.sql.windows import GROUP_FUNCTIONS, window_of
@@ -35,35 +36,52 @@ class Grouping:
     everything: bool
 
 
-def bind_aggregation(context: Context, select: exp.Select, relation: Relation) -> AggregateQuery:
-    """Return the aggregation a SELECT over that relation means."""
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What a SELECT asks of groups: keys and calls over the relation's columns, the rest over those of an aggregation."""
+
+    window: Window
+    keys: tuple[Expression, ...]
+    calls: tuple[AggregateCall, ...]
+    having: Expression
+    output: tuple[Expression, ...]
+    schema: Schema
+
+
+def bind_groups(context: Context, select: exp.Select, relation: Relation | Joined) -> Groups:
+    """Return the grouping a SELECT over that relation means."""
     grouping = _grouping(context, select, relation)
     collector = Collector()
     scope = Scope(context.source, relation, "SELECT", collector, grouping.window)
     items = bind_items(context, select, scope)
     keys = _keys(scope, grouping, items)
-    predicate = bind_where(context, select, relation)
     output = tuple(_regrouped(scope, keys, item.value, item.node) for item in items)
     having = _having(scope, select, items, keys)
-    kept = relation.filtered(predicate)
-    branches = tuple(_branch(kept, branch, keys, collector.calls) for branch in kept.branches)
     schema = Schema(tuple(Field(item.name, value.type) for item, value in zip(items, output, strict=True)))
-    return AggregateQuery(grouping.window, branches, output, schema, having)
+    return Groups(grouping.window, tuple(keys), tuple(collector.calls), having, output, schema)
 
 
-def _branch(relation: Relation, branch: Branch, keys: list[Expression], calls: list[AggregateCall]) -> AggregateBranch:
+def bind_aggregation(context: Context, select: exp.Select, relation: Relation) -> AggregateQuery:
+    """Return the aggregation a SELECT over that relation means."""
+    groups = bind_groups(context, select, relation)
+    kept = relation.filtered(bind_where(context, select, relation))
+    branches = tuple(_branch(kept, branch, groups) for branch in kept.branches)
+    return AggregateQuery(groups.window, branches, groups.output, groups.schema, groups.having)
+
+
+def _branch(relation: Relation, branch: Branch, groups: Groups) -> AggregateBranch:
     def pushed(call: AggregateCall) -> AggregateCall:
         return replace(call, args=tuple(relation.push(arg, branch) for arg in call.args))
 
-    pushed_keys = tuple(relation.push(key, branch) for key in keys)
-    return AggregateBranch(branch.stream.name, pushed_keys, tuple(map(pushed, calls)), branch.predicate)
+    pushed_keys = tuple(relation.push(key, branch) for key in groups.keys)
+    return AggregateBranch(branch.stream.name, pushed_keys, tuple(map(pushed, groups.calls)), branch.predicate)
 
 
-def _grouping(context: Context, select: exp.Select, relation: Relation) -> Grouping:
+def _grouping(context: Context, select: exp.Select, relation: Relation | Joined) -> Grouping:
     """Take the window out of the GROUP BY clause, or from FROM; there must be exactly one."""
     clause = select.args.get("group")
     nodes: list[exp.Expr] = []
-    window = relation.window
+    window: Window | None = relation.window
     if clause is not None:
         check_clauses(context, clause, frozenset({"expressions", "all"}))
     for node in clause.expressions if clause is not None else []:
@@ -72,6 +90,7 @@ def _grouping(context: Context, select: exp.Select, relation: Relation) -> Group
         elif window is not None:
             raise context.source.error(node, "query has two windows", hint="give one, in FROM or in GROUP BY")
         else:
+            assert isinstance(relation, Relation)  # a join has its windows in FROM
             window = _window_call(context, node, relation)
     if window is None:
         raise _no_window(context, select)
@@ -134,7 +153,7 @@ def _referred(scope: Scope, node: exp.Expr, items: list[Item]) -> Item | None:
         if not 1 <= ordinal <= len(items):
             raise scope.source.error(node, f"GROUP BY {node.this[:20]} names no item", detail=f"SELECT has {len(items)} items")
         return items[ordinal - 1]
-    if isinstance(node, exp.Column) and not node.table and scope.relation.find(node.name) is None:
+    if isinstance(node, exp.Column) and not node.table and scope.relation.lookup("", node.name) is None:
         return next((item for item in items if item.name.lower() == node.name.lower()), None)
     return None
 
@@ -165,9 +184,10 @@ def _regrouped(scope: Scope, keys: list[Expression], value: Expression, node: ex
 
 
 def _not_grouped(scope: Scope, column: Column, node: exp.Expr) -> SqlError:
-    named = (part for part in node.find_all(exp.Column) if part.name.lower() == column.name.lower())
+    name = shown(column.name)
+    named = (part for part in node.find_all(exp.Column) if part.name.lower() == name.lower())
     return scope.source.error(
         next(named, node),
-        f"column '{column.name}' is neither grouped nor aggregated",
-        hint=f"add it to GROUP BY, or aggregate it: MAX({column.name})",
+        f"column '{name}' is neither grouped nor aggregated",
+        hint=f"add it to GROUP BY, or aggregate it: MAX({name})",
     )

@@ -11,6 +11,7 @@ from headrace.plan.logical import LogicalQuery, SelectBranch, StatelessQuery
 from headrace.sql.aggregation import bind_aggregation
 from headrace.sql.catalog import Catalog
 from headrace.sql.flatten import Context, aggregates, bind_from, flatten, project, with_ctes
+from headrace.sql.joins import bind_join
 from headrace.sql.parse import Source, parse
 from headrace.sql.relation import Relation
 
@@ -39,7 +40,7 @@ def _bind(context: Context) -> LogicalQuery:
         raise context.source.error(tree, f"{tree.key.upper()} is not a query", hint="write SELECT … FROM …")
     if isinstance(tree, exp.Select):
         return _select(context, tree)
-    return _stateless(flatten(context, tree))
+    return _stateless(context, tree, flatten(context, tree))
 
 
 def _given(node: exp.Expr) -> list[str]:
@@ -48,12 +49,20 @@ def _given(node: exp.Expr) -> list[str]:
 
 def _select(context: Context, select: exp.Select) -> LogicalQuery:
     context = with_ctes(context, select)
+    if select.args.get("joins"):
+        return bind_join(context, select)
     relation = bind_from(context, select)
     if aggregates(select):
         return bind_aggregation(context, select, relation)
-    return _stateless(project(context, select, relation))
+    return _stateless(context, select, project(context, select, relation))
 
 
-def _stateless(relation: Relation) -> StatelessQuery:
+def _stateless(context: Context, node: exp.Expr, relation: Relation) -> StatelessQuery:
+    if relation.window is not None:
+        raise context.source.error(
+            node.args.get("from_") or node,
+            "a windowed query must aggregate or join",
+            hint="add COUNT(*), SUM(…) or GROUP BY, or read the stream without a window",
+        )
     branches = tuple(SelectBranch(b.stream.name, b.columns, b.predicate) for b in relation.branches)
     return StatelessQuery(branches, Schema(relation.fields))

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import Column, Expression
+from headrace.model.expression import Expression
 from headrace.model.schema import Field
 from headrace.sql.aggregates import AGGREGATES, UNSUPPORTED
 from headrace.sql.catalog import Catalog
 from headrace.sql.coerce import NULL
 from headrace.sql.expressions import bind, bind_condition
+from headrace.sql.joined import Joined
 from headrace.sql.naming import output_name
 from headrace.sql.parse import Source
 from headrace.sql.relation import Relation, check_event_time, of_stream, union_all
@@ -37,6 +38,7 @@ _REFUSED = {
     "sample": ("TABLESAMPLE", "filter with WHERE"),
     "pivots": ("PIVOT", "use CASE or FILTER inside aggregates"),
     "joins": ("a join", ""),
+    "method": ("a NATURAL join", "name the columns: USING (…)"),
     "by_name": ("UNION BY NAME", "list the columns in one order"),
 }
 
@@ -78,7 +80,9 @@ def check_clauses(context: Context, node: exp.Expr, allowed: frozenset[str]) -> 
         if not value or key in allowed:
             continue
         if key == "joins":
-            raise context.source.error(value[0], "joins are not supported yet", hint="read one stream, or UNION ALL of streams")
+            raise context.source.error(
+                value[0], "a join cannot be part of another query", hint="join in the outermost SELECT, side by side"
+            )
         what, hint = _REFUSED.get(key, (key.strip("_").replace("_", " ").upper(), ""))
         first = value[0] if isinstance(value, list) else value
         raise context.source.error(first if isinstance(first, exp.Expr) else node, f"{what} is not supported", hint=hint)
@@ -111,14 +115,15 @@ def bind_from(context: Context, select: exp.Select) -> Relation:
     clause = select.args.get("from_")
     if clause is None:
         raise context.source.error(select, "query reads no stream", detail=_streams(context), hint="write SELECT … FROM stream")
-    return _source(context, clause.this)
+    return bind_source(context, clause.this)
 
 
 def _streams(context: Context) -> str:
     return f"streams: {', '.join(context.catalog.names) or 'none'}"
 
 
-def _source(context: Context, node: exp.Expr) -> Relation:
+def bind_source(context: Context, node: exp.Expr) -> Relation:
+    """Return one stream, window or sub-query of a FROM clause."""
     if isinstance(node, exp.Subquery):
         return _subquery(context, node)
     if not isinstance(node, exp.Table):
@@ -138,7 +143,7 @@ def _aliased(context: Context, node: exp.Expr, relation: Relation) -> Relation:
 def _subquery(context: Context, node: exp.Subquery) -> Relation:
     check_clauses(context, node, frozenset({"this", "alias", "with_"}))
     context = with_ctes(context, node)
-    inner = _source(context, node.this) if isinstance(node.this, exp.Table) else flatten(context, node.this)
+    inner = bind_source(context, node.this) if isinstance(node.this, exp.Table) else flatten(context, node.this)
     return _aliased(context, node, inner)
 
 
@@ -158,9 +163,7 @@ def _windowed(context: Context, node: exp.Anonymous) -> Relation:
     """Return TUMBLE, HOP or SESSION over a stream, a CTE or a sub-query."""
     source, name, args = context.source, node.name, node.expressions
     if name.lower() == "sliding":
-        raise source.error(
-            node, "SLIDING windows are for joins, and joins are not supported yet", hint="use HOP(stream, size, slide)"
-        )
+        raise source.error(node, "SLIDING windows are not supported yet", hint="join in TUMBLE or HOP windows")
     if name.lower() not in TABLE_FUNCTIONS or not args:
         raise source.error(
             node, f"unknown table function '{name}'", hint="windows are TUMBLE, HOP and SESSION: TUMBLE(stream, '8 seconds')"
@@ -226,19 +229,13 @@ def _projection(context: Context, select: exp.Select) -> Relation:
 
 def project(context: Context, select: exp.Select, relation: Relation) -> Relation:
     """Filter and project the relation a SELECT reads."""
-    if relation.window is not None:
-        raise context.source.error(
-            select.args["from_"],
-            "a windowed query must aggregate",
-            hint="add COUNT(*), SUM(…) or GROUP BY, or read the stream without a window",
-        )
     items = bind_items(context, select, Scope(context.source, relation, "SELECT of a query without window"))
     fields = tuple(Field(item.name, item.value.type) for item in items)
     kept = relation.filtered(bind_where(context, select, relation))
     return kept.projected(fields, tuple(item.value for item in items))
 
 
-def bind_where(context: Context, select: exp.Select, relation: Relation) -> Expression:
+def bind_where(context: Context, select: exp.Select, relation: Relation | Joined) -> Expression:
     """Return the condition of the WHERE clause over the relation's columns; TRUE if there is none."""
     clause = select.args.get("where")
     scope = Scope(context.source, relation, "WHERE")
@@ -267,11 +264,13 @@ def _item(context: Context, node: exp.Expr, scope: Scope) -> Item:
 def _star(context: Context, node: exp.Star | exp.Column, scope: Scope) -> list[Item]:
     star = node if isinstance(node, exp.Star) else node.this
     check_clauses(context, star, frozenset())
-    if isinstance(node, exp.Column) and node.table.lower() != (scope.relation.name or "").lower():
-        raise context.source.error(node, f"unknown table '{node.table}'", detail=f"FROM is '{scope.relation.name}'")
     if isinstance(scope.collector, Collector):
         raise context.source.error(node, "* cannot be selected from an aggregation", hint="name the grouped columns")
-    return [Item(item.name, Column(item.name, item.type), node) for item in scope.relation.fields]
+    try:
+        found = scope.relation.star(node.table if isinstance(node, exp.Column) else "")
+    except SqlError as problem:
+        raise context.source.placed(problem, node) from None
+    return [Item(item.name, value, node) for item, value in found]
 
 
 def _check_names(context: Context, items: list[Item]) -> None:

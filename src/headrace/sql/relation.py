@@ -51,6 +51,22 @@ class Relation:
         """Return the column of that name, whatever the case, or None."""
         return self._by_name.get(name.lower())
 
+    def lookup(self, table: str, name: str) -> Column | None:
+        """Return a column by its name, and that of the relation if given; None if there is none."""
+        self._check_table(table)
+        found = self.find(name)
+        return None if found is None else Column(found.name, found.type)
+
+    def star(self, table: str) -> list[tuple[Field, Expression]]:
+        """Return the columns `*` or `table.*` stands for, in order."""
+        self._check_table(table)
+        return [(item, Column(item.name, item.type)) for item in self.fields]
+
+    def _check_table(self, table: str) -> None:
+        if table and table.lower() != (self.name or "").lower():
+            known = f"'{self.name}'" if self.name else "without a name"
+            raise SqlError(f"unknown table '{table}'", detail=f"FROM is {known}")
+
     def push(self, expression: Expression, branch: Branch) -> Expression:
         """Return an expression over the relation's columns as one over the stream of a branch."""
         return substitute(expression, dict(zip(self.names, branch.columns, strict=True)))
@@ -65,7 +81,7 @@ class Relation:
     def projected(self, fields: tuple[Field, ...], outputs: tuple[Expression, ...]) -> Relation:
         """Return the relation of these outputs, named and typed by `fields`."""
         branches = (replace(b, columns=tuple(self.push(output, b) for output in outputs)) for b in self.branches)
-        return Relation(fields, tuple(branches))
+        return Relation(fields, tuple(branches), window=self.window)
 
     def renamed(self, name: str | None, columns: list[str]) -> Relation:
         """Return the relation under an alias, its columns renamed if `columns` are given."""
@@ -81,12 +97,13 @@ class Relation:
 
 def _conjoined(left: Expression, right: Expression) -> Expression:
     """Return both conditions as one chain of ANDs, so that nesting in the text makes no difference."""
-    return conjunction([*_conjuncts(left), *_conjuncts(right)])
+    return conjunction([*conjuncts(left), *conjuncts(right)])
 
 
-def _conjuncts(condition: Expression) -> list[Expression]:
+def conjuncts(condition: Expression) -> list[Expression]:
+    """Return the parts of a chain of ANDs."""
     if isinstance(condition, Call) and condition.function == "and":
-        return [part for arg in condition.args for part in _conjuncts(arg)]
+        return [part for arg in condition.args for part in conjuncts(arg)]
     return [condition]
 
 
@@ -109,13 +126,15 @@ def union_all(left: Relation, right: Relation) -> Relation:
         raise SqlError(
             f"UNION ALL of {len(left.fields)} and {len(right.fields)} columns", hint="select the same number of columns"
         )
+    if left.window != right.window:
+        raise SqlError("UNION ALL of different windows", hint="window the union: TUMBLE((SELECT … UNION ALL …), '8 seconds')")
     types = [_promoted(a, b) for a, b in zip(left.fields, right.fields, strict=True)]
     fields = tuple(Field(item.name, kind) for item, kind in zip(left.fields, types, strict=True))
     branches = (
         replace(b, columns=tuple(cast(c, kind) for c, kind in zip(b.columns, types, strict=True)))
         for b in (*left.branches, *right.branches)
     )
-    return Relation(fields, tuple(branches))
+    return Relation(fields, tuple(branches), window=left.window)
 
 
 def _promoted(left: Field, right: Field) -> pa.DataType:

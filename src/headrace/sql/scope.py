@@ -17,6 +17,7 @@ from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Column, Expression
 from headrace.model.schema import TIMESTAMP
 from headrace.model.window import Window
+from headrace.sql.joined import Joined
 from headrace.sql.parse import Source
 from headrace.sql.relation import Relation
 
@@ -47,7 +48,7 @@ class Scope:
     """
 
     source: Source
-    relation: Relation
+    relation: Relation | Joined
     clause: str
     collector: Collector | None = None
     window: Window | None = None
@@ -67,18 +68,15 @@ def resolve(scope: Scope, node: exp.Column) -> Expression:
         return scope.aliases[name.lower()]
     if table.lower() in WINDOW_NAMES and scope.relation.name != table:
         return window_part(scope, f"{table}.{name}", _PARTS.get(name.lower()))
-    if table and table.lower() != (scope.relation.name or "").lower():
-        known = f"'{scope.relation.name}'" if scope.relation.name else "without a name"
-        raise SqlError(f"unknown table '{table}'", detail=f"FROM is {known}")
-    return _column(scope, name, qualified=bool(table))
+    return _column(scope, table, name)
 
 
-def _column(scope: Scope, name: str, *, qualified: bool) -> Expression:
-    found, bound = scope.relation.find(name), _BOUNDS.get(name.lower())
-    if found and bound and scope.window and not qualified:
+def _column(scope: Scope, table: str, name: str) -> Expression:
+    found, bound = scope.relation.lookup(table, name), _BOUNDS.get(name.lower())
+    if found and bound and scope.window and not table:
         raise SqlError(f"column '{name}' is ambiguous", hint="it is a column of the stream and a bound of the window: rename it")
     if found:
-        return Column(found.name, found.type)
+        return found
     if bound or name.lower() in WINDOW_NAMES:
         return window_part(scope, name, bound)
     raise unknown("column", name, scope.relation.names)

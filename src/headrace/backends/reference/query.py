@@ -9,9 +9,11 @@ from typing import Any
 from headrace.backends.reference.aggregation import aggregate
 from headrace.backends.reference.calendar_time import instant, micros
 from headrace.backends.reference.evaluate import Row, evaluate, holds
+from headrace.backends.reference.joins import JoinState
 from headrace.backends.reference.numeric import canonical, representative
 from headrace.backends.reference.windows import ClosedWindow, Item, Outcome, window_state
 from headrace.model.expression import Expression
+from headrace.plan.join import JoinGrouping, JoinQuery
 from headrace.plan.logical import AggregateBranch, AggregateQuery, LogicalQuery, StatelessQuery
 
 Rows = Mapping[str, Sequence[Row]]
@@ -28,6 +30,7 @@ class ReferenceQuery:
         self._since = -math.inf if since is None else since
         self._times = dict(times)
         self._windows = window_state(plan.window, self._since) if isinstance(plan, AggregateQuery) else None
+        self._joins = JoinState(plan, self._since) if isinstance(plan, JoinQuery) else None
 
     def batch(self, rows: Rows, watermark: float | None, next_watermark: float | None) -> list[dict[str, Any]]:
         """Take the rows of a batch and return what it emits.
@@ -38,8 +41,13 @@ class ReferenceQuery:
         """
         if isinstance(self.plan, StatelessQuery):
             return list(self._selected(self.plan, rows))
-        self._collect(self.plan, rows, -math.inf if watermark is None else watermark)
-        return list(self._closed(self.plan, -math.inf if next_watermark is None else next_watermark))
+        before = -math.inf if watermark is None else watermark
+        after = -math.inf if next_watermark is None else next_watermark
+        if isinstance(self.plan, JoinQuery):
+            self._collect_join(self.plan, rows, before)
+            return list(self._joined(self.plan, after))
+        self._collect(self.plan, rows, before)
+        return list(self._closed(self.plan, after))
 
     def _seen(self, stream: str, predicate: Expression, rows: Rows) -> Iterator[tuple[int, Row]]:
         """Yield time and row for all rows of the stream that are not before `since` and pass."""
@@ -66,6 +74,35 @@ class ReferenceQuery:
             row = _aggregated(plan, window)
             if holds(plan.having, row):
                 yield _output(plan, plan.output, row)
+
+    def _collect_join(self, plan: JoinQuery, rows: Rows, watermark: float) -> None:
+        assert self._joins is not None
+        for index, each in enumerate(plan.inputs):
+            for time, row in self._seen(each.stream, each.predicate, rows):
+                self.late[each.stream] += self._joins.add(index, time, watermark, row) is Outcome.LATE
+
+    def _joined(self, plan: JoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
+        assert self._joins is not None
+        for end, joined in self._joins.close(watermark):
+            bounds = {"window_start": instant(end - plan.size), "window_end": instant(end)}
+            kept = [{**row, **bounds} for row in joined if holds(plan.predicate, row)]
+            rows = kept if plan.grouping is None else list(_groups(plan.grouping, kept, bounds))
+            for row in rows:
+                yield _output(plan, plan.output, row)
+
+
+def _groups(grouping: JoinGrouping, rows: Sequence[Row], bounds: Row) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an aggregation over joined rows for which HAVING holds."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(canonical(evaluate(key, row)) for key in grouping.keys), []).append(row)
+    for members in found.values():
+        group: dict[str, Any] = dict(bounds)
+        group |= {f"key{index}": representative(evaluate(key, members[0])) for index, key in enumerate(grouping.keys)}
+        for index, call in enumerate(grouping.aggregates):
+            group[f"agg{index}"] = aggregate(call, [tuple(evaluate(arg, row) for arg in call.args) for row in members])
+        if holds(grouping.having, group):
+            yield group
 
 
 def _time(row: Row, column: str) -> int:

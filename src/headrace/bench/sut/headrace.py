@@ -26,7 +26,7 @@ from headrace.query import Query
 from headrace.session import Session
 
 _WARM_BATCHES, _WARM_ROWS = 6, 600_000  # several ranges each, so that every worker is warm
-_ROWS_PER_BATCH = 40_000_000  # a batch takes what is there: one that is late is larger, and what each costs is shared by more rows
+_ROWS_PER_BATCH = 40_000_000  # a batch takes what is there: one that is late is larger, and costs less a row
 _LOOK = 0.2  # seconds
 _PATIENCE = 120.0
 

@@ -1,0 +1,67 @@
+"""Rows of joins, first half: each to its slice and its key partition, with the set of queries it matters to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.execution.batch import Batch
+from headrace.execution.keying import Keying
+from headrace.execution.query_sets import QuerySets
+from headrace.kernels import compiled_join
+from headrace.kernels.columns import flat
+from headrace.kernels.keys import partitions
+from headrace.kernels.sets import Sets
+from headrace.sharing.shared_plan import Buckets
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Rows of one slice and partition, in order of arrival: the columns that joins need, and a query-set beside each row."""
+
+    slice_start: int
+    columns: list[pa.Array]
+    sets: Sets
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.sets)
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        return int(self.sets.nbytes + sum(column.nbytes for column in self.columns))
+
+
+def bucket(
+    operator: Buckets, sets: QuerySets, live: Sets, batch: Batch, keying: Keying, parts: int, oldest: int
+) -> Iterator[tuple[int, Bucket]]:
+    """Yield (partition, bucket); rows that matter to none of the `live` queries, or are older than `oldest`, are left out."""
+    found = sets.of(batch)
+    found &= live
+    if batch.first < oldest:
+        found[batch.times < oldest] = 0
+    rows = compiled_join.alive(found)
+    if not rows.size:
+        return
+    everything = rows.size == batch.rows
+    picked = pa.array(rows)
+    keys = [flat(batch.evaluate(key)) for key in operator.keys]
+    keys = keys if everything else [key.take(picked) for key in keys]
+    edges = keying.edges(operator.steps)
+    slices = np.searchsorted(edges, batch.times if everything else batch.times[rows], side="right") - 1
+    places = partitions(keys, rows.size, parts) * len(edges) + slices
+    order = np.argsort(places.astype(np.int32), kind="stable")
+    counts = np.bincount(places, minlength=parts * len(edges))
+    ends = np.cumsum(counts)
+    taken = pa.array(order if everything else rows[order])
+    columns = [flat(batch.table[name]).take(taken) for name in operator.columns]
+    ordered = found[np.asarray(taken)]
+    for place in np.flatnonzero(counts).tolist():
+        first, count = int(ends[place] - counts[place]), int(counts[place])
+        pieces = [column.slice(first, count) for column in columns]
+        yield place // len(edges), Bucket(int(edges[place % len(edges)]), pieces, ordered[first : first + count])

@@ -1,0 +1,81 @@
+"""A live join, made ready for workers: how it is worked off, and what is done with its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from headrace.execution.joined_rows import Table
+from headrace.model.expression import Column, Expression, walk
+from headrace.plan.join import JoinQuery, nodes_of, owner, present_column
+from headrace.plan.logical import AggregateBranch, AggregateQuery
+from headrace.sharing.aggregation import Component, components
+from headrace.sharing.joining import Chain, Leaf, Step, chain_of, needed_columns
+from headrace.sharing.shared_plan import LiveQuery
+
+Path = tuple[Leaf | Step, ...]
+
+
+class Joiner:
+    """`path` is its first leaf and its steps; `rests` are the further conditions of the steps; `tail` what is done with rows.
+
+    Queries share the steps of equal beginnings of paths; those of equal tails are finished together.
+    """
+
+    def __init__(self, live: LiveQuery) -> None:
+        """`live` must be a join."""
+        assert isinstance(live.plan, JoinQuery)
+        self.live, self.plan, self.bit = live, live.plan, live.bit
+        self.ends, self.size = live.plan.ends, live.plan.size
+        self.chain: Chain = chain_of(live.plan)
+        self.rests = tuple(node.rest for node in nodes_of(live.plan.tree))
+        self.path: Path = (self.chain.first, *self.chain.steps)
+        self._types = _types(live.plan)
+        self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.size)
+
+    @property
+    def aggregate(self) -> AggregateQuery:
+        """The aggregation over joined rows, as one over a stream of them."""
+        grouping = self.plan.grouping
+        assert grouping is not None
+        branch = AggregateBranch("", grouping.keys, grouping.aggregates)
+        return AggregateQuery(self.plan.inputs[0].window, (branch,), self.plan.output, self.plan.schema, grouping.having)
+
+    @property
+    def needs(self) -> tuple[Component, ...]:
+        """The components of an aggregation over joined rows."""
+        assert self.plan.grouping is not None
+        return components(self.plan.grouping.aggregates)
+
+    def columns(self, path: Path) -> frozenset[str]:
+        """Return the joined columns that are looked at after a path, of the inputs on it."""
+        leaves = [leaf_of(one) for one in path]
+        return frozenset(f"{leaf.input}.{name}" for leaf in leaves for name in (*needed_columns(self.plan, leaf.input), ""))
+
+    def last_end(self, before: int, after: int, seen: int) -> int | None:
+        """Return the last end of windows that close, in (before, after], and can hold a row; None if none does."""
+        limit = min(after, seen + self.size)
+        found = (limit - self.ends.offset) // self.ends.step * self.ends.step + self.ends.offset
+        return found if found > before else None
+
+    def absent(self, inputs: Iterable[int]) -> Table:
+        """Return a table without rows that has the columns of these inputs."""
+        return Table({name: pa.array([], kind) for name, kind in self._types.items() if owner(name)[0] in inputs}, 0)
+
+
+def _types(plan: JoinQuery) -> dict[str, pa.DataType]:
+    """Return the joined columns a query looks at, with their types."""
+    expressions: list[Expression] = [plan.predicate, *plan.output]
+    for node in nodes_of(plan.tree):
+        expressions += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
+    if plan.grouping is not None:
+        expressions += [*plan.grouping.keys, *(arg for call in plan.grouping.aggregates for arg in call.args)]
+    used = [part for expression in expressions for part in walk(expression) if isinstance(part, Column)]
+    found = {column.name: column.type for column in used if column.name[:1].isdigit()}
+    return found | {present_column(index).name: pa.bool_() for index in range(len(plan.inputs))}
+
+
+def leaf_of(one: Leaf | Step) -> Leaf:
+    """Return the leaf of a part of a path."""
+    return one if isinstance(one, Leaf) else one.leaf

@@ -1,0 +1,105 @@
+"""Shared joins: the windows that close, joined for all queries at once.
+
+In one round every query has at most one window; rows carry the queries in whose window they lie, and a pair lives while the
+sets of its rows meet. So each pair of rows is found once, whatever the number of queries and windows that contain both. A
+second round is only needed where two windows of one query close in the same micro-batch.
+
+Rounds are counted back from the last window that closes, so that all partitions agree about them. Where keys change, rows go
+on to the next level, another exchange of the same job; there only rows that came from the level before are at hand.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from headrace.execution.join_leaves import ArrivedLeaves, BucketLeaves, BucketSlice
+from headrace.execution.join_outputs import Outputs, RoundOutputs
+from headrace.execution.join_round import Round, Rows
+from headrace.execution.joined_rows import Table
+from headrace.execution.joiner import Joiner, leaf_of
+from headrace.execution.onward import Moved, Onward
+from headrace.kernels.sets import words
+from headrace.model.expression import Expression
+
+
+class JoinLevel:
+    """The joins of one partition at one level of a micro-batch."""
+
+    def __init__(self, joiners: Sequence[Joiner], closing: Mapping[int, tuple[int, int]], outputs: Outputs) -> None:
+        """Take the joins; `closing` has, for each whose windows may close, (before, last end)."""
+        self._joiners = [joiner for joiner in joiners if joiner.live.id in closing]
+        self._closing, self._outputs = closing, outputs
+        self._width = words([joiner.bit for joiner in self._joiners])
+        self._by_query = {joiner.live.id: joiner for joiner in self._joiners}
+
+    def first(self, slices: Sequence[BucketSlice]) -> dict[int, Onward]:
+        """Join what this partition has buckets of; return what goes on, by partition."""
+        for number in self._rounds(slices):
+            ends = self._ends(number)
+            joiners = [joiner for joiner in self._joiners if joiner.bit in ends]
+            self._round(0, number, joiners, BucketLeaves(slices, joiners, ends, self._width).rows)
+        return self._outputs.onward()
+
+    def later(self, level: int, arrived: Sequence[Onward]) -> dict[int, Onward]:
+        """Go on with what the level before sent; return what goes on from here."""
+        self._outputs.finish_groups((self._by_query[query], found) for one in arrived for query, found in one.groups)
+        rounds = {moved.round for one in arrived for moved in (*one.rows, *one.leaves)}
+        for number in sorted(rounds, reverse=True):
+            joiners = [joiner for joiner in self._joiners if joiner.bit in self._ends(number)]
+            leaves = ArrivedLeaves([m for one in arrived for m in one.leaves if m.round == number], self._by_query, self._width)
+            self._round(level, number, joiners, leaves.rows, [m for one in arrived for m in one.rows if m.round == number])
+        return self._outputs.onward()
+
+    def _round(self, level: int, number: int, joiners: Sequence[Joiner], leaves: Rows, arrived: Sequence[Moved] = ()) -> None:
+        taker = RoundOutputs(self._outputs, number, self._ends(number), self._width)
+        Round(joiners, self._width, leaves, taker).start(level, arrived)
+        for joiner in joiners:
+            depth = 0
+            for index, step in enumerate(joiner.chain.steps):
+                depth += step.moves
+                if depth > level:
+                    self._pass_on(joiner, index, number, leaves)
+
+    def _ends(self, number: int) -> dict[int, int]:
+        """Return the end of the window that each query (by its bit) has in a round."""
+        found = {}
+        for joiner in self._joiners:
+            before, last = self._closing[joiner.live.id]
+            end = last - number * joiner.ends.step
+            if end > before and end - joiner.size >= joiner.live.since:
+                found[joiner.bit] = end
+        return found
+
+    def _rounds(self, slices: Sequence[BucketSlice]) -> list[int]:
+        """Return the rounds in which some window holds a slice, that of the earliest windows first."""
+        starts: dict[tuple[str, tuple[Expression, ...], int], set[int]] = defaultdict(set)
+        for one in slices:
+            starts[one.stream, one.keys, one.slot].add(one.bucket.slice_start)
+        found: set[int] = set()
+        known: set[tuple[object, ...]] = set()
+        for joiner in self._joiners:
+            before, last = self._closing[joiner.live.id]
+            for leaf in map(leaf_of, joiner.path):
+                at = (leaf.stream, leaf.keys, leaf.slot)
+                size = joiner.plan.inputs[leaf.input].window.size
+                signature = (at, size, joiner.ends, before, last)
+                if signature in known:
+                    continue
+                known.add(signature)
+                for start in starts[at]:
+                    ends = joiner.ends.containing(size, start)
+                    found.update((last - end) // joiner.ends.step for end in ends if before < end <= last)
+        return sorted(found, reverse=True)
+
+    def _pass_on(self, joiner: Joiner, index: int, number: int, leaves: Rows) -> None:
+        """Hand the rows of a leaf on to the next level of this partition, once for all queries that read it."""
+        leaf = joiner.chain.steps[index].leaf
+        rows = leaves(leaf)
+        if rows is None or not rows.count:
+            return
+        onward = self._outputs.to(self._outputs.partition).leaves
+        if any(sent.round == number and self._by_query[sent.query].chain.steps[sent.depth].leaf == leaf for sent in onward):
+            return
+        table = Table({name: rows.column(name) for part in rows.parts for name in part.table.columns}, rows.count)
+        onward.append(Moved(joiner.live.id, index, number, table, rows.sets))

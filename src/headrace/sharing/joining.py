@@ -1,0 +1,142 @@
+"""How a join is worked off: a chain of steps, each joining what there is so far with the buckets of one more input.
+
+    orders ──┐
+             ├─ step 1, by user ──┐
+    clicks ──┘                    ├─ step 2, by campaign ──→
+    campaigns ────────────────────┘
+
+Steps by the same keys happen in one place; where the keys change, rows move to the partition of the new ones. Queries whose
+chains begin alike share those steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from headrace.model.expression import Call, Column, Expression, columns
+from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, joined_column, nodes_of, owner
+from headrace.plan.logical import LogicalQuery
+
+Keys = tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The rows of one input: buckets of a stream by keys (over its own columns); `slot` tells equal ones of a query apart."""
+
+    input: int
+    stream: str
+    keys: Keys
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Join the rows so far with a leaf; `moves` says that they must first go to the partition of `left_keys`."""
+
+    kind: JoinKind
+    left_keys: Keys
+    leaf: Leaf
+    moves: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A join as it is worked off: the first leaf, then the steps. Equal beginnings of chains are worked off once."""
+
+    first: Leaf
+    steps: tuple[Step, ...]
+
+    @property
+    def levels(self) -> int:
+        """How many exchanges after the first one it takes."""
+        return sum(step.moves for step in self.steps)
+
+
+def chain_of(plan: JoinQuery) -> Chain:
+    """Return the chain of a join whose tree leans to the left."""
+    nodes = list(nodes_of(plan.tree))
+    taken: dict[tuple[str, Keys], int] = {}
+
+    def leaf(index: JoinTree, keys: Keys) -> Leaf:
+        assert isinstance(index, int)
+        at = (plan.inputs[index].stream, tuple(map(_own, keys)))
+        taken[at] = taken.get(at, -1) + 1
+        return Leaf(index, *at, taken[at])
+
+    first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
+    steps: list[Step] = []
+    here: list[frozenset[Expression]] = []
+    for node in nodes:
+        keys = tuple(e.left for e in node.equalities)
+        moves = bool(steps) and not _placed(here, keys)
+        right = tuple(e.right for e in node.equalities)
+        steps.append(Step(node.kind, keys, leaf(node.right, right), moves))
+        if not steps[:-1] or moves:
+            here = [frozenset({key}) for key in keys]
+        here = _after(here, node)
+    return Chain(first, tuple(steps))
+
+
+def levels(plans: Iterable[LogicalQuery]) -> int:
+    """Return how many exchanges joins need after the first: where keys change, and where joined rows are grouped."""
+    return max((chain_of(p).levels + (p.grouping is not None) for p in plans if isinstance(p, JoinQuery)), default=0)
+
+
+def _placed(here: list[frozenset[Expression]], keys: Keys) -> bool:
+    """Tell whether rows that lie by `here` (each key under all the names it goes by) lie by these keys already."""
+    return len(here) == len(keys) and all(key in names for key, names in zip(keys, here, strict=True))
+
+
+def _after(here: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[Expression]]:
+    """Return by what rows lie after a join; where it makes rows without a left side, only the right one tells."""
+
+    def names(known: frozenset[Expression], equalities: tuple[Equality, ...]) -> frozenset[Expression]:
+        equal = frozenset(e.right for e in equalities if e.left in known)
+        if node.kind is JoinKind.FULL:
+            return frozenset()
+        if node.kind is JoinKind.RIGHT:
+            return equal
+        return known | equal if node.kind is JoinKind.INNER else known
+
+    return [names(known, node.equalities) for known in here]
+
+
+def _own(expression: Expression) -> Expression:
+    """Return an expression over columns of one input as one over the columns of its stream."""
+    if isinstance(expression, Column):
+        return Column(owner(expression.name)[1], expression.type)
+    if isinstance(expression, Call):
+        return Call(expression.function, tuple(map(_own, expression.args)), expression.type)
+    return expression
+
+
+def lifted(expression: Expression, index: int) -> Expression:
+    """Return an expression over a stream's columns as one over those of input `index`."""
+    if isinstance(expression, Column):
+        return joined_column(index, expression.name, expression.type)
+    if isinstance(expression, Call):
+        return Call(expression.function, tuple(lifted(arg, index) for arg in expression.args), expression.type)
+    return expression
+
+
+def leaves(plan: JoinQuery, stream: str) -> Iterator[tuple[int, int, Keys]]:
+    """Yield (input, slot, keys) for each input that reads a stream."""
+    chain = chain_of(plan)
+    for leaf in (chain.first, *(step.leaf for step in chain.steps)):
+        if leaf.stream == stream:
+            yield leaf.input, leaf.slot, leaf.keys
+
+
+def needed_columns(plan: JoinQuery, index: int) -> frozenset[str]:
+    """Return the columns of an input that are looked at after its rows were selected."""
+    expressions: list[Expression] = [plan.predicate]
+    for node in nodes_of(plan.tree):
+        expressions += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
+    if plan.grouping is None:
+        expressions += plan.output
+    else:
+        expressions += [*plan.grouping.keys, *(arg for call in plan.grouping.aggregates for arg in call.args)]
+    names = [name for expression in expressions for name in columns(expression) if name[:1].isdigit()]
+    return frozenset(column for number, column in map(owner, names) if number == index and column)

@@ -1,0 +1,23 @@
+"""Shared == alone == DuckDB, for joins: the same property as for everything else, over scenarios in which most queries join."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+
+from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
+from support.join_queries import joins, queries_with_joins
+from support.strategies import Scenario, scenarios
+
+_SLOW = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+
+
+@given(scenarios(max_queries=12, texts=queries_with_joins()))
+@_SLOW
+def test_joins_beside_other_queries_under_churn_disorder_and_crashes(scenario: Scenario) -> None:
+    check(scenario, backend="local", partitions=3)
+
+
+@given(scenarios(max_queries=3, max_batches=16, texts=joins(seed=1)))
+@_SLOW
+def test_few_joins_long_streams(scenario: Scenario) -> None:
+    check(scenario, backend="local", partitions=2)

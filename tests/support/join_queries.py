@@ -1,0 +1,123 @@
+"""Random joins over the streams of `support.rows`, as texts; see `support.queries` for how texts are drawn.
+
+Sides are called t0, t1 …; a stream is joined with itself often, since there are only two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from hypothesis import strategies as st
+
+from support.queries import aggregations, length, pool, predicate, selections
+
+_WINDOWS = (
+    ("TUMBLE", (5000,)), ("TUMBLE", (2000,)), ("TUMBLE", (10_000,)), ("HOP", (8000, 4000)), ("HOP", (5000, 1000)),
+    ("HOP", (5000, 2000)), ("HOP", (2000, 5000)), ("HOP", (1500, 500)), ("TUMBLE", (250,)), ("TUMBLE", (60_000,)),
+)  # fmt: skip
+_MEETING = (  # windows of different inputs that end at the same time now and then
+    (("TUMBLE", (5000,)), ("HOP", (10_000, 5000))),
+    (("TUMBLE", (2000,)), ("TUMBLE", (4000,))),
+    (("HOP", (5000, 1000)), ("TUMBLE", (2000,))),
+    (("HOP", (7000, 3000)), ("HOP", (5000, 2000))),
+)
+_KEYS = ("k", "k", "k", "s", "x", "b", "day", "d", "y", "f")
+_COMPUTED = (
+    ("{0}.x % 3", "{1}.k"), ("{0}.k + 1", "{1}.x"), ("upper({0}.s)", "upper({1}.s)"), ("{0}.x", "{1}.f"), ("{0}.k", "{1}.y"),
+)  # fmt: skip
+_REST = ("{0}.x < {1}.x", "{0}.y >= {1}.y", "{0}.s <> {1}.s", "{0}.x + {1}.k > 2", "{0}.time < {1}.time", "{0}.b OR {1}.b")
+_ONE = ("{0}.x > 1", "{0}.k IS NOT NULL", "{0}.s = 'a'", "{0}.b", "{0}.x <> 5")
+_KINDS = ("JOIN", "JOIN", "JOIN", "INNER JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")
+_OUTPUTS = ("{0}.k", "{0}.s", "{0}.x", "{0}.y", "{0}.d", "{0}.time", "{0}.x + 1", "coalesce({0}.x, -1)", "{0}.b")
+_BOTH = ("{0}.x + {1}.x", "{0}.x > {1}.x", "concat({0}.s, {1}.s)", "coalesce({0}.k, {1}.k)")
+_AGGREGATES = (
+    "COUNT(*)", "COUNT({0}.x)", "SUM({0}.x)", "AVG({0}.y)", "MAX({0}.s)", "MIN({0}.d)", "COUNT(DISTINCT {0}.k)", "MEDIAN({0}.x)",
+    "SUM({0}.x + {1}.x)", "MAX({1}.y)", "SUM({1}.f)", "VAR_POP({0}.x)",
+)  # fmt: skip
+
+
+def _windowed(window: tuple[str, tuple[int, ...]], stream: str) -> str:
+    kind, lengths = window
+    return f"{kind}({stream}, {', '.join(map(length, lengths))})"
+
+
+def _side(random: Random, number: int, window: tuple[str, tuple[int, ...]]) -> str:
+    source = _windowed(window, random.choice(("alpha", "beta")))
+    if random.random() < 0.5:
+        return f"(SELECT * FROM {source} WHERE {predicate(random)}) t{number}"
+    return f"{source} t{number}"
+
+
+def _pair(random: Random, texts: Sequence[str | tuple[str, str]], left: str, right: str) -> str:
+    chosen = random.choice(texts)
+    if isinstance(chosen, tuple):
+        return " = ".join(text.format(left, right) for text in chosen)
+    return chosen.format(left, right)
+
+
+def _condition(random: Random, visible: Sequence[str], right: str) -> str:
+    left = random.choice(visible)
+    key = random.choice(_KEYS)
+    parts = [_pair(random, _COMPUTED, left, right) if random.random() < 0.2 else f"{left}.{key} = {right}.{key}"]
+    if random.random() < 0.2:
+        other, more = random.choice(visible), random.choice(_KEYS)
+        parts.append(f"{right}.{more} = {other}.{more}")
+    if random.random() < 0.25:
+        parts.append(_pair(random, _REST, left, right))
+    if random.random() < 0.25:
+        parts.append(random.choice(_ONE).format(random.choice((left, right))))
+    return " AND ".join(f"({part})" if " OR " in part else part for part in parts)
+
+
+def join(random: Random) -> str:
+    """Return a windowed join, of two sides mostly, with an aggregation on top now and then."""
+    count = random.choice((2, 2, 2, 2, 3, 3, 4, 5))
+    windows = [random.choice(_WINDOWS)] * count
+    if random.random() < 0.2:
+        pair = random.choice(_MEETING)
+        windows = [random.choice(pair) for _ in range(count)]
+    text, visible = _side(random, 0, windows[0]), ["t0"]
+    for number in range(1, count):
+        kind = random.choice(_KINDS if random.random() < 0.5 else _KINDS[:4])
+        right = f"t{number}"
+        text += f" {kind} {_side(random, number, windows[number])} ON {_condition(random, visible, right)}"
+        visible += [] if "SEMI" in kind or "ANTI" in kind else [right]
+    where = _where(random, visible)
+    if random.random() < 0.3:
+        return f"SELECT window_start AS w0, window_end AS w1, {_grouped(random, visible, f' FROM {text}{where}')}"
+    chosen = [random.choice(_OUTPUTS).format(random.choice(visible)) for _ in range(random.randint(1, 3))]
+    if random.random() < 0.3:
+        chosen.append(_pair(random, _BOTH, random.choice(visible), random.choice(visible)))
+    outputs = [f"{value} AS c{i}" for i, value in enumerate(chosen)]
+    return f"SELECT window_start AS w0, window_end AS w1, {', '.join(outputs)} FROM {text}{where}"
+
+
+def _where(random: Random, visible: Sequence[str]) -> str:
+    left, right = random.choice(visible), random.choice(visible)
+    if random.random() < 0.6:
+        return ""
+    if random.random() < 0.6:
+        return f" WHERE {random.choice((*_ONE, '{0}.x IS NULL')).format(left)}"
+    return f" WHERE {_pair(random, _REST, left, right)}"
+
+
+def _grouped(random: Random, visible: Sequence[str], source: str) -> str:
+    """Return outputs, source and grouping of an aggregation over a join."""
+    keys = list(dict.fromkeys(f"{random.choice(visible)}.{random.choice(_KEYS)}" for _ in range(random.choice((0, 1, 1, 2)))))
+    chosen = random.choices(_AGGREGATES, k=random.randint(1, 3))
+    values = [value.format(random.choice(visible), random.choice(visible)) for value in chosen]
+    outputs = [*(f"{key} AS g{i}" for i, key in enumerate(keys)), *(f"{value} AS a{i}" for i, value in enumerate(values))]
+    group = f" GROUP BY {', '.join(keys)}" if keys else ""
+    having = " HAVING COUNT(*) > 1" if random.random() < 0.2 else ""
+    return f"{', '.join(outputs)}{source}{group}{having}"
+
+
+def joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw a windowed join."""
+    return st.sampled_from(pool(join, size, seed))
+
+
+def queries_with_joins(seed: int = 0) -> st.SearchStrategy[str]:
+    """Draw any query, mostly a join."""
+    return st.one_of(joins(seed), joins(seed), joins(seed), joins(seed), aggregations(seed), selections(seed))
