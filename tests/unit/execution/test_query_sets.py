@@ -1,0 +1,33 @@
+"""Query-sets of rows against the reference's idea of each predicate."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pyarrow as pa
+
+from headrace.backends.reference.evaluate import holds
+from headrace.execution.batch import Batch
+from headrace.execution.query_sets import QuerySets
+from headrace.model.stream import Stream
+from headrace.plan.logical import StatelessQuery
+from headrace.sql import Catalog, bind_query
+from support.queries import predicate
+from support.rows import SCHEMA, RowCode, decode
+
+
+def test_a_row_has_the_bits_of_the_predicates_that_hold() -> None:
+    random = Random(3)
+    catalog = Catalog.of([Stream("alpha", SCHEMA, "time")])
+    rows, _ = decode([RowCode(random.randrange(350), random.randrange(60)) for _ in range(200)], 0)
+    rows = [row for row in rows if row["time"] is not None]
+    batch = Batch(pa.Table.from_pylist(rows, schema=SCHEMA.to_arrow()), "time")
+    for _ in range(20):
+        texts = [predicate(random) for _ in range(random.randint(1, 12))]
+        plans = [bind_query(f"SELECT k FROM alpha WHERE {text}", catalog) for text in texts]
+        predicates = [plan.branches[0].predicate for plan in plans if isinstance(plan, StatelessQuery)]
+        bits = random.sample(range(130), len(predicates))
+        sets = QuerySets(predicates, bits).of(batch)
+        for row, found in zip(rows, sets, strict=True):
+            expected = {bit for one, bit in zip(predicates, bits, strict=True) if holds(one, row)}
+            assert {bit for bit in range(130) if bit // 64 < len(found) and int(found[bit // 64]) >> (bit % 64) & 1} == expected

@@ -1,0 +1,78 @@
+"""The loops of joins against plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.execution.join_keys import match_keys
+from headrace.kernels import compiled_join
+from headrace.kernels.sets import set_of, widened, words
+
+BITS = st.sets(st.integers(0, 99), max_size=6)
+ROWS = st.lists(st.tuples(st.integers(0, 3), BITS), max_size=12)
+
+
+def matrix(sets: list[set[int]], width: int = 2) -> np.ndarray:
+    return np.array([set_of(bits, width) for bits in sets], np.uint64).reshape(-1, width)
+
+
+def bits_of(row: np.ndarray) -> set[int]:
+    return {bit for bit in range(len(row) * 64) if int(row[bit // 64]) >> (bit % 64) & 1}
+
+
+@given(ROWS, ROWS, st.integers(1, 5))
+def test_pairs_are_those_with_equal_keys_whose_sets_meet(left, right, room) -> None:
+    lefts, rights, count = match_keys([pa.array([k for k, _ in left], pa.int32())], [pa.array([k for k, _ in right], pa.int32())])
+    starts, order = compiled_join.by_key(rights, count)
+    left_sets, right_sets = matrix([s for _, s in left]), matrix([s for _, s in right])[order]
+    found, row, place = [], 0, 0
+    while row < len(left):
+        own, theirs = np.empty(room, np.int64), np.empty(room, np.int64)
+        sets = np.empty((room + 1, 2), np.uint64)
+        n, row, place = compiled_join.pairs(lefts, left_sets, starts, order, right_sets, row, place, own, theirs, sets)
+        assert n <= room
+        found += [(int(own[i]), int(theirs[i]), frozenset(bits_of(sets[i]))) for i in range(n)]
+    expected = [
+        (i, j, frozenset(one & two)) for i, (k, one) in enumerate(left) for j, (m, two) in enumerate(right) if k == m and one & two
+    ]
+    assert sorted(found, key=lambda p: p[:2]) == expected
+
+
+@given(st.lists(BITS, max_size=10), BITS)
+def test_members_lists_the_rows_of_every_bit(sets, mask) -> None:
+    bits, rows = compiled_join.members(matrix(sets), set_of(mask, 2))
+    expected = [(bit, row) for bit in sorted(mask) for row, one in enumerate(sets) if bit in one]
+    assert list(zip(bits.tolist(), rows.tolist(), strict=True)) == expected
+
+
+def test_rows_with_an_empty_set_are_not_alive() -> None:
+    assert compiled_join.alive(matrix([{1}, set(), {99}])).tolist() == [0, 2]
+
+
+def test_sets_grow_and_shrink_with_the_number_of_queries() -> None:
+    assert words([]) == words([63]) == 1
+    assert words([64]) == 2
+    wide = widened(matrix([{3, 70}]), 3)
+    assert bits_of(wide[0]) == {3, 70}
+    assert bits_of(widened(wide, 1)[0]) == {3}
+
+
+@given(
+    st.sampled_from([pa.int32(), pa.int64(), pa.string(), pa.float64(), pa.bool_(), pa.decimal128(30, 2)]),
+    st.lists(st.tuples(st.sampled_from([0, 1, 2, None]), st.sampled_from([0, 1, None])), max_size=10),
+    st.lists(st.tuples(st.sampled_from([0, 1, 2, None]), st.sampled_from([0, 1, None])), max_size=10),
+)
+def test_equal_keys_have_equal_numbers_whatever_their_types(kind, left, right) -> None:
+    def columns(rows):
+        return [pa.array([row[0] for row in rows], pa.int64()).cast(kind), pa.array([row[1] for row in rows], pa.int16())]
+
+    one, two = columns(left), columns(right)
+    lefts, rights, _ = match_keys(one, two)
+    keys = [list(zip(*(column.to_pylist() for column in side), strict=True)) for side in (one, two)]
+    for i, key in enumerate(keys[0]):
+        for j, other in enumerate(keys[1]):
+            equal = key == other and None not in key
+            assert (lefts[i] >= 0 and lefts[i] == rights[j]) == equal

@@ -1,0 +1,70 @@
+"""How joins are worked off: which steps, by which keys, and where rows move."""
+
+from __future__ import annotations
+
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.plan.join import JoinQuery
+from headrace.sharing.joining import chain_of, levels, needed_columns
+from headrace.sharing.shared_plan import LiveQuery, plan_stream
+from headrace.sql import Catalog, bind_query
+
+COLUMNS = Schema.parse("k INT, x INT, s STRING, unused INT, time TIMESTAMP")
+CATALOG = Catalog.of([Stream(name, COLUMNS, "time") for name in ("a", "b", "c")])
+A, B, C = (f"TUMBLE({name}, '5 s') {name}" for name in "abc")
+
+
+def bound(text: str) -> JoinQuery:
+    found = bind_query(text, CATALOG)
+    assert isinstance(found, JoinQuery)
+    return found
+
+
+def moves(text: str) -> list[bool]:
+    return [step.moves for step in chain_of(bound(text)).steps]
+
+
+def test_rows_move_only_where_the_keys_change() -> None:
+    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON a.k = c.k") == [False, False]
+    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, False]
+    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x") == [False, True]
+    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k AND a.x = b.x JOIN {C} ON a.k = c.k") == [False, True]
+
+
+def test_after_an_outer_join_only_the_side_that_is_kept_tells_where_rows_lie() -> None:
+    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k JOIN {C} ON a.k = c.k") == [False, False]
+    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
+    assert moves(f"SELECT a.x FROM {A} RIGHT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, False]
+    assert moves(f"SELECT a.x FROM {A} FULL JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
+
+
+def test_levels_count_what_comes_after_the_first_exchange() -> None:
+    plain = bound(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k")
+    grouped = bound(f"SELECT COUNT(*) AS n FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x")
+    assert levels([plain]) == 0
+    assert levels([plain, grouped]) == 2
+    assert levels([]) == 0
+
+
+def test_columns_nobody_needs_are_not_kept() -> None:
+    plan = bound(f"SELECT a.s FROM {A} JOIN {B} ON a.k = b.k AND a.x < b.x WHERE a.unused = 1")
+    assert needed_columns(plan, 0) == {"k", "x", "s"}  # what selects rows is not needed afterwards
+    assert needed_columns(plan, 1) == {"k", "x"}
+
+
+def test_queries_by_the_same_keys_share_buckets_and_a_self_join_has_two() -> None:
+    texts = [
+        f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k WHERE a.x > 3",
+        "SELECT a.s FROM HOP(a, '8 s', '4 s') a JOIN HOP(b, '8 s', '4 s') b ON a.k = b.k",
+        f"SELECT a.x FROM {A} JOIN {B} ON a.x = b.k",
+        "SELECT one.x FROM TUMBLE(a, '5 s') one JOIN TUMBLE(a, '5 s') two ON one.k = two.k",
+    ]
+    live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
+    plan = plan_stream("a", live)
+    assert [([str(key) for key in each.keys], each.slot, each.bits) for each in plan.buckets] == [
+        (["k"], 0, (0, 1, 3)),
+        (["x"], 0, (2,)),
+        (["k"], 1, (3,)),
+    ]
+    assert plan.buckets[0].columns == ("k", "s", "x")
+    assert "unused" not in plan.columns
