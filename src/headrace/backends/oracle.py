@@ -52,8 +52,8 @@ class OracleBackend:
         for number in job.queries:
             self._query(job, number, rows, seen, outcome, header, results)
         if results.index:
-            outcome.results = f"results/{job.batch:010d}-00000.rows"
-            pack.write(Path(job.directory) / outcome.results, (results.tables, results.index))
+            outcome.results = [f"results/{job.batch:010d}-00000.rows"]
+            pack.write(Path(job.directory) / outcome.results[0], (results.tables, results.index))
         return [outcome]
 
     def _rows(self, job: Job, ranges: Sequence[Range], header: Header) -> dict[str, list[dict[str, Any]]]:

@@ -27,9 +27,9 @@ class Sink:
     kind: ClassVar[str]
     written_by_workers: ClassVar[bool] = False
 
-    def write(self, table: pa.Table, batch: int, partition: int) -> str | None:
-        """Write one partition of one batch, in a worker; return the file, if there is one. Raises SinkError."""
-        del table, batch, partition
+    def write(self, table: pa.Table, batch: int, partition: int, part: int = 0) -> str | None:
+        """Write one partition of one batch, or a part of it, in a worker; return the file, if any. Raises SinkError."""
+        del table, batch, partition, part
         return None
 
     def discard(self, batch: int) -> None:
@@ -102,9 +102,9 @@ class FileSink(Sink):
         """Make the path absolute: workers need not run where the driver does."""
         object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
 
-    def write(self, table: pa.Table, batch: int, partition: int) -> str | None:
+    def write(self, table: pa.Table, batch: int, partition: int, part: int = 0) -> str | None:
         """See `Sink`; the file is complete before it gets its name. No rows, no file – also not one of an earlier try."""
-        target = Path(self.path) / f"part-{batch:010d}-{partition:05d}{self.suffix}"
+        target = Path(self.path) / f"part-{batch:010d}-{partition:05d}{f'-{part:05d}' if part else ''}{self.suffix}"
         try:
             if table.num_rows == 0:
                 target.unlink(missing_ok=True)

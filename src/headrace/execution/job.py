@@ -189,7 +189,7 @@ class Outcome:
     emitted: dict[int, int]
     failures: dict[int, str]
     headers: list[Header]
-    results: str | None = None
+    results: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 

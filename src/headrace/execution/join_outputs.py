@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,17 +26,22 @@ from headrace.plan.logical import WINDOW_END, WINDOW_START
 from headrace.sharing.joining import Step
 
 Integers = npt.NDArray[np.int64]
+_MANY_PARTS = 16
 Groups = dict[tuple[object, ...], tuple[Joiner, list[Runs]]]
 
 
 @dataclass(slots=True)
 class Outputs:
-    """All that one partition of a level gives out; `parts` is the number of partitions."""
+    """All that one partition of a level gives out; `parts` is the number of partitions.
+
+    `relieve` is called after results were added: whoever gives them out may take them.
+    """
 
     partition: int
     parts: int
     results: Results
     failures: Failures
+    relieve: Callable[[], None]
     _onward: dict[int, Onward] = field(default_factory=dict)
     _groups: Groups = field(default_factory=dict)
 
@@ -46,7 +51,10 @@ class Outputs:
 
     def add_groups(self, joiner: Joiner, found: Runs) -> None:
         """Take groups made here; they go on to the partition of their key."""
-        self._groups.setdefault(joiner.tail, (joiner, []))[1].append(found)
+        parts = self._groups.setdefault(joiner.tail, (joiner, []))[1]
+        parts.append(found)
+        if len(parts) > _MANY_PARTS:  # a hot key has many pairs and few groups
+            parts[:] = [join_groups.merge(joiner.needs, parts)]
 
     def onward(self) -> dict[int, Onward]:
         """Return what goes on, by partition."""
@@ -117,6 +125,7 @@ class RoundOutputs:
                 self._note(found, expression, everything, queries)
             columns = [flat(found.evaluate(expression)) for expression in plan.output]
             self._outputs.results.add(queries, pa.RecordBatch.from_arrays(columns, schema=plan.schema.to_arrow()))
+            self._outputs.relieve()
             return
         needs = joiners[0].needs
         for expression in (*plan.grouping.keys, *(arg for call in plan.grouping.aggregates for arg in call.args)):

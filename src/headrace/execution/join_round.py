@@ -23,6 +23,7 @@ from headrace.sharing.joining import Leaf, Step, lifted
 Integers = npt.NDArray[np.int64]
 Rows = Callable[[Leaf], JoinedRows | None]
 PAIRS = 1 << 20  # at most so many pairs are held at once
+_FEW_PAIRS = 1 << 14
 
 
 class Taker(Protocol):
@@ -133,7 +134,7 @@ class Round:
         sets = right.sets[order]
         row = place = 0
         while row < left.count:
-            size = min(PAIRS, max(1 << 14, left.count))
+            size = min(PAIRS, max(_FEW_PAIRS, left.count))
             own, theirs = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size + 1, self._width), np.uint64)
             found, row, place = compiled_join.pairs(lefts, left.sets, starts, order, sets, row, place, own, theirs, common)

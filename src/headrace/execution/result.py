@@ -37,6 +37,15 @@ class Results:
     tables: list[pa.RecordBatch] = field(default_factory=list)
     index: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
+    @property
+    def bytes(self) -> int:
+        """About how much memory the rows take."""
+        return sum(table.nbytes for table in self.tables)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.tables, self.index = [], {}
+
     def add(self, queries: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
         """Take rows sorted by query; `queries` names each row's."""
         if rows.num_rows == 0:

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.connectors import NoopSink
-from headrace.errors import HeadraceError
 from headrace.execution import sessions
 from headrace.execution.bucketing import Bucket
 from headrace.execution.compaction import compact
@@ -26,6 +24,7 @@ from headrace.execution.join_outputs import Outputs
 from headrace.execution.joiner import Joiner
 from headrace.execution.joins import JoinLevel
 from headrace.execution.onward import Onward
+from headrace.execution.outlet import Outlet
 from headrace.execution.result import Failures, Results
 from headrace.execution.windows import Slice, due_windows, evaluate
 from headrace.kernels import pack
@@ -56,6 +55,7 @@ class _Partition:
     def __init__(self, job: Job, partition: int, parcels: Sequence[Parcel]) -> None:
         self.job, self.number, self.parcels = job, partition, parcels
         self.failures, self.results = Failures(), Results()
+        self.outlet = Outlet(job, partition, 0, self.results, self.failures)
         for parcel in parcels:
             for query, message in parcel.header.failures.items():
                 self.failures.add(query, message)
@@ -76,10 +76,10 @@ class _Partition:
         self._joins()
         open_runs, kept_sessions = self._sessions()
         self._stateless()
-        emitted, file = give_out(self.job, self.number, 0, self.results, self.failures)
+        self.outlet.give_out()
         refs = self._keep(open_runs, kept_sessions)
         headers = [parcel.header for parcel in self.parcels] if self.number == 0 else []
-        return Outcome(self.number, *refs, emitted, self.failures.messages, headers, file)
+        return Outcome(self.number, *refs, self.outlet.emitted, self.failures.messages, headers, self.outlet.files)
 
     def _marks(self, query: LoadedQuery) -> tuple[int, int]:
         """Return the query's watermark before this batch and after it."""
@@ -129,7 +129,7 @@ class _Partition:
         joiners = [q.joiner for q in self.queries.values() if q.joiner is not None]
         closing = closing_joins(self.job, joiners, self.seen)
         if closing:
-            outputs = Outputs(self.number, self.job.partitions, self.results, self.failures)
+            outputs = Outputs(self.number, self.job.partitions, self.results, self.failures, self.outlet.relieve)
             self.onward = JoinLevel(joiners, closing, outputs).first([found for *_, found in self.buckets])
         if self.job.levels:
             _tell_seen(self.job, self.number, self.onward, self.seen)
@@ -243,12 +243,13 @@ def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward])
     results, failures = Results(), Failures()
     joiners = [found for query in job.queries if (found := job.query(query).joiner) is not None]
     seen: dict[str, int] = received[0].seen if received else {}
-    outputs = Outputs(partition, job.partitions, results, failures)
+    outlet = Outlet(job, partition, level, results, failures)
+    outputs = Outputs(partition, job.partitions, results, failures, outlet.relieve)
     onward = JoinLevel(joiners, closing_joins(job, joiners, seen), outputs).later(level, received)
     if level < job.levels:
         _tell_seen(job, partition, onward, seen)
-    emitted, file = give_out(job, partition, level, results, failures)
-    outcome = Outcome(partition, [], [], [], emitted, failures.messages, [], file)
+    outlet.give_out()
+    outcome = Outcome(partition, [], [], [], outlet.emitted, failures.messages, [], outlet.files)
     outcome.seconds = time.perf_counter() - begun
     return outcome, onward
 
@@ -271,31 +272,6 @@ def closing_joins(job: Job, joiners: Sequence[Joiner], seen: Mapping[str, int]) 
         if last is not None:
             found[joiner.live.id] = (before, last)
     return found
-
-
-def give_out(job: Job, partition: int, level: int, results: Results, failures: Failures) -> tuple[dict[int, int], str | None]:
-    """Write to the sinks that workers write to; what the driver delivers goes into one file."""
-    results.drop(failures.messages)
-    emitted = {query: results.count(query) for query in results.index}
-    written = []
-    for query in list(results.index):
-        loaded = job.query(query)
-        if isinstance(loaded.sink, NoopSink):
-            written.append(query)
-        elif loaded.sink is not None and loaded.sink.written_by_workers:
-            written.append(query)
-            try:
-                table = pa.Table.from_batches(results.of(query), loaded.plan.schema.to_arrow())
-                loaded.sink.write(table, job.batch, partition)
-            except HeadraceError as error:
-                failures.add(query, str(error))
-                emitted.pop(query)
-    results.drop(written)
-    if not results.index:
-        return emitted, None
-    file = f"results/{job.batch:010d}-{partition:05d}{f'-{level}' if level else ''}.rows"
-    pack.write(Path(job.directory) / file, (results.tables, results.index))
-    return emitted, file
 
 
 def _few(start: int, parts: list[tuple[PartRef | None, Slice]]) -> list[tuple[PartRef | None, Slice]]:

@@ -239,7 +239,7 @@ class Coordinator:
             state.queries[number].emitted += count
         added = tuple(r.id for r in requests if isinstance(r, Add))
         removed = tuple(r.id for r in requests if isinstance(r, Remove))
-        files = tuple(outcome.results for outcome in outcomes if outcome.results)
+        files = tuple(file for outcome in outcomes for file in outcome.results)
         one = max((header.seconds for outcome in outcomes for header in outcome.headers), default=0.0)
         two = max((outcome.seconds for outcome in outcomes), default=0.0)
         return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files, one, two)

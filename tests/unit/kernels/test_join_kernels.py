@@ -36,7 +36,10 @@ def test_pairs_are_those_with_equal_keys_whose_sets_meet(left, right, room) -> N
         assert n <= room
         found += [(int(own[i]), int(theirs[i]), frozenset(bits_of(sets[i]))) for i in range(n)]
     expected = [
-        (i, j, frozenset(one & two)) for i, (k, one) in enumerate(left) for j, (m, two) in enumerate(right) if k == m and one & two
+        (i, j, frozenset(one & two))
+        for i, (k, one) in enumerate(left)
+        for j, (m, two) in enumerate(right)
+        if k == m and one & two
     ]
     assert sorted(found, key=lambda p: p[:2]) == expected
 
