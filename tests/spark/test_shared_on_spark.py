@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from properties.test_shared_equals_alone import check
+from support.join_queries import queries_with_joins
 from support.strategies import Scenario, scenarios
 
 pytestmark = pytest.mark.spark
@@ -34,6 +35,14 @@ def purchase(second: float, user: int = 1, pack: int = 1, price: float = 10.0) -
 @settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
 def test_shared_equals_alone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=20, max_batches=6))
+    check(scenario, backend="spark", spark=spark, partitions=2)
+
+
+@seed(20261116)
+@given(st.data())
+@settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+def test_shared_joins_equal_joins_alone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
+    scenario: Scenario = data.draw(scenarios(max_queries=8, max_batches=5, texts=queries_with_joins(seed=2)))
     check(scenario, backend="spark", spark=spark, partitions=2)
 
 

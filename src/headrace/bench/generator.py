@@ -22,6 +22,7 @@ from headrace.bench.stream import StreamSpec
 from headrace.connectors import generate
 
 _KEYS_SEEN = 4  # a pool has this many rows a key, so that nearly all keys of the range do come
+_LARGEST_POOL = 16_000_000  # rows; of a range of keys beyond it only some do come
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def _every(column: pa.Array, step: int, first: int) -> pa.Array:
 
 def _keyed(spec: StreamSpec) -> dict[str, pa.Array]:
     unit = math.lcm(spec.partitions, spec.keys) if spec.distribution == "round_robin" else spec.partitions
-    wanted = max(spec.pool_rows, _KEYS_SEEN * spec.keys if spec.distribution != "single" else 0)
+    seen = _KEYS_SEEN * spec.keys if spec.distribution != "single" else 0
+    wanted = max(spec.pool_rows, seen if seen <= _LARGEST_POOL else 0)
     rows = -(-wanted // unit) * unit
     names = [name for name in spec.schema.names if name not in {spec.time, spec.key_column}]
     table = generate(spec.generator, spec.seed, 0, rows, columns=names, field_max=spec.field_max)

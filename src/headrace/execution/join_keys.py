@@ -1,8 +1,9 @@
-"""Equal keys to equal numbers, for the two sides of a join: an index over one side, and look-ups from the other."""
+"""The keys of the two sides of a join: an index over the right side, and look-ups from the left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +16,26 @@ from headrace.kernels.keys import encode
 Integers = npt.NDArray[np.int64]
 
 
-def match_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Integers, Integers, int]:
-    """Return (numbers of left rows, of right rows, how many); −1 where there is no partner, as for any NULL."""
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Which right rows have the key of a left row: those of order[starts[k]:starts[k + 1]], where k = codes[row]; −1: none."""
+
+    codes: Integers
+    starts: Integers
+    order: Integers
+
+
+def match_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Matched:
+    """Match keys of any number and type; a NULL has no partner."""
     packed = _packed(left, right)
     if packed is not None:
         (one, one_valid), (two, two_valid) = packed
-        rights, lefts, count = compiled_join.number_keys(two, two_valid, one, one_valid)
-        return lefts, rights, int(count)
+        return Matched(*compiled_join.index_keys(two, two_valid, one, one_valid))
     rows = len(left[0])
     found = encode([pa.concat_arrays([flat(a), flat(b)]) for a, b in zip(left, right, strict=True)], rows + len(right[0]))
     codes = found.codes.copy()
     codes[~np.concatenate([_valid(left), _valid(right)])] = -1
-    return codes[:rows], codes[rows:], found.count
+    return Matched(codes[:rows], *compiled_join.by_key(codes[rows:], found.count))
 
 
 Packed = tuple[Integers, npt.NDArray[np.bool_]]
@@ -48,8 +57,8 @@ def _packed(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Packed
             room *= high - low + 1
             if room >= 1 << 62:
                 return None
-            one = one * (high - low + 1) + (a.astype(np.int64) - low)
-            two = two * (high - low + 1) + (b.astype(np.int64) - low)
+            compiled_join.fold_keys(a, low, high - low + 1, one)
+            compiled_join.fold_keys(b, low, high - low + 1, two)
     return (one, _mask(left)), (two, _mask(right))
 
 

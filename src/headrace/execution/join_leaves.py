@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.execution.bucketing import Bucket
-from headrace.execution.joined_rows import JoinedRows, Table, all_of
+from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
 from headrace.execution.joiner import Joiner, leaf_of
 from headrace.execution.onward import Moved
 from headrace.kernels import compiled_join
-from headrace.kernels.columns import concatenated
 from headrace.kernels.sets import Sets, set_of, widened
 from headrace.model.expression import Expression
 from headrace.plan.join import present_column
@@ -71,8 +70,8 @@ class BucketLeaves:
         if not sets:
             return None
         joined = np.concatenate(sets) if len(sets) > 1 else sets[0]
-        table = {f"{leaf.input}.{name}": concatenated(into) for name, into in zip(names, columns, strict=True)}
-        table[present_column(leaf.input).name] = pa.repeat(pa.scalar(True), len(joined))
+        table = {f"{leaf.input}.{name}": Pieces(into) for name, into in zip(names, columns, strict=True)}
+        table[present_column(leaf.input).name] = Pieces([pa.repeat(pa.scalar(True), len(joined))])
         return all_of(Table(table, len(joined)), joined)
 
     def _users(self, leaf: Leaf) -> list[Joiner]:

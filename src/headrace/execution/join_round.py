@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.execution.join_keys import match_keys
-from headrace.execution.joined_rows import JoinedRows, Part, Table, all_of
+from headrace.execution.joined_rows import JoinedRows, Part, Pieces, Table, all_of
 from headrace.execution.joiner import Joiner, Path, leaf_of
 from headrace.execution.onward import Moved
 from headrace.kernels import compiled_join
-from headrace.kernels.columns import concatenated, flat
+from headrace.kernels.columns import flat
 from headrace.kernels.sets import Sets, set_of, widened
 from headrace.model.expression import TRUE, Expression
 from headrace.plan.join import JoinKind
@@ -126,18 +126,19 @@ class Round:
 
     def _pairs(self, path: Path, step: Step, left: JoinedRows, right: JoinedRows) -> Iterator[tuple[Integers, Integers, Sets]]:
         """Yield (left rows, right rows, sets) of partners, a bounded number at a time."""
-        lefts, rights, count = match_keys(
+        matched = match_keys(
             [flat(left.evaluate(key)) for key in step.left_keys],
             [flat(right.evaluate(lifted(key, step.leaf.input))) for key in step.leaf.keys],
         )
-        starts, order = compiled_join.by_key(rights, count)
-        sets = right.sets[order]
+        sets = right.sets[matched.order]
         row = place = 0
         while row < left.count:
             size = min(PAIRS, max(_FEW_PAIRS, left.count))
             own, theirs = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size + 1, self._width), np.uint64)
-            found, row, place = compiled_join.pairs(lefts, left.sets, starts, order, sets, row, place, own, theirs, common)
+            found, row, place = compiled_join.pairs(
+                matched.codes, left.sets, matched.starts, matched.order, sets, row, place, own, theirs, common
+            )
             if found:
                 yield from self._accepted(path, left, right, own[:found], theirs[:found], common[:found])
 
@@ -177,5 +178,5 @@ def _united(moved: Sequence[Moved], width: int) -> JoinedRows:
     """Return rows from several senders as one."""
     names = [name for name in moved[0].table.columns if all(name in one.table.columns for one in moved)]
     sets = np.concatenate([widened(one.sets, width) for one in moved])
-    columns = {name: concatenated([one.table.columns[name] for one in moved]) for name in names}
+    columns = {name: Pieces([one.table.columns[name].whole() for one in moved]) for name in names}
     return all_of(Table(columns, len(sets)), sets)

@@ -14,13 +14,52 @@ from headrace.kernels.sets import Sets
 from headrace.plan.join import owner
 
 Integers = npt.NDArray[np.int64]
+_FEW = 4  # less than one value in so many is few
+
+
+class Pieces:
+    """A column in several arrays, one after the other; put together only if many of its values are asked for."""
+
+    def __init__(self, arrays: Sequence[pa.Array]) -> None:
+        """Take at least one array."""
+        self._arrays = list(arrays)
+        self._ends = np.cumsum([len(array) for array in arrays])
+
+    def __len__(self) -> int:
+        """Return how many values there are."""
+        return int(self._ends[-1])
+
+    def whole(self) -> pa.Array:
+        """Return all values as one array."""
+        if len(self._arrays) > 1:
+            self._arrays = [pa.concat_arrays(self._arrays)]
+            self._ends = self._ends[-1:]
+        return self._arrays[0]
+
+    def take(self, places: Integers) -> pa.Array:
+        """Return the values at places; NULL at −1."""
+        absent = places < 0
+        missing = absent if absent.any() else None
+        if len(self._arrays) == 1 or len(places) > len(self) // _FEW:
+            return self.whole().take(pa.array(places, mask=missing))
+        piece = np.searchsorted(self._ends, np.maximum(places, 0), side="right")
+        order = np.argsort(piece, kind="stable")
+        cuts = np.searchsorted(piece[order], np.arange(len(self._arrays) + 1))
+        found = []
+        for number, array in enumerate(self._arrays):
+            rows = order[cuts[number] : cuts[number + 1]]
+            begin = int(self._ends[number]) - len(array)
+            found.append(array.take(pa.array(places[rows] - begin, mask=None if missing is None else missing[rows])))
+        back = np.empty(len(places), np.int64)
+        back[order] = np.arange(len(places))
+        return pa.concat_arrays(found).take(pa.array(back))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Columns of one or more inputs, named `i.c` as in the plan; `count` rows."""
 
-    columns: Mapping[str, pa.Array]
+    columns: Mapping[str, Pieces]
     count: int
 
     @property
@@ -48,10 +87,7 @@ class Part:
     def column(self, name: str) -> pa.Array:
         """Return the values of a column; NULL where there is no row."""
         column = self.table.columns[name]
-        if self.places is None:
-            return column
-        absent = self.places < 0
-        return column.take(pa.array(self.places, mask=absent if absent.any() else None))
+        return column.whole() if self.places is None else column.take(self.places)
 
 
 class _Columns(dict[str, pa.Array]):
@@ -106,7 +142,7 @@ class JoinedRows:
 
     def gathered(self, names: Sequence[str]) -> Table:
         """Return the named columns put together: for rows that leave this place."""
-        return Table({name: self.column(name) for name in names}, self.count)
+        return Table({name: Pieces([self.column(name)]) for name in names}, self.count)
 
 
 def all_of(table: Table, sets: Sets) -> JoinedRows:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from headrace.execution.joined_rows import Table
+from headrace.execution.joined_rows import Pieces, Table
 from headrace.model.expression import Column, Expression, walk
 from headrace.plan.join import JoinQuery, nodes_of, owner, present_column
 from headrace.plan.logical import AggregateBranch, AggregateQuery
@@ -61,7 +61,7 @@ class Joiner:
 
     def absent(self, inputs: Iterable[int]) -> Table:
         """Return a table without rows that has the columns of these inputs."""
-        return Table({name: pa.array([], kind) for name, kind in self._types.items() if owner(name)[0] in inputs}, 0)
+        return Table({name: Pieces([pa.array([], kind)]) for name, kind in self._types.items() if owner(name)[0] in inputs}, 0)
 
 
 def _types(plan: JoinQuery) -> dict[str, pa.DataType]:

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from headrace.execution.join_leaves import ArrivedLeaves, BucketLeaves, BucketSlice
 from headrace.execution.join_outputs import Outputs, RoundOutputs
 from headrace.execution.join_round import Round, Rows
-from headrace.execution.joined_rows import Table
 from headrace.execution.joiner import Joiner, leaf_of
 from headrace.execution.onward import Moved, Onward
 from headrace.kernels.sets import words
@@ -101,5 +100,5 @@ class JoinLevel:
         onward = self._outputs.to(self._outputs.partition).leaves
         if any(sent.round == number and self._by_query[sent.query].chain.steps[sent.depth].leaf == leaf for sent in onward):
             return
-        table = Table({name: rows.column(name) for part in rows.parts for name in part.table.columns}, rows.count)
+        table = rows.gathered([name for part in rows.parts for name in part.table.columns])
         onward.append(Moved(joiner.live.id, index, number, table, rows.sets))

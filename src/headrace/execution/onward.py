@@ -32,6 +32,6 @@ class Onward:
 
     def weight(self) -> int:
         """Return about how many bytes of arrays it holds."""
-        moved = sum(m.sets.nbytes + sum(c.nbytes for c in m.table.columns.values()) for m in (*self.rows, *self.leaves))
+        moved = sum(m.sets.nbytes + sum(c.whole().nbytes for c in m.table.columns.values()) for m in (*self.rows, *self.leaves))
         groups = sum(r.firsts.nbytes * (4 + len(r.dense)) for _, r in self.groups)
         return int(moved + groups)

@@ -6,7 +6,6 @@ floats are floats. NULLs are told by a boolean array, of length zero when there 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,11 +26,6 @@ def flat(column: Column) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     return column
-
-
-def concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Return arrays one after the other; a single one is not copied."""
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def validity(array: pa.Array) -> Mask:

@@ -34,38 +34,100 @@ def alive(sets):
 
 
 @_jit
-def number_keys(right, right_valid, left, left_valid):
-    """Return (number of each right key, number of each left key, how many); a left key that is not right has −1."""
-    capacity = 1024
-    while capacity < right.size * 2:
+def fold_keys(values, low, span, into):
+    """Append one more column to keys packed into integers: into · span + (value − low)."""
+    for i in range(values.size):
+        into[i] = into[i] * span + (np.int64(values[i]) - low)
+
+
+@_jit
+def _scattered(values, valid, shift):
+    """Return (values, their places, where each part begins): cut into parts by the upper bits of a hash, NULLs left out."""
+    parts = 1 << (64 - shift)
+    begins = np.zeros(parts + 1, np.int64)
+    for i in range(values.size):
+        if valid.size == 0 or valid[i]:
+            h = np.uint64(values[i]) * np.uint64(0x9E3779B97F4A7C15)
+            begins[np.int64(h >> np.uint64(shift)) + 1] += 1
+    for p in range(parts):
+        begins[p + 1] += begins[p]
+    at = begins[:-1].copy()
+    keys = np.empty(begins[parts], np.int64)
+    places = np.empty(begins[parts], np.int32)
+    for i in range(values.size):
+        if valid.size == 0 or valid[i]:
+            h = np.uint64(values[i]) * np.uint64(0x9E3779B97F4A7C15)
+            part = np.int64(h >> np.uint64(shift))
+            keys[at[part]] = values[i]
+            places[at[part]] = i
+            at[part] += 1
+    return keys, places, begins
+
+
+@_jit
+def index_keys(right, right_valid, left, left_valid):
+    """Return (key number of each left row, or −1; starts, order): rows of key k on the right are order[starts[k]:starts[k + 1]].
+
+    Both sides are first cut into parts that fit a core's cache, each of which is then a small hash join.
+    """
+    shift = 63
+    while shift > 52 and right.size >> (63 - shift) > 8192:
+        shift -= 1
+    right_keys, right_places, right_begins = _scattered(right, right_valid, shift)
+    left_keys, left_places, left_begins = _scattered(left, left_valid, shift)
+    most = 0
+    for p in range(right_begins.size - 1):
+        most = max(most, right_begins[p + 1] - right_begins[p])
+    capacity = 16
+    while capacity < most * 2:
         capacity *= 2
-    table = np.full(capacity, -1, np.int64)
-    keys = np.empty(right.size, np.int64)
-    rights = np.full(right.size, -1, np.int64)
+    table = np.empty(capacity, np.int64)
+    codes = np.empty(most, np.int64)
+    sizes = np.empty(most, np.int64)
     lefts = np.full(left.size, -1, np.int64)
-    count = 0
-    mask = capacity - 1
-    for i in range(right.size):
-        if right_valid.size and not right_valid[i]:
-            continue
-        v = right[i]
-        h = (v * np.int64(-7046029254386353131)) >> 20 & mask
-        while table[h] >= 0 and keys[table[h]] != v:
-            h = (h + 1) & mask
-        if table[h] < 0:
-            table[h] = count
-            keys[count] = v
-            count += 1
-        rights[i] = table[h]
-    for i in range(left.size):
-        if left_valid.size and not left_valid[i]:
-            continue
-        v = left[i]
-        h = (v * np.int64(-7046029254386353131)) >> 20 & mask
-        while table[h] >= 0 and keys[table[h]] != v:
-            h = (h + 1) & mask
-        lefts[i] = table[h]
-    return rights, lefts, count
+    order = np.empty(right_keys.size, np.int64)
+    starts = np.zeros(right_keys.size + 1, np.int64)
+    base = 0
+    filled = 0
+    for p in range(right_begins.size - 1):
+        first, last = right_begins[p], right_begins[p + 1]
+        if first == last or left_begins[p] == left_begins[p + 1]:
+            continue  # nobody has a partner here
+        room = 16
+        while room < (last - first) * 2:
+            room *= 2
+        mask = room - 1
+        table[:room] = -1
+        count = 0
+        for i in range(first, last):
+            h = np.int64(np.uint64(right_keys[i]) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+            while table[h] >= 0 and right_keys[table[h]] != right_keys[i]:
+                h = (h + 1) & mask
+            if table[h] < 0:
+                table[h] = i
+                codes[i - first] = count
+                sizes[count] = 0
+                count += 1
+            code = codes[table[h] - first]
+            codes[i - first] = code
+            sizes[code] += 1
+        for i in range(left_begins[p], left_begins[p + 1]):
+            h = np.int64(np.uint64(left_keys[i]) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+            while table[h] >= 0 and right_keys[table[h]] != left_keys[i]:
+                h = (h + 1) & mask
+            if table[h] >= 0:
+                lefts[left_places[i]] = base + codes[table[h] - first]
+        for k in range(count):
+            starts[base + k] = filled
+            filled += sizes[k]
+            sizes[k] = starts[base + k]  # from now on: where the next row of the key goes
+        starts[base + count] = filled
+        for i in range(first, last):
+            code = codes[i - first]
+            order[sizes[code]] = right_places[i]
+            sizes[code] += 1
+        base += count
+    return lefts, starts[: base + 1].copy(), order[:filled].copy()
 
 
 @_jit

@@ -25,14 +25,15 @@ def bits_of(row: np.ndarray) -> set[int]:
 
 @given(ROWS, ROWS, st.integers(1, 5))
 def test_pairs_are_those_with_equal_keys_whose_sets_meet(left, right, room) -> None:
-    lefts, rights, count = match_keys([pa.array([k for k, _ in left], pa.int32())], [pa.array([k for k, _ in right], pa.int32())])
-    starts, order = compiled_join.by_key(rights, count)
-    left_sets, right_sets = matrix([s for _, s in left]), matrix([s for _, s in right])[order]
+    keys = match_keys([pa.array([k for k, _ in left], pa.int32())], [pa.array([k for k, _ in right], pa.int32())])
+    left_sets, right_sets = matrix([s for _, s in left]), matrix([s for _, s in right])[keys.order]
     found, row, place = [], 0, 0
     while row < len(left):
         own, theirs = np.empty(room, np.int64), np.empty(room, np.int64)
         sets = np.empty((room + 1, 2), np.uint64)
-        n, row, place = compiled_join.pairs(lefts, left_sets, starts, order, right_sets, row, place, own, theirs, sets)
+        n, row, place = compiled_join.pairs(
+            keys.codes, left_sets, keys.starts, keys.order, right_sets, row, place, own, theirs, sets
+        )
         assert n <= room
         found += [(int(own[i]), int(theirs[i]), frozenset(bits_of(sets[i]))) for i in range(n)]
     expected = [
@@ -73,9 +74,20 @@ def test_equal_keys_have_equal_numbers_whatever_their_types(kind, left, right) -
         return [pa.array([row[0] for row in rows], pa.int64()).cast(kind), pa.array([row[1] for row in rows], pa.int16())]
 
     one, two = columns(left), columns(right)
-    lefts, rights, _ = match_keys(one, two)
+    found = match_keys(one, two)
     keys = [list(zip(*(column.to_pylist() for column in side), strict=True)) for side in (one, two)]
-    for i, key in enumerate(keys[0]):
-        for j, other in enumerate(keys[1]):
-            equal = key == other and None not in key
-            assert (lefts[i] >= 0 and lefts[i] == rights[j]) == equal
+    for code, key in zip(found.codes.tolist(), keys[0], strict=True):
+        partners = [] if code < 0 else found.order[found.starts[code] : found.starts[code + 1]].tolist()
+        assert partners == [j for j, other in enumerate(keys[1]) if key == other and None not in key]
+
+
+def test_large_sides_are_matched_part_by_part() -> None:
+    chance = np.random.default_rng(5)
+    left, right = chance.integers(-30_000, 30_000, 50_000), chance.integers(-30_000, 30_000, 70_000)
+    found = match_keys([pa.array(left)], [pa.array(right)])
+    by_value: dict[int, list[int]] = {}
+    for place, value in enumerate(right.tolist()):
+        by_value.setdefault(value, []).append(place)
+    for code, value in zip(found.codes.tolist(), left.tolist(), strict=True):
+        partners = [] if code < 0 else found.order[found.starts[code] : found.starts[code + 1]].tolist()
+        assert partners == by_value.get(value, [])
