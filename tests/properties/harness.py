@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import headrace as hr
+from headrace.plan.join import JoinQuery
+from headrace.runtime.optimizer import Optimizer
+from headrace.runtime.state import EngineState
+from headrace.sharing.arrangement import Arrangement, arranged, is_free
+from headrace.sharing.shared_plan import LiveQuery
 from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
 
 
@@ -31,6 +39,22 @@ class Fault:
         self.at -= 1
 
 
+class Restless(Optimizer):
+    """Forces other orders and groups on joins at random batches, however little there is to gain."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = Random(seed)
+
+    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
+        found: dict[int, Arrangement] = {}
+        for number, query in live.items():
+            if isinstance(query.plan, JoinQuery) and is_free(query.plan) and self._random.random() < 0.5:
+                orders = [p for p in permutations(range(len(query.plan.inputs))) if arranged(query.plan, p) is not None]
+                found[number] = Arrangement(self._random.choice(orders), self._random.randrange(2))
+        return found
+
+
 @dataclass
 class Run:
     """A session that goes on after every crash, as a new process would."""
@@ -40,9 +64,12 @@ class Run:
     options: dict[str, Any]
     fault: Fault = field(default_factory=Fault)
     wishes: list[AddQuery | RemoveQuery] = field(default_factory=list)
+    restless: Restless | None = None
 
     def open(self) -> None:
         self.session = hr.Session(self.directory, fault=self.fault, **self.options)
+        if self.restless is not None:
+            self.session._coordinator.optimizer = self.restless
         self.sources = {}
         for stream in self.scenario.streams:
             self.sources[stream.name] = hr.MemorySource(stream.schema)

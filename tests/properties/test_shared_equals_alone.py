@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from properties.harness import Run
+from properties.harness import Restless, Run
 from support.compare import same_rows
 from support.duckdb_judge import DuckDBJudge, Judgement
 from support.oracle import batches, run_oracle
@@ -30,13 +30,13 @@ _SLOW = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=lis
 VERDICTS: Counter[str] = Counter()
 
 
-def check(scenario: Scenario, **options: object) -> int:
+def check(scenario: Scenario, restless: Restless | None = None, **options: object) -> int:
     """Play a scenario and compare every query with the oracle; return how many crashes there were."""
     oracle = run_oracle(scenario)
     second = DuckDBJudge(scenario.streams, batches(scenario), VERDICTS)
     lasting = _always_there(scenario)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(scenario, Path(folder) / "checkpoint", options)
+        run = Run(scenario, Path(folder) / "checkpoint", options, restless=restless)
         run.play()
         try:
             for name, sql in scenario.queries.items():

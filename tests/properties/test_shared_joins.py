@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from properties.harness import Restless
 from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
 from support.join_queries import joins, queries_with_joins
 from support.strategies import Scenario, scenarios
@@ -11,13 +13,13 @@ from support.strategies import Scenario, scenarios
 _SLOW = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
 
 
-@given(scenarios(max_queries=12, texts=queries_with_joins()))
+@given(scenarios(max_queries=12, texts=queries_with_joins()), st.integers(0, 1000))
 @_SLOW
-def test_joins_beside_other_queries_under_churn_disorder_and_crashes(scenario: Scenario) -> None:
-    check(scenario, backend="local", partitions=3)
+def test_joins_beside_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
+    check(scenario, Restless(seed), backend="local", partitions=3)
 
 
-@given(scenarios(max_queries=3, max_batches=16, texts=joins(seed=1)))
+@given(scenarios(max_queries=3, max_batches=16, texts=joins(seed=1)), st.integers(0, 1000))
 @_SLOW
-def test_few_joins_long_streams(scenario: Scenario) -> None:
-    check(scenario, backend="local", partitions=2)
+def test_few_joins_long_streams(scenario: Scenario, seed: int) -> None:
+    check(scenario, Restless(seed) if seed % 2 else None, backend="local", partitions=2)

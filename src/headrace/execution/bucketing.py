@@ -13,9 +13,12 @@ from headrace.execution.keying import Keying
 from headrace.execution.query_sets import QuerySets
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import flat
-from headrace.kernels.keys import partitions
+from headrace.kernels.keys import encode, partitions
 from headrace.kernels.sets import Sets
 from headrace.sharing.shared_plan import Buckets
+
+SAMPLE = 256  # rows of a batch
+_SAMPLED_KEYS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,22 @@ class Bucket:
 
 
 def bucket(
-    operator: Buckets, sets: QuerySets, live: Sets, batch: Batch, keying: Keying, parts: int, oldest: int
+    operator: Buckets,
+    sets: QuerySets,
+    live: Sets,
+    batch: Batch,
+    keying: Keying,
+    parts: int,
+    oldest: int,
+    sampled: list[Sets],
 ) -> Iterator[tuple[int, Bucket]]:
-    """Yield (partition, bucket); rows that matter to none of the `live` queries, or are older than `oldest`, are left out."""
+    """Yield (partition, bucket); rows that matter to none of the `live` queries, or are older than `oldest`, are left out.
+
+    Query-sets of some rows are added to `sampled`.
+    """
     found = sets.of(batch)
     found &= live
+    sampled.append(found[:: max(1, batch.rows // SAMPLE)].copy())
     if batch.first < oldest:
         found[batch.times < oldest] = 0
     rows = compiled_join.alive(found)
@@ -65,3 +79,16 @@ def bucket(
         first, count = int(ends[place] - counts[place]), int(counts[place])
         pieces = [column.slice(first, count) for column in columns]
         yield place // len(edges), Bucket(int(edges[place % len(edges)]), pieces, ordered[first : first + count])
+
+
+def keys_sampled(operator: Buckets, batch: Batch) -> int:
+    """Return about how many distinct keys a stream has, from some neighbouring rows: few that repeat, or many."""
+    rows = min(batch.rows, _SAMPLED_KEYS)
+    columns = [flat(batch.evaluate(key)).slice(0, rows) for key in operator.keys]
+    distinct = encode(columns, rows)
+    seen = len(np.unique(distinct.codes))
+    low, high = float(seen), 1e12
+    for _ in range(60):  # of D keys, n rows show about D (1 − e^(−n/D))
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if middle * -np.expm1(-rows / middle) < seen else (low, middle)
+    return round(low)

@@ -7,7 +7,7 @@ change once written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,17 @@ import pyarrow as pa
 from headrace.connectors import Sink, sink_from_json
 from headrace.execution.bucketing import Bucket
 from headrace.execution.finish import Shape, needs_of, shape_of
-from headrace.execution.joiner import Joiner
+from headrace.execution.joiner import Joiner, joiners_of
 from headrace.execution.query_sets import QuerySets
 from headrace.execution.selection import SharedSelection
 from headrace.execution.sessions import Runs
 from headrace.kernels import pack
 from headrace.kernels.partial import Partial
+from headrace.kernels.sets import Sets
 from headrace.model.stream import Stream
-from headrace.plan.join import JoinQuery
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.sharing.aggregation import Component
+from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 
@@ -94,7 +95,8 @@ class SessionRef:
 class Job:
     """One micro-batch. `final` closes every window, `drained` says that an earlier one did.
 
-    `levels` is how many exchanges joins need after the first. `directory` is the checkpoint and `identity` its own: caches
+    `levels` is how many exchanges joins need after the first; `arrangements` are those of joins that are not worked off as
+    they were written. `directory` is the checkpoint and `identity` its own: caches
     of workers must not mistake one directory for a later one of the same name. `positions` are those after the batch, for
     information.
     """
@@ -108,6 +110,7 @@ class Job:
     sessions: tuple[SessionRef, ...] = ()
     buckets: tuple[BucketRef, ...] = ()
     levels: int = 0
+    arrangements: Mapping[int, tuple[Arrangement, ...]] = field(default_factory=dict)
     final: bool = False
     drained: bool = False
     identity: str = ""
@@ -134,6 +137,10 @@ class Job:
         """Return the content of a state file, mapped."""
         return _load_state(f"{self.directory}/{file}", self.identity)
 
+    def joiners(self) -> list[Joiner]:
+        """Return how the live joins are worked off."""
+        return [one for query in self.queries for one in self.query(query).joiners(self.arrangements.get(query, ()))]
+
     def before(self) -> dict[str, int]:
         """Return the greatest event time of each stream before this batch."""
         return {name: job.seen for name, job in self.streams.items()}
@@ -141,7 +148,10 @@ class Job:
 
 @dataclass(slots=True)
 class Header:
-    """What a task of stage one saw: everybody in stage two hears of it."""
+    """What a task of stage one saw: everybody in stage two hears of it.
+
+    `samples` are query-sets of some rows, by stream and slot; the first of each is that of all queries that were looked at.
+    """
 
     seen: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
@@ -150,6 +160,7 @@ class Header:
     skipped: dict[str, dict[str, str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     keys: dict[str, dict[str, int]] = field(default_factory=dict)
+    samples: dict[tuple[str, int], list[Sets]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -216,6 +227,7 @@ class LoadedQuery:
     def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
         """`sink` is None where the driver delivers (a callback cannot travel)."""
         self.live, self.sink, self.streams = live, sink, live.plan.streams
+        self._joiners: tuple[tuple[Arrangement, ...], tuple[Joiner, ...]] | None = None
 
     @property
     def plan(self) -> LogicalQuery:
@@ -228,10 +240,11 @@ class LoadedQuery:
         assert isinstance(self.live.plan, AggregateQuery)
         return self.live.plan
 
-    @cached_property
-    def joiner(self) -> Joiner | None:
-        """How a join is worked off; None for other queries."""
-        return Joiner(self.live) if isinstance(self.live.plan, JoinQuery) else None
+    def joiners(self, arrangements: tuple[Arrangement, ...]) -> tuple[Joiner, ...]:
+        """Return how a join is worked off under these arrangements; nothing for other queries."""
+        if self._joiners is None or self._joiners[0] != arrangements:
+            self._joiners = arrangements, joiners_of(replace(self.live, arrangements=arrangements))
+        return self._joiners[1]
 
     @cached_property
     def shape(self) -> Shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,11 +81,12 @@ class BucketLeaves:
 class ArrivedLeaves:
     """Has what the level before passed on."""
 
-    def __init__(self, moved: Sequence[Moved], joiners: Mapping[int, Joiner], width: int) -> None:
-        """Take the rows of one round; `joiners` are by the number of their query."""
+    def __init__(self, moved: Sequence[Moved], joiners: Iterable[Joiner], width: int) -> None:
+        """Take the rows of one round, and the joiners that have a window in it."""
+        by_query = {joiner.live.id: joiner for joiner in joiners}
         self._known: dict[Leaf, JoinedRows] = {}
         for one in moved:
-            leaf = joiners[one.query].chain.steps[one.depth].leaf
+            leaf = by_query[one.query].chain.steps[one.depth].leaf
             self._known[leaf] = all_of(one.table, widened(one.sets, width))
 
     def rows(self, leaf: Leaf) -> JoinedRows | None:

@@ -8,11 +8,12 @@ import pyarrow as pa
 
 from headrace.execution.joined_rows import Pieces, Table
 from headrace.model.expression import Column, Expression, walk
-from headrace.plan.join import JoinQuery, nodes_of, owner, present_column
+from headrace.plan.join import JoinNode, JoinQuery, nodes_of, owner, present_column
 from headrace.plan.logical import AggregateBranch, AggregateQuery
 from headrace.sharing.aggregation import Component, components
-from headrace.sharing.joining import Chain, Leaf, Step, chain_of, needed_columns
+from headrace.sharing.joining import Chain, Leaf, Step, chains, needed_columns
 from headrace.sharing.shared_plan import LiveQuery
+from headrace.sharing.slicing import FOREVER
 
 Path = tuple[Leaf | Step, ...]
 
@@ -23,13 +24,14 @@ class Joiner:
     Queries share the steps of equal beginnings of paths; those of equal tails are finished together.
     """
 
-    def __init__(self, live: LiveQuery) -> None:
-        """`live` must be a join."""
+    def __init__(self, live: LiveQuery, chain: Chain, tree: JoinNode, since: int, until: int) -> None:
+        """Work off windows of a live join that start in [since, until) by a chain."""
         assert isinstance(live.plan, JoinQuery)
         self.live, self.plan, self.bit = live, live.plan, live.bit
         self.ends, self.size = live.plan.ends, live.plan.size
-        self.chain: Chain = chain_of(live.plan)
-        self.rests = tuple(node.rest for node in nodes_of(live.plan.tree))
+        self.since, self.until = max(since, live.since), until
+        self.chain = chain
+        self.rests = tuple(node.rest for node in nodes_of(tree))
         self.path: Path = (self.chain.first, *self.chain.steps)
         self._types = _types(live.plan)
         self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.size)
@@ -62,6 +64,17 @@ class Joiner:
     def absent(self, inputs: Iterable[int]) -> Table:
         """Return a table without rows that has the columns of these inputs."""
         return Table({name: Pieces([pa.array([], kind)]) for name, kind in self._types.items() if owner(name)[0] in inputs}, 0)
+
+
+def joiners_of(live: LiveQuery) -> tuple[Joiner, ...]:
+    """Return how a live query is joined: one joiner for each of its arrangements, each for windows of its own."""
+    if not isinstance(live.plan, JoinQuery):
+        return ()
+    found = chains(live.plan, live.arrangements)
+    ends = [*(arrangement.since for arrangement, _, _ in found[1:]), FOREVER]
+    return tuple(
+        Joiner(live, chain, tree, arrangement.since, until) for (arrangement, tree, chain), until in zip(found, ends, strict=True)
+    )
 
 
 def _types(plan: JoinQuery) -> dict[str, pa.DataType]:

@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from headrace.execution.join_leaves import ArrivedLeaves, BucketLeaves, BucketSlice
 from headrace.execution.join_outputs import Outputs, RoundOutputs
 from headrace.execution.join_round import Round, Rows
+from headrace.execution.joined_rows import JoinedRows
 from headrace.execution.joiner import Joiner, leaf_of
 from headrace.execution.onward import Moved, Onward
 from headrace.kernels.sets import words
 from headrace.model.expression import Expression
+from headrace.sharing.joining import Leaf
 
 
 class JoinLevel:
@@ -30,44 +32,46 @@ class JoinLevel:
         self._joiners = [joiner for joiner in joiners if joiner.live.id in closing]
         self._closing, self._outputs = closing, outputs
         self._width = words([joiner.bit for joiner in self._joiners])
-        self._by_query = {joiner.live.id: joiner for joiner in self._joiners}
 
     def first(self, slices: Sequence[BucketSlice]) -> dict[int, Onward]:
         """Join what this partition has buckets of; return what goes on, by partition."""
         for number in self._rounds(slices):
-            ends = self._ends(number)
-            joiners = [joiner for joiner in self._joiners if joiner.bit in ends]
-            self._round(0, number, joiners, BucketLeaves(slices, joiners, ends, self._width).rows)
+            active = self._active(number)
+            ends = {joiner.bit: end for joiner, end in active.items()}
+            self._round(0, number, active, BucketLeaves(slices, list(active), ends, self._width).rows)
         return self._outputs.onward()
 
     def later(self, level: int, arrived: Sequence[Onward]) -> dict[int, Onward]:
         """Go on with what the level before sent; return what goes on from here."""
-        self._outputs.finish_groups((self._by_query[query], found) for one in arrived for query, found in one.groups)
+        by_query = {joiner.live.id: joiner for joiner in self._joiners}
+        self._outputs.finish_groups((by_query[query], found) for one in arrived for query, found in one.groups)
         rounds = {moved.round for one in arrived for moved in (*one.rows, *one.leaves)}
         for number in sorted(rounds, reverse=True):
-            joiners = [joiner for joiner in self._joiners if joiner.bit in self._ends(number)]
-            leaves = ArrivedLeaves([m for one in arrived for m in one.leaves if m.round == number], self._by_query, self._width)
-            self._round(level, number, joiners, leaves.rows, [m for one in arrived for m in one.rows if m.round == number])
+            active = self._active(number)
+            leaves = ArrivedLeaves([m for one in arrived for m in one.leaves if m.round == number], active, self._width)
+            self._round(level, number, active, leaves.rows, [m for one in arrived for m in one.rows if m.round == number])
         return self._outputs.onward()
 
-    def _round(self, level: int, number: int, joiners: Sequence[Joiner], leaves: Rows, arrived: Sequence[Moved] = ()) -> None:
-        taker = RoundOutputs(self._outputs, number, self._ends(number), self._width)
-        Round(joiners, self._width, leaves, taker).start(level, arrived)
-        for joiner in joiners:
+    def _round(self, level: int, number: int, active: Mapping[Joiner, int], leaves: Rows, arrived: Sequence[Moved] = ()) -> None:
+        taker = RoundOutputs(self._outputs, number, {joiner.bit: end for joiner, end in active.items()}, self._width)
+        Round(list(active), self._width, leaves, taker).start(level, arrived)
+        sent: set[Leaf] = set()
+        for joiner in active:
             depth = 0
             for index, step in enumerate(joiner.chain.steps):
                 depth += step.moves
-                if depth > level:
-                    self._pass_on(joiner, index, number, leaves)
+                if depth > level and step.leaf not in sent:
+                    sent.add(step.leaf)
+                    self._pass_on(joiner, index, number, leaves(step.leaf))
 
-    def _ends(self, number: int) -> dict[int, int]:
-        """Return the end of the window that each query (by its bit) has in a round."""
+    def _active(self, number: int) -> dict[Joiner, int]:
+        """Return the joiners that have a window in a round, with its end; of a query there is one at most."""
         found = {}
         for joiner in self._joiners:
             before, last = self._closing[joiner.live.id]
             end = last - number * joiner.ends.step
-            if end > before and end - joiner.size >= joiner.live.since:
-                found[joiner.bit] = end
+            if end > before and joiner.since <= end - joiner.size < joiner.until:
+                found[joiner] = end
         return found
 
     def _rounds(self, slices: Sequence[BucketSlice]) -> list[int]:
@@ -91,14 +95,8 @@ class JoinLevel:
                     found.update((last - end) // joiner.ends.step for end in ends if before < end <= last)
         return sorted(found, reverse=True)
 
-    def _pass_on(self, joiner: Joiner, index: int, number: int, leaves: Rows) -> None:
-        """Hand the rows of a leaf on to the next level of this partition, once for all queries that read it."""
-        leaf = joiner.chain.steps[index].leaf
-        rows = leaves(leaf)
-        if rows is None or not rows.count:
-            return
-        onward = self._outputs.to(self._outputs.partition).leaves
-        if any(sent.round == number and self._by_query[sent.query].chain.steps[sent.depth].leaf == leaf for sent in onward):
-            return
-        table = rows.gathered([name for part in rows.parts for name in part.table.columns])
-        onward.append(Moved(joiner.live.id, index, number, table, rows.sets))
+    def _pass_on(self, joiner: Joiner, index: int, number: int, rows: JoinedRows | None) -> None:
+        """Hand the rows of a leaf on to the next level of this partition."""
+        if rows is not None and rows.count:
+            table = rows.gathered([name for part in rows.parts for name in part.table.columns])
+            self._outputs.to(self._outputs.partition).leaves.append(Moved(joiner.live.id, index, number, table, rows.sets))

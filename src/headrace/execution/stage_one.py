@@ -18,7 +18,7 @@ from headrace.connectors import Range, read_range
 from headrace.errors import SourceError
 from headrace.execution.aggregation import aggregate
 from headrace.execution.batch import Batch
-from headrace.execution.bucketing import bucket
+from headrace.execution.bucketing import bucket, keys_sampled
 from headrace.execution.job import Header, Job, LoadedPlan, Parcel, StreamJob
 from headrace.execution.keying import Keying
 from headrace.execution.late import count_late, count_late_in_joins, counted
@@ -27,7 +27,7 @@ from headrace.execution.result import Failures
 from headrace.execution.routing import route
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.execution.sessions import runs
-from headrace.kernels.sets import set_of
+from headrace.kernels.sets import Sets, set_of
 from headrace.sharing.selection import Dimension
 from headrace.sharing.shared_plan import Buckets, Member, Operator, Store
 from headrace.sharing.slicing import NEVER
@@ -122,8 +122,11 @@ class _Pass:
             self._note_predicates(operator, sets, batch)
             oldest = self._oldest(operator)
             live = set_of(bits, sets.width)
-            for partition, found in bucket(operator, sets, live, batch, keying, self.job.partitions, oldest):
+            sampled: list[Sets] = [live[None, :]]
+            for partition, found in bucket(operator, sets, live, batch, keying, self.job.partitions, oldest, sampled):
                 self.parcels[partition].buckets.append((self.name, epoch, number, found))
+            self.header.samples.setdefault((self.name, operator.slot), []).append(np.concatenate(sampled))
+            self._count_keys(key_text(operator.keys), keys_sampled(operator, batch))
 
     def _note_predicates(self, operator: Buckets, sets: QuerySets, batch: Batch) -> None:
         if any(_has_errors(dimension, batch) for dimension in sets.dimensions):

@@ -126,7 +126,7 @@ class _Partition:
 
     def _joins(self) -> None:
         """Join the windows that close."""
-        joiners = [q.joiner for q in self.queries.values() if q.joiner is not None]
+        joiners = self.job.joiners()
         closing = closing_joins(self.job, joiners, self.seen)
         if closing:
             outputs = Outputs(self.number, self.job.partitions, self.results, self.failures, self.outlet.relieve)
@@ -241,7 +241,7 @@ def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward])
     begun = time.perf_counter()
     received = sorted(arrived, key=lambda one: one.sender)
     results, failures = Results(), Failures()
-    joiners = [found for query in job.queries if (found := job.query(query).joiner) is not None]
+    joiners = job.joiners()
     seen: dict[str, int] = received[0].seen if received else {}
     outlet = Outlet(job, partition, level, results, failures)
     outputs = Outputs(partition, job.partitions, results, failures, outlet.relieve)

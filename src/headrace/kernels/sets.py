@@ -30,3 +30,18 @@ def widened(sets: Sets, width: int) -> Sets:
     if sets.shape[1] > width:
         return np.ascontiguousarray(sets[:, :width])
     return np.concatenate([sets, np.zeros((len(sets), width - sets.shape[1]), np.uint64)], axis=1)
+
+
+def share_wanted(samples: Iterable[Sets], bits: frozenset[int]) -> float | None:
+    """Return the share of sampled rows whose set has one of the bits; None where nobody looked at all of the bits.
+
+    The first set of a sample is that of all bits that were looked at.
+    """
+    mask = set_of(bits, words(bits))
+    rows = hits = 0
+    for sample in samples:
+        sets = widened(sample, len(mask))
+        if np.array_equal(sets[0] & mask, mask):
+            rows += len(sets) - 1
+            hits += int(np.any(sets[1:] & mask, axis=1).sum())
+    return max(hits, 0.5) / rows if rows else None

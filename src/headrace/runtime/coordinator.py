@@ -15,13 +15,16 @@ from headrace.errors import CheckpointError, NameTakenError, SourceError
 from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
 from headrace.kernels import pack
 from headrace.model.stream import Stream
+from headrace.plan.join import JoinQuery
+from headrace.plan.logical import LogicalQuery
 from headrace.runtime import commands, epoch
 from headrace.runtime.backend import Backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
+from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
+from headrace.sharing.arrangement import Arrangement, canonical
 from headrace.sharing.changelog import Addition, Changelog, apply
-from headrace.sharing.joining import levels
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sharing.statistics import most_keys, next_rate
@@ -56,6 +59,7 @@ class Coordinator:
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
         self._plans: dict[str, StreamPlan] = {}
+        self.optimizer = Optimizer()
         self._recover()
 
     def _recover(self) -> None:
@@ -64,7 +68,9 @@ class Coordinator:
             self.state = EngineState.from_json(found[1])
         self.unfinished = self.checkpoint.logged(self.state.batch + 1)
         for query in self.state.live():
-            self.live[query.id] = LiveQuery(query.id, query.name, bind_query(query.sql, self.catalog()), query.since, query.bit)
+            arranged = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
+            plan = _plan_of(query.sql, self.catalog())
+            self.live[query.id] = LiveQuery(query.id, query.name, plan, query.since, query.bit, arranged)
             self._write_query(query)
 
     def catalog(self) -> Catalog:
@@ -132,12 +138,14 @@ class Coordinator:
             found, positions[name] = source.plan(self.state.streams[name].position, self.rows_per_batch)
             ranges += found
         tasks = balance(ranges, self.backend.parallelism)
+        decided = self.optimizer.decide(self.state, self.live)
         return {
             "batch": self.state.batch + 1,
             "streams": {name: declaration(s.stream, s.source) for name, s in self.state.streams.items()},
             "positions": positions,
             "tasks": [[one.to_json() for one in task] for task in tasks],
             "commands": [commands.to_json(c) for c in requests],
+            "arrangements": {str(q): [list(one.order), one.group] for q, one in decided.items()},
             "final": final,
             "partitions": self.state.partitions,
         }
@@ -151,6 +159,7 @@ class Coordinator:
                 state.streams[name] = StreamState(declared(value), len(state.streams), value["source"])
         requests = [commands.from_json(c) for c in entry["commands"]]
         live = self._apply(state, requests)
+        self._rearrange(state, live, entry["arrangements"])
         epoch.replan(state, live, self._write_plan)
         for name, position in entry["positions"].items():
             state.streams[name].position = position
@@ -173,7 +182,7 @@ class Coordinator:
         catalog = Catalog.of(s.stream for s in state.streams.values())
         for request in requests:
             if isinstance(request, Add):
-                plan = bind_query(request.sql, catalog)
+                plan = _plan_of(request.sql, catalog)
                 since = epoch.start_of(max(state.streams[name].seen for name in plan.streams))
                 additions.append(Addition(request.id, request.name, plan, since))
         removed = frozenset(request.id for request in requests if isinstance(request, Remove))
@@ -194,6 +203,17 @@ class Coordinator:
                 self._write_query(query, live[query.id])
         return live
 
+    def _rearrange(self, state: EngineState, live: dict[int, LiveQuery], decided: Mapping[str, Any]) -> None:
+        """Give joins the arrangements that were decided, and take away those that no open window needs."""
+        for number, query in live.items():
+            chosen = decided.get(str(number))
+            if chosen is None and len(query.arrangements) < 2:
+                continue
+            new = None if chosen is None else Arrangement(tuple(chosen[0]), chosen[1])
+            seen = max(state.streams[name].seen for name in query.plan.streams)
+            live[number] = epoch.rearrange(query, new, seen, watermark(state, query.plan.streams))
+            state.queries[number].arrangements = [[list(a.order), a.group, a.since] for a in live[number].arrangements]
+
     def _execute(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery]) -> list[Outcome]:
         tasks = [[Range.from_json(one) for one in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
@@ -210,7 +230,8 @@ class Coordinator:
             parts=state.parts,
             sessions=state.sessions,
             buckets=state.buckets,
-            levels=levels(query.plan for query in live.values()),
+            levels=max((query.levels for query in live.values()), default=0),
+            arrangements={query.id: query.arrangements for query in live.values() if query.arrangements},
             final=entry["final"],
             drained=state.drained,
             identity=self.checkpoint.identity,
@@ -230,7 +251,9 @@ class Coordinator:
             state.parts = tuple(ref for outcome in outcomes for ref in outcome.parts)
             state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
             state.buckets = tuple(ref for outcome in outcomes for ref in outcome.buckets)
-        rows = _count(state, [header for outcome in outcomes for header in outcome.headers])
+        headers = [header for outcome in outcomes for header in outcome.headers]
+        self.optimizer.note(headers, frozenset(query.id for query in state.live()))
+        rows = _count(state, headers)
         for number, message in failed.items():
             query = state.queries[number]
             query.live, query.error, query.last_batch = False, message, state.batch
@@ -275,6 +298,12 @@ class Coordinator:
         """Give workers the query; it can be made again from the manifest, so it need not survive a power cut."""
         path = query_path(str(self.checkpoint.path), query.id)
         pack.write(path, (live or self.live[query.id], query.sink), sync=False)
+
+
+def _plan_of(sql: str, catalog: Catalog) -> LogicalQuery:
+    """Return what a query means, as the engine works on it."""
+    plan = bind_query(sql, catalog)
+    return canonical(plan) if isinstance(plan, JoinQuery) else plan
 
 
 def watermark(state: EngineState, streams: Sequence[str]) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from headrace.execution.job import Epoch
 from headrace.model.window import Sliding, last_start
+from headrace.plan.join import JoinQuery
 from headrace.runtime.state import EngineState, StreamState
+from headrace.sharing.arrangement import Arrangement, written
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.sharing.slicing import NEVER
 from headrace.sharing.statistics import measured
@@ -22,8 +25,9 @@ def start_of(seen: int) -> int:
 def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> None:
     """Begin a new epoch on every stream whose set of live queries changed; `write` stores a plan under a name."""
     for stream in state.streams.values():
-        mine = tuple(q for q, query in live.items() if stream.stream.name in query.plan.streams)
-        if stream.epochs and mine == stream.planned:
+        mine = [q for q, query in live.items() if stream.stream.name in query.plan.streams]
+        planned = tuple(live[q].signature for q in mine)
+        if stream.epochs and planned == stream.planned:
             continue
         number, start = state.next_epoch, start_of(stream.seen)
         state.next_epoch += 1
@@ -31,7 +35,7 @@ def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> N
         write(stream.plan, plan_stream(stream.stream.name, [live[q] for q in mine], measured(stream.rate, stream.keys)))
         kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch that saw no row is replaced
         stream.epochs = (*kept, Epoch(number, start, stream.plan))
-        stream.planned = mine
+        stream.planned = planned
 
 
 def retire(stream: StreamState, plans: Callable[[str], StreamPlan], watermarks: Mapping[int, int]) -> None:
@@ -51,3 +55,21 @@ def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
             if closes > watermarks[member.query]:
                 return True
     return False
+
+
+def rearrange(query: LiveQuery, new: Arrangement | None, seen: int, watermark: int) -> LiveQuery:
+    """Return a join under a new arrangement, for windows that are still to begin, without those it no longer needs.
+
+    `seen` is the greatest event time in its streams: windows that start later are joined as `new` says. An arrangement goes
+    when all windows before the next one have closed.
+    """
+    plan = query.plan
+    assert isinstance(plan, JoinQuery)
+    found = list(query.arrangements)
+    if new is not None:
+        start = start_of(seen)
+        kept = [one for one in found or [Arrangement(written(plan))] if one.since < start]
+        found = [*kept, replace(new, since=start)] if kept else [replace(new, since=NEVER)]
+    while len(found) > 1 and watermark >= found[1].since + plan.size:
+        del found[0]
+    return replace(query, arrangements=tuple(found))

@@ -24,7 +24,7 @@ class StreamState:
     seen: int = NEVER
     plan: str = ""
     epochs: tuple[Epoch, ...] = ()
-    planned: tuple[int, ...] = ()
+    planned: tuple[str, ...] = ()  # the queries of the plan in force, and how joins among them are arranged
     rows: int = 0
     untimed: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
@@ -48,6 +48,7 @@ class QueryState:
     error: str | None = None
     emitted: int = 0
     late: dict[str, int] = field(default_factory=dict)
+    arrangements: list[list[Any]] = field(default_factory=list)  # of a join: [order, group, since], one after the other
 
 
 @dataclass(slots=True)

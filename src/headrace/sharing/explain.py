@@ -9,7 +9,7 @@ from headrace.model.window import SessionGap, Sliding
 from headrace.plan.join import JoinQuery
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.grouping import costs
-from headrace.sharing.joining import Leaf, Step, chain_of
+from headrace.sharing.joining import Leaf, Step, chains
 from headrace.sharing.selection import Dimension, Layout, Selection
 from headrace.sharing.shared_plan import Buckets, LiveQuery, Operator, Router, Sessions, Store, StreamPlan
 from headrace.sharing.statistics import Statistics, load
@@ -47,7 +47,7 @@ def _chains(live: Sequence[LiveQuery], names: Mapping[int, str]) -> list[str]:
     paths: dict[tuple[Leaf | Step, ...], list[str]] = {}
     for query in live:
         if isinstance(query.plan, JoinQuery):
-            chain = chain_of(query.plan)
+            chain = chains(query.plan, query.arrangements)[-1][2]
             whole: tuple[Leaf | Step, ...] = (chain.first, *chain.steps)
             for depth in range(1, len(whole) + 1):
                 paths.setdefault(whole[:depth], []).append(names.get(query.id, str(query.id)))

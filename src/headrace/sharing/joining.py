@@ -11,24 +11,28 @@ chains begin alike share those steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.model.expression import Call, Column, Expression, columns
 from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, joined_column, nodes_of, owner
-from headrace.plan.logical import LogicalQuery
+from headrace.sharing.arrangement import Arrangement, arranged, written
 
 Keys = tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The rows of one input: buckets of a stream by keys (over its own columns); `slot` tells equal ones of a query apart."""
+    """The rows of one input: buckets of a stream by keys (over its own columns), for the queries of one group.
+
+    `slot` tells apart the inputs of a query that read the same stream.
+    """
 
     input: int
     stream: str
     keys: Keys
     slot: int
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +58,15 @@ class Chain:
         return sum(step.moves for step in self.steps)
 
 
-def chain_of(plan: JoinQuery) -> Chain:
-    """Return the chain of a join whose tree leans to the left."""
-    nodes = list(nodes_of(plan.tree))
-    taken: dict[tuple[str, Keys], int] = {}
+def chain_of(plan: JoinQuery, tree: JoinNode, group: int = 0) -> Chain:
+    """Return the chain of a join under a tree that leans to the left."""
+    nodes = list(nodes_of(tree))
 
     def leaf(index: JoinTree, keys: Keys) -> Leaf:
         assert isinstance(index, int)
-        at = (plan.inputs[index].stream, tuple(map(_own, keys)))
-        taken[at] = taken.get(at, -1) + 1
-        return Leaf(index, *at, taken[at])
+        stream = plan.inputs[index].stream
+        slot = sum(each.stream == stream for each in plan.inputs[:index])
+        return Leaf(index, stream, tuple(map(_own, keys)), slot, group)
 
     first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
     steps: list[Step] = []
@@ -79,9 +82,14 @@ def chain_of(plan: JoinQuery) -> Chain:
     return Chain(first, tuple(steps))
 
 
-def levels(plans: Iterable[LogicalQuery]) -> int:
-    """Return how many exchanges joins need after the first: where keys change, and where joined rows are grouped."""
-    return max((chain_of(p).levels + (p.grouping is not None) for p in plans if isinstance(p, JoinQuery)), default=0)
+def chains(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> list[tuple[Arrangement, JoinNode, Chain]]:
+    """Return how a join is worked off: under each of its arrangements, or as it was written if there are none."""
+    found = []
+    for one in arrangements or (Arrangement(written(plan)),):
+        tree = arranged(plan, one.order)
+        assert tree is not None
+        found.append((one, tree, chain_of(plan, tree, one.group)))
+    return found
 
 
 def _placed(here: list[frozenset[Expression]], keys: Keys) -> bool:
@@ -121,12 +129,19 @@ def lifted(expression: Expression, index: int) -> Expression:
     return expression
 
 
-def leaves(plan: JoinQuery, stream: str) -> Iterator[tuple[int, int, Keys]]:
-    """Yield (input, slot, keys) for each input that reads a stream."""
-    chain = chain_of(plan)
-    for leaf in (chain.first, *(step.leaf for step in chain.steps)):
-        if leaf.stream == stream:
-            yield leaf.input, leaf.slot, leaf.keys
+def levels(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> int:
+    """Return how many exchanges a join needs after the first: where keys change, and where joined rows are grouped."""
+    return max(chain.levels for *_, chain in chains(plan, arrangements)) + (plan.grouping is not None)
+
+
+def leaves(plan: JoinQuery, arrangements: Sequence[Arrangement], stream: str) -> Iterator[tuple[int, int, Keys]]:
+    """Yield (input, slot, keys) for each input that reads a stream, by all keys that its arrangements need; each once."""
+    found: dict[tuple[int, int, Keys], None] = {}
+    for _, _, chain in reversed(chains(plan, arrangements)):
+        for leaf in (chain.first, *(step.leaf for step in chain.steps)):
+            if leaf.stream == stream:
+                found[leaf.input, leaf.slot, leaf.keys] = None
+    yield from found
 
 
 def needed_columns(plan: JoinQuery, index: int) -> frozenset[str]:

@@ -15,8 +15,9 @@ from headrace.model.window import Ends, SessionGap, Sliding, Window
 from headrace.plan.join import JoinQuery
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.sharing.aggregation import Component, components
+from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.grouping import group
-from headrace.sharing.joining import leaves, needed_columns
+from headrace.sharing.joining import leaves, levels, needed_columns
 from headrace.sharing.selection import Selection, select
 from headrace.sharing.slicing import NEVER, progressions
 from headrace.sharing.statistics import GUESS, Statistics
@@ -31,6 +32,17 @@ class LiveQuery:
     plan: LogicalQuery
     since: int = NEVER
     bit: int = 0
+    arrangements: tuple[Arrangement, ...] = ()  # of a join: how it is worked off, from which windows on
+
+    @property
+    def signature(self) -> str:
+        """What a plan depends on: the query, and how a join is arranged."""
+        return f"{self.id}{''.join(f';{one.order},{one.since}' for one in self.arrangements)}"
+
+    @property
+    def levels(self) -> int:
+        """How many exchanges it needs after the first."""
+        return levels(self.plan, self.arrangements) if isinstance(self.plan, JoinQuery) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,7 @@ class Member:
     outputs: tuple[Expression, ...] = ()
     ends: Ends | None = None  # of windows, where they are not simply those of `window`
     longest: int = 0  # from the earliest start of windows that end together, to that end
+    again: bool = False  # the same input is in other buckets, too: there its rows are counted
 
     @property
     def sharing_key(self) -> Hashable:
@@ -171,10 +184,12 @@ def plan_buckets(stream: str, queries: Iterable[LiveQuery]) -> tuple[Buckets, ..
     found: dict[tuple[tuple[Expression, ...], int], list[tuple[Member, int, frozenset[str]]]] = {}
     for query in queries:
         if isinstance(query.plan, JoinQuery):
-            for index, slot, keys in leaves(query.plan, stream):
+            known: set[int] = set()
+            for index, slot, keys in leaves(query.plan, query.arrangements, stream):
                 plan, each = query.plan, query.plan.inputs[index]
                 base = (query.id, index, each.predicate, keys, each.window, query.since, plan.streams)
-                member = Member(*base, ends=plan.ends, longest=plan.size)
+                member = Member(*base, ends=plan.ends, longest=plan.size, again=index in known)
+                known.add(index)
                 found.setdefault((keys, slot), []).append((member, query.bit, needed_columns(plan, index)))
     return tuple(
         Buckets(

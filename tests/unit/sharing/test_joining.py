@@ -21,7 +21,8 @@ def bound(text: str) -> JoinQuery:
 
 
 def moves(text: str) -> list[bool]:
-    return [step.moves for step in chain_of(bound(text)).steps]
+    plan = bound(text)
+    return [step.moves for step in chain_of(plan, plan.tree).steps]
 
 
 def test_rows_move_only_where_the_keys_change() -> None:
@@ -41,9 +42,8 @@ def test_after_an_outer_join_only_the_side_that_is_kept_tells_where_rows_lie() -
 def test_levels_count_what_comes_after_the_first_exchange() -> None:
     plain = bound(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k")
     grouped = bound(f"SELECT COUNT(*) AS n FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x")
-    assert levels([plain]) == 0
-    assert levels([plain, grouped]) == 2
-    assert levels([]) == 0
+    assert levels(plain, ()) == 0
+    assert levels(grouped, ()) == 2
 
 
 def test_columns_nobody_needs_are_not_kept() -> None:

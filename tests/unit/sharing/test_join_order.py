@@ -1,0 +1,140 @@
+"""The optimizer of joins: orders against exhaustive search, groups that share and groups that must not."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from random import Random
+
+import pytest
+
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.plan.join import JoinQuery, nodes_of
+from headrace.sharing.arrangement import Arrangement, arranged, canonical, is_free, written
+from headrace.sharing.join_order import GAIN, JoinStatistics, Work, arrange, best_order, cost, groups_of
+from headrace.sharing.shared_plan import LiveQuery
+from headrace.sql import Catalog, bind_query
+
+NAMES = "abcde"
+COLUMNS = Schema.parse("k INT, x INT, y INT, time TIMESTAMP")
+CATALOG = Catalog.of([Stream(name, COLUMNS, "time") for name in NAMES])
+
+
+def bound(text: str) -> JoinQuery:
+    found = bind_query(text, CATALOG)
+    assert isinstance(found, JoinQuery)
+    return canonical(found)
+
+
+def joined(names: str, *conditions: str, where: str = "") -> JoinQuery:
+    sides = ", ".join(f"TUMBLE({name}, '5 s') {name}" for name in names)
+    return bound(f"SELECT {names[0]}.k FROM {sides} WHERE {' AND '.join([*conditions, *([where] if where else [])])}")
+
+
+CHAIN = joined("abcde", "a.k = b.k", "b.x = c.x", "c.y = d.y", "d.k = e.k")
+STAR = joined("abcde", "a.k = b.k", "a.x = c.x", "a.y = d.y", "a.k = e.k")
+CYCLE = joined("abcd", "a.k = b.k", "b.x = c.x", "c.y = d.y", "d.x = a.x")
+
+
+def statistics(seed: int) -> JoinStatistics:
+    random = Random(seed)
+    keys = {(name, column): 10 ** random.randint(1, 6) for name in NAMES for column in ("k", "x", "y")}
+    return JoinStatistics({name: 10.0 ** random.uniform(1, 5) for name in NAMES}, keys)
+
+
+@pytest.mark.parametrize("plan", [CHAIN, STAR, CYCLE], ids=["chain", "star", "cycle"])
+@pytest.mark.parametrize("seed", range(12))
+def test_dynamic_programming_finds_what_exhaustive_search_finds(plan: JoinQuery, seed: int) -> None:
+    work = Work.of(plan, frozenset({0}), statistics(seed))
+    orders = [order for order in permutations(range(len(plan.inputs))) if arranged(plan, order) is not None]
+    cheapest = min(cost(work, order) for order in orders)
+    assert cost(work, best_order(work)) == pytest.approx(cheapest)
+
+
+@pytest.mark.parametrize("relations", [2, 3, 4])
+def test_fewer_relations_at_a_time_still_give_an_order_that_joins(relations: int) -> None:
+    for seed in range(6):
+        work = Work.of(CHAIN, frozenset({0}), statistics(seed))
+        order = best_order(work, relations=relations)
+        assert arranged(CHAIN, order) is not None
+        assert cost(work, order) >= cost(work, best_order(work))
+
+
+def test_an_order_keeps_every_condition() -> None:
+    plan = joined("abcd", "a.k = b.k", "b.x = c.x", "c.y = d.y", "d.x = a.x", "a.y < c.y")
+
+    def conditions(tree) -> list[str]:
+        found = [str(node.rest) for node in nodes_of(tree) if str(node.rest) != "True"]
+        return sorted([*found, *(" = ".join(sorted((str(e.left), str(e.right)))) for n in nodes_of(tree) for e in n.equalities)])
+
+    for order in permutations(range(4)):
+        tree = arranged(plan, order)
+        if tree is not None:
+            texts = [
+                text for condition in conditions(tree) for text in condition.replace("(", "").replace(")", "").split(" AND ")
+            ]
+            assert sorted(texts) == ["0.k = 1.k", "0.x = 3.x", "0.y < 2.y", "1.x = 2.x", "2.y = 3.y"]
+
+
+def test_what_would_be_a_cross_product_is_no_order() -> None:
+    assert arranged(CHAIN, (0, 2, 1, 3, 4)) is None
+    assert arranged(CHAIN, (2, 1, 0, 3, 4)) is not None
+
+
+def test_the_order_of_the_text_makes_no_difference() -> None:
+    one = bound("SELECT a.k AS n FROM TUMBLE(a, '5 s') a JOIN TUMBLE(b, '5 s') b ON a.k = b.k WHERE b.x > 1")
+    two = bound("SELECT a.k AS n FROM TUMBLE(b, '5 s') b JOIN TUMBLE(a, '5 s') a ON a.k = b.k WHERE b.x > 1")
+    assert one.inputs == two.inputs
+    assert written(two) == (1, 0)
+    outer = bound("SELECT a.k AS n FROM TUMBLE(b, '5 s') b LEFT JOIN TUMBLE(a, '5 s') a ON a.k = b.k")
+    assert not is_free(outer)
+    assert outer.inputs[0].stream == "b"
+
+
+def live(number: int, plan: JoinQuery) -> LiveQuery:
+    return LiveQuery(number, f"q{number}", plan, bit=number)
+
+
+def wanted(rows: dict[tuple[str, int], set[int]]):
+    """Return the share of a hundred rows that some queries want, given which each wants of each stream."""
+
+    def share(stream: str, slot: int, bits: frozenset[int]) -> float:
+        del slot
+        return max(0.5, len(set().union(*(rows[stream, bit] for bit in bits)))) / 100
+
+    return share
+
+
+def test_queries_that_want_the_same_rows_are_joined_together_and_others_are_not() -> None:
+    plan = joined("ab", "a.k = b.k")
+    front, back = set(range(20)), set(range(80, 100))
+    rows = {(stream, bit): front if bit < 2 else back for stream in "ab" for bit in range(4)}
+    known = JoinStatistics({"a": 1e4, "b": 1e4}, {("a", "k"): 10, ("b", "k"): 10}, wanted(rows))
+    found = groups_of([live(number, plan) for number in range(4)], known, {})
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_groups_that_are_known_stay() -> None:
+    plan = joined("ab", "a.k = b.k")
+    assert groups_of([live(0, plan), live(1, plan)], JoinStatistics(), {0: 3}) == {0: 3, 1: 3}
+
+
+def test_an_order_is_changed_only_where_that_gains_much() -> None:
+    plan = joined("abc", "a.k = b.k", "b.x = c.x")
+    even = JoinStatistics(dict.fromkeys(NAMES, 1000.0), {(name, column): 1000 for name in NAMES for column in "kxy"})
+    assert arrange([live(0, plan)], even) == {}
+    skewed = JoinStatistics({"a": 1e6, "b": 1e4, "c": 1.0}, {(name, column): 1000 for name in NAMES for column in "kxy"})
+    changed = arrange([live(0, plan)], skewed)
+    assert changed[0].order[-1] == 0  # the large one last
+    work = Work.of(plan, frozenset({0}), skewed)
+    assert cost(work, changed[0].order) < GAIN * cost(work, (0, 1, 2))
+    settled = LiveQuery(0, "q", plan, arrangements=(Arrangement(changed[0].order),))
+    assert arrange([settled], skewed) == {}
+
+
+def test_queries_of_one_group_get_one_order() -> None:
+    plans = [joined("abc", "a.k = b.k", "b.x = c.x", where=f"a.y > {number}") for number in range(3)]
+    skewed = JoinStatistics({"a": 1e6, "b": 1e4, "c": 1.0}, {(name, column): 1000 for name in NAMES for column in "kxy"})
+    changed = arrange([live(number, plan) for number, plan in enumerate(plans)], skewed)
+    assert len(changed) == 3
+    assert len({one.order for one in changed.values()}) == 1
