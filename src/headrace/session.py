@@ -319,7 +319,7 @@ class Session:
         """Return, as text, every shared operator and which queries use it."""
         with self._lock:
             live, names = dict(self._coordinator.live), {number: record.name for number, record in self._records.items()}
-            return explain(list(live.values()), self._coordinator.plans_now(), names)
+            return explain(list(live.values()), self._coordinator.plans_now(), names, self._coordinator.join_statistics())
 
     def close(self) -> None:
         """Stop and give everything back; a temporary checkpoint is removed."""

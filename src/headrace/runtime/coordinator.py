@@ -25,6 +25,7 @@ from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
 from headrace.sharing.arrangement import Arrangement, canonical
 from headrace.sharing.changelog import Addition, Changelog, apply
+from headrace.sharing.join_order import JoinStatistics
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sharing.statistics import most_keys, next_rate
@@ -99,6 +100,10 @@ class Coordinator:
     def plans_now(self) -> list[StreamPlan]:
         """Return the plan in force of every stream."""
         return [self._plan(s.plan) for s in self.state.streams.values()]
+
+    def join_statistics(self) -> JoinStatistics:
+        """Return what running batches have shown of joins."""
+        return self.optimizer.statistics(self.state)
 
     def has_work(self) -> bool:
         """Tell whether there is anything to read (or to run again)."""

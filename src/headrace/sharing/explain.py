@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.model.expression import Expression
+from headrace.model.expression import Column, Expression, columns, substitute
 from headrace.model.window import SessionGap, Sliding
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import JoinQuery, owner
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.grouping import costs
+from headrace.sharing.join_order import JoinStatistics, Work, cost
 from headrace.sharing.joining import Leaf, Step, chains
 from headrace.sharing.selection import Dimension, Layout, Selection
 from headrace.sharing.shared_plan import Buckets, LiveQuery, Operator, Router, Sessions, Store, StreamPlan
@@ -17,8 +18,10 @@ from headrace.sharing.statistics import Statistics, load
 _SHOWN = 8
 
 
-def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mapping[int, str]) -> str:
-    """Return the text; the same plans always give the same text."""
+def explain(
+    live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mapping[int, str], joins: JoinStatistics | None = None
+) -> str:
+    """Return the text; the same plans and statistics always give the same text."""
     lines = [f"{len(live)} live {_plural('query', len(live))}, one shared pipeline"]
     for plan in sorted(plans, key=lambda p: p.stream):
         users = {m.query for m in plan.members}
@@ -28,41 +31,66 @@ def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mappi
             lines += [f"  {line}" for line in _operator(operator, names, plan.stats)]
         for buckets in plan.buckets:
             lines += [f"  {line}" for line in _buckets(buckets, names)]
-    lines += _chains(live, names)
+    lines += _chains(live, names, joins or JoinStatistics())
     return "\n".join(lines) + "\n"
 
 
 def _buckets(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
     windows = sorted({m.window for m in buckets.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
+    distinct = len({m.predicate for m in buckets.members})
     return [
         f"buckets by {_list([str(k) for k in buckets.keys])} · used by {_users(buckets, names)}",
-        f"  selection: {len({m.predicate for m in buckets.members})} distinct predicates → a query-set for each row",
+        f"  selection: {distinct} distinct {_plural('predicate', distinct)} → a query-set for each row",
         f"  slices: edges of {_list([str(w) for w in windows])}",
         f"  keeps of each row: {_list(list(buckets.columns))}",
     ]
 
 
-def _chains(live: Sequence[LiveQuery], names: Mapping[int, str]) -> list[str]:
-    """Show the steps of all joins as a tree: queries that begin alike share steps."""
-    paths: dict[tuple[Leaf | Step, ...], list[str]] = {}
+def _chains(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: JoinStatistics) -> list[str]:
+    """Show the steps of all joins as a tree: queries that begin alike, in one group, share steps."""
+    paths: dict[tuple[Leaf | Step, ...], list[LiveQuery]] = {}
     for query in live:
         if isinstance(query.plan, JoinQuery):
             chain = chains(query.plan, query.arrangements)[-1][2]
             whole: tuple[Leaf | Step, ...] = (chain.first, *chain.steps)
             for depth in range(1, len(whole) + 1):
-                paths.setdefault(whole[:depth], []).append(names.get(query.id, str(query.id)))
+                paths.setdefault(whole[:depth], []).append(query)
     lines = ["", "joins"] if paths else []
     for path in sorted(paths, key=lambda p: [str(one) for one in p]):
-        users = f"{len(paths[path])} {_plural('query', len(paths[path]))}: {_list(paths[path])}"
-        lines.append(f"{'  ' * len(path)}{_step(path[-1])} · used by {users}")
+        users = [names.get(query.id, str(query.id)) for query in paths[path]]
+        text = f"{'  ' * len(path)}{_step(path)} · used by {len(users)} {_plural('query', len(users))}: {_list(users)}"
+        lines.append(text + _estimate(path, paths[path], statistics))
     return lines
 
 
-def _step(one: Leaf | Step) -> str:
+def _estimate(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics) -> str:
+    """Say what the model expects of one window, from what was measured or, before that, guessed."""
+    plan = queries[0].plan
+    assert isinstance(plan, JoinQuery)
+    work = Work.of(plan, frozenset(query.bit for query in queries), statistics)
+    order = [(one if isinstance(one, Leaf) else one.leaf).input for one in path]
+    if len(order) == 1:
+        return f" · about {work.rows[order[0]]:,.0f} rows a window (model)"
+    return f" · about {work.cardinality(frozenset(order)):,.0f} rows a window, cost {cost(work, order):,.0f} (model)"
+
+
+def _step(path: tuple[Leaf | Step, ...]) -> str:
+    leaves = [one if isinstance(one, Leaf) else one.leaf for one in path]
+    called = {leaf.input: leaf.stream if not leaf.slot else f"{leaf.stream}#{leaf.slot + 1}" for leaf in leaves}
+    one = path[-1]
     if isinstance(one, Leaf):
-        return f"{one.stream} by {_list([str(k) for k in one.keys])}"
-    keys = " and ".join(f"{left} = {one.leaf.input}.{right}" for left, right in zip(one.left_keys, one.leaf.keys, strict=True))
-    return f"{one.kind.value} join with {one.leaf.stream} on {keys}{' (rows move to other partitions)' if one.moves else ''}"
+        group = f", group {one.group}" if one.group else ""
+        return f"{called[one.input]} by {_list([str(k) for k in one.keys])}{group}"
+    right = [f"{called[one.leaf.input]}.{key}" for key in one.leaf.keys]
+    keys = " and ".join(f"{_named(left, called)} = {key}" for left, key in zip(one.left_keys, right, strict=True))
+    moves = " (rows move to other partitions)" if one.moves else ""
+    return f"{one.kind.value} join with {called[one.leaf.input]} on {keys}{moves}"
+
+
+def _named(expression: Expression, called: Mapping[int, str]) -> str:
+    """Return an expression over joined columns with the names of streams instead of numbers."""
+    replaced = {name: Column(f"{called[owner(name)[0]]}.{owner(name)[1]}", expression.type) for name in columns(expression)}
+    return str(substitute(expression, replaced))
 
 
 def _operator(operator: Operator, names: Mapping[int, str], stats: Statistics) -> list[str]:

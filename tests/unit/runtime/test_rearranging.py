@@ -1,0 +1,98 @@
+"""Orders of joins change while they run: when rates do, at a window's start, and without a trace in the results."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import headrace as hr
+from headrace.plan.join import JoinQuery
+from headrace.runtime.epoch import rearrange
+from headrace.sharing.arrangement import Arrangement
+from headrace.sharing.shared_plan import LiveQuery
+from headrace.sharing.slicing import NEVER
+from headrace.sql import bind_query
+from support.compare import same_rows
+
+SQL = (
+    "SELECT window_end, a.n AS an, b.n AS bn, c.n AS cn FROM HOP(a, '2 s', '1 s') a JOIN HOP(b, '2 s', '1 s') b ON a.k = b.k "
+    "JOIN HOP(c, '2 s', '1 s') c ON b.x = c.x"
+)
+BASE = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def play(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session, list[dict], list[tuple[int, ...]]]:
+    """Let one of the outer streams be 100 times as fast as the other, and change sides; return results and orders."""
+    session = hr.Session(path, backend=backend)
+    sources = {name: hr.MemorySource("k INT, x INT, n INT, time TIMESTAMP") for name in "abc"}
+    for name, source in sources.items():
+        session.create_stream(name, source, time="time")
+    query = session.add(SQL, name="q")
+    orders = []
+    for second in range(seconds):
+        fast, slow = ("a", "c") if second < flip else ("c", "a")
+        for name, rows in ((fast, 200), (slow, 2), ("b", 20)):
+            step = timedelta(seconds=1) / rows
+            sources[name].append([
+                {"k": n % 40, "x": n % 30, "n": second * 1000 + n, "time": BASE + timedelta(seconds=second) + n * step}
+                for n in range(rows)
+            ])  # fmt: skip
+        session.advance()
+        if backend != "reference":
+            live = next(iter(session._coordinator.live.values()))
+            orders.append(live.arrangements[-1].order if live.arrangements else ())
+    session.drain()
+    return session, query.results().to_pylist(), orders
+
+
+def test_an_order_that_became_bad_is_corrected_within_a_few_batches_and_results_stay_exact(tmp_path) -> None:
+    session, found, orders = play("local", 16, 8, tmp_path / "one")
+    session.close()
+    reference, expected, _ = play("reference", 16, 8, tmp_path / "two")
+    reference.close()
+    assert len(expected) > 50
+    same_rows(found, expected)
+    assert orders[7] != orders[-1]
+    assert orders[7][-1] == 0  # a was the fast one, and joined last
+    assert orders[-1][-1] == 2  # now c is
+    noticed = next(i for i, order in enumerate(orders) if i > 7 and order != orders[7])
+    assert noticed <= 8 + 5
+
+
+def test_what_was_decided_survives_a_restart(tmp_path) -> None:
+    session, _, orders = play("local", 6, 8, tmp_path)
+    session.close()
+    again = hr.Session(tmp_path, backend="local")
+    live = next(iter(again._coordinator.live.values()))
+    assert live.arrangements[-1].order == orders[-1]
+    again.close()
+
+
+@pytest.fixture
+def query() -> LiveQuery:
+    session = hr.Session(backend="local")
+    for name in "abc":
+        session.create_stream(name, hr.MemorySource("k INT, x INT, n INT, time TIMESTAMP"), time="time")
+    plan = bind_query(SQL, session._coordinator.catalog())
+    session.close()
+    assert isinstance(plan, JoinQuery)
+    return LiveQuery(1, "q", plan)
+
+
+def test_windows_that_began_before_keep_the_old_arrangement_until_they_close(query: LiveQuery) -> None:
+    new = Arrangement((2, 1, 0), 1)
+    changed = rearrange(query, new, 10_000_000, 9_000_000)
+    assert changed.arrangements == (Arrangement((0, 1, 2)), Arrangement((2, 1, 0), 1, 10_000_001))
+    assert rearrange(changed, None, 11_000_000, 11_999_999) == changed
+    assert rearrange(changed, None, 12_000_000, 12_000_001).arrangements == (changed.arrangements[1],)
+
+
+def test_before_the_first_row_there_is_nothing_to_keep(query: LiveQuery) -> None:
+    assert rearrange(query, Arrangement((2, 1, 0)), NEVER, NEVER).arrangements == (Arrangement((2, 1, 0)),)
+
+
+def test_an_arrangement_that_saw_no_row_is_replaced(query: LiveQuery) -> None:
+    once = rearrange(query, Arrangement((2, 1, 0)), 10, 5)
+    twice = rearrange(once, Arrangement((1, 0, 2)), 10, 5)
+    assert [one.order for one in twice.arrangements] == [(0, 1, 2), (1, 0, 2)]
