@@ -115,7 +115,8 @@ class Runner:
     def started(self, queries: tuple[BenchQuery, ...], rate: float) -> Iterator[Rig]:
         """Start driver, collector and system with these queries, and make it warm for a rate."""
         self.watcher.phase(f"{self.sut}: starting with {len(queries)} queries", None)
-        with rig(self.sut, self.scenario.used_streams(), queries, self.options) as ready:
+        room = {"max_queries": 2 * self.scenario.queries} if self.scenario.ad_hoc else {}  # those that go may overlap with others
+        with rig(self.sut, self.scenario.used_streams(), queries, {**room, **self.options}) as ready:
             self._versions, self._settings = ready.versions, ready.settings
             ready.bench.lead_in(rate)
             yield ready

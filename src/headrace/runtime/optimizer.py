@@ -15,13 +15,14 @@ from headrace.sharing.join_order import FULL, JoinStatistics, arrange
 from headrace.sharing.shared_plan import LiveQuery
 
 _KEPT = 8  # samples of a stream
+_MANY = 20  # a look takes some milliseconds a join: with more queries there is one less often
 
 
 class Optimizer:
     """Remembers samples; looks at joins again when queries came or went, and every few batches."""
 
     def __init__(self, every: int = 4) -> None:
-        """`every` so many batches orders are looked at, whatever happens."""
+        """Look at orders every so many batches, whatever happens; less often with many queries."""
         self._every = every
         self._samples: dict[tuple[str, int], list[Sets]] = {}
         self._sampled: frozenset[int] = frozenset()
@@ -44,7 +45,7 @@ class Optimizer:
             return {}
         queries = frozenset(live)
         changed = len(queries ^ self._queries)
-        if not changed and state.batch - self._looked < self._every:
+        if not changed and state.batch - self._looked < self._every * (1 + len(queries) // _MANY):
             return {}
         anew = changed > FULL * max(1, len(self._queries))
         self._queries, self._looked = queries, state.batch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction
 from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, inputs_of, joined_column, nodes_of, owner
@@ -98,11 +99,13 @@ def conditions(plan: JoinQuery) -> Iterable[Expression]:
             yield node.rest
 
 
+@lru_cache(maxsize=1 << 14)
 def inputs(condition: Expression) -> frozenset[int]:
     """Return the inputs that a condition looks at."""
     return frozenset(owner(name)[0] for name in columns(condition))
 
 
+@lru_cache(maxsize=1 << 14)
 def equality(condition: Expression, inside: frozenset[int], index: int) -> Equality | None:
     """Return a condition as an equality between the inputs so far and one more, if it is one."""
     if isinstance(condition, Call) and condition.function == "eq":

@@ -196,54 +196,47 @@ def arrange(
     queries: Iterable[LiveQuery], statistics: JoinStatistics, *, anew: bool = False, relations: int = RELATIONS
 ) -> dict[int, Arrangement]:
     """Return new arrangements for joins that are better worked off otherwise; `anew` looks at groups from scratch, too."""
-    joins = [query for query in queries if isinstance(query.plan, JoinQuery) and is_free(query.plan)]
-    now = {query.id: _now(query) for query in joins}
-    known = {} if anew else {query.id: now[query.id].group for query in joins if query.arrangements}
-    groups = groups_of(joins, statistics, known)
+    joins = [(query, query.plan) for query in queries if isinstance(query.plan, JoinQuery) and is_free(query.plan)]
+    now = {query.id: query.arrangements[-1] if query.arrangements else Arrangement(written(plan)) for query, plan in joins}
+    known = {} if anew else {query.id: now[query.id].group for query, _ in joins if query.arrangements}
+    groups = groups_of([query for query, _ in joins], statistics, known)
+    alike: dict[tuple[object, ...], list[tuple[LiveQuery, JoinQuery]]] = {}
+    for query, plan in joins:
+        alike.setdefault((groups[query.id], shape(plan)), []).append((query, plan))
     sharing: dict[tuple[object, ...], int] = {}
-    for query in joins:
-        assert isinstance(query.plan, JoinQuery)
-        for size in range(2, len(query.plan.inputs) + 1):
-            for among in combinations(range(len(query.plan.inputs)), size):
-                at = (groups[query.id], shape(query.plan, frozenset(among)))
-                sharing[at] = sharing.get(at, 0) + 1
+    for (group, _), members in alike.items():
+        for part in _parts(members[0][1]):
+            sharing[group, part] = sharing.get((group, part), 0) + len(members)
     changed: dict[int, Arrangement] = {}
-    for query in joins:
-        found = _better(query, [q for q in joins if _alike(q, query, groups)], groups, sharing, statistics, now, relations)
-        if found is not None:
-            changed[query.id] = found
+    for (group, _), members in alike.items():
+        plan = members[0][1]
+        work = Work.of(plan, frozenset(query.bit for query, _ in members), statistics)
+        costs = _Costs(work, {among: 1.0 / sharing[group, part] for part, among in _parts(plan).items()})
+        best = best_order(work, costs.share, relations)
+        for query, _ in members:
+            before = now[query.id]
+            gains = best != before.order and costs.of(best) < GAIN * costs.of(before.order)
+            if gains or group != before.group:
+                changed[query.id] = Arrangement(best if gains else before.order, int(str(group)))
     return changed
 
 
-def _now(query: LiveQuery) -> Arrangement:
-    assert isinstance(query.plan, JoinQuery)
-    return query.arrangements[-1] if query.arrangements else Arrangement(written(query.plan))
+def _parts(plan: JoinQuery) -> dict[tuple[object, ...], frozenset[int]]:
+    """Return every join of two or more inputs that is part of a join, by its shape."""
+    every = range(len(plan.inputs))
+    sets = [frozenset(among) for size in range(2, len(plan.inputs) + 1) for among in combinations(every, size)]
+    return {shape(plan, among): among for among in sets}
 
 
-def _alike(one: LiveQuery, other: LiveQuery, groups: Mapping[int, int]) -> bool:
-    assert isinstance(one.plan, JoinQuery)
-    assert isinstance(other.plan, JoinQuery)
-    return groups[one.id] == groups[other.id] and shape(one.plan) == shape(other.plan)
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Costs of orders of one join, where parts of it are shared."""
 
+    work: Work
+    parts: Mapping[frozenset[int], float]
 
-def _better(
-    query: LiveQuery,
-    group: Sequence[LiveQuery],
-    groups: Mapping[int, int],
-    sharing: Mapping[tuple[object, ...], int],
-    statistics: JoinStatistics,
-    now: Mapping[int, Arrangement],
-    relations: int,
-) -> Arrangement | None:
-    plan = query.plan
-    assert isinstance(plan, JoinQuery)
-    work = Work.of(plan, frozenset(one.bit for one in group), statistics)
+    def share(self, _index: int, among: frozenset[int]) -> float:
+        return self.parts[among]
 
-    def share(_index: int, among: frozenset[int]) -> float:
-        return 1.0 / sharing[groups[query.id], shape(plan, among)]
-
-    best, before = best_order(work, share, relations), now[query.id]
-    gains = best != before.order and cost(work, best, share) < GAIN * cost(work, before.order, share)
-    if not gains and groups[query.id] == before.group:
-        return None
-    return Arrangement(best if gains else before.order, groups[query.id])
+    def of(self, order: Sequence[int]) -> float:
+        return cost(self.work, order, self.share)
