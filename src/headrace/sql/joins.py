@@ -26,7 +26,8 @@ from headrace.plan.join import (
     JoinTree,
     owner,
 )
-from headrace.plan.logical import WINDOW_END, WINDOW_START
+from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
+from headrace.sql.aggregate_joins import bind_aggregate_join, is_aggregate
 from headrace.sql.aggregation import bind_groups
 from headrace.sql.expressions import bind_condition
 from headrace.sql.flatten import Context, aggregates, bind_items, bind_source, bind_where, check_clauses
@@ -50,9 +51,14 @@ _KINDS = {
 }
 
 
-def bind_join(context: Context, select: exp.Select) -> JoinQuery:
-    """Return the join a SELECT means."""
+def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuery:
+    """Return the join a SELECT means; one of aggregations by their keys is an aggregation itself."""
     check_clauses(context, select, _CLAUSES)
+    joins = select.args["joins"]
+    for join in joins:
+        check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
+    if any(map(is_aggregate, [select.args["from_"].this, *(join.this for join in joins)])):
+        return bind_aggregate_join(context, select, [_kind(context, join) for join in joins])
     joined = _joined(context, select)
     where = [joined.pushed(part) for part in conjuncts(bind_where(context, select, joined))]
     builder = _Builder(context, select, joined)
@@ -77,7 +83,6 @@ def _joined(context: Context, select: exp.Select) -> Joined:
         raise context.source.error(joins[MAX_INPUTS - 1], f"a join of more than {MAX_INPUTS} streams is not supported")
     found = Joined((_side(context, select.args["from_"].this, ()),))
     for join in joins:
-        check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
         kind = _kind(context, join)
         side = _side(context, join.this, found.sides)
         wider = replace(found, sides=(*found.sides, side), steps=(*found.steps, Step(JoinKind.INNER, ())))

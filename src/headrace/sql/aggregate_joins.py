@@ -1,0 +1,243 @@
+"""A join of aggregations by all their keys, in the same window: one aggregation over all their streams.
+
+    (SELECT user_id, SUM(price) AS paid FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p
+    JOIN (SELECT user_id, SUM(cost) AS cost FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id
+
+Each side has at most one row for a key and window, so the joined row is the group of that key over rows of both sides, where
+each side's aggregates look at its own rows only; which sides have rows at all is counted. No rows are kept for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.model.aggregate import AggregateCall
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns, conjunction, substitute
+from headrace.model.schema import Field, Schema
+from headrace.model.window import Sliding
+from headrace.plan.join import JoinKind, joined_column, owner
+from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
+from headrace.sql.aggregation import bind_aggregation
+from headrace.sql.casts import cast
+from headrace.sql.coerce import BIGINT, BOOLEAN
+from headrace.sql.expressions import bind_condition
+from headrace.sql.flatten import Context, aggregates, bind_from, bind_items, bind_where, with_ctes
+from headrace.sql.joined import Joined, Step
+from headrace.sql.operators import compare
+from headrace.sql.relation import Relation, conjuncts
+from headrace.sql.scope import END, START, Scope
+
+_ONE = Literal(1, BIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One aggregation: its plan, and where its aggregates begin among those of all sides."""
+
+    plan: AggregateQuery
+    first: int
+
+    @property
+    def keys(self) -> tuple[Expression, ...]:
+        """Its group keys."""
+        return self.plan.branches[0].keys
+
+    @property
+    def rows(self) -> Expression:
+        """How many rows of its own a group has; the last of its aggregates."""
+        return agg_column(self.first + len(self.plan.branches[0].aggregates), BIGINT)
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Tell whether a side of a join is an aggregation."""
+    return isinstance(node, exp.Subquery) and isinstance(node.this, exp.Select) and aggregates(node.this)
+
+
+def bind_aggregate_join(context: Context, select: exp.Select, kinds: Sequence[JoinKind]) -> AggregateQuery:
+    """Return the aggregation that a join of two aggregations means."""
+    joins = select.args["joins"]
+    nodes = [select.args["from_"].this, *(join.this for join in joins)]
+    if len(nodes) > 2 or not all(map(is_aggregate, nodes)):
+        raise context.source.error(
+            joins[-1], "only two aggregations can be joined with each other", hint="join streams, or two aggregations"
+        )
+    if kinds[0] is JoinKind.FULL:
+        raise context.source.error(joins[0], "a FULL JOIN of aggregations is not supported", hint="use LEFT or RIGHT JOIN")
+    if aggregates(select):
+        raise context.source.error(select.expressions[0], "an aggregation over a join of aggregations is not supported")
+    sides = _sides(context, nodes)
+    joined = Joined(tuple(_shown(node, side) for node, side in zip(nodes, sides, strict=True)), (Step(kinds[0], ()),))
+    return _Merger(context, select, joined, sides, kinds[0]).query()
+
+
+def _sides(context: Context, nodes: Sequence[exp.Expr]) -> tuple[_Side, _Side]:
+    plans = []
+    for node in nodes:
+        inner = with_ctes(context, node.this)
+        plan = bind_aggregation(inner, node.this, bind_from(inner, node.this))
+        if not isinstance(plan.window, Sliding):
+            raise context.source.error(node, "an aggregation in SESSION windows cannot be joined", hint="use TUMBLE or HOP")
+        plans.append(plan)
+    if plans[0].window != plans[1].window:
+        raise context.source.error(nodes[1], "joined aggregations must be in the same window", detail=f"{plans[0].window} here")
+    return _Side(plans[0], 0), _Side(plans[1], len(plans[0].branches[0].aggregates) + 1)
+
+
+def _shown(node: exp.Expr, side: _Side) -> Relation:
+    alias = node.args.get("alias")
+    return Relation(side.plan.schema.fields, (), alias.name if alias is not None else None, side.plan.window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of both sides in one order: `places[side][key]`, each in the type both have in common."""
+
+    places: tuple[dict[int, int], dict[int, int]]
+    types: tuple[pa.DataType, ...]
+
+    def column(self, side: int, key: int) -> Column:
+        """Return the column of the merged groups that a key of a side is."""
+        place = self.places[side][key]
+        return key_column(place, self.types[place])
+
+
+class _Merger:
+    """Puts two aggregations together."""
+
+    def __init__(self, context: Context, select: exp.Select, joined: Joined, sides: tuple[_Side, _Side], kind: JoinKind) -> None:
+        self._source, self._context, self._select = context.source, context, select
+        self._joined, self._sides, self._kind = joined, sides, kind
+        self._keys, self._rest = self._matched_keys()
+
+    def query(self) -> AggregateQuery:
+        """Return the one aggregation."""
+        plain = [self._outputs(number) for number in (0, 1)]
+        there = [self._there(number) for number in (0, 1)]
+        known = [_not(Call("is_null", (key_column(n, kind),), BOOLEAN)) for n, kind in enumerate(self._keys.types)]
+        partners = conjunction([*there, *known, *(self._translated(part, plain) for part in self._rest)])
+        values = [self._optional(number, plain[number], partners) for number in (0, 1)]
+        window = self._sides[0].plan.window
+        items = bind_items(self._context, self._select, Scope(self._source, self._joined, "SELECT", window=window))
+        output = tuple(self._translated(item.value, values) for item in items)
+        where = conjuncts(self._translated(bind_where(self._context, self._select, self._joined), values))
+        schema = Schema(tuple(Field(item.name, value.type) for item, value in zip(items, output, strict=True)))
+        having = conjunction([*conjuncts(self._kept(there, partners)), *where])
+        return AggregateQuery(window, (*self._branches(0), *self._branches(1)), output, schema, having)
+
+    def _matched_keys(self) -> tuple[_Keys, list[Expression]]:
+        """Take from the conditions which keys are equated; return the other conditions, too."""
+        join = self._select.args["joins"][0]
+        pairs: list[tuple[int, int]] = []
+        rest: list[Expression] = []
+        for condition in self._conditions(join):
+            pair = self._pair(condition)
+            rest += [condition] if pair is None and condition != TRUE else []
+            pairs += [pair] if pair is not None else []
+        for number, side in enumerate(self._sides):
+            if sorted(pair[number] for pair in pairs) != list(range(len(side.keys))):
+                raise self._source.error(
+                    join,
+                    "aggregations must be joined by all their keys",
+                    detail=f"'{self._joined.sides[number].name}' has {len(side.keys)}, of which each must be equated once",
+                    hint="write ON p.key = a.key AND …, a condition for each key",
+                )
+        equal = [compare("eq", self._sides[0].keys[a], self._sides[1].keys[b]) for a, b in pairs]
+        types = tuple(one.args[0].type for one in equal if isinstance(one, Call))
+        places = {a: n for n, (a, _) in enumerate(pairs)}, {b: n for n, (_, b) in enumerate(pairs)}
+        return _Keys(places, types), rest
+
+    def _conditions(self, join: exp.Join) -> list[Expression]:
+        if join.args.get("on") is not None:
+            both = replace(self._joined, steps=(Step(JoinKind.INNER, ()),))  # ON sees both sides, whatever the join shows
+            return conjuncts(bind_condition(Scope(self._source, both, "ON"), join.args["on"]))
+        found = []
+        for name in join.args.get("using") or []:
+            one, two = (self._joined.sides[number].find(name.name) for number in (0, 1))
+            if one is None or two is None:
+                raise self._source.error(name, f"column '{name.name}' of USING is not on both sides", hint="write ON")
+            found.append(compare("eq", joined_column(0, one.name, one.type), joined_column(1, two.name, two.type)))
+        return found
+
+    def _pair(self, condition: Expression) -> tuple[int, int] | None:
+        """Return the keys that a condition equates: of the first side, of the second."""
+        if not isinstance(condition, Call) or condition.function != "eq":
+            return None
+        found = dict(key for arg in condition.args if (key := self._key(arg)) is not None)
+        return (found[0], found[1]) if set(found) == {0, 1} else None
+
+    def _key(self, expression: Expression) -> tuple[int, int] | None:
+        """Return side and number of the key that an expression is, casts aside."""
+        while isinstance(expression, Call) and expression.function == "cast":
+            expression = expression.args[0]
+        if not isinstance(expression, Column):
+            return None
+        number, name = owner(expression.name)
+        plan = self._sides[number].plan
+        value = plan.output[plan.schema.names.index(name)]
+        return (number, int(value.name[3:])) if isinstance(value, Column) and value.name.startswith("key") else None
+
+    def _moved(self, number: int) -> dict[str, Expression]:
+        """Return what keys and aggregates of a side are called in the merged groups."""
+        side = self._sides[number]
+        keys = {f"key{k}": cast(self._keys.column(number, k), key.type) for k, key in enumerate(side.keys)}
+        calls = enumerate(side.plan.branches[0].aggregates)
+        return {**keys, **{f"agg{n}": agg_column(side.first + n, call.type) for n, call in calls}}
+
+    def _outputs(self, number: int) -> dict[str, Expression]:
+        plan, moved = self._sides[number].plan, self._moved(number)
+        return {name: substitute(value, moved) for name, value in zip(plan.schema.names, plan.output, strict=True)}
+
+    def _there(self, number: int) -> Expression:
+        """Return whether a side has a row for a group."""
+        side = self._sides[number]
+        counted = Call("gt", (side.rows, Literal(0, BIGINT)), BOOLEAN)
+        return conjunction([counted, *conjuncts(substitute(side.plan.having, self._moved(number)))])
+
+    def _optional(self, number: int, values: dict[str, Expression], partners: Expression) -> dict[str, Expression]:
+        """Return the outputs of a side in joined rows: NULL where the row has no partner, if there are such rows."""
+        lacking = self._kind.keeps_left if number else self._kind.keeps_right
+        if not lacking or not self._kind.pairs:
+            return values
+        return {name: Call("case", (partners, value, Literal(None, value.type)), value.type) for name, value in values.items()}
+
+    def _kept(self, there: Sequence[Expression], partners: Expression) -> Expression:
+        """Return which groups are rows of the join."""
+        if self._kind in (JoinKind.INNER, JoinKind.SEMI):
+            return partners
+        if self._kind is JoinKind.ANTI:
+            unmatched = Call("case", (partners, Literal(False, BOOLEAN), TRUE), BOOLEAN)
+            return conjunction([*conjuncts(there[0]), unmatched])
+        return there[0] if self._kind is JoinKind.LEFT else there[1]
+
+    def _translated(self, expression: Expression, values: Sequence[dict[str, Expression]]) -> Expression:
+        """Return an expression over outputs of the sides as one over the merged groups."""
+        found: dict[str, Expression] = {START.name: WINDOW_START, END.name: WINDOW_END}
+        for name in columns(expression):
+            if name[:1].isdigit():
+                number, column = owner(name)
+                found[name] = values[number][column]
+        return substitute(expression, found)
+
+    def _branches(self, number: int) -> Iterator[AggregateBranch]:
+        """Yield the branches of a side, with the aggregates of both: those of the other see nothing here."""
+        for branch in self._sides[number].plan.branches:
+            order = sorted(range(len(branch.keys)), key=lambda k: self._keys.places[number][k])
+            keys = tuple(cast(branch.keys[k], self._keys.types[self._keys.places[number][k]]) for k in order)
+            calls = [call for side in (0, 1) for call in self._calls(side, branch if side == number else None)]
+            yield AggregateBranch(branch.stream, keys, tuple(calls), branch.predicate)
+
+    def _calls(self, number: int, branch: AggregateBranch | None) -> Iterator[AggregateCall]:
+        """Yield the aggregates of a side, and how many rows it has; over nothing where there is no branch of it."""
+        side = self._sides[number].plan.branches[0]
+        counted = AggregateCall("count", (), BIGINT)
+        for one in [*(side if branch is None else branch).aggregates, counted]:
+            args = one.args or (_ONE,)
+            yield replace(one, args=args if branch is not None else tuple(Literal(None, arg.type) for arg in args))
+
+
+def _not(condition: Expression) -> Expression:
+    return Call("not", (condition,), BOOLEAN)

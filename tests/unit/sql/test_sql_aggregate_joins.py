@@ -1,0 +1,110 @@
+"""Joins of aggregations by their keys: one aggregation that gives what DuckDB gives for the join."""
+
+# ruff: noqa: E501 – a query reads best on one line
+
+from __future__ import annotations
+
+import datetime as dt
+from random import Random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.errors import SqlError
+from headrace.plan.logical import AggregateQuery
+from support.compare import same_rows
+
+BASE = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+PURCHASES, ADS = (
+    "user_id INT, pack STRING, price DOUBLE, time TIMESTAMP",
+    "user_id BIGINT, pack STRING, cost DOUBLE, time TIMESTAMP",
+)
+KINDS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")
+
+
+def rows(random: Random, count: int, column: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "user_id": random.choice([1, 2, 3, 4, None]),
+            "pack": random.choice("ab"),
+            column: random.choice([None, 1.5, 2.0, 7.25]),
+            "time": BASE + dt.timedelta(seconds=random.random() * 20),
+        }
+        for _ in range(count)
+    ]
+
+
+def texts(kind: str, on: str, where: str) -> tuple[str, str]:
+    """The same join for headrace and for DuckDB, where windows are columns."""
+    both = "SEMI" not in kind and "ANTI" not in kind
+    outputs = "p.user_id AS u, p.revenue, p.n" + (", a.cost, a.m, p.revenue - a.cost AS profit" if both else "")
+    p, a = "SUM(price) AS revenue, COUNT(*) AS n", "SUM(cost) AS cost, COUNT(DISTINCT cost) AS m"
+    ours = (
+        f"SELECT window_end AS w, {outputs} FROM (SELECT user_id, {p} FROM TUMBLE(purchases, '5 seconds') WHERE pack = 'a' GROUP BY user_id) p "
+        f"{kind} (SELECT user_id, {a} FROM TUMBLE(ads, '5 seconds') GROUP BY user_id HAVING COUNT(*) > 1) a ON p.user_id = a.user_id{on}{where}"
+    )
+    bucket = "time_bucket(interval '5 seconds', time, timestamp '1970-01-01') AS w, user_id"
+    end = f"{'coalesce(p.w, a.w)' if both else 'p.w'} + interval '5 seconds' AS w"
+    theirs = (
+        f"SELECT {end}, {outputs} FROM (SELECT {bucket}, {p} FROM purchases WHERE pack = 'a' GROUP BY 1, 2) p "
+        f"{kind.replace('LEFT SEMI', 'SEMI').replace('LEFT ANTI', 'ANTI')} "
+        f"(SELECT {bucket}, {a} FROM ads GROUP BY 1, 2 HAVING COUNT(*) > 1) a ON p.w = a.w AND p.user_id = a.user_id{on}{where}"
+    )
+    return ours, theirs
+
+
+def judged(tables: dict[str, list[dict[str, Any]]], text: str) -> list[dict[str, Any]]:
+    connection = duckdb.connect()
+    for name, found in tables.items():
+        connection.register(name, pa.Table.from_pylist([{**row, "time": row["time"].replace(tzinfo=None)} for row in found]))
+    cursor = connection.execute(text)
+    names = [column[0] for column in cursor.description]
+    fetched = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return [{**row, "w": row["w"].replace(tzinfo=dt.UTC)} for row in fetched]
+
+
+def test_they_give_what_duckdb_gives() -> None:
+    random = Random(4)
+    tables = {"purchases": rows(random, 80, "price"), "ads": rows(random, 50, "cost")}
+    asked = [(kind, on, where) for kind in KINDS for on, where in (("", ""), (" AND p.revenue > 5", ""), ("", " WHERE p.n > 1"))]
+    with hr.Session(backend="local", partitions=2) as session:
+        sources = {"purchases": hr.MemorySource(PURCHASES), "ads": hr.MemorySource(ADS)}
+        for name, source in sources.items():
+            session.create_stream(name, source, time="time", watermark="30 seconds")
+        queries = [(session.add(texts(*one)[0]), texts(*one)[1]) for one in asked if one[0] != "RIGHT JOIN" or not one[1]]
+        for name, source in sources.items():
+            source.append(tables[name])
+        session.advance()
+        session.drain()
+        for query, text in queries:
+            expected = judged(tables, text)
+            assert expected
+            same_rows(query.results().to_pylist(), expected)
+
+
+def test_a_join_of_aggregations_is_one_aggregation(bind) -> None:
+    plan = bind(
+        "SELECT p.user_id, p.total - a.n AS d FROM (SELECT user_id, SUM(price) AS total FROM HOP(purchases, '8 s', '4 s') GROUP BY user_id) p "
+        "JOIN (SELECT user_id, COUNT(*) AS n FROM HOP(ads, '8 s', '4 s') GROUP BY user_id) a USING (user_id)"
+    )
+    assert isinstance(plan, AggregateQuery)
+    assert plan.streams == ("purchases", "ads")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '4 s') GROUP BY user_id) a ON p.user_id = a.user_id", "in the same window"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id, name) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "joined by all their keys"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.n = a.n", "joined by all their keys"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN TUMBLE(ads, '5 s') a ON p.user_id = a.user_id", "only two aggregations can be joined with each other"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p FULL JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "a FULL JOIN of aggregations"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM SESSION(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "SESSION windows cannot be joined"),
+    ],
+)  # fmt: skip
+def test_what_is_no_single_row_a_key_is_refused(bind, text: str, message: str) -> None:
+    with pytest.raises(SqlError, match=message):
+        bind(text)
