@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.execution.finish import Combined, Listed, finish
 from headrace.execution.result import Failures, Results
 from headrace.execution.selection import SharedSelection
-from headrace.kernels import compiled
+from headrace.kernels import compiled, compiled_few
 from headrace.kernels.columns import Numbers, take, wide
 from headrace.kernels.component import empty, listed, neutral
 from headrace.kernels.keys import unify
@@ -29,6 +29,7 @@ from headrace.sharing.shared_plan import Store
 
 Integers = npt.NDArray[np.int64]
 _MAX_ACCUMULATORS = 1 << 23
+_FEW = 2  # windows over a slice, on average: up to so many, partials are gone through entry by entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +164,17 @@ class _Grid:
         for pattern, places in enumerate(users.needs):
             chosen = np.flatnonzero((users.need_of == pattern) & (begins < ends))
             if chosen.size:
-                spans = _gather(store.spans, users.predicates[chosen])
-                self._add_sums(store, places, begins[chosen], ends[chosen], users.targets[chosen], spans)
+                few = int((ends[chosen] - begins[chosen]).sum()) <= _FEW * len(store.partials)
+                if not few:
+                    spans = _gather(store.spans, users.predicates[chosen])
+                    self._add_sums(store, places, begins[chosen], ends[chosen], users.targets[chosen], spans)
                 for part in range(len(store.partials)):
                     over = np.flatnonzero((begins[chosen] <= part) & (part < ends[chosen]))
                     if over.size:
                         table = (users.targets[chosen][over], *_gather(store.spans, users.predicates[chosen][over]))
-                        self._add_others(store, part, places, table)
+                        if few:
+                            self._add_few_sums(store, part, places, table)
+                        self._add_others(store, part, places, table, few=few)
 
     def _add_sums(
         self,
@@ -190,12 +195,27 @@ class _Grid:
                 if values is not None:
                     compiled.window_sums(firsts, lasts, cells, values, store.spans.size, begins, ends, targets, *spans, total)
 
-    def _add_others(self, store: _Slices, part: int, places: Sequence[int], table: tuple[Integers, ...]) -> None:
+    def _add_few_sums(self, store: _Slices, part: int, places: Sequence[int], table: tuple[Integers, ...]) -> None:
+        """Add the sums of one partial, entry by entry."""
+        partial, rows = store.partials[part], store.rows[part]
+        base = (wide(partial.starts), store.cells[part])
+        for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
+            if component.kind == "count":
+                counts, against = partial.dense[place][0], partial.dense[places[0]][0]
+                if counts is not against:
+                    compiled_few.window_lacks(*base, wide(counts), wide(against), rows, *table, self._dense[need][0])
+            elif component.kind in {"rows", "add"}:
+                for limb, total in enumerate(self._dense[need]):
+                    compiled_few.window_sums(*base, wide(partial.dense[place][limb]), rows, *table, total)
+
+    def _add_others(self, store: _Slices, part: int, places: Sequence[int], table: tuple[Integers, ...], *, few: bool) -> None:
         partial, rows, size = store.partials[part], store.rows[part], store.spans.size
         base = (wide(partial.starts), wide(store.cells[part]))
         for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             out = self._dense[need]
-            if component.kind in {"float", "square"}:
+            if component.kind in {"float", "square"} and few:
+                compiled_few.window_floats(*base, *partial.dense[place], rows, *table, *out)
+            elif component.kind in {"float", "square"}:
                 compiled.window_floats(*base, *partial.dense[place], rows, size, *table, *out)
             elif component.kind in {"min", "max"}:
                 none = neutral(component.kind, component.args[0].type)

@@ -64,10 +64,10 @@ def direct_domain(column: pa.Array | pa.ChunkedArray) -> tuple[int, pa.Array] | 
     if not pa.types.is_integer(kind) or len(column) == 0:
         return None
     limits = pc.min_max(column).as_py()
-    if limits["min"] is None or limits["max"] - limits["min"] >= max(_DIRECT, len(column) // 8):
+    if limits["min"] is None or limits["max"] - limits["min"] >= max(_DIRECT, len(column) // 2):
         return None
-    values = [*range(limits["min"], limits["max"] + 1), *([None] if column.null_count else [])]
-    return limits["min"], pa.array(values, kind)
+    values = pa.array(np.arange(limits["min"], limits["max"] + 1)).cast(kind)
+    return limits["min"], pa.concat_arrays([values, pa.nulls(1, kind)]) if column.null_count else values
 
 
 def _pair(left: Keys, right: Keys) -> Keys:
