@@ -21,7 +21,7 @@ from headrace.kernels import compiled, compiled_slots
 from headrace.kernels.columns import Numbers, flat, narrow, numbers, take
 from headrace.kernels.component import Accumulator, listed
 from headrace.kernels.partial import Entries, Partial, group_starts
-from headrace.model.expression import Column
+from headrace.model.expression import Column, is_always_null
 from headrace.sharing.selection import Layout
 from headrace.sharing.shared_plan import Store
 
@@ -71,7 +71,8 @@ def aggregate(
             and cells <= max(_DENSE, 4 * batch.rows)
             and all(c.is_dense for c in store.components)
         ):
-            dense[index] = _Dense(store, selections[index], Accumulator([c.signature for c in store.components], cells))
+            accumulator = Accumulator([c.signature for c in store.components], cells, _nothing(store))
+            dense[index] = _Dense(store, selections[index], accumulator)
     for index, one in dense.items():
         offset = 0
         for number, piece in enumerate(batch.pieces):
@@ -86,6 +87,11 @@ def aggregate(
             found = _from_rows(store, tag(store, batch), batch, keying, oldest[index])
         for partition, partial in found:
             yield index, partition, partial
+
+
+def _nothing(store: Store) -> frozenset[int]:
+    """Return the components that are over NULL: what a union lacks on one side."""
+    return frozenset(i for i, component in enumerate(store.components) if any(map(is_always_null, component.args)))
 
 
 def _ids(batch: Batch, tagged: Tagged, slots: Integers, oldest: int) -> Integers:
@@ -107,7 +113,8 @@ def _from_rows(store: Store, tagged: Tagged, batch: Batch, keying: Keying, oldes
     slots = compiled_slots.slots(batch.times, edges, keying.codes(store.keys), table.count)
     numbers, at = compiled.compress(_ids(batch, tagged, slots, oldest))
     order = np.argsort(numbers)
-    accumulator = Accumulator([c.signature if c.is_dense else None for c in store.components], len(numbers))
+    signatures = [c.signature if c.is_dense else None for c in store.components]
+    accumulator = Accumulator(signatures, len(numbers), _nothing(store))
     accumulator.add(at, [[batch.evaluate(a) for a in c.args] for c in store.components], tagged.rows)
     values = _listed(store, batch, tagged.rows, at, order)
     yield from _split(numbers[order], accumulator.arrays(order), values, tagged.size, tagged.labels, table, edges)

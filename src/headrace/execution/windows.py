@@ -29,7 +29,7 @@ from headrace.sharing.shared_plan import Store
 
 Integers = npt.NDArray[np.int64]
 _MAX_ACCUMULATORS = 1 << 23
-_FEW = 2  # windows over a slice, on average: up to so many, partials are gone through entry by entry
+_FORCED: bool | None = None  # for tests: go through partials entry by entry, or never
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class _Grid:
         for pattern, places in enumerate(users.needs):
             chosen = np.flatnonzero((users.need_of == pattern) & (begins < ends))
             if chosen.size:
-                few = int((ends[chosen] - begins[chosen]).sum()) <= _FEW * len(store.partials)
+                few = _FORCED if _FORCED is not None else _are_few(store, int((ends[chosen] - begins[chosen]).sum()), chosen.size)
                 if not few:
                     spans = _gather(store.spans, users.predicates[chosen])
                     self._add_sums(store, places, begins[chosen], ends[chosen], users.targets[chosen], spans)
@@ -259,6 +259,16 @@ class _Grid:
         rows = np.searchsorted(places, np.concatenate([p[0] for p in pieces]))
         values = [pa.concat_arrays([p[1][i] for p in pieces]) for i in range(len(types))]
         return Listed(*listed(self._needs[need].kind, values, rows, np.concatenate([p[2] for p in pieces])))
+
+
+def _are_few(store: _Slices, covered: int, windows: int) -> bool:
+    """Tell whether going through partials entry by entry costs less than prefix sums, for one key.
+
+    `covered` is over how many partials windows lie, all together: each of their entries is looked at once for each window.
+    """
+    keys = sum(partial.key_count for partial in store.partials)
+    entries = sum(len(partial.cells) for partial in store.partials) / max(keys, 1)
+    return covered * entries <= 3 * len(store.partials) * store.spans.size + 4 * windows
 
 
 def _ranges(store: _Slices, keys: int) -> tuple[Integers, Integers]:

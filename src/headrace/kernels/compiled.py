@@ -113,6 +113,20 @@ def add_rows_and_integers(at, values, valid, out):
 
 
 @_jit
+def add_rows_and_floats(at, values, valid, counts, sums):
+    """Count rows in counts[:, 0] and sum floats in sums[:, 1] and sums[:, 2]; both are the same memory, a line for each place."""
+    for i in range(at.size):
+        if at[i] >= 0:
+            counts[at[i], 0] += 1
+            if valid.size == 0 or valid[i]:
+                a, b = sums[at[i], 1], np.float64(values[i])
+                s = a + b
+                t = s - a
+                sums[at[i], 1] = s
+                sums[at[i], 2] += (a - (s - t)) + (b - t)
+
+
+@_jit
 def add_valid(at, valid, out):
     """Count rows that are not NULL."""
     for i in range(at.size):

@@ -64,11 +64,17 @@ class Accumulator:
 
     A count of values is kept as what it lacks against the row count: usually nothing, and then it *is* the row count.
     Components without signature (None) are listed ones, kept elsewhere. Memory is what bounds this: the first plain sum
-    lies beside the row count, and both share one word where only they are wanted, until sums might no longer fit.
+    lies beside the row count, and both share one word where only they are wanted, until sums might no longer fit. Where
+    there is none, the first sum of floats lies there.
     """
 
-    def __init__(self, signatures: Sequence[tuple[str, Sequence[pa.DataType]] | None], count: int) -> None:
-        """All places start neutral."""
+    def __init__(
+        self,
+        signatures: Sequence[tuple[str, Sequence[pa.DataType]] | None],
+        count: int,
+        nothing: frozenset[int] = frozenset(),
+    ) -> None:
+        """Start with all places neutral; components in `nothing` are over arguments that are always NULL."""
         self._kinds = ["" if s is None else s[0] for s in signatures]
         self._size = count
         self._packed: Numbers | None = None
@@ -76,9 +82,21 @@ class Accumulator:
         self._room = _ROOM
         self._lacks: dict[int, Numbers] = {}
         self._beside = next(
-            (i for i, s in enumerate(signatures) if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1), None
+            (
+                i
+                for i, s in enumerate(signatures)
+                if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1 and i not in nothing
+            ),
+            None,
         )
+        self._nothing = nothing
         self._arrays = [[] if s is None or s[0] in {"rows", "count"} else empty(s[0], s[1], count) for s in signatures]
+        self._floats: tuple[int, Numbers, Numbers] | None = None
+        first = next((i for i, kind in enumerate(self._kinds) if kind == "float" and i not in nothing), None)
+        if self._beside is None and first is not None:
+            self._pair = np.zeros((count, 3), np.int64)
+            sums = self._pair.view(np.float64)
+            self._floats, self._arrays[first] = (first, self._pair, sums), [sums[:, 1], sums[:, 2]]
 
     @property
     def pair(self) -> Numbers:
@@ -114,7 +132,7 @@ class Accumulator:
         """Take rows: `at` is the place of each, `columns[c]` the arguments of component c; `rows` picks and repeats rows."""
         known: dict[int, tuple[list[pa.Array], Mask]] = {}
         for index, kind in enumerate(self._kinds):
-            if kind in {"", "rows"}:
+            if kind in {"", "rows"} or index in self._nothing:
                 continue
             key = id(columns[index][0])
             if key not in known:
@@ -125,9 +143,11 @@ class Accumulator:
                 self._count(index, at, valid)
             elif index == self._beside:
                 compiled.add_rows_and_integers(at, numbers(arrays[0]), valid, self.pair)
+            elif self._floats is not None and index == self._floats[0]:
+                compiled.add_rows_and_floats(at, numbers(arrays[0]), valid, *self._floats[1:])
             else:
                 _fill(kind, arrays[0], valid, at, self._arrays[index])
-        if self._beside is None:
+        if self._beside is None and self._floats is None:
             compiled.add_rows(at, self.pair)
 
     def only_sum(self, columns: Sequence[Sequence[Any]]) -> int | None:
@@ -146,7 +166,9 @@ class Accumulator:
         rows = narrow(counts)
         found = []
         for index, kind in enumerate(self._kinds):
-            if kind == "rows" or (kind == "count" and index not in self._lacks):
+            if kind == "count" and index in self._nothing:
+                found.append([np.zeros(len(rows), np.int8)])
+            elif kind == "rows" or (kind == "count" and index not in self._lacks):
                 found.append([rows])
             elif kind == "count":
                 found.append([narrow(counts - self._lacks[index][occupied])])

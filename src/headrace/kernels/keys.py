@@ -66,7 +66,7 @@ def direct_domain(column: pa.Array | pa.ChunkedArray) -> tuple[int, pa.Array] | 
     limits = pc.min_max(column).as_py()
     if limits["min"] is None or limits["max"] - limits["min"] >= max(_DIRECT, len(column) // 2):
         return None
-    values = pa.array(np.arange(limits["min"], limits["max"] + 1)).cast(kind)
+    values = pa.array(np.arange(limits["max"] - limits["min"] + 1) + np.int64(limits["min"])).cast(kind)
     return limits["min"], pa.concat_arrays([values, pa.nulls(1, kind)]) if column.null_count else values
 
 

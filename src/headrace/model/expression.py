@@ -129,6 +129,13 @@ def substitute(expression: Expression, replacements: Mapping[str, Expression]) -
     return expression
 
 
+def is_always_null(expression: Expression) -> bool:
+    """Tell whether an expression is the constant NULL, casts aside."""
+    if isinstance(expression, Call) and expression.function == "cast":
+        return is_always_null(expression.args[0])
+    return isinstance(expression, Literal) and expression.value is None
+
+
 def conjunction(parts: list[Expression]) -> Expression:
     """AND the parts together; nothing to AND is TRUE."""
     kept = [part for part in parts if part != TRUE]
