@@ -112,10 +112,16 @@ def _placed(context: Context, node: exp.Expr, relation: Relation, name: str | No
 def bind_from(context: Context, select: exp.Select) -> Relation:
     """Return what a SELECT reads."""
     check_clauses(context, select, _CLAUSES)
+    return bind_source(context, source_of(context, select))
+
+
+def source_of(context: Context, select: exp.Select) -> exp.Expr:
+    """Return what stands after FROM, before any join."""
     clause = select.args.get("from_")
     if clause is None:
         raise context.source.error(select, "query reads no stream", detail=_streams(context), hint="write SELECT … FROM stream")
-    return bind_source(context, clause.this)
+    found: exp.Expr = clause.this
+    return found
 
 
 def _streams(context: Context) -> str:

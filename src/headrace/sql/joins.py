@@ -30,7 +30,7 @@ from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.sql.aggregate_joins import bind_aggregate_join, is_aggregate
 from headrace.sql.aggregation import bind_groups
 from headrace.sql.expressions import bind_condition
-from headrace.sql.flatten import Context, aggregates, bind_items, bind_source, bind_where, check_clauses
+from headrace.sql.flatten import Context, aggregates, bind_items, bind_source, bind_where, check_clauses, source_of
 from headrace.sql.joined import Joined, Step, lower
 from headrace.sql.operators import compare
 from headrace.sql.relation import Relation, conjuncts
@@ -57,7 +57,7 @@ def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuer
     joins = select.args["joins"]
     for join in joins:
         check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
-    if any(map(is_aggregate, [select.args["from_"].this, *(join.this for join in joins)])):
+    if any(map(is_aggregate, [source_of(context, select), *(join.this for join in joins)])):
         return bind_aggregate_join(context, select, [_kind(context, join) for join in joins])
     joined = _joined(context, select)
     where = [joined.pushed(part) for part in conjuncts(bind_where(context, select, joined))]
