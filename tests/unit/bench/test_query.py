@@ -105,7 +105,7 @@ def test_headrace_takes_every_aggregation(made):
 def test_headrace_takes_every_join_but_those_of_windows_over_windows(made):
     for query in made.queries(5):
         if isinstance(made, HotCat):
-            with pytest.raises(SqlError, match="cannot be part of another query|can be joined"):
+            with pytest.raises(SqlError, match=r"cannot be part of another query|can be joined"):
                 bind_query(query.sql["headrace"], CATALOG)
         else:
             assert set(bind_query(query.sql["headrace"], CATALOG).streams) == set(query.streams)
