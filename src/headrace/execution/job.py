@@ -53,7 +53,7 @@ class StreamJob:
 
 @dataclass(frozen=True, slots=True)
 class PartRef:
-    """Where a partial is kept: the entry `index` of a state file."""
+    """Where a partial, or a bucket, is kept: the entry `index` of a state file; `store` counts those of the epoch's plan."""
 
     file: str
     index: int
@@ -67,19 +67,6 @@ class PartRef:
     def slice(self) -> tuple[str, int, int, int]:
         """Which slice of which store it is part of."""
         return self.stream, self.epoch, self.store, self.start
-
-
-@dataclass(frozen=True, slots=True)
-class BucketRef:
-    """Where rows kept for joins are: entry `index` of a state file; `store` counts the buckets of the epoch's plan."""
-
-    file: str
-    index: int
-    partition: int
-    stream: str
-    epoch: int
-    store: int
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +95,7 @@ class Job:
     queries: tuple[int, ...]
     parts: tuple[PartRef, ...] = ()
     sessions: tuple[SessionRef, ...] = ()
-    buckets: tuple[BucketRef, ...] = ()
+    buckets: tuple[PartRef, ...] = ()
     levels: int = 0
     arrangements: Mapping[int, tuple[Arrangement, ...]] = field(default_factory=dict)
     final: bool = False
@@ -196,7 +183,7 @@ class Outcome:
     partition: int
     parts: list[PartRef]
     sessions: list[SessionRef]
-    buckets: list[BucketRef]
+    buckets: list[PartRef]
     emitted: dict[int, int]
     failures: dict[int, str]
     headers: list[Header]

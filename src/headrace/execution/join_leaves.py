@@ -15,8 +15,8 @@ from headrace.execution.onward import Moved
 from headrace.kernels import compiled_join
 from headrace.kernels.sets import Sets, set_of, widened
 from headrace.model.expression import Expression
-from headrace.plan.join import present_column
-from headrace.sharing.joining import Leaf, needed_columns
+from headrace.plan.join import owner, present_column
+from headrace.sharing.joining import Leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class BucketLeaves:
 
     def _rows(self, leaf: Leaf) -> JoinedRows | None:
         users = [(joiner.bit, self._ends[joiner.bit], joiner.plan.inputs[leaf.input].window.size) for joiner in self._users(leaf)]
-        names: tuple[str, ...] = tuple(
-            sorted(frozenset().union(*(needed_columns(j.plan, leaf.input) for j in self._users(leaf))))
-        )
+        looked_at = ((*owner(c.name), c.type) for joiner in self._users(leaf) for c in joiner.plan.joined_columns)
+        types = {name: kind for number, name, kind in looked_at if number == leaf.input and name}
+        names = tuple(sorted(types))
         columns: list[list[pa.Array]] = [[] for _ in names]
         sets: list[Sets] = []
         for one in self._slices:
@@ -65,6 +65,9 @@ class BucketLeaves:
                 sets.append(found if whole else found[rows])
                 picked = None if whole else pa.array(rows)
                 for into, name in zip(columns, names, strict=True):
+                    if name not in one.columns:  # it was kept later, for queries none of whose windows reach back here
+                        into.append(pa.nulls(rows.size, types[name]))
+                        continue
                     column = one.bucket.columns[one.columns.index(name)]
                     into.append(column if picked is None else column.take(picked))
         if not sets:

@@ -17,8 +17,8 @@ from headrace.kernels import compiled_join
 from headrace.kernels.columns import flat
 from headrace.kernels.sets import Sets, set_of, widened
 from headrace.model.expression import TRUE, Expression
-from headrace.plan.join import JoinKind
-from headrace.sharing.joining import Leaf, Step, lifted
+from headrace.plan.join import JoinKind, lifted
+from headrace.sharing.joining import Leaf, Step
 
 Integers = npt.NDArray[np.int64]
 Rows = Callable[[Leaf], JoinedRows | None]

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from headrace.execution.joined_rows import Pieces, Table
-from headrace.model.expression import Column, Expression, walk
 from headrace.plan.join import JoinNode, JoinQuery, nodes_of, owner, present_column
 from headrace.plan.logical import AggregateBranch, AggregateQuery
 from headrace.sharing.aggregation import Component, components
@@ -33,7 +32,8 @@ class Joiner:
         self.chain = chain
         self.rests = tuple(node.rest for node in nodes_of(tree))
         self.path: Path = (self.chain.first, *self.chain.steps)
-        self._types = _types(live.plan)
+        self._types = {column.name: column.type for column in live.plan.joined_columns}
+        self._types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
         self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.size)
 
     @property
@@ -75,18 +75,6 @@ def joiners_of(live: LiveQuery) -> tuple[Joiner, ...]:
     return tuple(
         Joiner(live, chain, tree, arrangement.since, until) for (arrangement, tree, chain), until in zip(found, ends, strict=True)
     )
-
-
-def _types(plan: JoinQuery) -> dict[str, pa.DataType]:
-    """Return the joined columns a query looks at, with their types."""
-    expressions: list[Expression] = [plan.predicate, *plan.output]
-    for node in nodes_of(plan.tree):
-        expressions += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
-    if plan.grouping is not None:
-        expressions += [*plan.grouping.keys, *(arg for call in plan.grouping.aggregates for arg in call.args)]
-    used = [part for expression in expressions for part in walk(expression) if isinstance(part, Column)]
-    found = {column.name: column.type for column in used if column.name[:1].isdigit()}
-    return found | {present_column(index).name: pa.bool_() for index in range(len(plan.inputs))}
 
 
 def leaf_of(one: Leaf | Step) -> Leaf:

@@ -16,7 +16,7 @@ from headrace.execution.batch import Batch
 from headrace.execution.selection import segments
 from headrace.kernels import compiled_join
 from headrace.kernels.sets import Sets, set_of, words
-from headrace.model.expression import TRUE, Call, Expression
+from headrace.model.expression import TRUE, Expression, conjuncts
 from headrace.sharing.selection import TRUE_CODE, Dimension, dimensions, truth
 
 
@@ -29,7 +29,9 @@ class QuerySets:
         self._everybody = set_of(bits, self.width)
         self._conditions: dict[Expression, list[int]] = {}
         for predicate, bit in zip(predicates, bits, strict=True):
-            for condition in _conjuncts(predicate):
+            for condition in conjuncts(predicate):
+                if condition == TRUE:
+                    continue
                 self._conditions.setdefault(condition, []).append(bit)
         self.dimensions = dimensions(self._conditions)
 
@@ -75,9 +77,3 @@ def _only(condition: Expression, dimension: Dimension) -> bool:
         and found[0].expression == dimension.expression
         and (found[0].boundaries is None) == (dimension.boundaries is None)
     )
-
-
-def _conjuncts(predicate: Expression) -> list[Expression]:
-    if isinstance(predicate, Call) and predicate.function == "and":
-        return [part for arg in predicate.args for part in _conjuncts(arg)]
-    return [] if predicate == TRUE else [predicate]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.execution import sessions
 from headrace.execution.bucketing import Bucket
 from headrace.execution.compaction import compact
-from headrace.execution.job import BucketRef, Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
+from headrace.execution.job import Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
 from headrace.execution.join_leaves import BucketSlice
 from headrace.execution.join_outputs import Outputs
 from headrace.execution.joiner import Joiner
@@ -107,15 +107,15 @@ class _Partition:
         operator = loaded.plan.stores[store]
         return Slice(operator, loaded.selection(operator), start, load)
 
-    def _buckets(self) -> list[tuple[BucketRef, Buckets, BucketSlice]]:
-        found: list[tuple[BucketRef, Buckets, BucketSlice]] = []
+    def _buckets(self) -> list[tuple[PartRef, Buckets, BucketSlice]]:
+        found: list[tuple[PartRef, Buckets, BucketSlice]] = []
         for ref in self.job.buckets:
             if ref.partition == self.number:
                 stored: Bucket = self.job.state(ref.file)["buckets"][ref.index]
                 found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
         for parcel in self.parcels:
             for stream, epoch, store, one in parcel.buckets:
-                at = BucketRef("", 0, self.number, stream, epoch, store, one.slice_start)
+                at = PartRef("", 0, self.number, stream, epoch, store, one.slice_start)
                 found.append((at, *self._bucket_slice(stream, epoch, store, one)))
         return found
 
@@ -200,7 +200,7 @@ class _Partition:
 
     def _keep(
         self, open_runs: dict[int, sessions.Runs], kept: list[SessionRef]
-    ) -> tuple[list[PartRef], list[SessionRef], list[BucketRef]]:
+    ) -> tuple[list[PartRef], list[SessionRef], list[PartRef]]:
         """Write the partials and buckets that open windows still need, and the open sessions, into one file."""
         file = f"state/{self.job.batch:010d}-{self.number:05d}.part"
         refs: list[PartRef] = []
@@ -216,7 +216,7 @@ class _Partition:
                 if ref is None:
                     partials.append(part.load())
         buckets: list[Bucket] = []
-        bucket_refs: list[BucketRef] = []
+        bucket_refs: list[PartRef] = []
         for bucket_ref, operator, found in self.buckets:
             if self._needed(operator, found.bucket.slice_start):
                 bucket_refs.append(bucket_ref if bucket_ref.file else replace(bucket_ref, file=file, index=len(buckets)))

@@ -203,7 +203,7 @@ class _Grid:
             if component.kind == "count":
                 counts, against = partial.dense[place][0], partial.dense[places[0]][0]
                 if counts is not against:
-                    compiled_few.window_lacks(*base, wide(counts), wide(against), rows, *table, self._dense[need][0])
+                    compiled_few.window_sums(*base, wide(against) - wide(counts), rows, *table, self._dense[need][0])
             elif component.kind in {"rows", "add"}:
                 for limb, total in enumerate(self._dense[need]):
                     compiled_few.window_sums(*base, wide(partial.dense[place][limb]), rows, *table, total)

@@ -25,19 +25,6 @@ def window_sums(starts, cells, values, rows, targets, offsets, lows, highs, out)
 
 
 @_jit
-def window_lacks(starts, cells, counts, against, rows, targets, offsets, lows, highs, out):
-    """Add to out[targets[q], rows[key]] what the counts of the cells in the spans of q lack against other counts."""
-    for k in range(starts.size - 1):
-        row = rows[k]
-        for c in range(starts[k], starts[k + 1]):
-            cell = cells[c]
-            for q in range(targets.size):
-                for s in range(offsets[q], offsets[q + 1]):
-                    if lows[s] <= cell < highs[s]:
-                        out[targets[q], row] += against[c] - counts[c]
-
-
-@_jit
 def window_floats(starts, cells, high, low, rows, targets, offsets, lows, highs, out_high, out_low):
     """Add to (out_high, out_low)[targets[q], rows[key]] the float pairs of the cells in the spans of q, compensated."""
     for k in range(starts.size - 1):

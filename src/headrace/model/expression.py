@@ -136,6 +136,13 @@ def is_always_null(expression: Expression) -> bool:
     return isinstance(expression, Literal) and expression.value is None
 
 
+def conjuncts(condition: Expression) -> list[Expression]:
+    """Return the parts of a chain of ANDs."""
+    if isinstance(condition, Call) and condition.function == "and":
+        return [part for arg in condition.args for part in conjuncts(arg)]
+    return [condition]
+
+
 def conjunction(parts: list[Expression]) -> Expression:
     """AND the parts together; nothing to AND is TRUE."""
     kept = [part for part in parts if part != TRUE]

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import TRUE, Column, Expression
+from headrace.model.expression import TRUE, Call, Column, Expression, walk
 from headrace.model.schema import Schema
 from headrace.model.window import Ends, Sliding, common_ends
 
@@ -39,6 +39,24 @@ def owner(name: str) -> tuple[int, str]:
     """Return input and column of a joined column's name."""
     index, _, column = name.partition(".")
     return int(index), column
+
+
+def lifted(expression: Expression, index: int) -> Expression:
+    """Return an expression over a stream's columns as one over those of input `index`."""
+    if isinstance(expression, Column):
+        return joined_column(index, expression.name, expression.type)
+    if isinstance(expression, Call):
+        return Call(expression.function, tuple(lifted(arg, index) for arg in expression.args), expression.type)
+    return expression
+
+
+def lowered(expression: Expression) -> Expression:
+    """Undo `lifted`: return an expression over columns of one input as one over the columns of its stream."""
+    if isinstance(expression, Column):
+        return Column(owner(expression.name)[1], expression.type)
+    if isinstance(expression, Call):
+        return Call(expression.function, tuple(map(lowered, expression.args)), expression.type)
+    return expression
 
 
 class JoinKind(Enum):
@@ -163,6 +181,21 @@ class JoinQuery:
     def streams(self) -> tuple[str, ...]:
         """The streams read, each once, in order."""
         return tuple(dict.fromkeys(each.stream for each in self.inputs))
+
+    def slot(self, index: int) -> int:
+        """Return how many inputs before this one read the same stream: it tells them apart."""
+        return sum(each.stream == self.inputs[index].stream for each in self.inputs[:index])
+
+    @property
+    def joined_columns(self) -> frozenset[Column]:
+        """All joined columns that are looked at after rows were selected."""
+        found: list[Expression] = [self.predicate, *self.output]
+        for node in nodes_of(self.tree):
+            found += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
+        if self.grouping is not None:
+            found += [*self.grouping.keys, *(arg for call in self.grouping.aggregates for arg in call.args)]
+        used = (part for expression in found for part in walk(expression) if isinstance(part, Column))
+        return frozenset(column for column in used if column.name[:1].isdigit())
 
     @property
     def ends(self) -> Ends:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.execution.job import BucketRef, Epoch, PartRef, SessionRef
+from headrace.execution.job import Epoch, PartRef, SessionRef
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.sharing.slicing import NEVER
@@ -63,7 +63,7 @@ class EngineState:
     sessions: tuple[SessionRef, ...] = ()
     next_epoch: int = 0
     drained: bool = False
-    buckets: tuple[BucketRef, ...] = ()
+    buckets: tuple[PartRef, ...] = ()
 
     def live(self) -> list[QueryState]:
         """Return the queries in the pipeline, by id."""
@@ -125,11 +125,11 @@ class EngineState:
             tuple(SessionRef(*ref) for ref in value["sessions"]),
             value["next_epoch"],
             value["drained"],
-            tuple(BucketRef(*ref) for ref in value["buckets"]),
+            tuple(PartRef(*ref) for ref in value["buckets"]),
         )
 
 
-def _fields(value: PartRef | SessionRef | BucketRef | Epoch | QueryState | StreamState) -> list[Any]:
+def _fields(value: PartRef | SessionRef | Epoch | QueryState | StreamState) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
 
 

@@ -1,9 +1,9 @@
 """The optimizer of joins: who is joined together with whom, and in which order inputs are joined. Pure: figures in, plan out.
 
 The cost of a step is that of AJoin: rows that are indexed (those of a leaf, and joined rows that move), keys that are looked
-up, and, in the last step, rows that are put together. A step that several queries share costs each of them its part. What
-selections let pass is not guessed but counted, on samples of query-sets: the rows that a group of queries wants of an input
-are those whose set has a bit of the group.
+up, and, in the last step, rows that are put together; and the pairs it finds, which are gone through one by one. A step that
+several queries share costs each of them its part. What selections let pass is not guessed but counted, on samples of
+query-sets: the rows that a group of queries wants of an input are those whose set has a bit of the group.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from headrace.model.expression import Expression
-from headrace.plan.join import Equality, JoinQuery, nodes_of
+from headrace.model.expression import Call, Expression
+from headrace.plan.join import JoinQuery, lowered
 from headrace.sharing.arrangement import Arrangement, conditions, equality, inputs, is_free, written
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sharing.statistics import GUESS
@@ -24,6 +24,7 @@ GAIN = 0.67  # an order is changed when the new one costs less than this part of
 FULL = 0.5  # when more than this part of the queries changed, all are looked at anew
 
 Share = Callable[[int, frozenset[int]], float]
+Shape = tuple[frozenset[tuple[int, str]], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,7 @@ class Work:
         """Return the work of the queries with these bits."""
         found = []
         for index, each in enumerate(plan.inputs):
-            slot = sum(other.stream == each.stream for other in plan.inputs[:index])
-            share = statistics.wanted(each.stream, slot, bits)
+            share = statistics.wanted(each.stream, plan.slot(index), bits)
             rate = statistics.rates.get(each.stream) or float(GUESS.rate)
             found.append(max(1.0, rate * each.window.size / _SECOND * (1.0 if share is None else share)))
         return Work(plan, statistics, tuple(found), tuple(conditions(plan)))
@@ -65,7 +65,7 @@ class Work:
         """Return how many distinct values a side of an equality has."""
         index = min(inputs(expression))
         stream = self.plan.inputs[index].stream
-        known = self.statistics.keys.get((stream, str(expression).replace(f"{index}.", "")))
+        known = self.statistics.keys.get((stream, str(lowered(expression))))
         return min(self.rows[index], float(known or GUESS.default_keys))
 
     def cardinality(self, among: frozenset[int]) -> float:
@@ -150,15 +150,14 @@ def _keys(work: Work, inside: frozenset[int], index: int) -> tuple[frozenset[str
     return frozenset(str(e.left) for e in found), frozenset(str(e.right) for e in found)
 
 
-def shape(plan: JoinQuery, among: frozenset[int] | None = None) -> tuple[object, ...]:
-    """Return what queries must agree on to share the join of some inputs: streams, windows of no matter, and equalities."""
+def shape(plan: JoinQuery, among: frozenset[int] | None = None) -> Shape:
+    """Return what queries must agree on to share the join of some inputs: streams and all equalities, not windows.
+
+    Equalities decide which orders are possible, so that an order of one query is one for all of its shape.
+    """
     chosen = frozenset(range(len(plan.inputs))) if among is None else among
-    equal = frozenset(e for node in nodes_of(plan.tree) for e in map(_text, node.equalities) if e[1] <= chosen)
-    return (frozenset((i, plan.inputs[i].stream) for i in chosen), frozenset(text for text, _ in equal))
-
-
-def _text(one: Equality) -> tuple[str, frozenset[int]]:
-    return " = ".join(sorted((str(one.left), str(one.right)))), inputs(one.left) | inputs(one.right)
+    equal = (one for one in conditions(plan) if isinstance(one, Call) and one.function == "eq" and inputs(one) <= chosen)
+    return frozenset((index, plan.inputs[index].stream) for index in chosen), frozenset(map(str, equal))
 
 
 def groups_of(queries: Sequence[LiveQuery], statistics: JoinStatistics, known: Mapping[int, int]) -> dict[int, int]:
@@ -167,7 +166,7 @@ def groups_of(queries: Sequence[LiveQuery], statistics: JoinStatistics, known: M
     Greedy: a query joins the first group of its shape in which it is not a loss, or begins one.
     """
     found: dict[int, int] = {}
-    members: dict[tuple[object, ...], dict[int, list[LiveQuery]]] = {}
+    members: dict[Shape, dict[int, list[LiveQuery]]] = {}
     for query in sorted(queries, key=lambda q: (q.id not in known, q.id)):
         assert isinstance(query.plan, JoinQuery)
         here = members.setdefault(shape(query.plan), {})
@@ -200,10 +199,10 @@ def arrange(
     now = {query.id: query.arrangements[-1] if query.arrangements else Arrangement(written(plan)) for query, plan in joins}
     known = {} if anew else {query.id: now[query.id].group for query, _ in joins if query.arrangements}
     groups = groups_of([query for query, _ in joins], statistics, known)
-    alike: dict[tuple[object, ...], list[tuple[LiveQuery, JoinQuery]]] = {}
+    alike: dict[tuple[int, Shape], list[tuple[LiveQuery, JoinQuery]]] = {}
     for query, plan in joins:
         alike.setdefault((groups[query.id], shape(plan)), []).append((query, plan))
-    sharing: dict[tuple[object, ...], int] = {}
+    sharing: dict[tuple[int, Shape], int] = {}
     for (group, _), members in alike.items():
         for part in _parts(members[0][1]):
             sharing[group, part] = sharing.get((group, part), 0) + len(members)
@@ -217,11 +216,11 @@ def arrange(
             before = now[query.id]
             gains = best != before.order and costs.of(best) < GAIN * costs.of(before.order)
             if gains or group != before.group:
-                changed[query.id] = Arrangement(best if gains else before.order, int(str(group)))
+                changed[query.id] = Arrangement(best if gains else before.order, group)
     return changed
 
 
-def _parts(plan: JoinQuery) -> dict[tuple[object, ...], frozenset[int]]:
+def _parts(plan: JoinQuery) -> dict[Shape, frozenset[int]]:
     """Return every join of two or more inputs that is part of a join, by its shape."""
     every = range(len(plan.inputs))
     sets = [frozenset(among) for size in range(2, len(plan.inputs) + 1) for among in combinations(every, size)]

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.model.expression import Call, Column, Expression, columns
-from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, joined_column, nodes_of, owner
+from headrace.model.expression import Expression
+from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, lowered, nodes_of, owner
 from headrace.sharing.arrangement import Arrangement, arranged, written
 
 Keys = tuple[Expression, ...]
@@ -64,9 +64,7 @@ def chain_of(plan: JoinQuery, tree: JoinNode, group: int = 0) -> Chain:
 
     def leaf(index: JoinTree, keys: Keys) -> Leaf:
         assert isinstance(index, int)
-        stream = plan.inputs[index].stream
-        slot = sum(each.stream == stream for each in plan.inputs[:index])
-        return Leaf(index, stream, tuple(map(_own, keys)), slot, group)
+        return Leaf(index, plan.inputs[index].stream, tuple(map(lowered, keys)), plan.slot(index), group)
 
     first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
     steps: list[Step] = []
@@ -111,24 +109,6 @@ def _after(here: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[
     return [names(known, node.equalities) for known in here]
 
 
-def _own(expression: Expression) -> Expression:
-    """Return an expression over columns of one input as one over the columns of its stream."""
-    if isinstance(expression, Column):
-        return Column(owner(expression.name)[1], expression.type)
-    if isinstance(expression, Call):
-        return Call(expression.function, tuple(map(_own, expression.args)), expression.type)
-    return expression
-
-
-def lifted(expression: Expression, index: int) -> Expression:
-    """Return an expression over a stream's columns as one over those of input `index`."""
-    if isinstance(expression, Column):
-        return joined_column(index, expression.name, expression.type)
-    if isinstance(expression, Call):
-        return Call(expression.function, tuple(lifted(arg, index) for arg in expression.args), expression.type)
-    return expression
-
-
 def levels(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> int:
     """Return how many exchanges a join needs after the first: where keys change, and where joined rows are grouped."""
     return max(chain.levels for *_, chain in chains(plan, arrangements)) + (plan.grouping is not None)
@@ -146,12 +126,5 @@ def leaves(plan: JoinQuery, arrangements: Sequence[Arrangement], stream: str) ->
 
 def needed_columns(plan: JoinQuery, index: int) -> frozenset[str]:
     """Return the columns of an input that are looked at after its rows were selected."""
-    expressions: list[Expression] = [plan.predicate]
-    for node in nodes_of(plan.tree):
-        expressions += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
-    if plan.grouping is None:
-        expressions += plan.output
-    else:
-        expressions += [*plan.grouping.keys, *(arg for call in plan.grouping.aggregates for arg in call.args)]
-    names = [name for expression in expressions for name in columns(expression) if name[:1].isdigit()]
-    return frozenset(column for number, column in map(owner, names) if number == index and column)
+    owners = (owner(column.name) for column in plan.joined_columns)
+    return frozenset(name for number, name in owners if number == index and name)

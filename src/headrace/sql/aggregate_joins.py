@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns, conjunction, substitute
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns, conjunction, conjuncts, substitute
 from headrace.model.schema import Field, Schema
 from headrace.model.window import Sliding
 from headrace.plan.join import JoinKind, joined_column, owner
@@ -28,7 +28,7 @@ from headrace.sql.expressions import bind_condition
 from headrace.sql.flatten import Context, aggregates, bind_from, bind_items, bind_where, with_ctes
 from headrace.sql.joined import Joined, Step
 from headrace.sql.operators import compare
-from headrace.sql.relation import Relation, conjuncts
+from headrace.sql.relation import Relation
 from headrace.sql.scope import END, START, Scope
 
 _ONE = Literal(1, BIGINT)

@@ -13,7 +13,7 @@ from headrace.errors import SqlError
 from headrace.model.expression import Call, Column, Expression, Literal, columns, substitute
 from headrace.model.schema import Field
 from headrace.model.window import Sliding, Window
-from headrace.plan.join import JoinKind, joined_column, owner, present_column
+from headrace.plan.join import JoinKind, joined_column, lifted, owner, present_column
 from headrace.sql.relation import Relation
 
 
@@ -110,28 +110,10 @@ class Joined:
     def _pushed(self, index: int, name: str, optional: frozenset[int]) -> Expression:
         side = self.sides[index]
         value = dict(zip(side.names, side.branches[0].columns, strict=True))[name]
-        lifted = lift(value, index)
-        if index in optional and not isinstance(lifted, Column):  # of a row that is not there nothing is computed
-            return Call("case", (present_column(index), lifted, Literal(None, lifted.type)), lifted.type)
-        return lifted
-
-
-def lift(expression: Expression, index: int) -> Expression:
-    """Return an expression over a stream's columns as one over those of input `index`."""
-    if isinstance(expression, Column):
-        return joined_column(index, expression.name, expression.type)
-    if isinstance(expression, Call):
-        return Call(expression.function, tuple(lift(arg, index) for arg in expression.args), expression.type)
-    return expression
-
-
-def lower(expression: Expression) -> Expression:
-    """Undo `lift`."""
-    if isinstance(expression, Column):
-        return Column(owner(expression.name)[1], expression.type)
-    if isinstance(expression, Call):
-        return Call(expression.function, tuple(map(lower, expression.args)), expression.type)
-    return expression
+        found = lifted(value, index)
+        if index in optional and not isinstance(found, Column):  # of a row that is not there nothing is computed
+            return Call("case", (present_column(index), found, Literal(None, found.type)), found.type)
+        return found
 
 
 def shown(name: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction, substitute
+from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction, conjuncts, substitute
 from headrace.model.schema import Field, Schema
 from headrace.model.window import Sliding, common_ends
 from headrace.plan.join import (
@@ -24,6 +24,7 @@ from headrace.plan.join import (
     JoinNode,
     JoinQuery,
     JoinTree,
+    lowered,
     owner,
 )
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
@@ -31,9 +32,9 @@ from headrace.sql.aggregate_joins import bind_aggregate_join, is_aggregate
 from headrace.sql.aggregation import bind_groups
 from headrace.sql.expressions import bind_condition
 from headrace.sql.flatten import Context, aggregates, bind_items, bind_source, bind_where, check_clauses, source_of
-from headrace.sql.joined import Joined, Step, lower
+from headrace.sql.joined import Joined, Step
 from headrace.sql.operators import compare
-from headrace.sql.relation import Relation, conjuncts
+from headrace.sql.relation import Relation
 from headrace.sql.scope import END, START, Scope
 
 _CLAUSES = frozenset({"expressions", "from_", "where", "group", "having", "with_", "joins"})
@@ -170,7 +171,7 @@ class _Builder:
         """Return an input with all that selects its rows."""
         branch, window = self.joined.sides[index].branches[0], self.joined.sides[index].window
         assert isinstance(window, Sliding)
-        own = [*conjuncts(branch.predicate), *map(lower, self.selections.get(index, []))]
+        own = [*conjuncts(branch.predicate), *map(lowered, self.selections.get(index, []))]
         return JoinInput(branch.stream.name, window, conjunction(own))
 
     def tree(self, where: list[Expression]) -> tuple[JoinNode, Expression]:

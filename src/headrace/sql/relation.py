@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from headrace.errors import SqlError
-from headrace.model.expression import TRUE, Call, Column, Expression, conjunction, substitute
+from headrace.model.expression import TRUE, Column, Expression, conjunction, conjuncts, substitute
 from headrace.model.schema import Field
 from headrace.model.stream import Stream
 from headrace.model.window import Window
@@ -98,13 +98,6 @@ class Relation:
 def _conjoined(left: Expression, right: Expression) -> Expression:
     """Return both conditions as one chain of ANDs, so that nesting in the text makes no difference."""
     return conjunction([*conjuncts(left), *conjuncts(right)])
-
-
-def conjuncts(condition: Expression) -> list[Expression]:
-    """Return the parts of a chain of ANDs."""
-    if isinstance(condition, Call) and condition.function == "and":
-        return [part for arg in condition.args for part in conjuncts(arg)]
-    return [condition]
 
 
 def of_stream(stream: Stream) -> Relation:

@@ -11,7 +11,7 @@ from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.plan.join import JoinQuery, nodes_of
 from headrace.sharing.arrangement import Arrangement, arranged, canonical, is_free, written
-from headrace.sharing.join_order import GAIN, JoinStatistics, Work, arrange, best_order, cost, groups_of
+from headrace.sharing.join_order import GAIN, JoinStatistics, Work, arrange, best_order, cost, groups_of, shape
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sql import Catalog, bind_query
 
@@ -138,3 +138,22 @@ def test_queries_of_one_group_get_one_order() -> None:
     changed = arrange([live(number, plan) for number, plan in enumerate(plans)], skewed)
     assert len(changed) == 3
     assert len({one.order for one in changed.values()}) == 1
+
+
+def test_an_order_is_never_given_to_a_query_that_lacks_the_equality_it_needs() -> None:
+    """An equality that only some of the queries have may make an order possible for them, and for no other."""
+    plain = joined("abcde", "a.k = b.k", "b.x = c.x", "c.k = d.k", "d.x = e.x")
+    more = joined("abcde", "a.k = b.k", "b.x = c.x", "c.k = d.k", "d.x = e.x", "a.y + e.y = c.y")
+    for first, second in ((plain, more), (more, plain)):
+        for seed in range(20):
+            queries = [live(0, first), live(1, second)]
+            for number, one in arrange(queries, statistics(seed)).items():
+                plan = queries[number].plan
+                assert isinstance(plan, JoinQuery)
+                assert arranged(plan, one.order) is not None
+
+
+def test_queries_with_other_equalities_are_not_of_one_shape() -> None:
+    plain = joined("abc", "a.k = b.k", "b.x = c.x")
+    more = joined("abc", "a.k = b.k", "b.x = c.x", "a.y + c.y = b.y")
+    assert shape(plain) != shape(more)
