@@ -33,6 +33,7 @@ from headrace.runtime.coordinator import BatchReport, Coordinator
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.state import QueryState, declaration
 from headrace.sharing.explain import explain
+from headrace.sharing.parts import whole
 from headrace.sql import bind_query
 
 _IDLE_SECONDS = 0.02
@@ -84,7 +85,7 @@ class Session:
     def _recover(self) -> None:
         """Know the queries of the checkpoint again, and those of a batch that was logged but cut off."""
         state = self._coordinator.state
-        for query in state.queries.values():
+        for query in (query for query in state.queries.values() if whole(query.id) == query.id):
             record = QueryRecord(query.id, query.name, query.sql, _sink_of(query.sink), waiting=query.sink is None)
             record.update(query, state.batch)
             self._records[query.id] = record
@@ -219,7 +220,7 @@ class Session:
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return for each stream its declaration and what was counted: rows, rows without event time, files skipped."""
         found = {}
-        for name, state in self._coordinator.state.streams.items():
+        for name, state in self._coordinator.state.declared().items():
             planned = getattr(self._coordinator.sources.get(name), "skipped", {})
             found[name] = {
                 **declaration(state.stream, state.source),

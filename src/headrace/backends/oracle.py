@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.backends.reference import ReferenceQuery
+from headrace.backends.reference import ReferenceQuery, with_time
 from headrace.connectors import Range, read_range
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
 from headrace.execution.job import Header, Job, LoadedQuery, Outcome
@@ -30,6 +30,7 @@ class OracleBackend:
         """Start with no queries."""
         self._queries: dict[int, ReferenceQuery] = {}
         self._next = 0
+        self._fed: dict[tuple[int, str], int] = {}  # who made the results of a batch: since when it sees rows
 
     def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
         """Give every live query the rows of the batch."""
@@ -49,7 +50,7 @@ class OracleBackend:
         seen = job.before() | {n: max(t, job.before()[n]) for n, t in header.seen.items()}
         outcome = Outcome(0, [], [], [], {}, {}, [header])
         results = Results()
-        for number in job.queries:
+        for number in sorted(job.queries, key=lambda query: job.level(job.query(query).plan)):
             self._query(job, number, rows, seen, outcome, header, results)
         if results.index:
             outcome.results = [f"results/{job.batch:010d}-00000.rows"]
@@ -97,7 +98,12 @@ class OracleBackend:
         for name, count in query.late.items():
             if count > late.get(name, 0):
                 header.late[number, name] = count - late.get(name, 0)
-        if emitted:
+        if loaded.live.feeds:
+            if loaded.live.since <= self._fed.get((job.batch, loaded.live.feeds), FOREVER):
+                self._fed = {at: since for at, since in self._fed.items() if at[0] == job.batch}
+                self._fed[job.batch, loaded.live.feeds] = loaded.live.since
+                rows[loaded.live.feeds] = with_time(emitted)
+        elif emitted:
             self._give_out(job, loaded, emitted, outcome, results)
 
     def _give_out(self, job: Job, query: LoadedQuery, emitted: list[dict[str, Any]], outcome: Outcome, results: Results) -> None:

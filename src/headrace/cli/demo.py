@@ -25,7 +25,7 @@ from headrace.cli.sharing import Sharing, share
 from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout
 from headrace.connectors import RateSource
 from headrace.model.stream import Stream
-from headrace.plan.logical import LogicalQuery
+from headrace.plan.stacked import AnyQuery
 from headrace.query import Query
 from headrace.session import Session
 from headrace.sql import Catalog, bind_query
@@ -41,7 +41,7 @@ class Shown:
     """A query of the demonstration, with the last row it emitted."""
 
     demo: DemoQuery
-    plan: LogicalQuery
+    plan: AnyQuery
     query: Query | None = None
     latest: dict[str, Any] = field(default_factory=dict)
     rows: int = 0

@@ -8,8 +8,10 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
-from headrace.plan.logical import LogicalQuery
+from headrace.plan.stacked import AnyQuery
+from headrace.sharing.changelog import Changelog, apply
 from headrace.sharing.explain import explain
+from headrace.sharing.parts import parts_of
 from headrace.sharing.shared_plan import LiveQuery, Operator, Sessions, Store, StreamPlan, plan_stream
 from headrace.sql import Catalog, bind_query
 
@@ -60,13 +62,15 @@ def kind_of(operator: Operator) -> str:
     return "aggregation" if isinstance(operator, Store) else ("sessions" if isinstance(operator, Sessions) else "routing")
 
 
-def share(streams: Sequence[Stream], plans: Mapping[str, LogicalQuery]) -> Sharing:
+def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery]) -> Sharing:
     """Return what bound queries share."""
-    live = tuple(LiveQuery(number, name, plan, bit=number) for number, (name, plan) in enumerate(plans.items()))
-    return Sharing(live, tuple(plan_stream(stream.name, live) for stream in streams))
+    parts = [part for number, (name, plan) in enumerate(plans.items()) for part in parts_of(number, name, plan)]
+    live = apply((), Changelog(tuple(part.addition for part in parts)))
+    names = dict.fromkeys([*(stream.name for stream in streams), *(part.results.name for part in parts if part.results)])
+    return Sharing(live, tuple(plan_stream(name, live) for name in names))
 
 
-def bind(streams: Sequence[Stream], queries: Mapping[str, str], file: str) -> dict[str, LogicalQuery]:
+def bind(streams: Sequence[Stream], queries: Mapping[str, str], file: str) -> dict[str, AnyQuery]:
     """Bind all queries of a file; a refusal says which query it is about."""
     catalog = Catalog.of(streams)
     found = {}

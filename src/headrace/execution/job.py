@@ -28,6 +28,7 @@ from headrace.model.stream import Stream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.sharing.aggregation import Component
 from headrace.sharing.arrangement import Arrangement
+from headrace.sharing.parts import level
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 
@@ -43,12 +44,16 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class StreamJob:
-    """A stream in this batch: its plan now, the epochs that can still take rows, the greatest event time seen before."""
+    """A stream in this batch: its plan now, the epochs that can still take rows, the greatest event time seen before.
+
+    `base` are the declared streams that results of queries are made from; none for a declared one.
+    """
 
     stream: Stream
     plan: str
     epochs: tuple[Epoch, ...]
     seen: int = NEVER
+    base: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +87,10 @@ class SessionRef:
 class Job:
     """One micro-batch. `final` closes every window, `drained` says that an earlier one did.
 
-    `levels` is how many exchanges joins need after the first; `arrangements` are those of joins that are not worked off as
-    they were written. `directory` is the checkpoint and `identity` its own: caches
-    of workers must not mistake one directory for a later one of the same name. `positions` are those after the batch, for
-    information.
+    `levels` is how many exchanges there are after the first: for joins, and for streams of results, of which `depths` has how
+    many lie before each. `arrangements` are those of joins that are not worked off as they were written. `directory` is the
+    checkpoint and `identity` its own: caches of workers must not mistake one directory for a later one of the same name.
+    `positions` are those after the batch, for information.
     """
 
     batch: int
@@ -97,6 +102,7 @@ class Job:
     sessions: tuple[SessionRef, ...] = ()
     buckets: tuple[PartRef, ...] = ()
     levels: int = 0
+    depths: Mapping[str, int] = field(default_factory=dict)
     arrangements: Mapping[int, tuple[Arrangement, ...]] = field(default_factory=dict)
     final: bool = False
     drained: bool = False
@@ -107,10 +113,19 @@ class Job:
         """Return the watermark of a query over these streams, given the greatest event time of each."""
         if self.drained:
             return FOREVER
-        times = [seen.get(name, NEVER) for name in streams]
+        names = self.declared(streams)
+        times = [seen.get(name, NEVER) for name in names]
         if any(t == NEVER for t in times):
             return NEVER
-        return min(t - self.streams[name].stream.delay for name, t in zip(streams, times, strict=True))
+        return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
+
+    def declared(self, streams: Sequence[str]) -> tuple[str, ...]:
+        """Return the declared streams that these are, or are made from."""
+        return tuple(dict.fromkeys(name for one in streams for name in self.streams[one].base or (one,)))
+
+    def level(self, plan: LogicalQuery) -> int:
+        """Return after how many exchanges the windows of a query are evaluated."""
+        return level(plan, self.depths)
 
     def plan(self, path: str) -> LoadedPlan:
         """Return a plan of this checkpoint."""

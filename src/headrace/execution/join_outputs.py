@@ -71,7 +71,7 @@ class Outputs:
             by_tail.setdefault(joiner.tail, (joiner, []))[1].append(found)
         for joiner, parts in by_tail.values():
             merged = join_groups.merge(joiner.needs, parts)
-            join_groups.emit(joiner.aggregate, joiner.size, merged, self.results, self.failures)
+            join_groups.emit(joiner.aggregate, joiner.plan.span, merged, self.results, self.failures)
 
 
 class RoundOutputs:
@@ -117,7 +117,7 @@ class RoundOutputs:
         if not places.size:
             return
         found = rows.take(places)
-        found.extra[WINDOW_START.name] = from_numbers(until - plan.size, TIMESTAMP)
+        found.extra[WINDOW_START.name] = from_numbers(until - plan.span, TIMESTAMP)
         found.extra[WINDOW_END.name] = from_numbers(until, TIMESTAMP)
         everything = np.arange(len(places))
         if plan.grouping is None:

@@ -34,7 +34,7 @@ class Joiner:
         self.path: Path = (self.chain.first, *self.chain.steps)
         self._types = {column.name: column.type for column in live.plan.joined_columns}
         self._types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
-        self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.size)
+        self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.span)
 
     @property
     def aggregate(self) -> AggregateQuery:

@@ -42,14 +42,16 @@ class JoinLevel:
         return self._outputs.onward()
 
     def later(self, level: int, arrived: Sequence[Onward]) -> dict[int, Onward]:
-        """Go on with what the level before sent; return what goes on from here."""
+        """Go on with what the level before sent of these joins; `level` counts from that of their buckets."""
         by_query = {joiner.live.id: joiner for joiner in self._joiners}
-        self._outputs.finish_groups((by_query[query], found) for one in arrived for query, found in one.groups)
-        rounds = {moved.round for one in arrived for moved in (*one.rows, *one.leaves)}
-        for number in sorted(rounds, reverse=True):
+        groups = ((query, found) for one in arrived for query, found in one.groups if query in by_query)
+        self._outputs.finish_groups((by_query[query], found) for query, found in groups)
+        rows = [moved for one in arrived for moved in one.rows if moved.query in by_query]
+        passed = [moved for one in arrived for moved in one.leaves if moved.query in by_query]
+        for number in sorted({moved.round for moved in (*rows, *passed)}, reverse=True):
             active = self._active(number)
-            leaves = ArrivedLeaves([m for one in arrived for m in one.leaves if m.round == number], active, self._width)
-            self._round(level, number, active, leaves.rows, [m for one in arrived for m in one.rows if m.round == number])
+            leaves = ArrivedLeaves([moved for moved in passed if moved.round == number], active, self._width)
+            self._round(level, number, active, leaves.rows, [moved for moved in rows if moved.round == number])
         return self._outputs.onward()
 
     def _round(self, level: int, number: int, active: Mapping[Joiner, int], leaves: Rows, arrived: Sequence[Moved] = ()) -> None:

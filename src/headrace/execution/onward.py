@@ -1,9 +1,10 @@
-"""What goes from one level of joins to the next, through an exchange."""
+"""What goes from one level to the next, through an exchange: rows of joins, and of the results of queries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.execution.job import Parcel
 from headrace.execution.joined_rows import Table
 from headrace.execution.sessions import Runs
 from headrace.kernels.sets import Sets
@@ -22,16 +23,23 @@ class Moved:
 
 @dataclass(slots=True)
 class Onward:
-    """What one partition of a level sends to one of the next: joined rows, rows of leaves, groups by a query of their kind."""
+    """What one partition of a level sends to one of the next: joined rows, rows of leaves, groups by a query of their kind.
+
+    `results` is what became of results that other queries read, as of rows in stage one; `guests` is what arrived here, is
+    kept here, and is needed later by queries that wait for results.
+    """
 
     sender: int
     rows: list[Moved] = field(default_factory=list)
     leaves: list[Moved] = field(default_factory=list)
     groups: list[tuple[int, Runs]] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
+    results: Parcel | None = None
+    guests: Parcel | None = None
 
     def weight(self) -> int:
         """Return about how many bytes of arrays it holds."""
         moved = sum(m.sets.nbytes + sum(c.whole().nbytes for c in m.table.columns.values()) for m in (*self.rows, *self.leaves))
         groups = sum(r.firsts.nbytes * (4 + len(r.dense)) for _, r in self.groups)
-        return int(moved + groups)
+        parcels = sum(parcel.weight() for parcel in (self.results, self.guests) if parcel is not None)
+        return int(moved + groups) + parcels

@@ -1,4 +1,4 @@
-"""The way out of a worker: results to the sinks that workers write to, and to files for those the driver serves.
+"""The way out of a worker: results to the sinks that workers write to, to files for those the driver serves, or back in.
 
 Rows leave in parts of bounded size, so that a join with more results than memory can hold streams them out. Everything is
 named after batch, partition, level and part: a replay writes the same files again.
@@ -6,6 +6,7 @@ named after batch, partition, level and part: a replay writes the same files aga
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.execution.job import Job
 from headrace.execution.result import Failures, Results
 from headrace.kernels import pack
+from headrace.sharing.shared_plan import LiveQuery
 
 MANY_BYTES = 64 << 20
 
@@ -29,6 +31,8 @@ class Outlet:
         self._part = 0
         self.emitted: dict[int, int] = {}
         self.files: list[str] = []
+        self.fed: dict[str, list[pa.RecordBatch]] = {}
+        """Results that are rows of a stream, by its name."""
 
     def relieve(self) -> None:
         """Give out what there is if it is much."""
@@ -39,8 +43,8 @@ class Outlet:
         """Write to the sinks that workers write to; what the driver delivers goes into a file."""
         results = self._results
         results.drop(self._failures.messages)
-        written = []
-        for query in list(results.index):
+        written = self._feed()
+        for query in [query for query in results.index if query not in written]:
             count = results.count(query)
             try:
                 if self._write(query):
@@ -58,6 +62,18 @@ class Outlet:
             self.files.append(file)
         results.clear()
         self._part += 1
+
+    def _feed(self) -> list[int]:
+        """Take results that are rows of a stream; of equal queries those of the first, which has all that the others have."""
+        makers: dict[str, list[LiveQuery]] = defaultdict(list)
+        for query in self._results.index:
+            live = self._job.query(query).live
+            if live.feeds:
+                makers[live.feeds].append(live)
+        for stream, found in makers.items():
+            oldest = min(found, key=lambda one: (one.since, one.id))
+            self.fed.setdefault(stream, []).extend(self._results.of(oldest.id))
+        return [one.id for found in makers.values() for one in found]
 
     def _write(self, query: int) -> bool:
         """Give a query's rows to its sink if that is done here."""

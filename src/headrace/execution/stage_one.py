@@ -43,15 +43,17 @@ def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, P
     for one in ranges:
         by_stream[one.stream].append(one)
     for name, found in by_stream.items():
-        _Pass(job, job.streams[name], header, parcels).run(found)
+        rows = Pass(job, job.streams[name], header, parcels)
+        rows.run(rows.read(found))
     header.seconds = time.perf_counter() - begun
     return list(enumerate(parcels))
 
 
-class _Pass:
+class Pass:
     """The rows of one stream in one task, on their way through the shared operators."""
 
     def __init__(self, job: Job, stream: StreamJob, header: Header, parcels: list[Parcel]) -> None:
+        """Note what is seen in `header`, and lay what is found into `parcels`, one for each partition."""
         self.job, self.stream, self.header, self.parcels = job, stream, header, parcels
         self.name = stream.stream.name
         self.current = job.plan(stream.plan)
@@ -60,9 +62,10 @@ class _Pass:
         by_streams = {streams: job.watermark(streams, job.before()) for streams in {m.streams for m in members}}
         self.watermarks = {m.query: by_streams[m.streams] for m in members}
 
-    def run(self, ranges: Iterable[Range]) -> None:
-        """Read, then select → slice → aggregate, sessions, and routing, in this order."""
-        table = self._read(ranges)
+    def run(self, table: pa.Table) -> None:
+        """Select → slice → aggregate, sessions, and routing, in this order."""
+        self.header.rows[self.name] = self.header.rows.get(self.name, 0) + table.num_rows
+        table = self._timed(table)
         if table.num_rows == 0:
             return
         everything = Batch(table, self.stream.stream.time)
@@ -75,7 +78,8 @@ class _Pass:
         self._sessions(everything)
         self._route(everything)
 
-    def _read(self, ranges: Iterable[Range]) -> pa.Table:
+    def read(self, ranges: Iterable[Range]) -> pa.Table:
+        """Return the rows of ranges, with the columns that some query looks at."""
         needed = set(self.current.plan.columns).union(*(self.job.plan(e.plan).plan.columns for e in self.stream.epochs))
         schema, time = self.stream.stream.schema, self.stream.stream.time
         columns = [f.name for f in schema if f.name in needed or f.name == time]
@@ -87,8 +91,11 @@ class _Pass:
                 if one.options.get("on_error") != "skip":
                     raise
                 self.header.skipped.setdefault(self.name, {})[one.path] = str(error)
-        table = pa.concat_tables(tables) if tables else pa.table({c: pa.array([], schema.find(c).type) for c in columns})  # type: ignore[union-attr]
-        self.header.rows[self.name] = self.header.rows.get(self.name, 0) + table.num_rows
+        return pa.concat_tables(tables) if tables else pa.table({c: pa.array([], schema.find(c).type) for c in columns})  # type: ignore[union-attr]
+
+    def _timed(self, table: pa.Table) -> pa.Table:
+        """Return the rows that have an event time."""
+        time = self.stream.stream.time
         missing = table[time].null_count
         if missing:
             self.header.untimed[self.name] = self.header.untimed.get(self.name, 0) + missing

@@ -1,16 +1,16 @@
 """Stage two: a worker takes the parcels of its key partition and evaluates the windows that close.
 
 It gives results to their sinks and keeps what open windows still need. Everything it writes is named after the batch and
-the partition, so a replay writes the same files again. Joins by changing keys, and aggregations over joins, go on in later
-levels (`stage_later`): one more exchange each, in the same job.
+the partition, so a replay writes the same files again. Joins by changing keys, aggregations over joins, and windows over
+the results of other windows go on in later levels (`stage_later`): one more exchange each, in the same job.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.execution import sessions
 from headrace.execution.bucketing import Bucket
 from headrace.execution.compaction import compact
-from headrace.execution.job import Job, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
+from headrace.execution.job import Header, Job, LoadedPlan, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
 from headrace.execution.join_leaves import BucketSlice
 from headrace.execution.join_outputs import Outputs
 from headrace.execution.joiner import Joiner
@@ -26,11 +26,15 @@ from headrace.execution.joins import JoinLevel
 from headrace.execution.onward import Onward
 from headrace.execution.outlet import Outlet
 from headrace.execution.result import Failures, Results
+from headrace.execution.stage_one import Pass
 from headrace.execution.windows import Slice, due_windows, evaluate
 from headrace.kernels import pack
+from headrace.kernels.columns import flat, from_numbers, numbers
 from headrace.kernels.partial import Partial
+from headrace.model.schema import TIMESTAMP
 from headrace.model.window import SessionGap, Sliding
 from headrace.plan.logical import AggregateQuery, StatelessQuery
+from headrace.plan.stacked import END, TIME
 from headrace.sharing.shared_plan import Buckets, Store
 from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
 
@@ -42,44 +46,84 @@ def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> tuple[Outc
 
     Returns the account of it, and what goes on to partitions of the next level.
     """
-    begun = time.perf_counter()
-    work = _Partition(job, partition, sorted(parcels, key=lambda parcel: parcel.task))
-    outcome = work.run()
-    outcome.seconds = time.perf_counter() - begun
-    return outcome, work.onward
+    received = sorted(parcels, key=lambda parcel: parcel.task)
+    seen = job.before()
+    for parcel in received:
+        for name, latest in parcel.header.seen.items():
+            seen[name] = max(seen[name], latest)
+    return _Partition(job, partition, Arrived(0, received, [], [], seen)).run()
+
+
+def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward]) -> tuple[Outcome, dict[int, Onward]]:
+    """Process one partition of a later level: joins that go on by other keys, groups of joined rows, windows over results."""
+    received = sorted(arrived, key=lambda one: one.sender)
+    parcels = [one.results for one in received if one.results is not None]
+    guests = [one.guests for one in received if one.guests is not None]
+    return _Partition(job, partition, Arrived(level, parcels, guests, received, received[0].seen if received else {})).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What a partition got at a level: parcels of streams, guests, rows of joins; and how far declared streams have come."""
+
+    level: int
+    parcels: Sequence[Parcel]
+    guests: Sequence[Parcel]
+    onward: Sequence[Onward]
+    seen: dict[str, int]
 
 
 class _Partition:
-    """One key partition in one micro-batch."""
+    """One key partition in one micro-batch, at one level.
 
-    def __init__(self, job: Job, partition: int, parcels: Sequence[Parcel]) -> None:
-        self.job, self.number, self.parcels = job, partition, parcels
+    What streams of this level left here is kept here. Queries are evaluated at the level of the last of their streams; what
+    they need of streams that were there before are guests.
+    """
+
+    def __init__(self, job: Job, partition: int, arrived: Arrived) -> None:
+        self.begun = time.perf_counter()
+        self.job, self.number, self.level, self.arrived, self.seen = job, partition, arrived.level, arrived, arrived.seen
+        self.parcels = arrived.parcels
         self.failures, self.results = Failures(), Results()
-        self.outlet = Outlet(job, partition, 0, self.results, self.failures)
-        for parcel in parcels:
+        self.outlet = Outlet(job, partition, self.level, self.results, self.failures)
+        for parcel in self.parcels:
             for query, message in parcel.header.failures.items():
                 self.failures.add(query, message)
-        self.seen = job.before()
-        for parcel in parcels:
-            for name, latest in parcel.header.seen.items():
-                self.seen[name] = max(self.seen[name], latest)
         self.queries = {q: job.query(q) for q in job.queries}
+        self.levels = {number: job.level(query.plan) for number, query in self.queries.items()} if job.depths else {}
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.holders: dict[int, set[tuple[Sliding, int, int]]] = {}
-        self.slices = self._slices()
-        self.buckets = self._buckets()
+        self.slices, self.buckets = self._slices(guests=False), self._buckets(guests=False)
         self.onward: dict[int, Onward] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> tuple[Outcome, dict[int, Onward]]:
         """Evaluate, give out, keep."""
         self._windows()
         self._joins()
         open_runs, kept_sessions = self._sessions()
         self._stateless()
         self.outlet.give_out()
+        self._go_on()
         refs = self._keep(open_runs, kept_sessions)
         headers = [parcel.header for parcel in self.parcels] if self.number == 0 else []
-        return Outcome(self.number, *refs, self.outlet.emitted, self.failures.messages, headers, self.outlet.files)
+        outcome = Outcome(self.number, *refs, self.outlet.emitted, self.failures.messages, headers, self.outlet.files)
+        outcome.seconds = time.perf_counter() - self.begun
+        return outcome, self.onward
+
+    def _is_due(self, query: int) -> bool:
+        """Whether the windows of a query are evaluated at this level."""
+        return self.levels.get(query, 0) == self.level
+
+    def _waits(self, query: int) -> bool:
+        """Whether they are at a later one."""
+        return self.levels.get(query, 0) > self.level
+
+    def _refs(self, found: Sequence[PartRef], *, guests: bool) -> Iterator[PartRef]:
+        """Yield what was kept before: of streams of this level, or of earlier ones."""
+        for ref in found:
+            depth = self.job.depths.get(ref.stream, 0)
+            if ref.partition == self.number and (depth < self.level if guests else depth == self.level):
+                yield ref
 
     def _marks(self, query: LoadedQuery) -> tuple[int, int]:
         """Return the query's watermark before this batch and after it."""
@@ -89,61 +133,94 @@ class _Partition:
             self.marks[streams] = self.job.watermark(streams, self.job.before()), after
         return self.marks[streams]
 
-    def _slices(self) -> list[tuple[tuple[str, int, int, int], PartRef | None, Slice]]:
+    def _slices(self, *, guests: bool) -> list[tuple[tuple[str, int, int, int], PartRef | None, Slice]]:
         found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = [
-            (ref.slice, ref, self._slice(*ref.slice, _loader(self.job, ref)))
-            for ref in self.job.parts
-            if ref.partition == self.number
+            (ref.slice, ref, self._slice(*ref.slice, _loader(self.job, ref))) for ref in self._refs(self.job.parts, guests=guests)
         ]
-        for parcel in self.parcels:
+        for parcel in self.arrived.guests if guests else self.parcels:
             for stream, epoch, store, partial in parcel.partials:
                 at = (stream, epoch, store, partial.slice_start)
                 found.append((at, None, self._slice(*at, _constant(partial))))
-        return found
+        return [one for one in found if not guests or self._is_wanted(one[2].store)]
 
     def _slice(self, stream: str, epoch: int, store: int, start: int, load: Callable[[], Partial]) -> Slice:
-        path = next(e.plan for e in self.job.streams[stream].epochs if e.number == epoch)
-        loaded = self.job.plan(path)
+        loaded = self._plan(stream, epoch)
         operator = loaded.plan.stores[store]
         return Slice(operator, loaded.selection(operator), start, load)
 
-    def _buckets(self) -> list[tuple[PartRef, Buckets, BucketSlice]]:
+    def _plan(self, stream: str, epoch: int) -> LoadedPlan:
+        return self.job.plan(next(e.plan for e in self.job.streams[stream].epochs if e.number == epoch))
+
+    def _buckets(self, *, guests: bool) -> list[tuple[PartRef, Buckets, BucketSlice]]:
         found: list[tuple[PartRef, Buckets, BucketSlice]] = []
-        for ref in self.job.buckets:
-            if ref.partition == self.number:
-                stored: Bucket = self.job.state(ref.file)["buckets"][ref.index]
-                found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
-        for parcel in self.parcels:
+        for ref in self._refs(self.job.buckets, guests=guests):
+            stored: Bucket = self.job.state(ref.file)["buckets"][ref.index]
+            found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
+        for parcel in self.arrived.guests if guests else self.parcels:
             for stream, epoch, store, one in parcel.buckets:
                 at = PartRef("", 0, self.number, stream, epoch, store, one.slice_start)
                 found.append((at, *self._bucket_slice(stream, epoch, store, one)))
-        return found
+        return [one for one in found if not guests or self._is_wanted(one[1])]
 
     def _bucket_slice(self, stream: str, epoch: int, store: int, found: Bucket) -> tuple[Buckets, BucketSlice]:
-        path = next(e.plan for e in self.job.streams[stream].epochs if e.number == epoch)
-        operator = self.job.plan(path).plan.buckets[store]
+        operator = self._plan(stream, epoch).plan.buckets[store]
         return operator, BucketSlice(stream, operator.keys, operator.slot, operator.columns, found)
 
+    def _is_wanted(self, operator: Store | Buckets) -> bool:
+        return any(self._is_due(member.query) for member in operator.members)
+
     def _joins(self) -> None:
-        """Join the windows that close."""
+        """Join the windows that close; go on with joins of levels before."""
         joiners = self.job.joiners()
         closing = closing_joins(self.job, joiners, self.seen)
-        if closing:
-            outputs = Outputs(self.number, self.job.partitions, self.results, self.failures, self.outlet.relieve)
-            self.onward = JoinLevel(joiners, closing, outputs).first([found for *_, found in self.buckets])
-        if self.job.levels:
-            _tell_seen(self.job, self.number, self.onward, self.seen)
+        outputs = Outputs(self.number, self.job.partitions, self.results, self.failures, self.outlet.relieve)
+        levels = {joiner.live.id: self.levels.get(joiner.live.id, 0) for joiner in joiners}
+        for begun in sorted(set(levels.values())):
+            mine = JoinLevel([joiner for joiner in joiners if levels[joiner.live.id] == begun], closing, outputs)
+            if begun == self.level and closing:
+                buckets = [*self.buckets, *(self._buckets(guests=True) if begun else ())]
+                self.onward = mine.first([found for *_, found in buckets])
+            elif begun < self.level:
+                self.onward = mine.later(self.level - begun, self.arrived.onward)
+
+    def _go_on(self) -> None:
+        """Send results that are rows of a stream, and guests; let every partition of the next level hear how far streams are."""
+        if self.level == self.job.levels:
+            return
+        for place in range(self.job.partitions):
+            self.onward.setdefault(place, Onward(self.number)).seen = self.seen
+        made = {query.live.feeds for query in self.queries.values() if query.live.feeds}
+        if any(self.job.depths[stream] == self.level + 1 for stream in made):
+            for place, parcel in results_as_rows(self.job, self.number, self.outlet.fed):
+                self.onward[place].results = parcel
+        guests = self._guests()
+        if guests.weight():
+            self.onward[self.number].guests = guests
+
+    def _guests(self) -> Parcel:
+        """Return what came here and is waited for by queries of later levels."""
+        found = Parcel(self.number, Header())
+        for parcel in (*self.parcels, *self.arrived.guests) if self.levels else ():
+            for stream, epoch, store, partial in parcel.partials:
+                if any(self._waits(m.query) for m in self._plan(stream, epoch).plan.stores[store].members):
+                    found.partials.append((stream, epoch, store, partial))
+            for stream, epoch, store, one in parcel.buckets:
+                if any(self._waits(m.query) for m in self._plan(stream, epoch).plan.buckets[store].members):
+                    found.buckets.append((stream, epoch, store, one))
+            found.runs += [(query, runs) for query, runs in parcel.runs if self._waits(query)]
+        return found
 
     def _windows(self) -> None:
         """Find the windows that close, shape by shape, and evaluate them."""
-        starts = sorted({at[3] for at, _, _ in self.slices})
+        slices = [*self.slices, *(self._slices(guests=True) if self.level else ())]
+        starts = sorted({at[3] for at, _, _ in slices})
         if not starts:
             return
         by_shape: dict[int, list[tuple[LoadedQuery, list[int]]]] = defaultdict(list)
         known: dict[tuple[Sliding, int, int, int], list[int]] = {}
         for query in self.queries.values():
             plan = query.plan
-            if isinstance(plan, AggregateQuery) and isinstance(plan.window, Sliding):
+            if isinstance(plan, AggregateQuery) and isinstance(plan.window, Sliding) and self._is_due(query.live.id):
                 since = query.live.since if query.live.since > starts[0] - plan.window.size else NEVER
                 at = (plan.window, since, *self._marks(query))
                 if at not in known:
@@ -153,18 +230,20 @@ class _Partition:
         for found in by_shape.values():
             due = due_windows((q.live.id, begins, q.aggregate.window.size) for q, begins in found)  # type: ignore[union-attr]
             first = found[0][0]
-            evaluate(first.aggregate, first.needs, due, [s for _, _, s in self.slices], self.results, self.failures)
+            evaluate(first.aggregate, first.needs, due, [s for _, _, s in slices], self.results, self.failures)
 
     def _sessions(self) -> tuple[dict[int, sessions.Runs], list[SessionRef]]:
         """Merge runs into open sessions, emit those that end; return what stays open and what was not touched."""
         arrived: dict[int, list[sessions.Runs]] = defaultdict(list)
-        for parcel in self.parcels:
+        for parcel in (*self.parcels, *self.arrived.guests):
             for number, found in parcel.runs:
                 arrived[number].append(found)
         stored = {ref.query: ref for ref in self.job.sessions if ref.partition == self.number}
         still_open, untouched = {}, []
         for number, query in self.queries.items():
             if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionGap):
+                continue
+            if not self._is_due(number):
                 continue
             before, after = self._marks(query)
             ref = stored.get(number)
@@ -202,7 +281,8 @@ class _Partition:
         self, open_runs: dict[int, sessions.Runs], kept: list[SessionRef]
     ) -> tuple[list[PartRef], list[SessionRef], list[PartRef]]:
         """Write the partials and buckets that open windows still need, and the open sessions, into one file."""
-        file = f"state/{self.job.batch:010d}-{self.number:05d}.part"
+        level = f"-{self.level}" if self.level else ""
+        file = f"state/{self.job.batch:010d}-{self.number:05d}{level}.part"
         refs: list[PartRef] = []
         partials: list[Partial] = []
         groups: dict[tuple[str, int, int, int], list[tuple[PartRef | None, Slice]]] = defaultdict(list)
@@ -236,30 +316,6 @@ class _Partition:
         return any(end is not None and end > mark for end, mark in ends)
 
 
-def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward]) -> tuple[Outcome, dict[int, Onward]]:
-    """Process one partition of a later level: joins that go on by other keys, and groups of joined rows."""
-    begun = time.perf_counter()
-    received = sorted(arrived, key=lambda one: one.sender)
-    results, failures = Results(), Failures()
-    joiners = job.joiners()
-    seen: dict[str, int] = received[0].seen if received else {}
-    outlet = Outlet(job, partition, level, results, failures)
-    outputs = Outputs(partition, job.partitions, results, failures, outlet.relieve)
-    onward = JoinLevel(joiners, closing_joins(job, joiners, seen), outputs).later(level, received)
-    if level < job.levels:
-        _tell_seen(job, partition, onward, seen)
-    outlet.give_out()
-    outcome = Outcome(partition, [], [], [], outlet.emitted, failures.messages, [], outlet.files)
-    outcome.seconds = time.perf_counter() - begun
-    return outcome, onward
-
-
-def _tell_seen(job: Job, sender: int, onward: dict[int, Onward], seen: dict[str, int]) -> None:
-    """Let every partition of the next level hear how far streams have come."""
-    for place in range(job.partitions):
-        onward.setdefault(place, Onward(sender)).seen = seen
-
-
 def closing_joins(job: Job, joiners: Sequence[Joiner], seen: Mapping[str, int]) -> dict[int, tuple[int, int]]:
     """Return for each join with windows that may close (its watermark before, the last end of those)."""
     found = {}
@@ -267,11 +323,22 @@ def closing_joins(job: Job, joiners: Sequence[Joiner], seen: Mapping[str, int]) 
         streams = joiner.plan.streams
         before = job.watermark(streams, job.before())
         after = FOREVER if job.final else job.watermark(streams, seen)
-        newest = max(seen.get(name, NEVER) for name in streams)
+        newest = max(seen.get(name, NEVER) for name in job.declared(streams))
         last = None if NEVER in (newest, after) else joiner.last_end(before, after, newest)
         if last is not None:
             found[joiner.live.id] = (before, last)
     return found
+
+
+def results_as_rows(job: Job, sender: int, fed: Mapping[str, Sequence[pa.RecordBatch]]) -> list[tuple[int, Parcel]]:
+    """Put results through the shared operators of the streams they are rows of; return for every partition what it gets."""
+    header = Header()
+    parcels = [Parcel(sender, header) for _ in range(job.partitions)]
+    for name in sorted(fed):
+        table = pa.Table.from_batches(fed[name]).combine_chunks()
+        last = from_numbers(numbers(flat(table[END])) - 1, TIMESTAMP)
+        Pass(job, job.streams[name], header, parcels).run(table.append_column(TIME, last))
+    return list(enumerate(parcels))
 
 
 def _few(start: int, parts: list[tuple[PartRef | None, Slice]]) -> list[tuple[PartRef | None, Slice]]:

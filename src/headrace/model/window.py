@@ -90,12 +90,17 @@ class Ends:
         return range(first, until + 1, self.step)
 
 
+def ends_of(window: Sliding) -> Ends:
+    """Return when windows end."""
+    return Ends(window.size % window.slide, window.slide)
+
+
 def common_ends(windows: Iterable[Sliding]) -> Ends | None:
     """Return when windows of all kinds given end at the same time; None if they never do."""
     found = Ends(0, 1)
     for window in windows:
         common = math.gcd(found.step, window.slide)
-        distance = window.size % window.slide - found.offset
+        distance = ends_of(window).offset - found.offset
         if distance % common:
             return None
         step = found.step // common * window.slide

@@ -87,11 +87,15 @@ class JoinKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JoinInput:
-    """One input: the rows of a stream that pass, in windows; `predicate` is over the stream's own columns."""
+    """One input: the rows of a stream that pass, in windows; `predicate` is over the stream's own columns.
+
+    Rows that are results of windows that end with these have the length of those as `span`.
+    """
 
     stream: str
     window: Sliding
     predicate: Expression = TRUE
+    span: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,5 +210,10 @@ class JoinQuery:
 
     @property
     def size(self) -> int:
-        """The longest window: from window_start to window_end."""
+        """The longest window."""
         return max(each.window.size for each in self.inputs)
+
+    @property
+    def span(self) -> int:
+        """From window_start to window_end: the longest window, also of those whose results are joined."""
+        return max(each.span or each.window.size for each in self.inputs)

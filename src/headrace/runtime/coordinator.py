@@ -15,17 +15,16 @@ from headrace.errors import CheckpointError, NameTakenError, SourceError
 from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
 from headrace.kernels import pack
 from headrace.model.stream import Stream
-from headrace.plan.join import JoinQuery
-from headrace.plan.logical import LogicalQuery
 from headrace.runtime import commands, epoch
 from headrace.runtime.backend import Backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
-from headrace.sharing.arrangement import Arrangement, canonical
+from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.changelog import Addition, Changelog, apply
 from headrace.sharing.join_order import JoinStatistics
+from headrace.sharing.parts import depths, level, parts_of, whole
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sharing.statistics import most_keys, next_rate
@@ -70,13 +69,24 @@ class Coordinator:
         self.unfinished = self.checkpoint.logged(self.state.batch + 1)
         for query in self.state.live():
             arranged = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
-            plan = _plan_of(query.sql, self.catalog())
-            self.live[query.id] = LiveQuery(query.id, query.name, plan, query.since, query.bit, arranged)
+            part = self._part_of(query)
+            self.live[query.id] = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, arranged, part.feeds)
             self._write_query(query)
 
     def catalog(self) -> Catalog:
         """Return the declared streams."""
-        return Catalog.of(s.stream for s in self.state.streams.values())
+        return Catalog.of(s.stream for s in self.state.declared().values())
+
+    def _part_of(self, query: QueryState) -> Addition:
+        """Return what a recovered query, or part of one, is."""
+        parts = parts_of(whole(query.id), query.name, bind_query(query.sql, self.catalog()), query.since)
+        found = next((part.addition for part in parts if part.addition.id == query.id), None)
+        if found is None or any(name not in self.state.streams for name in found.plan.streams):
+            raise CheckpointError(
+                f"query '{query.name}' means something else to this headrace than to the one that wrote the checkpoint",
+                hint="go on with that one, or start with a new checkpoint and read the input again",
+            )
+        return found
 
     def declare(self, stream: Stream, source: Source) -> None:
         """Take a stream, or give a recovered one its source back; the declaration must then be the same."""
@@ -85,7 +95,7 @@ class Coordinator:
             raise NameTakenError(f"stream '{twin}' is already there; names differ in more than case", hint="choose another name")
         known = self.state.streams.get(stream.name)
         if known is None:
-            state = StreamState(stream, len(self.state.streams), source.definition())
+            state = StreamState(stream, self.state.next_number(), source.definition())
             epoch.replan(_only(self.state, state), {}, self._write_plan)
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state
@@ -146,7 +156,7 @@ class Coordinator:
         decided = self.optimizer.decide(self.state, self.live)
         return {
             "batch": self.state.batch + 1,
-            "streams": {name: declaration(s.stream, s.source) for name, s in self.state.streams.items()},
+            "streams": {name: declaration(s.stream, s.source) for name, s in self.state.declared().items()},
             "positions": positions,
             "tasks": [[one.to_json() for one in task] for task in tasks],
             "commands": [commands.to_json(c) for c in requests],
@@ -161,7 +171,7 @@ class Coordinator:
         state.partitions = entry["partitions"]
         for name, value in entry["streams"].items():
             if name not in state.streams:  # declared, logged, and then cut off before the first commit
-                state.streams[name] = StreamState(declared(value), len(state.streams), value["source"])
+                state.streams[name] = StreamState(declared(value), state.next_number(), value["source"])
         requests = [commands.from_json(c) for c in entry["commands"]]
         live = self._apply(state, requests)
         self._rearrange(state, live, entry["arrangements"])
@@ -171,8 +181,9 @@ class Coordinator:
         self.checkpoint.fault("planned")
         outcomes = self._execute(state, entry, live)
         report = self._account(state, outcomes, requests)
-        for number in report.failed:
-            live.pop(number, None)
+        for number in [number for number in live if whole(number) in report.failed]:
+            del live[number]
+        forget_parts(state, live)
         state.drained = state.drained or entry["final"]
         state.forget(_REMEMBERED)
         self._retire(state, live)
@@ -183,30 +194,37 @@ class Coordinator:
         return report
 
     def _apply(self, state: EngineState, requests: Sequence[Command]) -> dict[int, LiveQuery]:
-        additions = []
-        catalog = Catalog.of(s.stream for s in state.streams.values())
-        for request in requests:
-            if isinstance(request, Add):
-                plan = _plan_of(request.sql, catalog)
-                since = epoch.start_of(max(state.streams[name].seen for name in plan.streams))
-                additions.append(Addition(request.id, request.name, plan, since))
-        removed = frozenset(request.id for request in requests if isinstance(request, Remove))
-        live = {q.id: q for q in apply(list(self.live.values()), Changelog(tuple(additions), removed))}
-        for request in requests:
-            if isinstance(request, Add):
-                one = live.get(request.id)
-                record = QueryState(request.id, request.name, request.sql, request.sink, first_batch=state.batch)
-                if one is not None:
-                    record.since, record.bit, record.live = one.since, one.bit, True
-                state.queries[request.id] = record
+        additions = [(part, add) for add in requests if isinstance(add, Add) for part in self._parts(state, add)]
+        removed = {request.id for request in requests if isinstance(request, Remove)}
+        gone = {number for number in [*self.live, *(part.id for part, _ in additions)] if whole(number) in removed}
+        live = {q.id: q for q in apply(list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(gone)))}
+        for part, add in additions:
+            one = live.get(part.id)
+            record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch)
+            if one is not None:
+                record.since, record.bit, record.live = one.since, one.bit, True
+            state.queries[part.id] = record
         for request in requests:
             if isinstance(request, Remove) and request.id in state.queries:
-                gone = state.queries[request.id]
-                gone.live, gone.last_batch, gone.error = False, state.batch, request.error
+                over = state.queries[request.id]
+                over.live, over.last_batch, over.error = False, state.batch, request.error
+        forget_parts(state, live)
         for query in state.live():
             if query.first_batch == state.batch:
                 self._write_query(query, live[query.id])
         return live
+
+    def _parts(self, state: EngineState, request: Add) -> list[Addition]:
+        """Return what a query adds; the streams that inner results are get known."""
+        query = bind_query(request.sql, Catalog.of(s.stream for s in state.declared().values()))
+        since = epoch.start_of(max(state.streams[name].seen for name in query.streams))
+        parts = parts_of(request.id, request.name, query, since)
+        for part in parts:
+            made = part.results
+            if made is not None and made.name not in state.streams:
+                base = (name for one in part.addition.plan.streams for name in state.streams[one].base or (one,))
+                state.streams[made.name] = StreamState(made, state.next_number(), {}, base=tuple(dict.fromkeys(base)))
+        return [part.addition for part in parts]
 
     def _rearrange(self, state: EngineState, live: dict[int, LiveQuery], decided: Mapping[str, Any]) -> None:
         """Give joins the arrangements that were decided, and take away those that no open window needs."""
@@ -226,16 +244,18 @@ class Coordinator:
         return self.backend.run(self._job(state, entry, live), tasks or [[]])
 
     def _job(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery]) -> Job:
+        deep = depths(live.values())
         return Job(
             batch=state.batch,
             partitions=state.partitions,
             directory=str(self.checkpoint.path),
-            streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen) for name, s in state.streams.items()},
+            streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen, s.base) for name, s in state.streams.items()},
             queries=tuple(query.id for query in state.live()),
             parts=state.parts,
             sessions=state.sessions,
             buckets=state.buckets,
-            levels=max((query.levels for query in live.values()), default=0),
+            levels=max((query.levels + level(query.plan, deep) for query in live.values()), default=0),
+            depths=deep,
             arrangements={query.id: query.arrangements for query in live.values() if query.arrangements},
             final=entry["final"],
             drained=state.drained,
@@ -247,7 +267,8 @@ class Coordinator:
         failed: dict[int, str] = {}
         emitted: dict[int, int] = {}
         for outcome in outcomes:
-            for number, message in outcome.failures.items():
+            for part, message in outcome.failures.items():
+                number = whole(part)
                 if number in state.queries and state.queries[number].live:
                     failed.setdefault(number, message)
             for number, rows in outcome.emitted.items():
@@ -305,18 +326,21 @@ class Coordinator:
         pack.write(path, (live or self.live[query.id], query.sink), sync=False)
 
 
-def _plan_of(sql: str, catalog: Catalog) -> LogicalQuery:
-    """Return what a query means, as the engine works on it."""
-    plan = bind_query(sql, catalog)
-    return canonical(plan) if isinstance(plan, JoinQuery) else plan
+def forget_parts(state: EngineState, live: Mapping[int, LiveQuery]) -> None:
+    """Drop the parts of queries that are over, and the streams that nobody makes any more."""
+    for number in [number for number in state.queries if whole(number) != number and number not in live]:
+        del state.queries[number]
+    made = {query.feeds for query in live.values()}
+    for name in [name for name, stream in state.streams.items() if stream.base and name not in made]:
+        del state.streams[name]
 
 
 def watermark(state: EngineState, streams: Sequence[str]) -> int:
     """Return the watermark of a query over these streams, after the last batch."""
     if state.drained:
         return FOREVER
-    times = [state.streams[name].seen for name in streams]
-    return NEVER if NEVER in times else min(t - state.streams[n].stream.delay for n, t in zip(streams, times, strict=True))
+    read = [state.streams[name] for one in streams for name in state.streams[one].base or (one,)]
+    return NEVER if any(one.seen == NEVER for one in read) else min(one.seen - one.stream.delay for one in read)
 
 
 def _only(state: EngineState, stream: StreamState) -> EngineState:
@@ -338,10 +362,10 @@ def _count(state: EngineState, headers: Sequence[Header]) -> int:
         stream.keys = most_keys([header.keys[name] for header in headers if name in header.keys]) or stream.keys
     for header in headers:
         for (number, name), count in header.late.items():
-            query = state.queries.get(number)
+            query = state.queries.get(whole(number))
             if query is not None:
                 query.late = {**query.late, name: query.late.get(name, 0) + count}
-    return sum(sum(header.rows.values()) for header in headers)
+    return sum(header.rows.get(name, 0) for header in headers for name in state.declared())
 
 
 def balance(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:

@@ -30,6 +30,7 @@ class StreamState:
     skipped: dict[str, str] = field(default_factory=dict)
     rate: float = 0.0  # rows in a second of event time, lately; 0: none seen
     keys: dict[str, int] = field(default_factory=dict)  # distinct keys of the last batch, by key expressions
+    base: tuple[str, ...] = ()  # of results of queries: the declared streams they are made from
 
 
 @dataclass(slots=True)
@@ -64,6 +65,14 @@ class EngineState:
     next_epoch: int = 0
     drained: bool = False
     buckets: tuple[PartRef, ...] = ()
+
+    def declared(self) -> dict[str, StreamState]:
+        """Return the streams that were declared: not those that are results of queries."""
+        return {name: stream for name, stream in self.streams.items() if not stream.base}
+
+    def next_number(self) -> int:
+        """Return a number no stream has."""
+        return 1 + max((stream.number for stream in self.streams.values()), default=-1)
 
     def live(self) -> list[QueryState]:
         """Return the queries in the pipeline, by id."""
@@ -144,11 +153,11 @@ def declared(value: dict[str, Any]) -> Stream:
 
 
 def _stream_json(state: StreamState) -> dict[str, Any]:
-    rest = {name: getattr(state, name) for name in (*_PLAIN, "planned")}
+    rest = {name: getattr(state, name) for name in (*_PLAIN, "planned", "base")}
     return {**declaration(state.stream, state.source), **rest, "epochs": [_fields(e) for e in state.epochs]}
 
 
 def _stream_from(value: dict[str, Any]) -> StreamState:
     rest = {name: value[name] for name in (*_PLAIN, "source")}
     epochs = tuple(Epoch(*e) for e in value["epochs"])
-    return StreamState(declared(value), **rest, planned=tuple(value["planned"]), epochs=epochs)
+    return StreamState(declared(value), **rest, planned=tuple(value["planned"]), epochs=epochs, base=tuple(value["base"]))

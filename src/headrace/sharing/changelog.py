@@ -16,12 +16,13 @@ from headrace.sharing.shared_plan import LiveQuery
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A query to add; `since` is the event time from which it sees rows."""
+    """A query to add; `since` is the event time from which it sees rows, `feeds` the stream its results are, if they are one."""
 
     id: int
     name: str
     plan: LogicalQuery
     since: int
+    feeds: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def apply(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, .
     taken = {query.bit for query in kept}
     free = (bit for bit in range(len(kept) + len(changelog.additions) + 1) if bit not in taken)
     kept += [
-        LiveQuery(addition.id, addition.name, addition.plan, addition.since, next(free))
+        LiveQuery(addition.id, addition.name, addition.plan, addition.since, next(free), (), addition.feeds)
         for addition in sorted(changelog.additions, key=lambda a: a.id)
         if addition.id not in changelog.removals
     ]

@@ -33,6 +33,7 @@ class LiveQuery:
     since: int = NEVER
     bit: int = 0
     arrangements: tuple[Arrangement, ...] = ()  # of a join: how it is worked off, from which windows on
+    feeds: str = ""  # the stream its results are, which other queries read
 
     @property
     def signature(self) -> str:
@@ -41,7 +42,7 @@ class LiveQuery:
 
     @property
     def levels(self) -> int:
-        """How many exchanges it needs after the first."""
+        """How many exchanges it needs after that of its streams."""
         return levels(self.plan, self.arrangements) if isinstance(self.plan, JoinQuery) else 0
 
 

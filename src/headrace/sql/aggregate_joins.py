@@ -57,33 +57,29 @@ def is_aggregate(node: exp.Expr) -> bool:
     return isinstance(node, exp.Subquery) and isinstance(node.this, exp.Select) and aggregates(node.this)
 
 
-def bind_aggregate_join(context: Context, select: exp.Select, kinds: Sequence[JoinKind]) -> AggregateQuery:
-    """Return the aggregation that a join of two aggregations means."""
+def merged_aggregations(context: Context, select: exp.Select, kinds: Sequence[JoinKind]) -> AggregateQuery | None:
+    """Return the one aggregation that a join of two aggregations is; None if it is none."""
     joins = select.args["joins"]
     nodes = [select.args["from_"].this, *(join.this for join in joins)]
-    if len(nodes) > 2 or not all(map(is_aggregate, nodes)):
-        raise context.source.error(
-            joins[-1], "only two aggregations can be joined with each other", hint="join streams, or two aggregations"
-        )
-    if kinds[0] is JoinKind.FULL:
-        raise context.source.error(joins[0], "a FULL JOIN of aggregations is not supported", hint="use LEFT or RIGHT JOIN")
-    if aggregates(select):
-        raise context.source.error(select.expressions[0], "an aggregation over a join of aggregations is not supported")
+    if len(nodes) > 2 or kinds[0] is JoinKind.FULL or aggregates(select):
+        return None
     sides = _sides(context, nodes)
+    if sides is None:
+        return None
     joined = Joined(tuple(_shown(node, side) for node, side in zip(nodes, sides, strict=True)), (Step(kinds[0], ()),))
-    return _Merger(context, select, joined, sides, kinds[0]).query()
+    merger = _Merger(context, select, joined, sides, kinds[0])
+    return merger.query() if merger.fits else None
 
 
-def _sides(context: Context, nodes: Sequence[exp.Expr]) -> tuple[_Side, _Side]:
+def _sides(context: Context, nodes: Sequence[exp.Expr]) -> tuple[_Side, _Side] | None:
     plans = []
     for node in nodes:
+        if node.this.args.get("joins"):
+            return None
         inner = with_ctes(context, node.this)
-        plan = bind_aggregation(inner, node.this, bind_from(inner, node.this))
-        if not isinstance(plan.window, Sliding):
-            raise context.source.error(node, "an aggregation in SESSION windows cannot be joined", hint="use TUMBLE or HOP")
-        plans.append(plan)
-    if plans[0].window != plans[1].window:
-        raise context.source.error(nodes[1], "joined aggregations must be in the same window", detail=f"{plans[0].window} here")
+        plans.append(bind_aggregation(inner, node.this, bind_from(inner, node.this)))
+    if plans[0].window != plans[1].window or not isinstance(plans[0].window, Sliding):
+        return None
     return _Side(plans[0], 0), _Side(plans[1], len(plans[0].branches[0].aggregates) + 1)
 
 
@@ -113,6 +109,14 @@ class _Merger:
         self._joined, self._sides, self._kind = joined, sides, kind
         self._keys, self._rest = self._matched_keys()
 
+    @property
+    def fits(self) -> bool:
+        """Whether each key of both sides is equated, once."""
+        return all(
+            len(places) == len(side.keys) == len(self._keys.types)
+            for places, side in zip(self._keys.places, self._sides, strict=True)
+        )
+
     def query(self) -> AggregateQuery:
         """Return the one aggregation."""
         plain = [self._outputs(number) for number in (0, 1)]
@@ -137,14 +141,6 @@ class _Merger:
             pair = self._pair(condition)
             rest += [condition] if pair is None and condition != TRUE else []
             pairs += [pair] if pair is not None else []
-        for number, side in enumerate(self._sides):
-            if sorted(pair[number] for pair in pairs) != list(range(len(side.keys))):
-                raise self._source.error(
-                    join,
-                    "aggregations must be joined by all their keys",
-                    detail=f"'{self._joined.sides[number].name}' has {len(side.keys)}, of which each must be equated once",
-                    hint="write ON p.key = a.key AND …, a condition for each key",
-                )
         equal = [compare("eq", self._sides[0].keys[a], self._sides[1].keys[b]) for a, b in pairs]
         types = tuple(one.args[0].type for one in equal if isinstance(one, Call))
         places = {a: n for n, (a, _) in enumerate(pairs)}, {b: n for n, (_, b) in enumerate(pairs)}

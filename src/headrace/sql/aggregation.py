@@ -12,10 +12,12 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns
-from headrace.model.schema import Field, Schema
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns, substitute
+from headrace.model.schema import TIMESTAMP, Field, Schema
 from headrace.model.window import Window
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
+from headrace.plan.stacked import END as INNER_END
+from headrace.plan.stacked import START as INNER_START
 from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.flatten import Context, Item, bind_items, bind_where, check_clauses
 from headrace.sql.joined import Joined, shown
@@ -64,9 +66,24 @@ def bind_groups(context: Context, select: exp.Select, relation: Relation | Joine
 def bind_aggregation(context: Context, select: exp.Select, relation: Relation) -> AggregateQuery:
     """Return the aggregation a SELECT over that relation means."""
     groups = bind_groups(context, select, relation)
+    if groups.window == relation.same_window:
+        groups = _in_inner_windows(groups)
     kept = relation.filtered(bind_where(context, select, relation))
     branches = tuple(_branch(kept, branch, groups) for branch in kept.branches)
     return AggregateQuery(groups.window, branches, groups.output, groups.schema, groups.having)
+
+
+def _in_inner_windows(groups: Groups) -> Groups:
+    """Return groups of results with the bounds of the window they are results of; there is one such window in each."""
+    bounds = {WINDOW_START: Column(INNER_START, TIMESTAMP), WINDOW_END: Column(INNER_END, TIMESTAMP)}
+    asked = [bound for bound in bounds if any(bound.name in columns(one) for one in (*groups.output, groups.having))]
+    shown = {bound.name: key_column(len(groups.keys) + n, TIMESTAMP) for n, bound in enumerate(asked)}
+    return replace(
+        groups,
+        keys=(*groups.keys, *(bounds[bound] for bound in asked)),
+        output=tuple(substitute(one, shown) for one in groups.output),
+        having=substitute(groups.having, shown),
+    )
 
 
 def _branch(relation: Relation, branch: Branch, groups: Groups) -> AggregateBranch:
@@ -92,6 +109,8 @@ def _grouping(context: Context, select: exp.Select, relation: Relation | Joined)
         else:
             assert isinstance(relation, Relation)  # a join has its windows in FROM
             window = _window_call(context, node, relation)
+    if window is None and isinstance(relation, Relation):
+        window = relation.same_window
     if window is None:
         raise _no_window(context, select)
     return Grouping(window, tuple(nodes), clause is not None and bool(clause.args.get("all")))

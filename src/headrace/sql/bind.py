@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import HeadraceError, SqlError
+from headrace.model.expression import columns, conjunction, conjuncts, substitute
 from headrace.model.schema import Schema
-from headrace.plan.logical import LogicalQuery, SelectBranch, StatelessQuery
+from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, SelectBranch, StatelessQuery
+from headrace.plan.stacked import AnyQuery, Derived, StackedQuery, Windowed
 from headrace.sql.aggregation import bind_aggregation
 from headrace.sql.catalog import Catalog
-from headrace.sql.flatten import Context, aggregates, bind_from, flatten, project, with_ctes
+from headrace.sql.flatten import Context, Inner, aggregates, bind_from, flatten, project, with_ctes
 from headrace.sql.joins import bind_join
 from headrace.sql.parse import Source, parse
 from headrace.sql.relation import Relation
 
+_BOUNDS = {WINDOW_START.name, WINDOW_END.name}
 
-def bind_query(text: str, catalog: Catalog) -> LogicalQuery:
+
+def bind_query(text: str, catalog: Catalog) -> AnyQuery:
     """Return what the query means, every name and type checked; raises SqlError, and nothing else, for any text."""
     try:
-        return _bind(Context(Source(text), catalog))
+        return _bind(Context(Source(text), catalog, Inner(_windowed)))
     except SqlError:
         raise
     except HeadraceError as problem:
@@ -32,37 +38,77 @@ def bind_query(text: str, catalog: Catalog) -> LogicalQuery:
         raise SqlError(f"query is not understood ({type(problem).__name__}: {problem})") from problem
 
 
-def _bind(context: Context) -> LogicalQuery:
+def _bind(context: Context) -> AnyQuery:
     tree = parse(context.source)
     while isinstance(tree, exp.Subquery) and isinstance(tree.this, exp.Query) and set(_given(tree)) == {"this"}:
         tree = tree.this
     if not isinstance(tree, exp.Query):
         raise context.source.error(tree, f"{tree.key.upper()} is not a query", hint="write SELECT … FROM …")
-    if isinstance(tree, exp.Select):
-        return _select(context, tree)
-    return _stateless(context, tree, flatten(context, tree))
+    if isinstance(tree, exp.Select) and _is_windowed(tree):
+        return _stacked(context, _windowed(context, tree))
+    return _stacked(context, _unwindowed(context, tree))
 
 
 def _given(node: exp.Expr) -> list[str]:
     return [key for key, value in node.args.items() if value]
 
 
-def _select(context: Context, select: exp.Select) -> LogicalQuery:
+def _is_windowed(select: exp.Select) -> bool:
+    return bool(select.args.get("joins")) or aggregates(select)
+
+
+def _windowed(context: Context, select: exp.Select) -> Windowed:
+    """Return what a SELECT means that aggregates or joins."""
     context = with_ctes(context, select)
     if select.args.get("joins"):
         return bind_join(context, select)
-    relation = bind_from(context, select)
-    if aggregates(select):
-        return bind_aggregation(context, select, relation)
-    return _stateless(context, select, project(context, select, relation))
+    return bind_aggregation(context, select, bind_from(context, select))
 
 
-def _stateless(context: Context, node: exp.Expr, relation: Relation) -> StatelessQuery:
+def _unwindowed(context: Context, node: exp.Expr) -> LogicalQuery:
+    """Return what a query means that filters, projects and unites."""
+    if isinstance(node, exp.Select):
+        context = with_ctes(context, node)
+        relation = project(context, node, bind_from(context, node))
+    else:
+        relation = flatten(context, node)
     if relation.window is not None:
         raise context.source.error(
             node.args.get("from_") or node,
             "a windowed query must aggregate or join",
             hint="add COUNT(*), SUM(…) or GROUP BY, or read the stream without a window",
         )
+    first = context.inner.found.get(relation.branches[0].stream.name)
+    narrowed = _narrowed(first.plan, relation) if first is not None and len(relation.branches) == 1 else None
+    if narrowed is not None:
+        return narrowed
     branches = tuple(SelectBranch(b.stream.name, b.columns, b.predicate) for b in relation.branches)
     return StatelessQuery(branches, Schema(relation.fields))
+
+
+def _narrowed(plan: Windowed, relation: Relation) -> Windowed | None:
+    """Return a query that filters and projects the results of a windowed one, as that query itself; None if it cannot be."""
+    branch = relation.branches[0]
+    values = dict(zip(plan.schema.names, plan.output, strict=True))
+    output = tuple(substitute(column, values) for column in branch.columns)
+    kept = conjuncts(substitute(branch.predicate, values))
+    narrowed = replace(plan, output=output, schema=Schema(relation.fields))
+    if isinstance(narrowed, AggregateQuery):
+        return replace(narrowed, having=conjunction([*conjuncts(narrowed.having), *kept]))
+    if narrowed.grouping is None:
+        if any(columns(part) & _BOUNDS for part in kept):  # joined rows are filtered before they are told their window
+            return None
+        return replace(narrowed, predicate=conjunction([*conjuncts(narrowed.predicate), *kept]))
+    having = conjunction([*conjuncts(narrowed.grouping.having), *kept])
+    return replace(narrowed, grouping=replace(narrowed.grouping, having=having))
+
+
+def _stacked(context: Context, plan: LogicalQuery) -> AnyQuery:
+    """Return a plan with the inner queries it reads, if any."""
+    needed = set(plan.streams)
+    inner: list[Derived] = []
+    for one in reversed(context.inner.found.values()):
+        if one.name in needed:
+            needed.update(one.plan.streams)
+            inner.insert(0, one)
+    return StackedQuery(tuple(inner), plan) if inner else plan

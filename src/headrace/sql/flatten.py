@@ -1,12 +1,12 @@
 """FROM clauses, sub-queries, CTEs and UNION ALL to one flat `Relation`.
 
-A sub-query that only filters and projects disappears: its expressions are substituted, its predicate is ANDed. Anything
-else in a sub-query is refused.
+A sub-query that only filters and projects disappears: its expressions are substituted, its predicate is ANDed. One that
+aggregates or joins becomes a stream of results (`Inner`), which is then read like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -14,6 +14,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.expression import Expression
 from headrace.model.schema import Field
+from headrace.plan.stacked import MAX_PARTS, Derived, Windowed, derived
 from headrace.sql.aggregates import AGGREGATES, UNSUPPORTED
 from headrace.sql.catalog import Catalog
 from headrace.sql.coerce import NULL
@@ -21,7 +22,7 @@ from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.joined import Joined
 from headrace.sql.naming import output_name
 from headrace.sql.parse import Source
-from headrace.sql.relation import Relation, check_event_time, of_stream, union_all
+from headrace.sql.relation import Relation, check_event_time, of_results, of_stream, union_all
 from headrace.sql.scope import Collector, Scope, unknown
 from headrace.sql.windows import TABLE_FUNCTIONS, window_of
 
@@ -43,12 +44,26 @@ _REFUSED = {
 }
 
 
+@dataclass(slots=True)
+class Inner:
+    """The windowed queries inside of a query, inner ones first; `bind` makes one of a SELECT that aggregates or joins."""
+
+    bind: Callable[[Context, exp.Select], Windowed]
+    found: dict[str, Derived] = field(default_factory=dict)
+
+    def add(self, plan: Windowed) -> Derived:
+        """Take an inner query; equal ones are one."""
+        new = derived(plan)
+        return self.found.setdefault(new.name, new)
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a query is bound against: its text, the streams, and the CTEs that are in sight."""
+    """What a query is bound against: its text, the streams, the CTEs that are in sight; and where inner queries go."""
 
     source: Source
     catalog: Catalog
+    inner: Inner
     ctes: Mapping[str, Relation] = field(default_factory=dict)
 
 
@@ -79,10 +94,6 @@ def check_clauses(context: Context, node: exp.Expr, allowed: frozenset[str]) -> 
     for key, value in node.args.items():
         if not value or key in allowed:
             continue
-        if key == "joins":
-            raise context.source.error(
-                value[0], "a join cannot be part of another query", hint="join in the outermost SELECT, side by side"
-            )
         what, hint = _REFUSED.get(key, (key.strip("_").replace("_", " ").upper(), ""))
         first = value[0] if isinstance(value, list) else value
         raise context.source.error(first if isinstance(first, exp.Expr) else node, f"{what} is not supported", hint=hint)
@@ -221,16 +232,23 @@ def _has_aggregate(item: exp.Expr) -> bool:
 
 
 def _projection(context: Context, select: exp.Select) -> Relation:
-    """Return a SELECT that neither groups nor aggregates."""
+    """Return a SELECT inside of another."""
+    if select.args.get("joins") or aggregates(select):
+        return _results(context, select)
     context = with_ctes(context, select)
-    relation = bind_from(context, select)
-    if aggregates(select):
-        raise context.source.error(
-            select,
-            "an aggregation cannot be part of another query",
-            hint="only filters and projections can; add it as a query of its own",
-        )
-    return project(context, select, relation)
+    return project(context, select, bind_from(context, select))
+
+
+def _results(context: Context, select: exp.Select) -> Relation:
+    """Return the results of a SELECT that aggregates or joins."""
+    plan = context.inner.bind(context, select)
+    taken = next((name for name in plan.schema.names if name.startswith("#")), None)
+    if taken is not None:
+        raise context.source.error(select, f"an output of a sub-query cannot be called '{taken}'", hint="leave out the '#'")
+    found = context.inner.add(plan)
+    if len(context.inner.found) > MAX_PARTS:
+        raise context.source.error(select, f"a query of more than {MAX_PARTS} windowed sub-queries is not supported")
+    return of_results(found)
 
 
 def project(context: Context, select: exp.Select, relation: Relation) -> Relation:

@@ -28,7 +28,7 @@ from headrace.plan.join import (
     owner,
 )
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
-from headrace.sql.aggregate_joins import bind_aggregate_join, is_aggregate
+from headrace.sql.aggregate_joins import is_aggregate, merged_aggregations
 from headrace.sql.aggregation import bind_groups
 from headrace.sql.expressions import bind_condition
 from headrace.sql.flatten import Context, aggregates, bind_items, bind_source, bind_where, check_clauses, source_of
@@ -58,8 +58,11 @@ def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuer
     joins = select.args["joins"]
     for join in joins:
         check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
-    if any(map(is_aggregate, [source_of(context, select), *(join.this for join in joins)])):
-        return bind_aggregate_join(context, select, [_kind(context, join) for join in joins])
+    kinds = [_kind(context, join) for join in joins]
+    if all(map(is_aggregate, [source_of(context, select), *(join.this for join in joins)])):
+        merged = merged_aggregations(context, select, kinds)
+        if merged is not None:
+            return merged
     joined = _joined(context, select)
     where = [joined.pushed(part) for part in conjuncts(bind_where(context, select, joined))]
     builder = _Builder(context, select, joined)
@@ -96,9 +99,26 @@ def _joined(context: Context, select: exp.Select) -> Joined:
         for name in join.args.get("using") or []:
             merged[name.name.lower()] = _merged(name.name, kind, found, side)
         found = replace(wider, steps=(*found.steps, Step(kind, conditions)), merged=merged)
+    _check_results(context, select, found)
     if common_ends([side.window for side in found.sides if isinstance(side.window, Sliding)]) is None:
         raise context.source.error(joins[-1], "the windows of this join never end at the same time", hint="use the same window")
     return found
+
+
+def _check_results(context: Context, select: exp.Select, found: Joined) -> None:
+    """Refuse results of windows that do not end when those of other sides do: windows they are put in would hide that."""
+    ends = {side.results_of.ends for side in found.sides if side.results_of is not None and _is_own(side)}
+    if any(one.offset for one in ends) and (len(ends) > 1 or not all(map(_is_own, found.sides))):
+        raise context.source.error(
+            select.args["joins"][-1],
+            "results of these windows cannot be joined: they end at different times",
+            hint="use windows whose size is a multiple of their slide",
+        )
+
+
+def _is_own(side: Relation) -> bool:
+    """Tell whether a side has results, each in the window it is a result of."""
+    return side.results_of is not None and side.window == replace(side, window=None).same_window
 
 
 def _kind(context: Context, join: exp.Join) -> JoinKind:
@@ -110,6 +130,8 @@ def _kind(context: Context, join: exp.Join) -> JoinKind:
 
 def _side(context: Context, node: exp.Expr, before: tuple[Relation, ...]) -> Relation:
     side = bind_source(context, node)
+    if side.same_window is not None:
+        side = replace(side, window=side.same_window)
     if not isinstance(side.window, Sliding):
         what = f"'{side.name}'" if side.name else "one side"
         why = "has no window" if side.window is None else "is in a SESSION window"
@@ -172,7 +194,9 @@ class _Builder:
         branch, window = self.joined.sides[index].branches[0], self.joined.sides[index].window
         assert isinstance(window, Sliding)
         own = [*conjuncts(branch.predicate), *map(lowered, self.selections.get(index, []))]
-        return JoinInput(branch.stream.name, window, conjunction(own))
+        side = self.joined.sides[index]
+        span = side.results_of.size if side.results_of is not None and _is_own(side) else 0
+        return JoinInput(branch.stream.name, window, conjunction(own), span)
 
     def tree(self, where: list[Expression]) -> tuple[JoinNode, Expression]:
         """Return the tree of joins, and what of WHERE is left for joined rows."""

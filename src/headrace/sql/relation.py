@@ -14,7 +14,9 @@ from headrace.errors import SqlError
 from headrace.model.expression import TRUE, Column, Expression, conjunction, conjuncts, substitute
 from headrace.model.schema import Field
 from headrace.model.stream import Stream
-from headrace.model.window import Window
+from headrace.model.window import Ends, Sliding, Window, ends_of
+from headrace.plan.join import JoinQuery
+from headrace.plan.stacked import HIDDEN, Derived, Windowed
 from headrace.sql.casts import cast
 from headrace.sql.coerce import common_type, mismatch
 
@@ -29,13 +31,25 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Results:
+    """When windows end whose results are read, and how long they are."""
+
+    ends: Ends
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
-    """A flattened FROM clause or sub-query; `name` is its alias, `window` set by TUMBLE, HOP or SESSION around it."""
+    """A flattened FROM clause or sub-query; `name` is its alias, `window` set by TUMBLE, HOP or SESSION around it.
+
+    `results_of` says whose results its rows are, if they are those of tumbling or hopping windows.
+    """
 
     fields: tuple[Field, ...]
     branches: tuple[Branch, ...]
     name: str | None = None
     window: Window | None = None
+    results_of: Results | None = None
     _by_name: dict[str, Field] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +60,12 @@ class Relation:
     def names(self) -> tuple[str, ...]:
         """The column names, in order."""
         return tuple(item.name for item in self.fields)
+
+    @property
+    def same_window(self) -> Sliding | None:
+        """Windows in each of which there are the results of just one: those that queries without a window of their own mean."""
+        found = self.results_of if self.window is None else None
+        return None if found is None else Sliding(found.ends.step, found.ends.step)
 
     def find(self, name: str) -> Field | None:
         """Return the column of that name, whatever the case, or None."""
@@ -81,7 +101,7 @@ class Relation:
     def projected(self, fields: tuple[Field, ...], outputs: tuple[Expression, ...]) -> Relation:
         """Return the relation of these outputs, named and typed by `fields`."""
         branches = (replace(b, columns=tuple(self.push(output, b) for output in outputs)) for b in self.branches)
-        return Relation(fields, tuple(branches), window=self.window)
+        return Relation(fields, tuple(branches), window=self.window, results_of=self.results_of)
 
     def renamed(self, name: str | None, columns: list[str]) -> Relation:
         """Return the relation under an alias, its columns renamed if `columns` are given."""
@@ -106,6 +126,19 @@ def of_stream(stream: Stream) -> Relation:
     return Relation(stream.schema.fields, (Branch(stream, columns),), stream.name)
 
 
+def of_results(found: Derived) -> Relation:
+    """Return the results of a windowed query."""
+    fields = found.stream.schema.fields[:-HIDDEN]
+    columns = tuple(Column(item.name, item.type) for item in fields)
+    return Relation(fields, (Branch(found.stream, columns),), results_of=_results(found.plan))
+
+
+def _results(plan: Windowed) -> Results | None:
+    if isinstance(plan, JoinQuery):
+        return Results(plan.ends, plan.size)
+    return Results(ends_of(plan.window), plan.window.size) if isinstance(plan.window, Sliding) else None
+
+
 def event_time(stream: Stream) -> Column:
     """Return the event-time column as the stream declares it."""
     found = stream.schema.find(stream.time)
@@ -127,7 +160,8 @@ def union_all(left: Relation, right: Relation) -> Relation:
         replace(b, columns=tuple(cast(c, kind) for c, kind in zip(b.columns, types, strict=True)))
         for b in (*left.branches, *right.branches)
     )
-    return Relation(fields, tuple(branches), window=left.window)
+    results_of = left.results_of if left.results_of == right.results_of else None
+    return Relation(fields, tuple(branches), window=left.window, results_of=results_of)
 
 
 def _promoted(left: Field, right: Field) -> pa.DataType:

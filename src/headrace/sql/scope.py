@@ -73,13 +73,18 @@ def resolve(scope: Scope, node: exp.Column) -> Expression:
 
 def _column(scope: Scope, table: str, name: str) -> Expression:
     found, bound = scope.relation.lookup(table, name), _BOUNDS.get(name.lower())
-    if found and bound and scope.window and not table:
+    if found and bound and scope.window and not table and scope.window != _inner_window(scope.relation):
         raise SqlError(f"column '{name}' is ambiguous", hint="it is a column of the stream and a bound of the window: rename it")
     if found:
         return found
     if bound or name.lower() in WINDOW_NAMES:
         return window_part(scope, name, bound)
     raise unknown("column", name, scope.relation.names)
+
+
+def _inner_window(relation: Relation | Joined) -> Window | None:
+    """Return the windows that results are in if they get no other: there, bounds that were selected are those of the window."""
+    return relation.same_window if isinstance(relation, Relation) else None
 
 
 def window_part(scope: Scope, text: str, bound: Column | None) -> Column:

@@ -14,7 +14,9 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SqlError
+from headrace.plan.join import JoinQuery
 from headrace.plan.logical import AggregateQuery
+from headrace.plan.stacked import StackedQuery
 from support.compare import same_rows
 
 BASE = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -95,16 +97,29 @@ def test_a_join_of_aggregations_is_one_aggregation(bind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '4 s') GROUP BY user_id) a ON p.user_id = a.user_id", "in the same window"),
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id, name) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "joined by all their keys"),
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.n = a.n", "joined by all their keys"),
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN TUMBLE(ads, '5 s') a ON p.user_id = a.user_id", "only two aggregations can be joined with each other"),
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p FULL JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "a FULL JOIN of aggregations"),
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM SESSION(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "SESSION windows cannot be joined"),
+        "SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '10 s') GROUP BY user_id) a ON p.user_id = a.user_id",
+        "SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id, name) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id",
+        "SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.n = a.n",
+        "SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p JOIN TUMBLE(ads, '5 s') a ON p.user_id = a.user_id",
+        "SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p FULL JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id",
     ],
 )  # fmt: skip
-def test_what_is_no_single_row_a_key_is_refused(bind, text: str, message: str) -> None:
+def test_where_a_key_has_several_rows_results_are_joined(bind, text: str) -> None:
+    plan = bind(text)
+    assert isinstance(plan, StackedQuery)
+    assert isinstance(plan.outer, JoinQuery)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM SESSION(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "a join needs windows, and 'p' has no window"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '5 s', '2 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '4 s') GROUP BY user_id) a ON p.user_id = a.user_id", "they end at different times"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '5 s', '2 s') GROUP BY user_id) p JOIN HOP(ads, '5 s', '2 s') a ON p.user_id = a.user_id", "they end at different times"),
+    ],
+)  # fmt: skip
+def test_results_that_never_meet_are_refused(bind, text: str, message: str) -> None:
     with pytest.raises(SqlError, match=message):
         bind(text)

@@ -5,12 +5,14 @@ So it is written to be read and believed, not to be fast, and it imports nothing
 logical plan and the errors.
 
 `evaluate` gives the value of an expression, `aggregation` that of an aggregate over a list of values, `windows` says
-which rows belong together and when they are final, `query` puts these together for one query, `engine` runs many.
+which rows belong together and when they are final, `query` puts these together for one query, `stack` puts queries on top
+of each other, `engine` runs many.
 """
 
 from headrace.backends.reference.aggregation import aggregate
 from headrace.backends.reference.engine import ReferenceEngine
 from headrace.backends.reference.evaluate import evaluate, holds
 from headrace.backends.reference.query import ReferenceQuery
+from headrace.backends.reference.stack import ReferenceStack, with_time
 
-__all__ = ["ReferenceEngine", "ReferenceQuery", "aggregate", "evaluate", "holds"]
+__all__ = ["ReferenceEngine", "ReferenceQuery", "ReferenceStack", "aggregate", "evaluate", "holds", "with_time"]

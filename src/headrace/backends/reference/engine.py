@@ -10,9 +10,10 @@ from typing import Any
 from headrace.backends.reference.calendar_time import micros
 from headrace.backends.reference.evaluate import Row
 from headrace.backends.reference.query import ReferenceQuery, Rows
+from headrace.backends.reference.stack import ReferenceStack
 from headrace.errors import EvaluationError, NameTakenError, NotFoundError
 from headrace.model.stream import Stream
-from headrace.plan.logical import LogicalQuery
+from headrace.plan.stacked import AnyQuery, StackedQuery
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class StreamState:
 class QueryState:
     """A query that was added: what it emitted, whether it still runs."""
 
-    query: ReferenceQuery
+    query: ReferenceQuery | ReferenceStack
     emitted: list[dict[str, Any]] = field(default_factory=list)
     running: bool = True
 
@@ -63,7 +64,7 @@ class ReferenceEngine:
         self._streams[stream.name] = StreamState(stream, column.name)
         self.dropped[stream.name] = 0
 
-    def add(self, name: str, plan: LogicalQuery) -> None:
+    def add(self, name: str, plan: AnyQuery) -> None:
         """Add a query; it sees the rows from the next batch on that are newer than all seen in its streams until now.
 
         A name may be used again once removed: results, late rows and error of the former query are then forgotten.
@@ -73,7 +74,8 @@ class ReferenceEngine:
         streams = [self._stream(stream) for stream in plan.streams]
         seen = [state.newest for state in streams if state.newest is not None]
         times = {state.stream.name: state.time for state in streams}
-        self._queries[name] = QueryState(ReferenceQuery(plan, max(seen) + 1 if seen else None, times))
+        kind = ReferenceStack if isinstance(plan, StackedQuery) else ReferenceQuery
+        self._queries[name] = QueryState(kind(plan, max(seen) + 1 if seen else None, times))  # type: ignore[arg-type]
         self._live.add(name)
         self.errors.pop(name, None)
 
@@ -115,14 +117,21 @@ class ReferenceEngine:
         state = self._queries[name]
         if not state.running:
             return []
-        streams = state.query.plan.streams
         try:
-            emitted = state.query.batch(rows, min(before[s] for s in streams), min(after[s] for s in streams))
+            emitted = self._emitted(state.query, rows, before, after)
         except EvaluationError as error:
             self.errors[name], state.running = error, False
             return []
         state.emitted += emitted
         return emitted
+
+    def _emitted(
+        self, query: ReferenceQuery | ReferenceStack, rows: Rows, before: Mapping[str, float], after: Mapping[str, float]
+    ) -> list[dict[str, Any]]:
+        if isinstance(query, ReferenceStack):
+            return query.batch(rows, before, after)
+        streams = query.plan.streams
+        return query.batch(rows, min(before[s] for s in streams), min(after[s] for s in streams))
 
     def _with_time(self, stream: str, rows: Sequence[Row]) -> list[Row]:
         column = self._stream(stream).time

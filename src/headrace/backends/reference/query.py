@@ -84,7 +84,7 @@ class ReferenceQuery:
     def _joined(self, plan: JoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._joins is not None
         for end, joined in self._joins.close(watermark):
-            bounds = {"window_start": instant(end - plan.size), "window_end": instant(end)}
+            bounds = {"window_start": instant(end - plan.span), "window_end": instant(end)}
             kept = [{**row, **bounds} for row in joined if holds(plan.predicate, row)]
             rows = kept if plan.grouping is None else list(_groups(plan.grouping, kept, bounds))
             for row in rows:
