@@ -69,16 +69,13 @@ def bucket(
     edges = keying.edges(operator.steps)
     slices = np.searchsorted(edges, batch.times if everything else batch.times[rows], side="right") - 1
     places = partitions(keys, rows.size, parts) * len(edges) + slices
-    order = np.argsort(places.astype(np.int32), kind="stable")
-    counts = np.bincount(places, minlength=parts * len(edges))
-    ends = np.cumsum(counts)
-    taken = pa.array(order if everything else rows[order])
-    columns = [flat(batch.table[name]).take(taken) for name in operator.columns]
-    ordered = found[np.asarray(taken)]
-    for place in np.flatnonzero(counts).tolist():
-        first, count = int(ends[place] - counts[place]), int(counts[place])
-        pieces = [column.slice(first, count) for column in columns]
-        yield place // len(edges), Bucket(int(edges[place % len(edges)]), pieces, ordered[first : first + count])
+    starts, order = compiled_join.by_key(places, parts * len(edges))
+    taken = order if everything else rows[order]
+    columns = [flat(batch.table[name]) for name in operator.columns]
+    for place in np.flatnonzero(np.diff(starts)).tolist():
+        mine = taken[starts[place] : starts[place + 1]]
+        wanted = pa.array(mine)  # each piece is copied for itself: a slice would take all rows along when it is packed
+        yield place // len(edges), Bucket(int(edges[place % len(edges)]), [c.take(wanted) for c in columns], found[mine])
 
 
 def keys_sampled(operator: Buckets, batch: Batch) -> int:

@@ -96,7 +96,7 @@ class Round:
     def _join(self, path: Path, step: Step, left: JoinedRows) -> None:
         reached = (*path, step)
         right = self._leaf(step.leaf)
-        matched = np.zeros_like(left.sets)
+        matched = np.zeros_like(left.sets) if step.kind is not JoinKind.INNER else left.sets
         if right is not None:
             seen = self._matched.setdefault(reached, np.zeros_like(right.sets)) if step.kind.keeps_right else None
             for own, theirs, sets in self._pairs(reached, step, left, right):
