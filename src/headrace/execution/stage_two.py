@@ -34,7 +34,7 @@ from headrace.kernels.partial import Partial
 from headrace.model.schema import TIMESTAMP
 from headrace.model.window import SessionGap, Sliding
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.stacked import END, TIME
+from headrace.plan.stacked import TIME
 from headrace.sharing.shared_plan import Buckets, Store
 from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
 
@@ -47,11 +47,7 @@ def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> tuple[Outc
     Returns the account of it, and what goes on to partitions of the next level.
     """
     received = sorted(parcels, key=lambda parcel: parcel.task)
-    seen = job.before()
-    for parcel in received:
-        for name, latest in parcel.header.seen.items():
-            seen[name] = max(seen[name], latest)
-    return _Partition(job, partition, Arrived(0, received, [], [], seen)).run()
+    return _Partition(job, partition, Arrived(0, received, [], [], job.before())).run()
 
 
 def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward]) -> tuple[Outcome, dict[int, Onward]]:
@@ -59,12 +55,12 @@ def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward])
     received = sorted(arrived, key=lambda one: one.sender)
     parcels = [one.results for one in received if one.results is not None]
     guests = [one.guests for one in received if one.guests is not None]
-    return _Partition(job, partition, Arrived(level, parcels, guests, received, received[0].seen if received else {})).run()
+    return _Partition(job, partition, Arrived(level, parcels, guests, received, received[0].seen)).run()
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What a partition got at a level: parcels of streams, guests, rows of joins; and how far declared streams have come."""
+    """What a partition got at a level: parcels of streams, guests, rows of joins; `seen`: how far streams were before."""
 
     level: int
     parcels: Sequence[Parcel]
@@ -82,13 +78,15 @@ class _Partition:
 
     def __init__(self, job: Job, partition: int, arrived: Arrived) -> None:
         self.begun = time.perf_counter()
-        self.job, self.number, self.level, self.arrived, self.seen = job, partition, arrived.level, arrived, arrived.seen
-        self.parcels = arrived.parcels
+        self.job, self.number, self.level, self.arrived = job, partition, arrived.level, arrived
+        self.parcels, self.seen = arrived.parcels, dict(arrived.seen)
         self.failures, self.results = Failures(), Results()
         self.outlet = Outlet(job, partition, self.level, self.results, self.failures)
         for parcel in self.parcels:
             for query, message in parcel.header.failures.items():
                 self.failures.add(query, message)
+            for name, latest in parcel.header.seen.items():
+                self.seen[name] = max(self.seen[name], latest)
         self.queries = {q: job.query(q) for q in job.queries}
         self.levels = {number: job.level(query.plan) for number, query in self.queries.items()} if job.depths else {}
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
@@ -323,7 +321,7 @@ def closing_joins(job: Job, joiners: Sequence[Joiner], seen: Mapping[str, int]) 
         streams = joiner.plan.streams
         before = job.watermark(streams, job.before())
         after = FOREVER if job.final else job.watermark(streams, seen)
-        newest = max(seen.get(name, NEVER) for name in job.declared(streams))
+        newest = max(seen[name] for name in (*streams, *job.declared(streams)))
         last = None if NEVER in (newest, after) else joiner.last_end(before, after, newest)
         if last is not None:
             found[joiner.live.id] = (before, last)
@@ -336,8 +334,8 @@ def results_as_rows(job: Job, sender: int, fed: Mapping[str, Sequence[pa.RecordB
     parcels = [Parcel(sender, header) for _ in range(job.partitions)]
     for name in sorted(fed):
         table = pa.Table.from_batches(fed[name]).combine_chunks()
-        last = from_numbers(numbers(flat(table[END])) - 1, TIMESTAMP)
-        Pass(job, job.streams[name], header, parcels).run(table.append_column(TIME, last))
+        last = from_numbers(numbers(flat(table[TIME])) - 1, TIMESTAMP)
+        Pass(job, job.streams[name], header, parcels).run(table.set_column(table.schema.get_field_index(TIME), TIME, last))
     return list(enumerate(parcels))
 
 

@@ -4,6 +4,9 @@ A row of it has the event time window_end − 1 µs: of all times in its window 
 has passed window_end, none is ever late, and the outer query goes by the watermarks of the streams that were declared.
 
 Besides the columns of the inner query the stream has three that no query can name: the bounds of the window, and that time.
+
+An aggregation of results in the very windows they are results of is one by these bounds, too, in windows each of which holds
+the results of just one.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar
 
+from headrace.model.expression import Column
 from headrace.model.schema import TIMESTAMP, Field, Schema
 from headrace.model.stream import Stream
 from headrace.model.window import Sliding, ends_of
 from headrace.plan.join import JoinQuery
-from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery
+from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, key_column
 
 START, END, TIME = "#start", "#end", "#time"
+BOUNDS = (Column(START, TIMESTAMP), Column(END, TIMESTAMP))
 HIDDEN = 3  # so many columns come after those of the inner query
 MAX_PARTS = 16  # inner queries of one query
 
@@ -29,7 +34,10 @@ _Plan = TypeVar("_Plan", bound=LogicalQuery)
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """An inner query, with the bounds of windows among its outputs, and the stream its results are."""
+    """An inner query, with the bounds and the end of windows as its last outputs, and the stream its results are.
+
+    What is to be the event time comes as the end of the window.
+    """
 
     stream: Stream
     plan: Windowed
@@ -65,10 +73,23 @@ AnyQuery: TypeAlias = LogicalQuery | StackedQuery
 
 def derived(plan: Windowed) -> Derived:
     """Return the results of a query as a stream; equal queries give equal streams."""
-    bounds = (Field(START, TIMESTAMP), Field(END, TIMESTAMP))
-    whole = replace(plan, output=(*plan.output, WINDOW_START, WINDOW_END), schema=Schema((*plan.schema.fields, *bounds)))
+    schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (START, END, TIME))))
+    whole = replace(plan, output=(*plan.output, *bounds(plan), WINDOW_END), schema=schema)
     name = f"~{hashlib.sha256(repr(whole).encode()).hexdigest()[:12]}"
-    return Derived(Stream(name, Schema((*whole.schema.fields, Field(TIME, TIMESTAMP))), TIME), whole)
+    return Derived(Stream(name, schema, TIME), whole)
+
+
+def bounds(plan: Windowed) -> tuple[Column, Column]:
+    """Return start and end of the window that a result of a query is of, as columns after its aggregation."""
+    if in_inner_windows(plan):
+        keys = plan.branches[0].keys
+        return key_column(len(keys) - 2, TIMESTAMP), key_column(len(keys) - 1, TIMESTAMP)
+    return WINDOW_START, WINDOW_END
+
+
+def in_inner_windows(plan: Windowed) -> TypeGuard[AggregateQuery]:
+    """Tell whether a query aggregates results in the windows they are results of: their bounds are its last keys."""
+    return isinstance(plan, AggregateQuery) and plan.branches[0].keys[-2:] == BOUNDS
 
 
 def own(query: StackedQuery, number: int) -> StackedQuery:

@@ -327,12 +327,14 @@ class Coordinator:
 
 
 def forget_parts(state: EngineState, live: Mapping[int, LiveQuery]) -> None:
-    """Drop the parts of queries that are over, and the streams that nobody makes any more."""
+    """Drop the parts of queries that are over, and the streams that nobody makes any more, with what was kept of them."""
     for number in [number for number in state.queries if whole(number) != number and number not in live]:
         del state.queries[number]
     made = {query.feeds for query in live.values()}
     for name in [name for name, stream in state.streams.items() if stream.base and name not in made]:
         del state.streams[name]
+    state.parts = tuple(ref for ref in state.parts if ref.stream in state.streams)
+    state.buckets = tuple(ref for ref in state.buckets if ref.stream in state.streams)
 
 
 def watermark(state: EngineState, streams: Sequence[str]) -> int:

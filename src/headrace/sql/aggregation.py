@@ -16,8 +16,7 @@ from headrace.model.expression import TRUE, Call, Column, Expression, Literal, c
 from headrace.model.schema import TIMESTAMP, Field, Schema
 from headrace.model.window import Window
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
-from headrace.plan.stacked import END as INNER_END
-from headrace.plan.stacked import START as INNER_START
+from headrace.plan.stacked import BOUNDS
 from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.flatten import Context, Item, bind_items, bind_where, check_clauses
 from headrace.sql.joined import Joined, shown
@@ -74,13 +73,12 @@ def bind_aggregation(context: Context, select: exp.Select, relation: Relation) -
 
 
 def _in_inner_windows(groups: Groups) -> Groups:
-    """Return groups of results with the bounds of the window they are results of; there is one such window in each."""
-    bounds = {WINDOW_START: Column(INNER_START, TIMESTAMP), WINDOW_END: Column(INNER_END, TIMESTAMP)}
-    asked = [bound for bound in bounds if any(bound.name in columns(one) for one in (*groups.output, groups.having))]
-    shown = {bound.name: key_column(len(groups.keys) + n, TIMESTAMP) for n, bound in enumerate(asked)}
+    """Return groups of results by the bounds of the window they are results of, too."""
+    count = len(groups.keys)
+    shown = {WINDOW_START.name: key_column(count, TIMESTAMP), WINDOW_END.name: key_column(count + 1, TIMESTAMP)}
     return replace(
         groups,
-        keys=(*groups.keys, *(bounds[bound] for bound in asked)),
+        keys=(*groups.keys, *BOUNDS),
         output=tuple(substitute(one, shown) for one in groups.output),
         having=substitute(groups.having, shown),
     )

@@ -14,7 +14,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.expression import Expression
 from headrace.model.schema import Field
-from headrace.plan.stacked import MAX_PARTS, Derived, Windowed, derived
+from headrace.plan.stacked import MAX_PARTS, Derived, Windowed, derived, in_inner_windows
 from headrace.sql.aggregates import AGGREGATES, UNSUPPORTED
 from headrace.sql.catalog import Catalog
 from headrace.sql.coerce import NULL
@@ -22,7 +22,7 @@ from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.joined import Joined
 from headrace.sql.naming import output_name
 from headrace.sql.parse import Source
-from headrace.sql.relation import Relation, check_event_time, of_results, of_stream, union_all
+from headrace.sql.relation import Relation, Results, check_event_time, of_results, of_stream, results, union_all
 from headrace.sql.scope import Collector, Scope, unknown
 from headrace.sql.windows import TABLE_FUNCTIONS, window_of
 
@@ -50,11 +50,14 @@ class Inner:
 
     bind: Callable[[Context, exp.Select], Windowed]
     found: dict[str, Derived] = field(default_factory=dict)
+    _results: dict[str, Results | None] = field(default_factory=dict)
 
-    def add(self, plan: Windowed) -> Derived:
-        """Take an inner query; equal ones are one."""
+    def add(self, plan: Windowed) -> Relation:
+        """Take an inner query, equal ones once; return its results."""
         new = derived(plan)
-        return self.found.setdefault(new.name, new)
+        self.found.setdefault(new.name, new)
+        self._results[new.name] = self._results[plan.branches[0].stream] if in_inner_windows(plan) else results(plan)
+        return of_results(new, self._results[new.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +248,10 @@ def _results(context: Context, select: exp.Select) -> Relation:
     taken = next((name for name in plan.schema.names if name.startswith("#")), None)
     if taken is not None:
         raise context.source.error(select, f"an output of a sub-query cannot be called '{taken}'", hint="leave out the '#'")
-    found = context.inner.add(plan)
+    relation = context.inner.add(plan)
     if len(context.inner.found) > MAX_PARTS:
         raise context.source.error(select, f"a query of more than {MAX_PARTS} windowed sub-queries is not supported")
-    return of_results(found)
+    return relation
 
 
 def project(context: Context, select: exp.Select, relation: Relation) -> Relation:

@@ -14,7 +14,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction, conjuncts, substitute
 from headrace.model.schema import Field, Schema
-from headrace.model.window import Sliding, common_ends
+from headrace.model.window import Sliding, common_ends, duration
 from headrace.plan.join import (
     MAX_INPUTS,
     Equality,
@@ -106,14 +106,15 @@ def _joined(context: Context, select: exp.Select) -> Joined:
 
 
 def _check_results(context: Context, select: exp.Select, found: Joined) -> None:
-    """Refuse results of windows that do not end when those of other sides do: windows they are put in would hide that."""
-    ends = {side.results_of.ends for side in found.sides if side.results_of is not None and _is_own(side)}
-    if any(one.offset for one in ends) and (len(ends) > 1 or not all(map(_is_own, found.sides))):
-        raise context.source.error(
-            select.args["joins"][-1],
-            "results of these windows cannot be joined: they end at different times",
-            hint="use windows whose size is a multiple of their slide",
-        )
+    """Refuse results of windows that do not end where those of tumbling ones do, in which they are joined."""
+    for number, side in enumerate(found.sides):
+        found_of = side.results_of
+        if found_of is not None and found_of.ends.offset and _is_own(side):
+            raise context.source.error(
+                [source_of(context, select), *select.args["joins"]][number],
+                f"results of windows of {duration(found_of.size)} every {duration(found_of.ends.step)} cannot be joined",
+                hint="make the size a multiple of the slide, or put a window around: TUMBLE((SELECT …), '8 seconds')",
+            )
 
 
 def _is_own(side: Relation) -> bool:

@@ -126,14 +126,15 @@ def of_stream(stream: Stream) -> Relation:
     return Relation(stream.schema.fields, (Branch(stream, columns),), stream.name)
 
 
-def of_results(found: Derived) -> Relation:
+def of_results(found: Derived, results_of: Results | None) -> Relation:
     """Return the results of a windowed query."""
     fields = found.stream.schema.fields[:-HIDDEN]
     columns = tuple(Column(item.name, item.type) for item in fields)
-    return Relation(fields, (Branch(found.stream, columns),), results_of=_results(found.plan))
+    return Relation(fields, (Branch(found.stream, columns),), results_of=results_of)
 
 
-def _results(plan: Windowed) -> Results | None:
+def results(plan: Windowed) -> Results | None:
+    """Return whose results a query has; None of sessions."""
     if isinstance(plan, JoinQuery):
         return Results(plan.ends, plan.size)
     return Results(ends_of(plan.window), plan.window.size) if isinstance(plan.window, Sliding) else None

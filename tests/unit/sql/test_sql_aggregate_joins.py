@@ -116,8 +116,8 @@ def test_where_a_key_has_several_rows_results_are_joined(bind, text: str) -> Non
     ("text", "message"),
     [
         ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM SESSION(purchases, '5 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id", "a join needs windows, and 'p' has no window"),
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '5 s', '2 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '4 s') GROUP BY user_id) a ON p.user_id = a.user_id", "they end at different times"),
-        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '5 s', '2 s') GROUP BY user_id) p JOIN HOP(ads, '5 s', '2 s') a ON p.user_id = a.user_id", "they end at different times"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '5 s', '2 s') GROUP BY user_id) p JOIN (SELECT user_id, COUNT(*) AS n FROM TUMBLE(ads, '4 s') GROUP BY user_id) a ON p.user_id = a.user_id", "results of windows of 5 s every 2 s cannot be joined"),
+        ("SELECT p.n FROM (SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '5 s', '2 s') GROUP BY user_id) p JOIN HOP(ads, '5 s', '2 s') a ON p.user_id = a.user_id", "results of windows of 5 s every 2 s cannot be joined"),
     ],
 )  # fmt: skip
 def test_results_that_never_meet_are_refused(bind, text: str, message: str) -> None:

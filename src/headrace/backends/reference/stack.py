@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.backends.reference.evaluate import Row
 from headrace.backends.reference.query import ReferenceQuery, Rows
-from headrace.plan.stacked import END, TIME, StackedQuery, beginnings
+from headrace.plan.stacked import TIME, StackedQuery, beginnings
 
 
 class ReferenceStack:
@@ -52,6 +52,6 @@ class ReferenceStack:
         return tuple(dict.fromkeys(name for one in streams for name in self._base.get(one, (one,))))
 
 
-def with_time(results: Iterable[dict[str, Any]]) -> list[Row]:
+def with_time(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return results as rows of a stream: their event time is the last of their window."""
-    return [{**row, TIME: row[END] - timedelta(microseconds=1)} for row in results]
+    return [{**row, TIME: row[TIME] - timedelta(microseconds=1)} for row in results]

@@ -97,6 +97,19 @@ class Join:
         """Return what is grouped by: outputs, then the window."""
         return [] if self.top is None else [*(_column(place, quote) for place in self.outputs), *window]
 
+    def columns(self) -> dict[int, list[str]]:
+        """Return the columns that are looked at, of each stream by its place; what `theta` looks at is not among them."""
+        tops = [self.top.place] if self.top is not None and self.top.place is not None else []
+        found: dict[int, set[str]] = {number: set() for number in range(1, len(self.chain.streams) + 1)}
+        for number, column in [*self.outputs, *tops]:
+            found[number].add(column)
+        for number, predicate in enumerate(self.predicates, 1):
+            found[number].update([predicate.column] if predicate is not None else [])
+        for number, link in enumerate(self.chain.links, 1):
+            found[number].update(one for one, _ in link)
+            found[number + 1].update(two for _, two in link)
+        return {number: sorted(names) for number, names in found.items()}
+
     def source(self, sides: Sequence[str], quote: Quote, *same: str) -> str:
         """Return FROM: sides joined by their links; columns in `same` must be equal too."""
         text = f"{sides[0]} s1"
@@ -126,10 +139,33 @@ def headrace(join: Join, size_us: int, slide_us: int) -> str:
 
 def spark(join: Join, size_us: int, slide_us: int, edges: Sequence[str] = SPARK_EDGES) -> str:
     """Return the text Spark takes; `edges` is what is told of the window."""
+    if len(join.chain.streams) > 2:
+        return _spark_nested(join, size_us, slide_us, edges)
     windowed = f"*, {spark_window(size_us, slide_us)} AS window"
     sides = [f"({select([windowed], stream)})" for stream in join.chain.streams]
     source = join.source(sides, plain, "window")
     return select([*edges, *join.selected(plain)], source, join.where(plain), join.group(plain, "s1.window"))
+
+
+def _spark_nested(join: Join, size_us: int, slide_us: int, edges: Sequence[str]) -> str:
+    """Return a join in which every step passes on one window.
+
+    Spark refuses rows with two columns of event time as input of another join. What is used of a side besides its window is
+    a structure called s1, s2 …, so that columns go by the same names as elsewhere.
+    """
+    used = join.columns()
+    text = ""
+    for number, stream in enumerate(join.chain.streams, 1):
+        kept = [f"{spark_window(size_us, slide_us)} AS window", f"struct({', '.join(used[number])}) AS s{number}"]
+        side = f"({select(kept, stream)})"
+        if number == 1:
+            text = side
+            continue
+        equal = [f"s{number - 1}.{one} = s{number}.{two}" for one, two in join.chain.links[number - 2]]
+        both = f"{text} l JOIN {side} r ON {' AND '.join(['l.window = r.window', *equal])}"
+        text = f"({select(['l.window AS window', *(f's{n}' for n in range(1, number + 1))], both)})"
+    shown = [edge.replace("s1.window", "window") for edge in edges]
+    return select([*shown, *join.selected(plain)], text, join.where(plain), join.group(plain, "window"))
 
 
 def flink(join: Join, size_us: int, slide_us: int, edges: Sequence[str] = ("s1.window_end",)) -> str:
