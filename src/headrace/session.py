@@ -319,8 +319,8 @@ class Session:
     def explain(self) -> str:
         """Return, as text, every shared operator and which queries use it."""
         with self._lock:
-            live, names = dict(self._coordinator.live), {number: record.name for number, record in self._records.items()}
-            return explain(list(live.values()), self._coordinator.plans_now(), names, self._coordinator.join_statistics())
+            live = list(self._coordinator.live.values())
+            return explain(live, self._coordinator.plans_now(), self._coordinator.join_statistics())
 
     def close(self) -> None:
         """Stop and give everything back; a temporary checkpoint is removed."""

@@ -36,7 +36,7 @@ class Sharing:
 
     def text(self) -> str:
         """Return the explanation."""
-        return explain(self.queries, self.plans, {query.id: query.name for query in self.queries})
+        return explain(self.queries, self.plans)
 
     def to_json(self) -> dict[str, Any]:
         """Return the same for machines."""

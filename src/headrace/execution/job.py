@@ -193,7 +193,10 @@ def _listed_bytes(partial: Partial) -> int:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one partition answers: its state after the batch, rows given out, failures; the headers from partition 0."""
+    """What one partition answers: its state after the batch, rows given out, failures; the headers from partition 0.
+
+    `joined` has (rows, rounds) of joins, by query and length of the path.
+    """
 
     partition: int
     parts: list[PartRef]
@@ -203,6 +206,7 @@ class Outcome:
     failures: dict[int, str]
     headers: list[Header]
     results: list[str] = field(default_factory=list)
+    joined: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

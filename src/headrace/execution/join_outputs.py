@@ -42,6 +42,7 @@ class Outputs:
     results: Results
     failures: Failures
     relieve: Callable[[], None]
+    rows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     _onward: dict[int, Onward] = field(default_factory=dict)
     _groups: Groups = field(default_factory=dict)
 
@@ -55,6 +56,12 @@ class Outputs:
         parts.append(found)
         if len(parts) > _MANY_PARTS:  # a hot key has many pairs and few groups
             parts[:] = [join_groups.merge(joiner.needs, parts)]
+
+    def count(self, rows: Mapping[tuple[int, int], int]) -> None:
+        """Note the rows of one round, by query and length of the path."""
+        for at, count in rows.items():
+            before, rounds = self.rows.get(at, (0, 0))
+            self.rows[at] = (before + count, rounds + 1)
 
     def onward(self) -> dict[int, Onward]:
         """Return what goes on, by partition."""

@@ -43,6 +43,8 @@ class Round:
         """`width` is that of query-sets, in words."""
         self._joiners, self._width, self._leaf, self._taker = joiners, width, leaves, taker
         self._matched: dict[Path, Sets] = {}
+        self.rows: dict[tuple[int, int], int] = {}
+        """How many rows came to the end of a path, by the first query on it and its length."""
         self._at = 0
 
     def start(self, level: int, arrived: Sequence[Moved] = ()) -> None:
@@ -72,6 +74,8 @@ class Round:
     def _push(self, path: Path, rows: JoinedRows) -> None:
         """Take rows that came to the end of a path: to queries that end here, and on along all steps that follow."""
         users = self._users(path)
+        at = (users[0].live.id, len(path))
+        self.rows[at] = self.rows.get(at, 0) + rows.count
         ending = [joiner for joiner in users if len(joiner.path) == len(path)]
         if ending:
             self._taker.finish(ending, rows)

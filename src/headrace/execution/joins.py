@@ -56,7 +56,9 @@ class JoinLevel:
 
     def _round(self, level: int, number: int, active: Mapping[Joiner, int], leaves: Rows, arrived: Sequence[Moved] = ()) -> None:
         taker = RoundOutputs(self._outputs, number, {joiner.bit: end for joiner, end in active.items()}, self._width)
-        Round(list(active), self._width, leaves, taker).start(level, arrived)
+        work = Round(list(active), self._width, leaves, taker)
+        work.start(level, arrived)
+        self._outputs.count(work.rows)
         sent: set[Leaf] = set()
         for joiner in active:
             depth = 0

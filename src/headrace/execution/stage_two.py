@@ -93,6 +93,7 @@ class _Partition:
         self.holders: dict[int, set[tuple[Sliding, int, int]]] = {}
         self.slices, self.buckets = self._slices(guests=False), self._buckets(guests=False)
         self.onward: dict[int, Onward] = {}
+        self.joined: dict[tuple[int, int], tuple[int, int]] = {}
 
     def run(self) -> tuple[Outcome, dict[int, Onward]]:
         """Evaluate, give out, keep."""
@@ -105,6 +106,7 @@ class _Partition:
         refs = self._keep(open_runs, kept_sessions)
         headers = [parcel.header for parcel in self.parcels] if self.number == 0 else []
         outcome = Outcome(self.number, *refs, self.outlet.emitted, self.failures.messages, headers, self.outlet.files)
+        outcome.joined = self.joined
         outcome.seconds = time.perf_counter() - self.begun
         return outcome, self.onward
 
@@ -180,6 +182,7 @@ class _Partition:
                 self.onward = mine.first([found for *_, found in buckets])
             elif begun < self.level:
                 self.onward = mine.later(self.level - begun, self.arrived.onward)
+        self.joined = outputs.rows
 
     def _go_on(self) -> None:
         """Send results that are rows of a stream, and guests; let every partition of the next level hear how far streams are."""

@@ -278,7 +278,7 @@ class Coordinator:
             state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
             state.buckets = tuple(ref for outcome in outcomes for ref in outcome.buckets)
         headers = [header for outcome in outcomes for header in outcome.headers]
-        self.optimizer.note(headers, frozenset(query.id for query in state.live()))
+        self.optimizer.note(outcomes, frozenset(query.id for query in state.live()))
         rows = _count(state, headers)
         for number, message in failed.items():
             query = state.queries[number]

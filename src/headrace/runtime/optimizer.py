@@ -5,9 +5,9 @@ Samples are kept by the driver only and lost with it: what was decided is in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
-from headrace.execution.job import Header
+from headrace.execution.job import Outcome
 from headrace.kernels.sets import Sets, share_wanted
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import Arrangement
@@ -28,12 +28,20 @@ class Optimizer:
         self._sampled: frozenset[int] = frozenset()
         self._queries: frozenset[int] = frozenset()
         self._looked = -1
+        self._rows: dict[tuple[int, int], float] = {}
 
-    def note(self, headers: Iterable[Header], live: frozenset[int]) -> None:
-        """Take the samples of a batch; bits of other queries than these `live` ones may mean others now."""
+    def note(self, outcomes: Sequence[Outcome], live: frozenset[int]) -> None:
+        """Take what a batch showed; bits of other queries than these `live` ones may mean others now."""
+        joined: dict[tuple[int, int], tuple[int, int]] = {}
+        for outcome in outcomes:
+            for path, (rows, rounds) in outcome.joined.items():
+                known = joined.get(path, (0, 0))
+                joined[path] = (known[0] + rows, max(known[1], rounds))
+        self._rows |= {path: rows / rounds for path, (rows, rounds) in joined.items()}
+        self._rows = {path: rows for path, rows in self._rows.items() if path[0] in live}
         if live != self._sampled:
             self._samples, self._sampled = {}, live
-        for header in headers:
+        for header in (header for outcome in outcomes for header in outcome.headers):
             for at, found in header.samples.items():
                 kept = self._samples.setdefault(at, [])
                 kept += found
@@ -55,7 +63,7 @@ class Optimizer:
         """Return what is known now."""
         rates = {name: stream.rate for name, stream in state.streams.items() if stream.rate}
         keys = {(name, text): count for name, stream in state.streams.items() for text, count in stream.keys.items()}
-        return JoinStatistics(rates, keys, self._wanted)
+        return JoinStatistics(rates, keys, self._wanted, self._rows)
 
     def _wanted(self, stream: str, slot: int, bits: frozenset[int]) -> float | None:
         return share_wanted(self._samples.get((stream, slot), ()), bits)

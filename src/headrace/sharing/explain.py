@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.model.expression import Column, Expression, columns, substitute
 from headrace.model.window import SessionGap, Sliding
 from headrace.plan.join import JoinQuery, owner
-from headrace.plan.logical import AggregateQuery
+from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.sharing.grouping import costs
 from headrace.sharing.join_order import JoinStatistics, Work, cost
 from headrace.sharing.joining import Leaf, Step, chains
@@ -18,21 +18,26 @@ from headrace.sharing.statistics import Statistics, load
 _SHOWN = 8
 
 
-def explain(
-    live: Sequence[LiveQuery], plans: Iterable[StreamPlan], names: Mapping[int, str], joins: JoinStatistics | None = None
-) -> str:
+def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], joins: JoinStatistics | None = None) -> str:
     """Return the text; the same plans and statistics always give the same text."""
-    lines = [f"{len(live)} live {_plural('query', len(live))}, one shared pipeline"]
-    for plan in sorted(plans, key=lambda p: p.stream):
+    names = {query.id: query.name for query in live}
+    asked = sum(not query.feeds for query in live)
+    lines = [f"{asked} live {_plural('query', asked)}, one shared pipeline"]
+    for plan in sorted(plans, key=lambda p: (p.stream.startswith("~"), p.stream)):
         users = {m.query for m in plan.members}
         readers, columns = f"{len(users)} {_plural('query', len(users))}", _list(sorted(plan.columns))
-        lines += ["", f"stream {plan.stream}: read once for {readers}; columns {columns}"]
+        lines += ["", f"stream {plan.stream}{_made(plan.stream, live)}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
             lines += [f"  {line}" for line in _operator(operator, names, plan.stats)]
         for buckets in plan.buckets:
             lines += [f"  {line}" for line in _buckets(buckets, names)]
     lines += _chains(live, names, joins or JoinStatistics())
     return "\n".join(lines) + "\n"
+
+
+def _made(stream: str, live: Sequence[LiveQuery]) -> str:
+    makers = [query for query in live if query.feeds == stream]
+    return f" (results of {_list([query.name for query in makers])}: {_described(makers[0].plan)})" if makers else ""
 
 
 def _buckets(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
@@ -59,7 +64,7 @@ def _chains(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: Joi
     for path in sorted(paths, key=lambda p: [str(one) for one in p]):
         users = [names.get(query.id, str(query.id)) for query in paths[path]]
         text = f"{'  ' * len(path)}{_step(path)} · used by {len(users)} {_plural('query', len(users))}: {_list(users)}"
-        lines.append(text + _estimate(path, paths[path], statistics))
+        lines.append(text + _estimate(path, paths[path], statistics) + _measured(path, paths[path], statistics))
     return lines
 
 
@@ -72,6 +77,12 @@ def _estimate(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], stati
     if len(order) == 1:
         return f" · about {work.rows[order[0]]:,.0f} rows a window (model)"
     return f" · about {work.cardinality(frozenset(order)):,.0f} rows a window, cost {cost(work, order):,.0f} (model)"
+
+
+def _measured(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics) -> str:
+    """Say what the last window had of it."""
+    found = [statistics.measured[query.id, len(path)] for query in queries if (query.id, len(path)) in statistics.measured]
+    return f", {max(found):,.0f} measured" if found else ""
 
 
 def _step(path: tuple[Leaf | Step, ...]) -> str:
@@ -159,11 +170,9 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else ("queries" if word == "query" else f"{word}s")
 
 
-def describe(query: LiveQuery) -> str:
-    """Return one line that says what a query is."""
-    plan = query.plan
+def _described(plan: LogicalQuery) -> str:
     if isinstance(plan, JoinQuery):
         windows = ", ".join(dict.fromkeys(str(each.window) for each in plan.inputs))
-        return f"{query.name}: {'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
-    kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "stateless"
-    return f"{query.name}: {kind} of {', '.join(plan.streams)}"
+        return f"{'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
+    kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "rows"
+    return f"{kind} of {', '.join(plan.streams)}"

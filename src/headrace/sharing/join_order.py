@@ -31,12 +31,14 @@ Shape = tuple[frozenset[tuple[int, str]], frozenset[str]]
 class JoinStatistics:
     """What was measured: rows/s of streams, distinct keys by (stream, key), the share of rows that some queries want.
 
-    `wanted(stream, slot, bits)` is between 0 and 1; None where nothing was sampled yet.
+    `wanted(stream, slot, bits)` is between 0 and 1; None where nothing was sampled yet. `measured` has the rows of a window
+    after so many steps of the path of a query, lately.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
     keys: Mapping[tuple[str, str], int] = field(default_factory=dict)
     wanted: Callable[[str, int, frozenset[int]], float | None] = lambda _stream, _slot, _bits: None
+    measured: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

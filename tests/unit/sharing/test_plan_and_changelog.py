@@ -96,7 +96,7 @@ def test_layouts_follow_the_cost() -> None:
 
 def test_explain_names_each_operator_and_its_queries() -> None:
     queries = live(*range(7))
-    text = explain(queries, [plan_stream("p", queries), plan_stream("q", queries)], {q.id: q.name for q in queries})
+    text = explain(queries, [plan_stream("p", queries), plan_stream("q", queries)])
     assert "7 live queries, one shared pipeline" in text
     assert "stream p: read once for 7 queries" in text
     assert "aggregation by k · used by 4 queries: q0, q1, q2, q6" in text
