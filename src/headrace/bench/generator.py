@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bench import nexmark
-from headrace.bench.distribution import draw
+from headrace.bench.distribution import Keys, draw
 from headrace.bench.stream import StreamSpec
 from headrace.connectors import generate
 
@@ -50,7 +50,7 @@ class Pool:
 
 def pools(spec: StreamSpec) -> list[Pool]:
     """Return a pool for each partition of a stream."""
-    made, advancing = _nexmark(spec) if spec.generator in nexmark.SCHEMAS else (_keyed(spec), {})
+    made, advancing = _nexmark(spec) if spec.generator in nexmark.SCHEMAS else _keyed(spec)
     rows = len(next(iter(made.values()))) // spec.partitions
     return [
         Pool({name: _every(column, spec.partitions, p) for name, column in made.items()}, rows, advancing)
@@ -62,7 +62,7 @@ def _every(column: pa.Array, step: int, first: int) -> pa.Array:
     return column if step == 1 else column.take(pa.array(np.arange(first, len(column), step)))
 
 
-def _keyed(spec: StreamSpec) -> dict[str, pa.Array]:
+def _keyed(spec: StreamSpec) -> tuple[dict[str, pa.Array], dict[str, int]]:
     unit = math.lcm(spec.partitions, spec.keys) if spec.distribution == "round_robin" else spec.partitions
     seen = _KEYS_SEEN * spec.keys if spec.distribution != "single" else 0
     wanted = max(spec.pool_rows, seen if seen <= _LARGEST_POOL else 0)
@@ -71,8 +71,22 @@ def _keyed(spec: StreamSpec) -> dict[str, pa.Array]:
     table = generate(spec.generator, spec.seed, 0, rows, columns=names, field_max=spec.field_max)
     found = {name: table.column(name).combine_chunks() for name in names}
     seed = (spec.seed, zlib.crc32(spec.generator.encode()))  # keys of two streams are not drawn alike
-    found[spec.key_column] = pa.array(draw(spec.distribution, seed, rows, spec.keys))
-    return {name: found[name] for name in _without_time(spec)}
+    keys = draw(spec.distribution, seed, rows, spec.keys)
+    advancing = {}
+    if spec.match_every:
+        rows -= rows % (2 * spec.partitions)
+        keys = _matching(keys[:rows], spec)
+        found = {name: column[:rows] for name, column in found.items()}
+        advancing = {spec.key_column: -rows}  # an even number: what is odd stays odd
+    found[spec.key_column] = pa.array(keys)
+    return {name: found[name] for name in _without_time(spec)}, advancing
+
+
+def _matching(keys: Keys, spec: StreamSpec) -> Keys:
+    """Return keys of which every so many are those of the same row in other streams: below zero, and so apart from the rest."""
+    own = keys * np.int32(2) + np.int32(spec.seed % 2)
+    own[:: spec.match_every] = -1 - np.arange(0, len(own), spec.match_every, dtype=np.int32)
+    return own
 
 
 def _nexmark(spec: StreamSpec) -> tuple[dict[str, pa.Array], dict[str, int]]:

@@ -149,7 +149,7 @@ class _Tries:
         offer = Offer(rate, RateScript.constant(rate), self._seconds, scenario.limits(), longest=_LONGEST)
         trial = self._ready.bench.trial(offer, runner.watcher.sample)
         runner.watcher.verdict(trial.verdict)
-        if trial.failure or not trial.drained:
+        if trial.failure or not trial.drained or not trial.verdict.sustainable:  # it may still be at work on what it read
             self._ready = None
             self._stack.close()
         return trial.verdict

@@ -29,6 +29,9 @@ class StreamSpec:
     proportions and hot keys, and take none. `share` is the stream's part of the total rate, as a weight among all streams.
     Event times lie up to `disorder` seconds before the moment a row is born; `watermark` is what engines are told to allow.
     `pool_rows` is how many different rows there are before they come again (with new times).
+
+    With `match_every` keys do not come again: one row in so many has a key that only the row of the same number has in other
+    streams, the others have keys of their own (streams of odd and even seed differ). So as many rows match at any rate.
     """
 
     name: str
@@ -43,6 +46,7 @@ class StreamSpec:
     key: str = ""
     field_max: int = 1000
     pool_rows: int = 1 << 20
+    match_every: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no stream could be made from."""
@@ -53,6 +57,10 @@ class StreamSpec:
             self._check(0 < getattr(self, name) < 1 << 31, f"has {name} = {getattr(self, name)}, but it must be positive")
         for name in ("disorder", "watermark"):
             self._check(0 <= getattr(self, name) < 1800, f"has {name} = {getattr(self, name)}, but it must be 0 … 1800 seconds")
+        self._check(0 <= self.match_every < 1 << 31, f"has match_every = {self.match_every}, but it must not be negative")
+        self._check(
+            not self.match_every or self.keys < 1 << 30, f"has match_every, and keys = {self.keys}, of which it takes twice"
+        )
         self._check(self.share > 0, f"has share = {self.share}, but it must be positive")
         if self.generator in KEYED and self.key:
             self._one_of("key", KEYED[self.generator])

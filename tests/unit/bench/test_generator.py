@@ -87,6 +87,20 @@ def test_round_robin_goes_on_at_the_end_of_the_pool():
     assert dealt + dealt[:3] == [row % 7 for row in range(115)]
 
 
+def test_one_row_in_so_many_has_the_key_of_the_same_row_elsewhere_and_no_key_comes_again():
+    def keys(name: str, seed: int) -> list[int]:
+        spec = small(generator=name, key="user_id", keys=1_000_000, match_every=10, seed=seed, partitions=2, pool_rows=1000)
+        dealt = [pool.column("user_id", first, first + 500).to_pylist() for first in (0, 500) for pool in pools(spec)]
+        return [key for pair in (dealt[:2], dealt[2:]) for both in zip(*pair, strict=True) for key in both]
+
+    purchases, ads = keys("purchases", 0), keys("ads", 1)
+    assert len(purchases) == 2000
+    assert [number for number, (one, two) in enumerate(zip(purchases, ads, strict=True)) if one == two] == list(
+        range(0, 2000, 10)
+    )
+    assert len(set(purchases) & set(ads)) == 200
+
+
 def test_nearly_all_keys_of_a_wide_range_come():
     pool = pools(small(generator="purchases", keys=20_000, partitions=1))[0]
     assert len(pool.columns["gem_pack"].unique()) > 0.97 * 20_000

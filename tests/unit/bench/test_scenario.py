@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
 
-JOINS = {"join", "complex", "similar-joins", "hppa", "hot-category"}
+JOINS = {"join", "join-churn", "complex", "similar-joins", "hppa", "hot-category"}
 PLAIN = """
 title = "A title"
 about = "What it is about."
