@@ -39,6 +39,7 @@ from headrace.sql import bind_query
 _IDLE_SECONDS = 0.02
 _REMEMBERED = 1_000
 ROWS_PER_BATCH = 4_000_000
+MAX_PARTITIONS = 10_000
 
 
 class Session:
@@ -64,8 +65,7 @@ class Session:
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"), fault)
         try:
             self._backend = load_backend(backend, self._checkpoint.path, master=master, spark=spark, fault=fault)
-            width = partitions or self._backend.parallelism
-            self._coordinator = Coordinator(self._checkpoint, self._backend, width, rows_per_batch)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch)
         except BaseException:
             self._checkpoint.close()
             raise
@@ -281,6 +281,17 @@ class Session:
                 self._advance()
             if not self._coordinator.state.drained and self._coordinator.state.batch >= 0:
                 self._advance(final=True)
+
+    def rescale(self, partitions: int) -> None:
+        """Work with another number of key partitions from the next micro-batch on; what was kept is dealt anew.
+
+        Queries go on, and no result is lost or doubled. More partitions are more tasks that can run at once in each stage.
+        """
+        self._check_open()
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
+            raise SessionError(f"{partitions!r} partitions cannot be", hint=f"give a number from 1 to {MAX_PARTITIONS}")
+        with self._batch_lock:
+            self._coordinator.partitions = partitions
 
     def start(self, interval: float = 0.0) -> None:
         """Run micro-batches in the background whenever there is something to do, at least `interval` seconds apart."""

@@ -40,11 +40,15 @@ class Fault:
 
 
 class Restless(Optimizer):
-    """Forces other orders and groups on joins at random batches, however little there is to gain."""
+    """Forces other orders and groups on joins at random batches, however little there is to gain; and other partitions."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random = Random(seed)
+
+    def partitions(self) -> int | None:
+        """Return how many partitions there shall be from now on; None: as many as there are."""
+        return self._random.randint(1, 4) if self._random.random() < 0.3 else None
 
     def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
         found: dict[int, Arrangement] = {}
@@ -86,6 +90,8 @@ class Run:
             elif isinstance(step, Crash):
                 self.fault.at = step.point
             elif isinstance(step, Advance):
+                if self.restless is not None and (wanted := self.restless.partitions()) is not None:
+                    self.session.rescale(wanted)
                 self.surely(lambda: self.session.advance())
                 self.fault.at = None
                 self.wishes = []

@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from properties.harness import Restless, Run
 from support.compare import same_rows
@@ -77,7 +78,7 @@ def test_shared_equals_alone_under_churn_disorder_and_crashes(scenario: Scenario
     check(scenario, backend="local", partitions=3)
 
 
-@given(scenarios(max_queries=8, max_batches=20))
+@given(scenarios(max_queries=8, max_batches=20), st.integers(0, 1000))
 @_SLOW
-def test_few_queries_long_streams(scenario: Scenario) -> None:
-    check(scenario, backend="local", partitions=1)
+def test_few_queries_long_streams_other_partitions_now_and_then(scenario: Scenario, seed: int) -> None:
+    check(scenario, Restless(seed) if seed % 2 else None, backend="local", partitions=1)

@@ -90,11 +90,13 @@ class Job:
     `levels` is how many exchanges there are after the first: for joins, and for streams of results, of which `depths` has how
     many lie before each. `arrangements` are those of joins that are not worked off as they were written. `directory` is the
     checkpoint and `identity` its own: caches of workers must not mistake one directory for a later one of the same name.
-    `positions` are those after the batch, for information.
+    `positions` are those after the batch, for information. `dealt` is the number of partitions that state was kept by: if it is
+    not that of this batch, state is dealt anew.
     """
 
     batch: int
     partitions: int
+    dealt: int
     directory: str
     streams: Mapping[str, StreamJob]
     queries: tuple[int, ...]

@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.execution import sessions
 from headrace.execution.bucketing import Bucket
 from headrace.execution.compaction import compact
+from headrace.execution.dealing import Share
 from headrace.execution.job import Header, Job, LoadedPlan, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
 from headrace.execution.join_leaves import BucketSlice
 from headrace.execution.join_outputs import Outputs
@@ -87,6 +88,7 @@ class _Partition:
                 self.failures.add(query, message)
             for name, latest in parcel.header.seen.items():
                 self.seen[name] = max(self.seen[name], latest)
+        self.share = Share(partition, job.partitions) if job.dealt != job.partitions else None
         self.queries = {q: job.query(q) for q in job.queries}
         self.levels = {number: job.level(query.plan) for number, query in self.queries.items()} if job.depths else {}
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
@@ -122,7 +124,8 @@ class _Partition:
         """Yield what was kept before: of streams of this level, or of earlier ones."""
         for ref in found:
             depth = self.job.depths.get(ref.stream, 0)
-            if ref.partition == self.number and (depth < self.level if guests else depth == self.level):
+            mine = ref.partition == self.number or self.share is not None
+            if mine and (depth < self.level if guests else depth == self.level):
                 yield ref
 
     def _marks(self, query: LoadedQuery) -> tuple[int, int]:
@@ -134,9 +137,13 @@ class _Partition:
         return self.marks[streams]
 
     def _slices(self, *, guests: bool) -> list[tuple[tuple[str, int, int, int], PartRef | None, Slice]]:
-        found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = [
-            (ref.slice, ref, self._slice(*ref.slice, _loader(self.job, ref))) for ref in self._refs(self.job.parts, guests=guests)
-        ]
+        found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = []
+        for ref in self._refs(self.job.parts, guests=guests):
+            load = _loader(self.job, ref)
+            if self.share is None:
+                found.append((ref.slice, ref, self._slice(*ref.slice, load)))
+            elif (mine := self.share.partial(load())).key_count:
+                found.append((ref.slice, None, self._slice(*ref.slice, _constant(mine))))
         for parcel in self.arrived.guests if guests else self.parcels:
             for stream, epoch, store, partial in parcel.partials:
                 at = (stream, epoch, store, partial.slice_start)
@@ -155,7 +162,11 @@ class _Partition:
         found: list[tuple[PartRef, Buckets, BucketSlice]] = []
         for ref in self._refs(self.job.buckets, guests=guests):
             stored: Bucket = self.job.state(ref.file)["buckets"][ref.index]
-            found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
+            if self.share is None:
+                found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
+            elif (mine := self.share.bucket(self._plan(ref.stream, ref.epoch).plan.buckets[ref.store], stored)).rows:
+                at = replace(ref, file="", partition=self.number)
+                found.append((at, *self._bucket_slice(ref.stream, ref.epoch, ref.store, mine)))
         for parcel in self.arrived.guests if guests else self.parcels:
             for stream, epoch, store, one in parcel.buckets:
                 at = PartRef("", 0, self.number, stream, epoch, store, one.slice_start)
@@ -239,7 +250,10 @@ class _Partition:
         for parcel in (*self.parcels, *self.arrived.guests):
             for number, found in parcel.runs:
                 arrived[number].append(found)
-        stored = {ref.query: ref for ref in self.job.sessions if ref.partition == self.number}
+        stored: dict[int, list[SessionRef]] = defaultdict(list)
+        for ref in self.job.sessions:
+            if ref.partition == self.number or self.share is not None:
+                stored[ref.query].append(ref)
         still_open, untouched = {}, []
         for number, query in self.queries.items():
             if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionGap):
@@ -247,11 +261,12 @@ class _Partition:
             if not self._is_due(number):
                 continue
             before, after = self._marks(query)
-            ref = stored.get(number)
-            if number not in arrived and (ref is None or before == after):
-                untouched += [ref] if ref else []
+            refs = stored[number]
+            if number not in arrived and (not refs or (before == after and self.share is None)):
+                untouched += refs
                 continue
-            old = [self.job.state(ref.file)["sessions"][number]] if ref else []
+            old = [self.job.state(ref.file)["sessions"][number] for ref in refs]
+            old = old if self.share is None else [self.share.runs(found) for found in old]
             gap = query.plan.window.gap
             merged = sessions.merge(query.needs, gap, [*old, *arrived[number]])
             closed, rest = sessions.split(merged, gap, after)

@@ -51,16 +51,21 @@ class BatchReport:
 class Coordinator:
     """Holds the state after the last committed batch. One thread at a time calls `advance`."""
 
-    def __init__(self, checkpoint: Checkpoint, backend: Backend, partitions: int, rows_per_batch: int) -> None:
-        """Recover what the checkpoint holds; a batch that was logged but not committed is run first."""
+    def __init__(self, checkpoint: Checkpoint, backend: Backend, partitions: int | None, rows_per_batch: int) -> None:
+        """Recover what the checkpoint holds; a batch that was logged but not committed is run first.
+
+        Without `partitions` there are as many as before, or in a new checkpoint as many as the back-end works on at once.
+        """
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
-        self.state = EngineState(partitions=partitions)
+        self.state = EngineState(partitions=partitions or backend.parallelism)
         self.requests = Requests()
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
         self._plans: dict[str, StreamPlan] = {}
         self.optimizer = Optimizer()
         self._recover()
+        self.partitions = partitions or self.state.partitions
+        """How many key partitions there shall be from the next batch on."""
 
     def _recover(self) -> None:
         found = self.checkpoint.last_manifest()
@@ -162,7 +167,7 @@ class Coordinator:
             "commands": [commands.to_json(c) for c in requests],
             "arrangements": {str(q): [list(one.order), one.group] for q, one in decided.items()},
             "final": final,
-            "partitions": self.state.partitions,
+            "partitions": self.partitions,
         }
 
     def _run(self, entry: dict[str, Any]) -> BatchReport:
@@ -248,6 +253,7 @@ class Coordinator:
         return Job(
             batch=state.batch,
             partitions=state.partitions,
+            dealt=state.dealt,
             directory=str(self.checkpoint.path),
             streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen, s.base) for name, s in state.streams.items()},
             queries=tuple(query.id for query in state.live()),
@@ -274,6 +280,7 @@ class Coordinator:
             for number, rows in outcome.emitted.items():
                 emitted[number] = emitted.get(number, 0) + rows
         if outcomes:
+            state.dealt = state.partitions
             state.parts = tuple(ref for outcome in outcomes for ref in outcome.parts)
             state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
             state.buckets = tuple(ref for outcome in outcomes for ref in outcome.buckets)

@@ -65,6 +65,7 @@ class EngineState:
     next_epoch: int = 0
     drained: bool = False
     buckets: tuple[PartRef, ...] = ()
+    dealt: int = 1  # the number of partitions by which state was kept
 
     def declared(self) -> dict[str, StreamState]:
         """Return the streams that were declared: not those that are results of queries."""
@@ -96,6 +97,7 @@ class EngineState:
             self.next_epoch,
             self.drained,
             self.buckets,
+            self.dealt,
         )
 
     def files(self) -> set[str]:
@@ -119,6 +121,7 @@ class EngineState:
             "buckets": [_fields(ref) for ref in self.buckets],
             "next_epoch": self.next_epoch,
             "drained": self.drained,
+            "dealt": self.dealt,
         }
 
     @staticmethod
@@ -135,6 +138,7 @@ class EngineState:
             value["next_epoch"],
             value["drained"],
             tuple(PartRef(*ref) for ref in value["buckets"]),
+            value["dealt"],
         )
 
 

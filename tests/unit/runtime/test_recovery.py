@@ -264,7 +264,7 @@ def test_numbers_are_not_given_out_twice(life: Life):
 
 
 @pytest.mark.parametrize("widths", [(3, 1), (1, 4), (2, 5)])
-def test_another_number_of_partitions_goes_on_with_the_old_one(begin, widths: tuple[int, int]):
+def test_another_number_of_partitions_takes_over_what_was_kept(begin, widths: tuple[int, int]):
     life = begin(partitions=widths[0])
     life.session.add(BY_KEY, name="keys")
     life.source.append([row for k in range(30) for row in rows(1, k=k)])

@@ -1,0 +1,103 @@
+"""Another number of partitions while queries run: state is dealt anew, results stay the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace.errors import SessionError
+from headrace.execution.dealing import Share
+from headrace.execution.sessions import Runs
+from headrace.kernels import pack
+from headrace.kernels.keys import partitions
+from support.compare import same_rows
+
+DAY = datetime(2024, 1, 1, tzinfo=UTC)
+_PAIRS = "FROM HOP(a, '20 seconds', '10 seconds') l JOIN HOP(b, '20 seconds', '10 seconds') r ON l.k = r.k"
+_THREE = "FROM TUMBLE(a, '20 s') l JOIN TUMBLE(b, '20 s') r ON l.s = r.s JOIN TUMBLE(a, '20 s') t ON t.k = r.k + 1"
+_INNER = "(SELECT k, SUM(x) AS t FROM TUMBLE(a, '5 seconds') GROUP BY k)"
+QUERIES = {
+    "sums": "SELECT window_start, k, SUM(x) AS t, MAX(s) AS m FROM HOP(a, '20 seconds', '5 seconds') GROUP BY k",
+    "distinct": "SELECT window_start, COUNT(DISTINCT k) AS n, MEDIAN(x) AS m FROM TUMBLE(a, '20 seconds')",
+    "named": "SELECT window_start, s, k, COUNT(DISTINCT x) AS n FROM TUMBLE(a, '20 seconds') GROUP BY s, k",
+    "sessions": "SELECT window_start, window_end, k, COUNT(*) AS n FROM SESSION(a, '9 seconds') GROUP BY k",
+    "pairs": f"SELECT window_end, l.x, r.x AS y {_PAIRS}",
+    "three": f"SELECT l.x, r.x AS y, t.k {_THREE}",
+    "over": f"SELECT window_end, MAX(t) AS t FROM TUMBLE({_INNER}, '20 seconds')",
+}
+
+
+def results(widths: list[int | None], folder: Path) -> dict[str, list[dict[str, Any]]]:
+    random = Random(1)
+    with hr.Session(folder, backend="local", partitions=2) as session:
+        sources = {name: hr.MemorySource("k INT, s STRING, x INT, time TIMESTAMP") for name in "ab"}
+        for name, source in sources.items():
+            session.create_stream(name, source, time="time", watermark="2 seconds")
+        queries = {name: session.add(text, name=name) for name, text in QUERIES.items()}
+        for number, width in enumerate(widths):
+            if width is not None:
+                session.rescale(width)
+            for source in sources.values():
+                source.append(
+                    [
+                        {
+                            "k": random.choice([None, *range(9)]),
+                            "s": random.choice("abcdef"),
+                            "x": random.randrange(100),
+                            "time": DAY + timedelta(seconds=4 * number + random.uniform(0, 4)),
+                        }
+                        for _ in range(25)
+                    ]
+                )
+            session.advance()
+        session.drain()
+        return {name: query.results().to_pylist() for name, query in queries.items()}
+
+
+@pytest.mark.parametrize("widths", [[None, 3, None, 5, 1, None, 4, 4, 2, None, 7, 2], [1] * 12, [*range(1, 13)]])
+def test_results_are_the_same_whatever_the_number_of_partitions(tmp_path: Path, widths: list[int | None]) -> None:
+    expected = results([None] * len(widths), tmp_path / "steady")
+    found = results(widths, tmp_path / "changing")
+    for name in QUERIES:
+        assert expected[name]
+        same_rows(found[name], expected[name])
+
+
+def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
+    with hr.Session(tmp_path / "c", backend="local", partitions=3) as session:
+        source = hr.MemorySource("k INT, time TIMESTAMP")
+        session.create_stream("a", source, time="time")
+        session.add("SELECT k, COUNT(*) AS n FROM TUMBLE(a, '1 minute') GROUP BY k")
+        source.append([{"k": k, "time": DAY} for k in range(20)])
+        session.advance()
+        session.rescale(2)
+        source.append([{"k": 1, "time": DAY}])
+        session.advance()
+        found: list[int] = []
+        for ref in session._coordinator.state.parts:
+            keys = pack.read(session._coordinator.checkpoint.path / ref.file)["partials"][ref.index].keys
+            assert (partitions(keys, len(keys[0]), 2) == ref.partition).all()
+            found += keys[0].to_pylist()
+        assert sorted(found) == sorted([1, *range(20)])  # what was there once each, and the new row
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 10_001, 2.5, True, "3"])
+def test_refused(tmp_path: Path, wrong: Any) -> None:
+    with hr.Session(tmp_path / "c", backend="local") as session, pytest.raises(SessionError, match="partitions cannot be"):
+        session.rescale(wrong)
+
+
+def test_shares_of_sessions_are_disjoint_and_whole() -> None:
+    times = np.arange(100)
+    whole = Runs([pa.array(times % 13)], times, times, [[times]], {})
+    shares = [Share(partition, 3).runs(whole) for partition in range(3)]
+    assert sorted(np.concatenate([share.firsts for share in shares]).tolist()) == times.tolist()
+    for number, share in enumerate(shares):
+        assert (partitions(share.keys, len(share.firsts), 3) == number).all()
