@@ -31,7 +31,7 @@ from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Remove, from_json
 from headrace.runtime.coordinator import BatchReport, Coordinator
 from headrace.runtime.delivery import Delivery
-from headrace.runtime.state import QueryState, declaration
+from headrace.runtime.state import QueryState
 from headrace.sharing.explain import explain
 from headrace.sharing.parts import whole
 from headrace.sql import bind_query
@@ -39,7 +39,6 @@ from headrace.sql import bind_query
 _IDLE_SECONDS = 0.02
 _REMEMBERED = 1_000
 ROWS_PER_BATCH = 4_000_000
-MAX_PARTITIONS = 10_000
 
 
 class Session:
@@ -222,13 +221,7 @@ class Session:
         found = {}
         for name, state in self._coordinator.state.declared().items():
             planned = getattr(self._coordinator.sources.get(name), "skipped", {})
-            found[name] = {
-                **declaration(state.stream, state.source),
-                "rows": state.rows,
-                "untimed": state.untimed,
-                "skipped": {**planned, **state.skipped},
-                "max_event_time": state.seen,
-            }
+            found[name] = {**state.report(), "skipped": {**planned, **state.skipped}}
         return found
 
     def advance(self) -> BatchReport:
@@ -283,15 +276,10 @@ class Session:
                 self._advance(final=True)
 
     def rescale(self, partitions: int) -> None:
-        """Work with another number of key partitions from the next micro-batch on; what was kept is dealt anew.
-
-        Queries go on, and no result is lost or doubled. More partitions are more tasks that can run at once in each stage.
-        """
+        """Work with another number of key partitions from the next micro-batch on; queries go on, and lose or double nothing."""
         self._check_open()
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
-            raise SessionError(f"{partitions!r} partitions cannot be", hint=f"give a number from 1 to {MAX_PARTITIONS}")
         with self._batch_lock:
-            self._coordinator.partitions = partitions
+            self._coordinator.rescale(partitions)
 
     def start(self, interval: float = 0.0) -> None:
         """Run micro-batches in the background whenever there is something to do, at least `interval` seconds apart."""

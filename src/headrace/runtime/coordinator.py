@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.connectors import Range, Source
-from headrace.errors import CheckpointError, NameTakenError, SourceError
+from headrace.errors import CheckpointError, NameTakenError, SessionError, SourceError
 from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
 from headrace.kernels import pack
 from headrace.model.stream import Stream
@@ -26,10 +26,11 @@ from headrace.sharing.changelog import Addition, Changelog, apply
 from headrace.sharing.join_order import JoinStatistics
 from headrace.sharing.parts import depths, level, parts_of, whole
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
-from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sharing.slicing import NEVER
 from headrace.sharing.statistics import most_keys, next_rate
 from headrace.sql import Catalog, bind_query
 
+_MAX_PARTITIONS = 10_000
 _REMEMBERED = 1_000  # queries that are over and still known by name
 
 
@@ -65,7 +66,6 @@ class Coordinator:
         self.optimizer = Optimizer()
         self._recover()
         self.partitions = partitions or self.state.partitions
-        """How many key partitions there shall be from the next batch on."""
 
     def _recover(self) -> None:
         found = self.checkpoint.last_manifest()
@@ -111,6 +111,12 @@ class Coordinator:
                 hint="declare it as before, or start with a new checkpoint",
             )
         self.sources[stream.name] = source
+
+    def rescale(self, partitions: int) -> None:
+        """Work with another number of key partitions from the next batch on."""
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= _MAX_PARTITIONS:
+            raise SessionError(f"{partitions!r} partitions cannot be", hint=f"give a number from 1 to {_MAX_PARTITIONS}")
+        self.partitions = partitions
 
     def plans_now(self) -> list[StreamPlan]:
         """Return the plan in force of every stream."""
@@ -188,7 +194,7 @@ class Coordinator:
         report = self._account(state, outcomes, requests)
         for number in [number for number in live if whole(number) in report.failed]:
             del live[number]
-        forget_parts(state, live)
+        state.forget_parts(live, {query.feeds for query in live.values()})
         state.drained = state.drained or entry["final"]
         state.forget(_REMEMBERED)
         self._retire(state, live)
@@ -213,7 +219,7 @@ class Coordinator:
             if isinstance(request, Remove) and request.id in state.queries:
                 over = state.queries[request.id]
                 over.live, over.last_batch, over.error = False, state.batch, request.error
-        forget_parts(state, live)
+        state.forget_parts(live, {query.feeds for query in live.values()})
         for query in state.live():
             if query.first_batch == state.batch:
                 self._write_query(query, live[query.id])
@@ -239,7 +245,7 @@ class Coordinator:
                 continue
             new = None if chosen is None else Arrangement(tuple(chosen[0]), chosen[1])
             seen = max(state.streams[name].seen for name in query.plan.streams)
-            live[number] = epoch.rearrange(query, new, seen, watermark(state, query.plan.streams))
+            live[number] = epoch.rearrange(query, new, seen, state.watermark(query.plan.streams))
             state.queries[number].arrangements = [[list(a.order), a.group, a.since] for a in live[number].arrangements]
 
     def _execute(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery]) -> list[Outcome]:
@@ -302,7 +308,7 @@ class Coordinator:
 
     def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> None:
         read = {number: query.plan.streams for number, query in live.items()}
-        by_streams = {streams: watermark(state, streams) for streams in set(read.values())}
+        by_streams = {streams: state.watermark(streams) for streams in set(read.values())}
         marks = {number: by_streams[streams] for number, streams in read.items()}
         for stream in state.streams.values():
             if len(stream.epochs) > 1:
@@ -331,25 +337,6 @@ class Coordinator:
         """Give workers the query; it can be made again from the manifest, so it need not survive a power cut."""
         path = query_path(str(self.checkpoint.path), query.id)
         pack.write(path, (live or self.live[query.id], query.sink), sync=False)
-
-
-def forget_parts(state: EngineState, live: Mapping[int, LiveQuery]) -> None:
-    """Drop the parts of queries that are over, and the streams that nobody makes any more, with what was kept of them."""
-    for number in [number for number in state.queries if whole(number) != number and number not in live]:
-        del state.queries[number]
-    made = {query.feeds for query in live.values()}
-    for name in [name for name, stream in state.streams.items() if stream.base and name not in made]:
-        del state.streams[name]
-    state.parts = tuple(ref for ref in state.parts if ref.stream in state.streams)
-    state.buckets = tuple(ref for ref in state.buckets if ref.stream in state.streams)
-
-
-def watermark(state: EngineState, streams: Sequence[str]) -> int:
-    """Return the watermark of a query over these streams, after the last batch."""
-    if state.drained:
-        return FOREVER
-    read = [state.streams[name] for one in streams for name in state.streams[one].base or (one,)]
-    return NEVER if any(one.seen == NEVER for one in read) else min(one.seen - one.stream.delay for one in read)
 
 
 def _only(state: EngineState, stream: StreamState) -> EngineState:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.execution.job import Epoch, PartRef, SessionRef
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.slicing import NEVER
+from headrace.sharing.parts import whole
+from headrace.sharing.slicing import FOREVER, NEVER
 
 _PLAIN = ("number", "position", "seen", "plan", "rows", "untimed", "skipped", "rate", "keys")  # as they are in JSON
 
@@ -31,6 +33,11 @@ class StreamState:
     rate: float = 0.0  # rows in a second of event time, lately; 0: none seen
     keys: dict[str, int] = field(default_factory=dict)  # distinct keys of the last batch, by key expressions
     base: tuple[str, ...] = ()  # of results of queries: the declared streams they are made from
+
+    def report(self) -> dict[str, Any]:
+        """Return the declaration and what was counted, for users."""
+        counted = {"rows": self.rows, "untimed": self.untimed, "skipped": self.skipped, "max_event_time": self.seen}
+        return {**declaration(self.stream, self.source), **counted}
 
 
 @dataclass(slots=True)
@@ -74,6 +81,22 @@ class EngineState:
     def next_number(self) -> int:
         """Return a number no stream has."""
         return 1 + max((stream.number for stream in self.streams.values()), default=-1)
+
+    def watermark(self, streams: Sequence[str]) -> int:
+        """Return the watermark of a query over these streams, after the last batch."""
+        if self.drained:
+            return FOREVER
+        read = [self.streams[name] for one in streams for name in self.streams[one].base or (one,)]
+        return NEVER if any(one.seen == NEVER for one in read) else min(one.seen - one.stream.delay for one in read)
+
+    def forget_parts(self, live: Container[int], made: Container[str]) -> None:
+        """Drop the parts of queries that are over, and the streams that nobody makes any more, with what was kept of them."""
+        for number in [number for number in self.queries if whole(number) != number and number not in live]:
+            del self.queries[number]
+        for name in [name for name, stream in self.streams.items() if stream.base and name not in made]:
+            del self.streams[name]
+        self.parts = tuple(ref for ref in self.parts if ref.stream in self.streams)
+        self.buckets = tuple(ref for ref in self.buckets if ref.stream in self.streams)
 
     def live(self) -> list[QueryState]:
         """Return the queries in the pipeline, by id."""
