@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from headrace.execution import sessions
 from headrace.execution.bucketing import Bucket
-from headrace.execution.compaction import compact
 from headrace.execution.dealing import Share
 from headrace.execution.job import Header, Job, LoadedPlan, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
 from headrace.execution.join_leaves import BucketSlice
 from headrace.execution.join_outputs import Outputs
 from headrace.execution.joiner import Joiner
 from headrace.execution.joins import JoinLevel
+from headrace.execution.keeping import constant, few_buckets, few_slices
 from headrace.execution.onward import Onward
 from headrace.execution.outlet import Outlet
 from headrace.execution.result import Failures, Results
@@ -38,8 +38,6 @@ from headrace.plan.logical import AggregateQuery, StatelessQuery
 from headrace.plan.stacked import TIME
 from headrace.sharing.shared_plan import Buckets, Store
 from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
-
-_MANY_PARTS = 8
 
 
 def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> tuple[Outcome, dict[int, Onward]]:
@@ -143,11 +141,11 @@ class _Partition:
             if self.share is None:
                 found.append((ref.slice, ref, self._slice(*ref.slice, load)))
             elif (mine := self.share.partial(load())).key_count:
-                found.append((ref.slice, None, self._slice(*ref.slice, _constant(mine))))
+                found.append((ref.slice, None, self._slice(*ref.slice, constant(mine))))
         for parcel in self.arrived.guests if guests else self.parcels:
             for stream, epoch, store, partial in parcel.partials:
                 at = (stream, epoch, store, partial.slice_start)
-                found.append((at, None, self._slice(*at, _constant(partial))))
+                found.append((at, None, self._slice(*at, constant(partial))))
         return [one for one in found if not guests or self._is_wanted(one[2].store)]
 
     def _slice(self, stream: str, epoch: int, store: int, start: int, load: Callable[[], Partial]) -> Slice:
@@ -307,17 +305,16 @@ class _Partition:
         for at, parts in groups.items():
             if not self._needed(parts[0][1].store, at[3]):
                 continue
-            for ref, part in _few(at[3], parts):
+            for ref, part in few_slices(parts):
                 refs.append(ref or PartRef(file, len(partials), self.number, *at))
                 if ref is None:
                     partials.append(part.load())
+        needed = [(where, one.bucket) for where, owner, one in self.buckets if self._needed(owner, one.bucket.slice_start)]
         buckets: list[Bucket] = []
         bucket_refs: list[PartRef] = []
-        for bucket_ref, operator, found in self.buckets:
-            if self._needed(operator, found.bucket.slice_start):
-                bucket_refs.append(bucket_ref if bucket_ref.file else replace(bucket_ref, file=file, index=len(buckets)))
-                if not bucket_ref.file:
-                    buckets.append(found.bucket)
+        for where, bucket in few_buckets(needed):
+            bucket_refs.append(where if where.file else replace(where, file=file, index=len(buckets)))
+            buckets += [] if where.file else [bucket]
         if partials or open_runs or buckets:
             content = {"partials": partials, "sessions": open_runs, "buckets": buckets}
             pack.write(Path(self.job.directory) / file, content)
@@ -355,19 +352,6 @@ def results_as_rows(job: Job, sender: int, fed: Mapping[str, Sequence[pa.RecordB
         last = from_numbers(numbers(flat(table[TIME])) - 1, TIMESTAMP)
         Pass(job, job.streams[name], header, parcels).run(table.set_column(table.schema.get_field_index(TIME), TIME, last))
     return list(enumerate(parcels))
-
-
-def _few(start: int, parts: list[tuple[PartRef | None, Slice]]) -> list[tuple[PartRef | None, Slice]]:
-    """Return the parts of a slice, made one where they are many."""
-    if len(parts) <= _MANY_PARTS:
-        return parts
-    store, selection = parts[0][1].store, parts[0][1].selection
-    merged = compact(store.components, [part.load() for _, part in parts])
-    return [(None, Slice(store, selection, start, _constant(merged)))]
-
-
-def _constant(partial: Partial) -> Callable[[], Partial]:
-    return lambda: partial
 
 
 def _loader(job: Job, ref: PartRef) -> Callable[[], Partial]:

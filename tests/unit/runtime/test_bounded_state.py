@@ -33,6 +33,23 @@ def test_state_is_deleted_when_windows_close(begin, partitions: int):
     assert len(list((life.directory / "sources" / "s").glob("*.arrow"))) <= 2
 
 
+def test_a_window_of_joins_that_takes_rows_for_long_stays_few_files(begin):
+    #   sixty batches into one window of a day; a query that comes in between needs one more word of query-sets, or none
+    life = begin(partitions=2)
+    text = "SELECT l.n AS a, r.n AS b FROM TUMBLE(s, '1 day') l JOIN TUMBLE(s, '1 day') r ON l.k = r.k AND l.n < r.n"
+    query = life.session.add(text)
+    for second in range(60):
+        life.tick(second, k=second % 5, n=second)
+        if second == 30:
+            life.session.add("SELECT l.n AS a, r.n AS b FROM TUMBLE(s, '1 hour') l JOIN TUMBLE(s, '1 hour') r ON l.k = r.k")
+    slices = {ref.slice for ref in life.session._coordinator.state.buckets}
+    assert len(life.session._coordinator.state.buckets) <= 17 * 2 * len(slices)
+    assert size(life, "state") <= 17 * 2 * len(slices)
+    life.session.drain()
+    assert columns(query, "a", "b") == [(a, b) for a in range(60) for b in range(a + 5, 60, 5)]
+    assert size(life, "state") == 0
+
+
 def test_a_slice_that_takes_rows_for_long_stays_few_files(life: Life):
     #   fifty batches into one window of a day
     query = life.session.add("SELECT SUM(n) AS total, COUNT(DISTINCT n) AS kinds FROM TUMBLE(s, '1 day')")
