@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from headrace.kernels import compiled_join
 from headrace.kernels.columns import flat
 from headrace.kernels.keys import encode, partitions
 from headrace.kernels.sets import Sets
+from headrace.model.expression import Expression
 from headrace.sharing.shared_plan import Buckets
 
 SAMPLE = 256  # rows of a batch
@@ -78,10 +79,10 @@ def bucket(
         yield place // len(edges), Bucket(int(edges[place % len(edges)]), [c.take(wanted) for c in columns], found[mine])
 
 
-def keys_sampled(operator: Buckets, batch: Batch) -> int:
+def keys_sampled(keys: Sequence[Expression], batch: Batch) -> int:
     """Return about how many distinct keys a stream has, from some neighbouring rows: few that repeat, or many."""
     rows = min(batch.rows, _SAMPLED_KEYS)
-    columns = [flat(batch.evaluate(key)).slice(0, rows) for key in operator.keys]
+    columns = [flat(batch.evaluate(key)).slice(0, rows) for key in keys]
     distinct = encode(columns, rows)
     seen = len(np.unique(distinct.codes))
     low, high = float(seen), 1e12

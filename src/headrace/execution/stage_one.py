@@ -133,7 +133,8 @@ class Pass:
             for partition, found in bucket(operator, sets, live, batch, keying, self.job.partitions, oldest, sampled):
                 self.parcels[partition].buckets.append((self.name, epoch, number, found))
             self.header.samples.setdefault((self.name, operator.slot), []).append(np.concatenate(sampled))
-            self._count_keys(key_text(operator.keys), keys_sampled(operator, batch))
+            for keys in {operator.keys, *((key,) for key in operator.keys)}:
+                self._count_keys(key_text(keys), keys_sampled(keys, batch))
 
     def _note_predicates(self, operator: Buckets, sets: QuerySets, batch: Batch) -> None:
         if any(_has_errors(dimension, batch) for dimension in sets.dimensions):

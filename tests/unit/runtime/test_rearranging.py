@@ -96,3 +96,15 @@ def test_an_arrangement_that_saw_no_row_is_replaced(query: LiveQuery) -> None:
     once = rearrange(query, Arrangement((2, 1, 0)), 10, 5)
     twice = rearrange(once, Arrangement((1, 0, 2)), 10, 5)
     assert [one.order for one in twice.arrangements] == [(0, 1, 2), (1, 0, 2)]
+
+
+def test_keys_of_joins_are_counted_together_and_one_by_one() -> None:
+    with hr.Session(backend="local", partitions=1) as session:
+        sources = {name: hr.MemorySource("k INT, x INT, time TIMESTAMP") for name in "ab"}
+        for name, source in sources.items():
+            session.create_stream(name, source, time="time")
+        session.add("SELECT a.k FROM TUMBLE(a, '1 day') a JOIN TUMBLE(b, '1 day') b ON a.k = b.k AND a.x = b.x")
+        for source in sources.values():
+            source.append([{"k": n % 3, "x": n % 7, "time": "2024-01-01T00:00:00Z"} for n in range(2000)])
+        session.advance()
+        assert session._coordinator.state.streams["a"].keys == {"k": 3, "x": 7, "k, x": 21}
