@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from properties.harness import Restless
 from properties.test_shared_equals_alone import check
 from support.join_queries import queries_with_joins
+from support.stacked_queries import queries_with_stacks
 from support.strategies import Scenario, scenarios
 
 pytestmark = pytest.mark.spark
@@ -44,6 +46,44 @@ def test_shared_equals_alone_on_spark_with_crashes(spark: Any, data: st.DataObje
 def test_shared_joins_equal_joins_alone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=8, max_batches=5, texts=queries_with_joins(seed=2)))
     check(scenario, backend="spark", spark=spark, partitions=2)
+
+
+@seed(20261117)
+@given(st.data())
+@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+def test_windows_over_windows_on_spark_with_crashes_and_other_partitions(spark: Any, data: st.DataObject) -> None:
+    scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=4, texts=queries_with_stacks(seed=2)))
+    check(scenario, Restless(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
+
+
+def test_parcels_of_joins_become_state_and_last(spark: Any, tmp_path: Path) -> None:
+    #   half of the rows come before a restart, half after it and with more partitions; the window holds all of them
+    count, base = 40_000, 1_700_000_000_000_000
+
+    def part(number: int) -> pa.Table:
+        places = np.arange(number * count, (number + 1) * count)
+        times = pa.array(places + base, pa.timestamp("us", tz="UTC"))
+        return pa.table({"k": pa.array(places % 50_000, pa.int32()), "n": pa.array(places, pa.int32()), "time": times})
+
+    text = "SELECT l.n AS a, r.n AS b FROM TUMBLE(l, '1 hour') l JOIN TUMBLE(r, '1 hour') r ON l.k = r.k WHERE l.n < r.n"
+    for number, partitions in enumerate((2, 3)):
+        with hr.Session(tmp_path / "checkpoint", spark=spark, partitions=partitions) as session:
+            sources = {name: hr.MemorySource("k INT, n INT, time TIMESTAMP") for name in "lr"}
+            for name, source in sources.items():
+                session.create_stream(name, source, time="time")
+            query = session.add(text, name="pairs")
+            for source in sources.values():
+                source.append(part(number))
+            session.advance()
+            kept = [path.suffix for path in (tmp_path / "checkpoint" / "state").iterdir()]
+            assert ".parcel" in kept
+            if number == 1:
+                assert kept.count(".part") == 3  # what was there before was dealt anew
+                session.drain()
+                found = query.results()
+    n = np.arange(2 * count)
+    expected = [(int(a), int(a) + 50_000) for a in n[n + 50_000 < 2 * count]]
+    assert sorted(zip(found["a"].to_pylist(), found["b"].to_pylist(), strict=True)) == expected
 
 
 def test_a_million_string_keys(spark: Any, tmp_path: Path) -> None:

@@ -139,7 +139,13 @@ class Job:
 
     def state(self, file: str) -> dict[str, Any]:
         """Return the content of a state file, mapped."""
-        return _load_state(f"{self.directory}/{file}", self.identity)
+        found: dict[str, Any] = _load_state(f"{self.directory}/{file}", self.identity)
+        return found
+
+    def bucket(self, ref: PartRef) -> Bucket:
+        """Return a bucket that was kept: in a state file, or in a parcel that became one."""
+        content = _load_state(f"{self.directory}/{ref.file}", self.identity)
+        return content.buckets[ref.index][-1] if isinstance(content, Parcel) else content["buckets"][ref.index]
 
     def joiners(self) -> list[Joiner]:
         """Return how the live joins are worked off."""
@@ -170,7 +176,7 @@ class Header:
 
 @dataclass(slots=True)
 class Parcel:
-    """What one task of stage one sends to one partition."""
+    """What one task of stage one sends to one partition; `file` is where it lies in the checkpoint, if it does."""
 
     task: int
     header: Header
@@ -178,6 +184,7 @@ class Parcel:
     runs: list[tuple[int, Runs]] = field(default_factory=list)
     rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
     buckets: list[tuple[str, int, int, Bucket]] = field(default_factory=list)
+    file: str = ""
 
     def weight(self) -> int:
         """Return about how many bytes of arrays it holds."""
@@ -287,8 +294,7 @@ def query_path(directory: str, number: int) -> Path:
 
 
 @lru_cache(maxsize=512)
-def _load_state(path: str, identity: str) -> dict[str, Any]:
+def _load_state(path: str, identity: str) -> Any:
     """Map a state file; state files never change while they are referred to."""
     del identity
-    found: dict[str, Any] = pack.read(Path(path))
-    return found
+    return pack.read(Path(path))

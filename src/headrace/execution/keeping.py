@@ -5,13 +5,16 @@ Pieces that are kept as they are have a reference; what is new, or was put toget
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.connectors.durable import write_whole
 from headrace.execution.bucketing import Bucket
 from headrace.execution.compaction import compact
 from headrace.execution.job import PartRef
@@ -47,6 +50,33 @@ def few_buckets(pieces: Sequence[tuple[PartRef, Bucket]]) -> list[tuple[PartRef,
         else:
             found += mine
     return found
+
+
+class Adoption:
+    """Makes state of parcels that lie in the checkpoint: their rows need not be written again, they must only last."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the directory of the checkpoint."""
+        self._directory = directory
+        self._done: set[str] = set()
+
+    def __call__(self, ref: PartRef) -> PartRef:
+        """Return where a bucket is kept from now on."""
+        folder, _, name = ref.file.partition("/")
+        if folder == "state":
+            return ref
+        if name not in self._done:
+            self._done.add(name)
+            write_whole(self._directory / "state" / name, lambda hidden: _same_file(self._directory / ref.file, hidden))
+        return replace(ref, file=f"state/{name}")
+
+
+def _same_file(old: Path, new: Path) -> None:
+    new.unlink(missing_ok=True)
+    try:
+        new.hardlink_to(old)
+    except OSError:  # not every file system has links
+        shutil.copyfile(old, new)
 
 
 def _united(buckets: Sequence[Bucket]) -> Bucket:

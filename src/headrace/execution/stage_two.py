@@ -23,7 +23,7 @@ from headrace.execution.join_leaves import BucketSlice
 from headrace.execution.join_outputs import Outputs
 from headrace.execution.joiner import Joiner
 from headrace.execution.joins import JoinLevel
-from headrace.execution.keeping import constant, few_buckets, few_slices
+from headrace.execution.keeping import Adoption, constant, few_buckets, few_slices
 from headrace.execution.onward import Onward
 from headrace.execution.outlet import Outlet
 from headrace.execution.result import Failures, Results
@@ -159,15 +159,15 @@ class _Partition:
     def _buckets(self, *, guests: bool) -> list[tuple[PartRef, Buckets, BucketSlice]]:
         found: list[tuple[PartRef, Buckets, BucketSlice]] = []
         for ref in self._refs(self.job.buckets, guests=guests):
-            stored: Bucket = self.job.state(ref.file)["buckets"][ref.index]
+            stored = self.job.bucket(ref)
             if self.share is None:
                 found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
             elif (mine := self.share.bucket(self._plan(ref.stream, ref.epoch).plan.buckets[ref.store], stored)).rows:
                 at = replace(ref, file="", partition=self.number)
                 found.append((at, *self._bucket_slice(ref.stream, ref.epoch, ref.store, mine)))
         for parcel in self.arrived.guests if guests else self.parcels:
-            for stream, epoch, store, one in parcel.buckets:
-                at = PartRef("", 0, self.number, stream, epoch, store, one.slice_start)
+            for index, (stream, epoch, store, one) in enumerate(parcel.buckets):
+                at = PartRef(parcel.file, index, self.number, stream, epoch, store, one.slice_start)
                 found.append((at, *self._bucket_slice(stream, epoch, store, one)))
         return [one for one in found if not guests or self._is_wanted(one[1])]
 
@@ -312,8 +312,9 @@ class _Partition:
         needed = [(where, one.bucket) for where, owner, one in self.buckets if self._needed(owner, one.bucket.slice_start)]
         buckets: list[Bucket] = []
         bucket_refs: list[PartRef] = []
+        adopt = Adoption(Path(self.job.directory))
         for where, bucket in few_buckets(needed):
-            bucket_refs.append(where if where.file else replace(where, file=file, index=len(buckets)))
+            bucket_refs.append(adopt(where) if where.file else replace(where, file=file, index=len(buckets)))
             buckets += [] if where.file else [bucket]
         if partials or open_runs or buckets:
             content = {"partials": partials, "sessions": open_runs, "buckets": buckets}

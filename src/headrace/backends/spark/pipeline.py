@@ -111,4 +111,10 @@ def _sent(job: Job, sender: str, partition: int, parcel: Parcel | Onward) -> tup
 
 def _received(job: Job, row: dict[str, Any]) -> Any:
     value = row["parcel"]
-    return pack.unpack(value) if row["kind"] == "parcel" else pack.read(Path(job.directory) / "exchange" / value.decode())
+    if row["kind"] == "parcel":
+        return pack.unpack(value)
+    file = f"exchange/{value.decode()}"
+    found = pack.read(Path(job.directory) / file)
+    if isinstance(found, Parcel):
+        found.file = file
+    return found
