@@ -62,7 +62,11 @@ def _inner(random: Random, window: tuple[str, tuple[int, ...]]) -> str:
         return f"{edges}, k AS g, {grouped} FROM {_windowed(window, stream)}{where} GROUP BY k{having}"
     other = random.choice(("alpha", "beta"))
     sides = f"{_windowed(window, stream)} t0 JOIN {_windowed(window, other)} t1 ON t0.k = t1.k"
-    if kind < 0.85:
+    if random.random() < 0.4:
+        sides += f" JOIN {_windowed(window, 'alpha')} t2 ON {random.choice(('t1.x = t2.x', 't0.s = t2.s', 't1.k = t2.k'))}"
+        if random.random() < 0.5:  # rows move once or twice, as inputs are ordered
+            sides += f" JOIN {_windowed(window, 'beta')} t3 ON t0.k = t3.k"
+    if kind < 0.8:
         return f"{edges}, t0.k AS g, COUNT(*) AS n, SUM(t1.x) AS t, MAX(t0.y) AS m FROM {sides} GROUP BY t0.k"
     return f"{edges}, t0.k AS g, t0.x AS n, t1.x AS t, t0.y AS m FROM {sides}"
 

@@ -199,8 +199,7 @@ class _Partition:
             return
         for place in range(self.job.partitions):
             self.onward.setdefault(place, Onward(self.number)).seen = self.seen
-        made = {query.live.feeds for query in self.queries.values() if query.live.feeds}
-        if any(self.job.depths[stream] == self.level + 1 for stream in made):
+        if self.outlet.fed:  # a join may have results earlier than it can have at the latest: then they are guests, too
             for place, parcel in results_as_rows(self.job, self.number, self.outlet.fed):
                 self.onward[place].results = parcel
         guests = self._guests()
