@@ -114,15 +114,35 @@ def test_keys_of_joins_are_counted_together_and_one_by_one() -> None:
 
 
 class Forced(Optimizer):
-    """Gives every join the same order from one batch on."""
+    """Gives every join the same order from one batch on; each a group of its own if they shall be apart."""
 
-    def __init__(self, batch: int, order: tuple[int, ...]) -> None:
+    def __init__(self, batch: int, order: tuple[int, ...], *, apart: bool = False) -> None:
         super().__init__()
-        self._batch, self._order = batch, order
+        self._batch, self._order, self._apart = batch, order, apart
 
     def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
-        due = state.batch + 1 == self._batch
-        return {number: Arrangement(self._order) for number, query in live.items() if due and isinstance(query.plan, JoinQuery)}
+        joins = [number for number, query in live.items() if isinstance(query.plan, JoinQuery)]
+        due = joins if state.batch + 1 == self._batch else []
+        return {number: Arrangement(self._order, number if self._apart else 0) for number in due}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_queries_of_one_group_are_joined_once_and_those_of_two_apart(*, apart: bool) -> None:
+    with hr.Session(backend="local", partitions=2) as session:
+        source = hr.MemorySource("k INT, x INT, time TIMESTAMP")
+        session.create_stream("a", source, time="time")
+        texts = [f"SELECT l.x FROM TUMBLE(a, '5 s') l JOIN TUMBLE(a, '5 s') r ON l.k = r.k WHERE l.x < {n}" for n in (5, 9)]
+        queries = [session.add(text) for text in texts]
+        session.advance()
+        session._coordinator.optimizer = Forced(1, (0, 1), apart=apart)
+        for second in range(30):
+            source.append([{"k": 1, "x": second % 10, "time": BASE + timedelta(seconds=second)}])
+            session.advance()
+        measured = session._coordinator.join_statistics().measured
+        pairs = {query: rows for (query, length), rows in measured.items() if length == 2}  # of the window from 20 to 25
+        assert pairs == ({0: 25, 1: 25} if apart else {0: 25})
+        session.drain()
+        assert [query.results().num_rows for query in queries] == [5 * 15, 5 * 27]
 
 
 def test_results_of_a_join_are_read_wherever_the_order_of_its_inputs_lets_them_come_out() -> None:
