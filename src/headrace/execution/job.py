@@ -139,12 +139,19 @@ class Job:
 
     def state(self, file: str) -> dict[str, Any]:
         """Return the content of a state file, mapped."""
-        found: dict[str, Any] = _load_state(f"{self.directory}/{file}", self.identity)
+        found: dict[str, Any] = _load_state(self.directory, self.identity, file)
         return found
+
+    def release(self) -> None:
+        """Let go of state files of earlier batches that are no longer referred to."""
+        used = {ref.file for ref in self.parts} | {ref.file for ref in self.buckets} | {ref.file for ref in self.sessions}
+        known = _STATES.get((self.directory, self.identity), {})
+        for file in [file for file in known if file not in used]:
+            del known[file]
 
     def bucket(self, ref: PartRef) -> Bucket:
         """Return a bucket that was kept: in a state file, or in a parcel that became one."""
-        content = _load_state(f"{self.directory}/{ref.file}", self.identity)
+        content = _load_state(self.directory, self.identity, ref.file)
         return content.buckets[ref.index][-1] if isinstance(content, Parcel) else content["buckets"][ref.index]
 
     def joiners(self) -> list[Joiner]:
@@ -293,8 +300,16 @@ def query_path(directory: str, number: int) -> Path:
     return Path(directory) / "queries" / f"{number:08d}.query"
 
 
-@lru_cache(maxsize=512)
-def _load_state(path: str, identity: str) -> Any:
+_CHECKPOINTS = 8
+_STATES: dict[tuple[str, str], dict[str, Any]] = {}
+"""State files that are mapped, by checkpoint; a file that is mapped takes memory, also after it was deleted."""
+
+
+def _load_state(directory: str, identity: str, file: str) -> Any:
     """Map a state file; state files never change while they are referred to."""
-    del identity
-    return pack.read(Path(path))
+    known = _STATES.setdefault((directory, identity), {})
+    while len(_STATES) > _CHECKPOINTS:
+        del _STATES[next(iter(_STATES))]  # of a session that is over
+    if file not in known:
+        known[file] = pack.read(Path(directory) / file)
+    return known[file]

@@ -45,6 +45,7 @@ def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> tuple[Outc
 
     Returns the account of it, and what goes on to partitions of the next level.
     """
+    job.release()
     received = sorted(parcels, key=lambda parcel: parcel.task)
     return _Partition(job, partition, Arrived(0, received, [], [], job.before())).run()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from lives import Life, columns
 
+from headrace.execution.job import _STATES
+
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 
 
@@ -31,6 +33,20 @@ def test_state_is_deleted_when_windows_close(begin, partitions: int):
     assert size(life, "log") + size(life, "manifest") <= 6
     assert size(life, "exchange") == 0
     assert len(list((life.directory / "sources" / "s").glob("*.arrow"))) <= 2
+
+
+def test_files_that_nobody_refers_to_are_not_held(begin):
+    #   a deleted file that is still mapped takes memory
+    life = begin(partitions=2)
+    life.session.add(
+        "SELECT l.n AS a, r.n AS b FROM HOP(s, '4 seconds', '2 seconds') l JOIN HOP(s, '4 seconds', '2 seconds') r ON l.k = r.k"
+    )
+    life.session.add("SELECT k, MAX(n) AS n FROM HOP(s, '4 seconds', '1 second') GROUP BY k")
+    for second in range(40):
+        life.tick(second, k=second % 5, n=second)
+    held = next(files for (directory, _), files in _STATES.items() if directory == str(life.directory.absolute()))
+    assert held
+    assert len(held) <= 2 * len(life.files("state"))
 
 
 def test_a_window_of_joins_that_takes_rows_for_long_stays_few_files(begin):
