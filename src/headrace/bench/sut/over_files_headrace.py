@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -54,5 +55,8 @@ def measure(
 def driver_mib() -> float:
     """Return the resident memory of this process and of its JVM."""
     here = psutil.Process()
-    jvms = [child for child in here.children(recursive=True) if child.name() == "java"]
-    return float(sum(process.memory_info().rss for process in (here, *jvms))) / 2**20
+    found = here.memory_info().rss
+    for child in here.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # Python workers come and go
+            found += child.memory_info().rss if child.name() == "java" else 0
+    return float(found) / 2**20
