@@ -30,7 +30,7 @@ class OracleBackend:
         """Start with no queries."""
         self._queries: dict[int, ReferenceQuery] = {}
         self._next = 0
-        self._fed: dict[tuple[int, str], int] = {}  # who made the results of a batch: since when it sees rows
+        self._fed: dict[str, int] = {}  # of whom results of this batch are, by stream: since when it sees rows
 
     def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
         """Give every live query the rows of the batch."""
@@ -50,6 +50,7 @@ class OracleBackend:
         seen = job.before() | {n: max(t, job.before()[n]) for n, t in header.seen.items()}
         outcome = Outcome(0, [], [], [], {}, {}, [header])
         results = Results()
+        self._fed = {}
         for number in sorted(job.queries, key=lambda query: job.level(job.query(query).plan)):
             self._query(job, number, rows, seen, outcome, header, results)
         if results.index:
@@ -99,9 +100,8 @@ class OracleBackend:
             if count > late.get(name, 0):
                 header.late[number, name] = count - late.get(name, 0)
         if loaded.live.feeds:
-            if loaded.live.since <= self._fed.get((job.batch, loaded.live.feeds), FOREVER):
-                self._fed = {at: since for at, since in self._fed.items() if at[0] == job.batch}
-                self._fed[job.batch, loaded.live.feeds] = loaded.live.since
+            if loaded.live.since <= self._fed.get(loaded.live.feeds, FOREVER):
+                self._fed[loaded.live.feeds] = loaded.live.since
                 rows[loaded.live.feeds] = with_time(emitted)
         elif emitted:
             self._give_out(job, loaded, emitted, outcome, results)

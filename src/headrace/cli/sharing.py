@@ -44,7 +44,7 @@ class Sharing:
             plan.stream: {"columns": sorted(plan.columns), "operators": [self._operator(operator) for operator in plan.operators]}
             for plan in self.plans
         }
-        return {"queries": [query.name for query in self.queries], "streams": streams, "text": self.text()}
+        return {"queries": [query.name for query in self.queries if not query.feeds], "streams": streams, "text": self.text()}
 
     def _operator(self, operator: Operator) -> dict[str, Any]:
         windows = sorted({str(member.window) for member in operator.members if member.window is not None})

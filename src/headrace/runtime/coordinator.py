@@ -58,14 +58,14 @@ class Coordinator:
         Without `partitions` there are as many as before, or in a new checkpoint as many as the back-end works on at once.
         """
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
-        self.state = EngineState(partitions=partitions or backend.parallelism)
+        self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
         self.requests = Requests()
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
         self._plans: dict[str, StreamPlan] = {}
         self.optimizer = Optimizer()
         self._recover()
-        self.partitions = partitions or self.state.partitions
+        self.rescale(self.state.partitions if partitions is None else partitions)
 
     def _recover(self) -> None:
         found = self.checkpoint.last_manifest()

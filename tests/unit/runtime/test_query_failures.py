@@ -52,6 +52,40 @@ def test_a_sum_that_does_not_fit_fails_its_query_only(begin, backend: str):
 
 
 @BACKENDS
+def test_an_inner_query_that_fails_takes_its_own_query_along_and_no_other(begin, backend: str):
+    #   both have the same inner query; the second came after the rows that are too large, in [0, 5)
+    inner = f"SELECT MAX(total) AS most FROM TUMBLE(({TOTAL.replace('window_start, ', '')}), '10 seconds')"
+    life = begin(backend=backend)
+    bad = life.session.add(inner)
+    tops = "SELECT MAX(n) AS most FROM TUMBLE(s, '1 second')"
+    outer = life.session.add(f"SELECT SUM(most) AS total FROM TUMBLE(({tops}), '5 seconds')")
+    life.tick(1, 2, n=MOST)
+    good = life.session.add(inner)
+    life.tick(6)
+    assert (bad.status, outer.status) == ("failed", "failed")
+    assert "overflow" in bad.error.lower()
+    life.tick(12, 13, n=4)
+    life.tick(21)
+    assert columns(bad, "most") == []
+    assert good.status == "live"
+    assert columns(good, "most") == [8]
+    assert len(life.session._coordinator.live) == 2  # the query and its part: what failed left nothing
+
+
+def test_after_a_kill_parts_are_there_again(life: Life):
+    inner = "SELECT k, SUM(n) AS total FROM TUMBLE(s, '5 seconds') GROUP BY k"
+    life.session.add(f"SELECT MAX(total) AS most FROM TUMBLE(({inner}), '10 seconds')", name="q")
+    life.tick(1, 2, n=3)
+    life.tick(7)
+    life.give(8)
+    life.killed_in(life.session.advance, "stage two", 2)
+    life.begin()
+    life.session.advance()
+    life.tick(15)
+    assert columns(life.session.query("q"), "most") == [6]
+
+
+@BACKENDS
 def test_a_sum_may_pass_the_limit_and_come_back(begin, backend: str):
     life = begin(backend=backend)
     query = life.session.add(TOTAL)

@@ -101,3 +101,9 @@ def test_shares_of_sessions_are_disjoint_and_whole() -> None:
     assert sorted(np.concatenate([share.firsts for share in shares]).tolist()) == times.tolist()
     for number, share in enumerate(shares):
         assert (partitions(share.keys, len(share.firsts), 3) == number).all()
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_a_session_without_partitions_is_refused(tmp_path: Path, wrong: int) -> None:
+    with pytest.raises(SessionError, match="partitions cannot be"):
+        hr.Session(tmp_path / "c", backend="local", partitions=wrong)
