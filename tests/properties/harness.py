@@ -14,6 +14,8 @@ from headrace.plan.join import JoinQuery
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import Arrangement, arranged, is_free
+from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
+from headrace.sharing.multiway.relations import Join
 from headrace.sharing.shared_plan import LiveQuery
 from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
 
@@ -57,6 +59,32 @@ class Restless(Optimizer):
                 orders = [p for p in permutations(range(len(query.plan.inputs))) if arranged(query.plan, p) is not None]
                 found[number] = Arrangement(self._random.choice(orders), self._random.randrange(2))
         return found
+
+    def decide_probes(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+        """Return any orders at all: by any stores, by way of joins that are kept, partitioned by anything."""
+        if self._random.random() < 0.5:
+            return None
+        kept: dict[Join, Orders] = {}
+        queries = {one.id: self._orders(one.join, kept) for one in probes.queries if self._random.random() < 0.7}
+        return Choice(queries, kept)
+
+    def _orders(self, join: Join, kept: dict[Join, Orders]) -> Orders:
+        return {start: self._order(join, start, kept) for start in sorted(join.relations)}
+
+    def _order(self, join: Join, start: str, kept: dict[Join, Orders]) -> tuple[Target, ...]:
+        found: list[Target] = []
+        rest = sorted(join.relations - {start})
+        while rest:
+            size = self._random.choice((1, 1, 1, 2, 3)) if len(rest) > 1 else 1
+            names = self._random.sample(rest, min(size, len(rest)))
+            part = join.within(names)
+            if len(names) > 1 and part not in kept:
+                kept[part] = {}
+                kept[part] = self._orders(part, kept)
+            sides = {s for one in join.between(names, join.relations - set(names)) for s in one.sides if s.relation in names}
+            found.append(Target(part, self._random.choice([None, *sorted(sides)])))
+            rest = [name for name in rest if name not in names]
+        return tuple(found)
 
 
 @dataclass

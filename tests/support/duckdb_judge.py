@@ -86,6 +86,8 @@ class DuckDBJudge:
     def _run(self, sql: str) -> list[dict[str, Any]]:
         if sql.startswith("WITH "):
             return self._stacked(sql)
+        if "SLIDING(" in sql:
+            return self._fetched(self._slid(sql))
         if " JOIN " in sql:
             return self._fetched(self._joined(sql))
         text, window = _without_window(sql)
@@ -154,6 +156,24 @@ class DuckDBJudge:
             keys = [*(tree.args["group"].expressions if tree.args.get("group") else []), exp.column("window_end")]
             tree.set("group", exp.Group(expressions=keys))
         return tree.transform(placed)
+
+    def _slid(self, sql: str) -> exp.Expr:
+        """Return a join in sliding windows as one over all rows: nobody is older than another by more than its range."""
+        ranges: dict[str, int] = {}
+
+        def plain(node: exp.Expr) -> exp.Expr:
+            if not (isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous)):
+                return node
+            source, given = node.this.expressions[0], node.this.expressions[1].name.split()
+            ranges[node.alias] = int(given[0]) * _UNITS[given[1]]
+            if isinstance(source, exp.Column):
+                return exp.to_table(source.name, alias=node.alias)
+            return (source if isinstance(source, exp.Select) else source.this).subquery(node.alias)
+
+        tree = sqlglot.parse_one(sql, read="spark").transform(plain)
+        self._check_on_time({table.name for table in tree.find_all(exp.Table)}, strictly=False)
+        meet = [f"epoch_us({a}.time) + {ranges[a]} >= epoch_us({b}.time)" for a in ranges for b in ranges if a != b]
+        return tree.where(*(sqlglot.parse_one(one, read="duckdb") for one in meet))
 
     def _check_nothing_late(self, tree: exp.Expr, window: _Window) -> None:
         self._check_on_time({table.name for table in tree.find_all(exp.Table)}, strictly=window.is_session)

@@ -2,7 +2,8 @@
 
 `sql` maps a dialect to the text, or has no entry where the engine cannot say it; the adapter of that engine then refuses
 the query. `shape` is the structure of the text for a kernel written by hand; a query that has none is refused by it. Names
-of streams are table names in all dialects; event time is the column `time`; every result has `window_end`.
+of streams are table names in all dialects; event time is the column `time`; every result has `window_end`: the end of its
+window or, where windows slide with every row, the event time of the newest row it is made of.
 """
 
 from __future__ import annotations

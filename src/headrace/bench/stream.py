@@ -6,17 +6,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.bench import nexmark
+from headrace.bench import chain, nexmark, tpch
 from headrace.bench.distribution import DISTRIBUTIONS
 from headrace.connectors import GENERATORS
 from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 
-SCHEMAS: Mapping[str, Schema] = {**{name: made.schema for name, made in GENERATORS.items()}, **nexmark.SCHEMAS}
+SCHEMAS: Mapping[str, Schema] = {
+    **{name: made.schema for name, made in GENERATORS.items()},
+    **nexmark.SCHEMAS,
+    **tpch.SCHEMAS,
+    **chain.SCHEMAS,
+}
 KEYED: Mapping[str, tuple[str, ...]] = {  # the columns that may be the key; the first one is, unless another is named
     "fields": ("key",),
     "purchases": ("gem_pack", "user_id"),
     "ads": ("gem_pack", "user_id", "ad_id"),
+    "chain": (chain.KEY,),
 }
 
 
@@ -32,6 +38,9 @@ class StreamSpec:
 
     With `match_every` keys do not come again: one row in so many has a key that only the row of the same number has in other
     streams, the others have keys of their own (streams of odd and even seed differ). So as many rows match at any rate.
+
+    The relations of TPC-H have the keys of their `scale` factor, and take nothing else. Of a chain, `keys` is about all
+    columns that it is joined by, which are uniform.
     """
 
     name: str
@@ -47,6 +56,7 @@ class StreamSpec:
     field_max: int = 1000
     pool_rows: int = 1 << 20
     match_every: int = 0
+    scale: float = tpch.SCALE
 
     def __post_init__(self) -> None:
         """Refuse what no stream could be made from."""
@@ -62,6 +72,20 @@ class StreamSpec:
             not self.match_every or self.keys < 1 << 30, f"has match_every, and keys = {self.keys}, of which it takes twice"
         )
         self._check(self.share > 0, f"has share = {self.share}, but it must be positive")
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        """Refuse what the generator cannot do with its keys."""
+        self._check(
+            tpch.SMALLEST <= self.scale <= tpch.LARGEST,
+            f"has scale = {self.scale}, but it must be {tpch.SMALLEST} … {tpch.LARGEST}",
+        )
+        self._check(self.scale == tpch.SCALE or self.generator in tpch.SCHEMAS, f"is of '{self.generator}', which has no scale")
+        self._check(not self.match_every or self.generator in GENERATORS, f"is of '{self.generator}', which has no match_every")
+        self._check(
+            self.distribution == "uniform" or self.generator not in chain.SCHEMAS,
+            f"is of '{self.generator}', whose keys are uniform",
+        )
         if self.generator in KEYED and self.key:
             self._one_of("key", KEYED[self.generator])
         elif self.generator not in KEYED:
@@ -90,7 +114,7 @@ class StreamSpec:
 
     @property
     def key_column(self) -> str:
-        """The column that `distribution` and `keys` are about; none for Nexmark's streams."""
+        """The column that `distribution` and `keys` are about; none for streams of Nexmark and TPC-H."""
         return self.key or KEYED.get(self.generator, ("",))[0]
 
     def to_json(self) -> dict[str, Any]:

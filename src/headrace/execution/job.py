@@ -18,6 +18,9 @@ from headrace.connectors import Sink, sink_from_json
 from headrace.execution.bucketing import Bucket
 from headrace.execution.finish import Shape, needs_of, shape_of
 from headrace.execution.joiner import Joiner, joiners_of
+from headrace.execution.multiway.loaded import LoadedProbes
+from headrace.execution.multiway.stored import Stored
+from headrace.execution.multiway.tuples import Packed
 from headrace.execution.query_sets import QuerySets
 from headrace.execution.selection import SharedSelection
 from headrace.execution.sessions import Runs
@@ -84,6 +87,23 @@ class SessionRef:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreRef:
+    """Where rows of a multi-way join are kept: the entry `index` of a state file, of batches `oldest` … `newest`.
+
+    `spans` has, for each relation in the rows, the first and the last event time.
+    """
+
+    file: str
+    index: int
+    partition: int
+    store: int
+    oldest: int
+    newest: int
+    rows: int
+    spans: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One micro-batch. `final` closes every window, `drained` says that an earlier one did.
 
@@ -110,6 +130,9 @@ class Job:
     drained: bool = False
     identity: str = ""
     positions: Mapping[str, Any] = field(default_factory=dict)
+    probing: str = ""  # the plan of multi-way joins, if there are any
+    stores: tuple[StoreRef, ...] = ()
+    born: Mapping[int, int] = field(default_factory=dict)  # the first batch of each of their queries
 
     def watermark(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each."""
@@ -145,6 +168,7 @@ class Job:
     def release(self) -> None:
         """Let go of state files of earlier batches that are no longer referred to."""
         used = {ref.file for ref in self.parts} | {ref.file for ref in self.buckets} | {ref.file for ref in self.sessions}
+        used |= {ref.file for ref in self.stores}
         known = _STATES.get((self.directory, self.identity), {})
         for file in [file for file in known if file not in used]:
             del known[file]
@@ -153,6 +177,15 @@ class Job:
         """Return a bucket that was kept: in a state file, or in a parcel that became one."""
         content = _load_state(self.directory, self.identity, ref.file)
         return content.buckets[ref.index][-1] if isinstance(content, Parcel) else content["buckets"][ref.index]
+
+    def probes(self) -> LoadedProbes:
+        """Return the plan of multi-way joins; there must be one."""
+        return _load_probes(f"{self.directory}/{self.probing}", self.identity)
+
+    def stored(self, ref: StoreRef) -> Stored:
+        """Return rows of a multi-way join that were kept."""
+        found: Stored = _load_state(self.directory, self.identity, ref.file)[ref.index]
+        return found
 
     def joiners(self) -> list[Joiner]:
         """Return how the live joins are worked off."""
@@ -191,6 +224,8 @@ class Parcel:
     runs: list[tuple[int, Runs]] = field(default_factory=list)
     rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
     buckets: list[tuple[str, int, int, Bucket]] = field(default_factory=list)
+    storing: list[tuple[int, Packed]] = field(default_factory=list)
+    probing: list[tuple[int, Packed]] = field(default_factory=list)
     file: str = ""
 
     def weight(self) -> int:
@@ -200,7 +235,8 @@ class Parcel:
         )
         runs: int = sum(r.firsts.nbytes * (2 + len(r.dense)) for _, r in self.runs)
         rows: int = sum(column.nbytes for *_, columns in self.rows for column in columns)
-        return partials + runs + rows + sum(found.bytes for *_, found in self.buckets)
+        multiway: int = sum(found.bytes for _, found in (*self.storing, *self.probing))
+        return partials + runs + rows + multiway + sum(found.bytes for *_, found in self.buckets)
 
 
 def _listed_bytes(partial: Partial) -> int:
@@ -211,7 +247,7 @@ def _listed_bytes(partial: Partial) -> int:
 class Outcome:
     """What one partition answers: its state after the batch, rows given out, failures; the headers from partition 0.
 
-    `joined` has (rows, rounds) of joins, by query and length of the path.
+    `joined` has (rows, rounds) of joins, by query and length of the path; `probed` (rows that came, rows made) by probe.
     """
 
     partition: int
@@ -223,6 +259,8 @@ class Outcome:
     headers: list[Header]
     results: list[str] = field(default_factory=list)
     joined: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    stores: list[StoreRef] = field(default_factory=list)
+    probed: dict[int, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -285,6 +323,13 @@ def _load_plan(path: str, identity: str) -> LoadedPlan:
     """Read a plan file; plan files never change."""
     del identity
     return LoadedPlan(pack.read(Path(path)))
+
+
+@lru_cache(maxsize=16)
+def _load_probes(path: str, identity: str) -> LoadedProbes:
+    """Read a plan of multi-way joins; plan files never change."""
+    del identity
+    return LoadedProbes(pack.read(Path(path)))
 
 
 @lru_cache(maxsize=20_000)

@@ -22,6 +22,7 @@ from headrace.execution.bucketing import bucket, keys_sampled
 from headrace.execution.job import Header, Job, LoadedPlan, Parcel, StreamJob
 from headrace.execution.keying import Keying
 from headrace.execution.late import count_late, count_late_in_joins, counted
+from headrace.execution.multiway.arriving import Arriving
 from headrace.execution.query_sets import QuerySets
 from headrace.execution.result import Failures
 from headrace.execution.routing import route
@@ -55,7 +56,7 @@ class Pass:
     def __init__(self, job: Job, stream: StreamJob, header: Header, parcels: list[Parcel]) -> None:
         """Note what is seen in `header`, and lay what is found into `parcels`, one for each partition."""
         self.job, self.stream, self.header, self.parcels = job, stream, header, parcels
-        self.name = stream.stream.name
+        self.name, self.task = stream.stream.name, parcels[0].task
         self.current = job.plan(stream.plan)
         self.failures = Failures(header.failures)
         members = self.current.plan.members
@@ -75,6 +76,7 @@ class Pass:
             self._aggregate(number, keying, loaded, batch)
             self._bucket(number, keying, loaded, batch)
         self._count_late(everything)
+        self._multiway(everything)
         self._sessions(everything)
         self._route(everything)
 
@@ -184,6 +186,24 @@ class Pass:
     def _add_late(self, query: int, count: int) -> None:
         at = (query, self.name)
         self.header.late[at] = self.header.late.get(at, 0) + count
+
+    def _multiway(self, batch: Batch) -> None:
+        """Send rows to the stores of multi-way joins, and to where they look for partners."""
+        if not self.job.probing:
+            return
+        probes = self.job.probes()
+        marks = {one.id: self.job.watermark(one.streams, self.job.before()) for one in probes.plan.queries}
+        arriving = Arriving(probes, self.name, batch, marks)
+        readers = [Member(q.id, 0, q.inputs[name].predicate, (), None, q.since, q.streams) for q, name in arriving.readers()]
+        note_predicates(readers, batch, self.failures)
+        for query, count in arriving.late():
+            self._add_late(query, count)
+        for one in arriving.deliveries(self.task, self.job.partitions):
+            parcel = self.parcels[one.partition]
+            if one.store is not None:
+                parcel.storing.append((one.store, one.rows))
+            elif one.probe is not None:
+                parcel.probing.append((one.probe, one.rows))
 
     def _sessions(self, batch: Batch) -> None:
         keying = Keying(batch, self.job.partitions, NEVER)

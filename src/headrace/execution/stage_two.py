@@ -18,12 +18,13 @@ import pyarrow as pa
 from headrace.execution import sessions
 from headrace.execution.bucketing import Bucket
 from headrace.execution.dealing import Share
-from headrace.execution.job import Header, Job, LoadedPlan, LoadedQuery, Outcome, Parcel, PartRef, SessionRef
+from headrace.execution.job import Header, Job, LoadedPlan, LoadedQuery, Outcome, Parcel, PartRef, SessionRef, StoreRef
 from headrace.execution.join_leaves import BucketSlice
 from headrace.execution.join_outputs import Outputs
 from headrace.execution.joiner import Joiner
 from headrace.execution.joins import JoinLevel
 from headrace.execution.keeping import Adoption, constant, few_buckets, few_slices
+from headrace.execution.multiway.operator import MultiwayLevel, traffic
 from headrace.execution.onward import Onward
 from headrace.execution.outlet import Outlet
 from headrace.execution.result import Failures, Results
@@ -36,6 +37,7 @@ from headrace.model.schema import TIMESTAMP
 from headrace.model.window import SessionGap, Sliding
 from headrace.plan.logical import AggregateQuery, StatelessQuery
 from headrace.plan.stacked import TIME
+from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.shared_plan import Buckets, Store
 from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
 
@@ -95,11 +97,13 @@ class _Partition:
         self.slices, self.buckets = self._slices(guests=False), self._buckets(guests=False)
         self.onward: dict[int, Onward] = {}
         self.joined: dict[tuple[int, int], tuple[int, int]] = {}
+        self.probed: dict[int, tuple[int, int]] = {}
 
     def run(self) -> tuple[Outcome, dict[int, Onward]]:
         """Evaluate, give out, keep."""
         self._windows()
         self._joins()
+        stores = self._multiway()
         open_runs, kept_sessions = self._sessions()
         self._stateless()
         self.outlet.give_out()
@@ -107,7 +111,7 @@ class _Partition:
         refs = self._keep(open_runs, kept_sessions)
         headers = [parcel.header for parcel in self.parcels] if self.number == 0 else []
         outcome = Outcome(self.number, *refs, self.outlet.emitted, self.failures.messages, headers, self.outlet.files)
-        outcome.joined = self.joined
+        outcome.joined, outcome.stores, outcome.probed = self.joined, stores, self.probed
         outcome.seconds = time.perf_counter() - self.begun
         return outcome, self.onward
 
@@ -193,6 +197,25 @@ class _Partition:
             elif begun < self.level:
                 self.onward = mine.later(self.level - begun, self.arrived.onward)
         self.joined = outputs.rows
+
+    def _multiway(self) -> list[StoreRef]:
+        """Work off multi-way joins; return what is kept of their rows."""
+        if not self.job.probing:
+            return []
+        before = [one.multiway for one in self.arrived.onward if one.multiway is not None]
+        arrived = [*before, *map(traffic, self.parcels)] if self.level == 0 else before
+        handed = [ref for one in before for ref in one.stores]
+        work = MultiwayLevel(
+            self.job, self.number, self.level, self._mark_after, self.results, self.failures, self.outlet.relieve, handed
+        )
+        kept = work.run(arrived)
+        for place, one in work.onward.items():
+            self.onward.setdefault(place, Onward(self.number)).multiway = one
+        self.probed = work.probed
+        return kept
+
+    def _mark_after(self, query: Asked) -> int:
+        return self._marks(self.queries[query.id])[1]
 
     def _go_on(self) -> None:
         """Send results that are rows of a stream, and guests; let every partition of the next level hear how far streams are."""

@@ -78,10 +78,15 @@ def _pair(left: Keys, right: Keys) -> Keys:
 
 def partitions(columns: Sequence[pa.Array], count: int, parts: int) -> npt.NDArray[np.int64]:
     """Return the partition of each of `count` keys: a function of the key's value alone."""
+    return (hashes(columns, count) >> np.uint64(33)).astype(np.int64) % parts
+
+
+def hashes(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.uint64]:
+    """Return a hash of each of `count` keys: equal keys have equal ones, and so it is the other way round for one integer."""
     state = np.zeros(count, np.uint64)
     for column in columns:
         _mix(column, state)
-    return (state >> np.uint64(33)).astype(np.int64) % parts
+    return state
 
 
 def _mix(column: pa.Array, state: npt.NDArray[np.uint64]) -> None:

@@ -46,6 +46,24 @@ class SessionGap:
         return f"SESSION({duration(self.gap)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Trailing:
+    """At every moment, the rows of the last `length`; rows more than `lateness` behind the watermark are late."""
+
+    length: int
+    lateness: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse lengths that no window can have."""
+        if self.length < 0 or self.lateness < 0:
+            raise ValueError("the range of a window and its lateness must not be negative")
+
+    def __str__(self) -> str:
+        """Return the SQL spelling."""
+        late = f", {duration(self.lateness)}" if self.lateness else ""
+        return f"SLIDING({duration(self.length)}{late})"
+
+
 Window: TypeAlias = Sliding | SessionGap
 
 _UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms"), (1, "µs"))
@@ -53,6 +71,8 @@ _UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_0
 
 def duration(microseconds: int) -> str:
     """Return a length in the largest unit that fits exactly."""
+    if microseconds == 0:
+        return "0 s"
     unit, name = next(pair for pair in _UNITS if microseconds % pair[0] == 0)
     return f"{microseconds // unit} {name}"
 

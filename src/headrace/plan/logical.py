@@ -2,8 +2,8 @@
 
 Sub-queries are flattened and unions pushed down, so a query is a flat value: a tuple of branches, one for each stream
 it reads, each with its own predicate and expressions over that stream's own columns. A stateless query emits one row
-for each row that passes; an aggregation collects, over all its branches, rows of one window and key. What a join means is
-in `headrace.plan.join`.
+for each row that passes; an aggregation collects, over all its branches, rows of one window and key. What joins mean is
+in `headrace.plan.join` (in windows that close) and `headrace.plan.multiway` (in windows that slide on and on).
 
 After aggregation, `output` and `having` are expressions over these columns: `window_start`, `window_end`, `key0` …
 and `agg0` … (see `key_column`, `agg_column`).
@@ -21,6 +21,7 @@ from headrace.model.expression import TRUE, Column, Expression
 from headrace.model.schema import TIMESTAMP, Schema
 from headrace.model.window import Window
 from headrace.plan.join import JoinQuery
+from headrace.plan.multiway import MultiwayQuery
 
 WINDOW_START = Column("window_start", TIMESTAMP)
 WINDOW_END = Column("window_end", TIMESTAMP)
@@ -100,4 +101,4 @@ class AggregateQuery:
         return tuple(dict.fromkeys(branch.stream for branch in self.branches))
 
 
-LogicalQuery: TypeAlias = StatelessQuery | AggregateQuery | JoinQuery
+LogicalQuery: TypeAlias = StatelessQuery | AggregateQuery | JoinQuery | MultiwayQuery

@@ -22,6 +22,7 @@ from headrace.model.stream import Stream
 from headrace.model.window import Sliding, ends_of
 from headrace.plan.join import JoinQuery
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, key_column
+from headrace.plan.multiway import MultiwayQuery
 
 START, END, TIME = "#start", "#end", "#time"
 BOUNDS = (Column(START, TIMESTAMP), Column(END, TIMESTAMP))
@@ -113,8 +114,8 @@ def own(query: StackedQuery, number: int) -> StackedQuery:
 
 def reading(plan: _Plan, names: Mapping[str, str]) -> _Plan:
     """Return a plan that reads streams by other names."""
-    if isinstance(plan, JoinQuery):
-        return replace(plan, inputs=tuple(replace(one, stream=names.get(one.stream, one.stream)) for one in plan.inputs))
+    if isinstance(plan, JoinQuery | MultiwayQuery):
+        return replace(plan, inputs=tuple(replace(one, stream=names.get(one.stream, one.stream)) for one in plan.inputs))  # type: ignore[arg-type]
     return replace(plan, branches=tuple(replace(one, stream=names.get(one.stream, one.stream)) for one in plan.branches))  # type: ignore[arg-type]
 
 

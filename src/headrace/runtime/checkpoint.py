@@ -19,7 +19,7 @@ from typing import Any
 from headrace.connectors.durable import replace_file
 from headrace.errors import CheckpointError
 
-FORMAT = 4
+FORMAT = 5
 _FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources", "exchange")
 _KEEP = 2
 

@@ -15,7 +15,7 @@ from headrace.errors import CheckpointError, NameTakenError, SessionError, Sourc
 from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
 from headrace.kernels import pack
 from headrace.model.stream import Stream
-from headrace.runtime import commands, epoch
+from headrace.runtime import commands, epoch, probing
 from headrace.runtime.backend import Backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
@@ -24,6 +24,7 @@ from headrace.runtime.state import EngineState, QueryState, StreamState, declara
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.changelog import Addition, Changelog, apply
 from headrace.sharing.join_order import JoinStatistics
+from headrace.sharing.multiway.probes import ProbePlan
 from headrace.sharing.parts import depths, level, parts_of, whole
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import NEVER
@@ -64,6 +65,7 @@ class Coordinator:
         self.live: dict[int, LiveQuery] = {}
         self._plans: dict[str, StreamPlan] = {}
         self.optimizer = Optimizer()
+        self.probes: ProbePlan | None = None
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
 
@@ -71,6 +73,7 @@ class Coordinator:
         found = self.checkpoint.last_manifest()
         if found is not None:
             self.state = EngineState.from_json(found[1])
+            self.probes = pack.read(self.checkpoint.path / self.state.probing) if self.state.probing else None
         self.unfinished = self.checkpoint.logged(self.state.batch + 1)
         for query in self.state.live():
             arranged = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
@@ -165,6 +168,7 @@ class Coordinator:
             ranges += found
         tasks = balance(ranges, self.backend.parallelism)
         decided = self.optimizer.decide(self.state, self.live)
+        probes = None if self.probes is None else self.optimizer.decide_probes(self.state, self.probes)
         return {
             "batch": self.state.batch + 1,
             "streams": {name: declaration(s.stream, s.source) for name, s in self.state.declared().items()},
@@ -172,6 +176,7 @@ class Coordinator:
             "tasks": [[one.to_json() for one in task] for task in tasks],
             "commands": [commands.to_json(c) for c in requests],
             "arrangements": {str(q): [list(one.order), one.group] for q, one in decided.items()},
+            "probing": None if probes is None or self.probes is None else probing.to_json(probes, self.probes.queries),
             "final": final,
             "partitions": self.partitions,
         }
@@ -187,10 +192,11 @@ class Coordinator:
         live = self._apply(state, requests)
         self._rearrange(state, live, entry["arrangements"])
         epoch.replan(state, live, self._write_plan)
+        probes = probing.replan(state, live, self.probes, entry["probing"], self._write_probes)
         for name, position in entry["positions"].items():
             state.streams[name].position = position
         self.checkpoint.fault("planned")
-        outcomes = self._execute(state, entry, live)
+        outcomes = self._execute(state, entry, live, probes)
         report = self._account(state, outcomes, requests)
         for number in [number for number in live if whole(number) in report.failed]:
             del live[number]
@@ -199,7 +205,7 @@ class Coordinator:
         state.forget(_REMEMBERED)
         self._retire(state, live)
         self.checkpoint.commit(state.batch, state.to_json())
-        self.state, self.live = state, live
+        self.state, self.live, self.probes = state, live, probes
         self.checkpoint.clean(state.batch, state.files())
         self._prune()
         return report
@@ -248,13 +254,15 @@ class Coordinator:
             live[number] = epoch.rearrange(query, new, seen, state.watermark(query.plan.streams))
             state.queries[number].arrangements = [[list(a.order), a.group, a.since] for a in live[number].arrangements]
 
-    def _execute(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery]) -> list[Outcome]:
+    def _execute(
+        self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: ProbePlan | None
+    ) -> list[Outcome]:
         tasks = [[Range.from_json(one) for one in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
             return []
-        return self.backend.run(self._job(state, entry, live), tasks or [[]])
+        return self.backend.run(self._job(state, entry, live, probes), tasks or [[]])
 
-    def _job(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery]) -> Job:
+    def _job(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: ProbePlan | None) -> Job:
         deep = depths(live.values())
         return Job(
             batch=state.batch,
@@ -266,13 +274,16 @@ class Coordinator:
             parts=state.parts,
             sessions=state.sessions,
             buckets=state.buckets,
-            levels=max((query.levels + level(query.plan, deep) for query in live.values()), default=0),
+            levels=max([probes.levels if probes else 0, *(query.levels + level(query.plan, deep) for query in live.values())]),
             depths=deep,
             arrangements={query.id: query.arrangements for query in live.values() if query.arrangements},
             final=entry["final"],
             drained=state.drained,
             identity=self.checkpoint.identity,
             positions=entry["positions"],
+            probing=state.probing,
+            stores=state.stores,
+            born={one.id: state.queries[one.id].first_batch for one in probes.queries} if probes else {},
         )
 
     def _account(self, state: EngineState, outcomes: Sequence[Outcome], requests: Sequence[Command]) -> BatchReport:
@@ -290,6 +301,7 @@ class Coordinator:
             state.parts = tuple(ref for outcome in outcomes for ref in outcome.parts)
             state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
             state.buckets = tuple(ref for outcome in outcomes for ref in outcome.buckets)
+            state.stores = tuple(ref for outcome in outcomes for ref in outcome.stores)
         headers = [header for outcome in outcomes for header in outcome.headers]
         self.optimizer.note(outcomes, frozenset(query.id for query in state.live()))
         rows = _count(state, headers)
@@ -326,6 +338,9 @@ class Coordinator:
 
     def _write_plan(self, name: str, plan: StreamPlan) -> None:
         self._plans[name] = plan
+        pack.write(self.checkpoint.path / name, plan)
+
+    def _write_probes(self, name: str, plan: ProbePlan) -> None:
         pack.write(self.checkpoint.path / name, plan)
 
     def _plan(self, name: str) -> StreamPlan:

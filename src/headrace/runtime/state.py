@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.execution.job import Epoch, PartRef, SessionRef
+from headrace.execution.job import Epoch, PartRef, SessionRef, StoreRef
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.sharing.parts import whole
@@ -73,6 +73,9 @@ class EngineState:
     drained: bool = False
     buckets: tuple[PartRef, ...] = ()
     dealt: int = 1  # the number of partitions by which state was kept
+    stores: tuple[StoreRef, ...] = ()
+    probing: str = ""  # the plan of multi-way joins, and for how many partitions it was made
+    probed_by: int = 1
 
     def declared(self) -> dict[str, StreamState]:
         """Return the streams that were declared: not those that are results of queries."""
@@ -121,12 +124,16 @@ class EngineState:
             self.drained,
             self.buckets,
             self.dealt,
+            self.stores,
+            self.probing,
+            self.probed_by,
         )
 
     def files(self) -> set[str]:
         """Return all state, plan and query files that are still needed, relative to the checkpoint."""
         found = {part.file for part in self.parts} | {session.file for session in self.sessions}
-        found |= {bucket.file for bucket in self.buckets}
+        found |= {bucket.file for bucket in self.buckets} | {ref.file for ref in self.stores}
+        found |= {self.probing} if self.probing else set()
         for stream in self.streams.values():
             found.update(epoch.plan for epoch in stream.epochs)
             found.add(stream.plan)
@@ -145,6 +152,8 @@ class EngineState:
             "next_epoch": self.next_epoch,
             "drained": self.drained,
             "dealt": self.dealt,
+            "stores": [_fields(ref) for ref in self.stores],
+            "probing": [self.probing, self.probed_by],
         }
 
     @staticmethod
@@ -162,10 +171,16 @@ class EngineState:
             value["drained"],
             tuple(PartRef(*ref) for ref in value["buckets"]),
             value["dealt"],
+            tuple(_store_ref(ref) for ref in value["stores"]),
+            *value["probing"],
         )
 
 
-def _fields(value: PartRef | SessionRef | Epoch | QueryState | StreamState) -> list[Any]:
+def _store_ref(fields: list[Any]) -> StoreRef:
+    return replace(StoreRef(*fields), spans=tuple((name, first, last) for name, first, last in fields[-1]))
+
+
+def _fields(value: PartRef | SessionRef | StoreRef | Epoch | QueryState | StreamState) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
 
 

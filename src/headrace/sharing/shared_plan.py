@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from headrace.model.expression import Expression, columns
 from headrace.model.window import Ends, SessionGap, Sliding, Window
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import JoinQuery, owner
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
+from headrace.plan.multiway import MultiwayQuery
 from headrace.sharing.aggregation import Component, components
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.grouping import group
@@ -176,6 +177,7 @@ def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics = G
     buckets = plan_buckets(stream, ordered)
     joining = [name for each in buckets for name in each.columns]
     joining += [name for each in buckets for m in each.members for name in columns(m.predicate)]
+    joining += [name for query in ordered if isinstance(query.plan, MultiwayQuery) for name in _multiway(stream, query.plan)]
     needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e)).union(joining)
     return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), buckets, needed, stats)
 
@@ -226,6 +228,15 @@ def _members(stream: str, query: LiveQuery) -> Iterable[Member]:
             if branch.stream == stream:
                 needs = components(branch.aggregates)
                 yield Member(query.id, index, branch.predicate, branch.keys, plan.window, query.since, plan.streams, needs=needs)
+
+
+def _multiway(stream: str, plan: MultiwayQuery) -> Iterable[str]:
+    """Yield the columns of a stream that a multi-way join looks at."""
+    mine = {index for index, one in enumerate(plan.inputs) if one.stream == stream}
+    for index in mine:
+        yield from columns(plan.inputs[index].predicate)
+    for expression in (*plan.conditions, *plan.output):
+        yield from (name for number, name in map(owner, columns(expression)) if number in mine)
 
 
 def _expressions(member: Member) -> Iterable[Expression]:

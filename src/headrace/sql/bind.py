@@ -18,6 +18,8 @@ from headrace.sql.flatten import Context, Inner, aggregates, bind_from, flatten,
 from headrace.sql.joins import bind_join
 from headrace.sql.parse import Source, parse
 from headrace.sql.relation import Relation
+from headrace.sql.sliding import bind_sliding, is_sliding, trails_of
+from headrace.sql.trails import Trails
 
 _BOUNDS = {WINDOW_START.name, WINDOW_END.name}
 
@@ -25,7 +27,7 @@ _BOUNDS = {WINDOW_START.name, WINDOW_END.name}
 def bind_query(text: str, catalog: Catalog) -> AnyQuery:
     """Return what the query means, every name and type checked; raises SqlError, and nothing else, for any text."""
     try:
-        return _bind(Context(Source(text), catalog, Inner(_windowed)))
+        return _bind(Context(Source(text), catalog, Inner(_windowed, _trails)))
     except SqlError:
         raise
     except HeadraceError as problem:
@@ -44,6 +46,8 @@ def _bind(context: Context) -> AnyQuery:
         tree = tree.this
     if not isinstance(tree, exp.Query):
         raise context.source.error(tree, f"{tree.key.upper()} is not a query", hint="write SELECT … FROM …")
+    if isinstance(tree, exp.Select) and is_sliding(context, tree):
+        return bind_sliding(context, tree)
     if isinstance(tree, exp.Select) and _is_windowed(tree):
         return _stacked(context, _windowed(context, tree))
     return _stacked(context, _unwindowed(context, tree))
@@ -63,6 +67,12 @@ def _windowed(context: Context, select: exp.Select) -> Windowed:
     if select.args.get("joins"):
         return bind_join(context, select)
     return bind_aggregation(context, select, bind_from(context, select))
+
+
+def _trails(context: Context, node: exp.Expr, name: str) -> Trails | None:
+    """Return what is joined of a query that joins in SLIDING windows, None of any other."""
+    query = node.this if isinstance(node, exp.CTE) else node
+    return trails_of(context, query, name) if is_sliding(context, query) else None
 
 
 def _unwindowed(context: Context, node: exp.Expr) -> LogicalQuery:

@@ -24,6 +24,7 @@ from headrace.sql.naming import output_name
 from headrace.sql.parse import Source
 from headrace.sql.relation import Relation, Results, check_event_time, of_results, of_stream, results, union_all
 from headrace.sql.scope import Collector, Scope, unknown
+from headrace.sql.trails import Trails
 from headrace.sql.windows import TABLE_FUNCTIONS, window_of
 
 _CLAUSES = frozenset({"expressions", "from_", "where", "group", "having", "with_"})
@@ -46,9 +47,13 @@ _REFUSED = {
 
 @dataclass(slots=True)
 class Inner:
-    """The windowed queries inside of a query, inner ones first; `bind` makes one of a SELECT that aggregates or joins."""
+    """The windowed queries inside of a query, inner ones first; `bind` makes one of a SELECT that aggregates or joins.
+
+    `sliding` makes what is joined of a query that joins in SLIDING windows, None of any other.
+    """
 
     bind: Callable[[Context, exp.Select], Windowed]
+    sliding: Callable[[Context, exp.Expr, str], Trails | None]
     found: dict[str, Derived] = field(default_factory=dict)
     _results: dict[str, Results | None] = field(default_factory=dict)
 
@@ -68,6 +73,7 @@ class Context:
     catalog: Catalog
     inner: Inner
     ctes: Mapping[str, Relation] = field(default_factory=dict)
+    trails: Mapping[str, Trails] = field(default_factory=dict)  # CTEs that join in SLIDING windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,10 @@ def with_ctes(context: Context, node: exp.Expr) -> Context:
         raise context.source.error(clause, "WITH RECURSIVE is not supported")
     for cte in clause.expressions:
         name, columns = cte.alias, [column.name for column in cte.args["alias"].columns]
+        trails = context.inner.sliding(context, cte, name)
+        if trails is not None:
+            context = replace(context, trails={**context.trails, name.lower(): trails})
+            continue
         relation = _placed(context, cte, flatten(context, cte.this), name, columns)
         context = replace(context, ctes={**context.ctes, name.lower(): relation})
     return context
@@ -170,6 +180,12 @@ def _subquery(context: Context, node: exp.Subquery) -> Relation:
 def _named(context: Context, node: exp.Table | exp.Column | exp.Literal) -> Relation:
     """Return the stream or CTE of that name."""
     name = node.name
+    if name.lower() in context.trails:
+        raise context.source.error(
+            node,
+            f"'{name}' joins in SLIDING windows, and cannot be read here",
+            hint="select from it, or join it with SLIDING windows",
+        )
     if isinstance(node, exp.Literal) or not (node.args.get("db") or node.args.get("table")):
         if name.lower() in context.ctes:
             return context.ctes[name.lower()]
@@ -183,12 +199,14 @@ def _windowed(context: Context, node: exp.Anonymous) -> Relation:
     """Return TUMBLE, HOP or SESSION over a stream, a CTE or a sub-query."""
     source, name, args = context.source, node.name, node.expressions
     if name.lower() == "sliding":
-        raise source.error(node, "SLIDING windows are not supported yet", hint="join in TUMBLE or HOP windows")
+        raise source.error(
+            node, "SLIDING windows are for joins of SLIDING windows only", hint="use TUMBLE or HOP windows here, or on no side"
+        )
     if name.lower() not in TABLE_FUNCTIONS or not args:
         raise source.error(
             node, f"unknown table function '{name}'", hint="windows are TUMBLE, HOP and SESSION: TUMBLE(stream, '8 seconds')"
         )
-    relation = _window_input(context, args[0])
+    relation = window_input(context, args[0])
     if relation.window is not None:
         raise source.error(args[0], "a window over a window is not supported", hint="window the stream once")
     try:
@@ -199,7 +217,8 @@ def _windowed(context: Context, node: exp.Anonymous) -> Relation:
     return replace(relation, window=window)
 
 
-def _window_input(context: Context, node: exp.Expr) -> Relation:
+def window_input(context: Context, node: exp.Expr) -> Relation:
+    """Return what a window is put around: a stream, a CTE or a sub-query."""
     if isinstance(node, exp.Subquery):
         return _subquery(context, node)
     if isinstance(node, exp.Select | exp.Union):
@@ -236,6 +255,10 @@ def _has_aggregate(item: exp.Expr) -> bool:
 
 def _projection(context: Context, select: exp.Select) -> Relation:
     """Return a SELECT inside of another."""
+    if context.inner.sliding(context, select, "") is not None:
+        raise context.source.error(
+            select, "rows joined in SLIDING windows cannot be windowed again yet", hint="join in TUMBLE or HOP windows"
+        )
     if select.args.get("joins") or aggregates(select):
         return _results(context, select)
     context = with_ctes(context, select)
@@ -262,7 +285,7 @@ def project(context: Context, select: exp.Select, relation: Relation) -> Relatio
     return kept.projected(fields, tuple(item.value for item in items))
 
 
-def bind_where(context: Context, select: exp.Select, relation: Relation | Joined) -> Expression:
+def bind_where(context: Context, select: exp.Select, relation: Relation | Joined | Trails) -> Expression:
     """Return the condition of the WHERE clause over the relation's columns; TRUE if there is none."""
     clause = select.args.get("where")
     scope = Scope(context.source, relation, "WHERE")

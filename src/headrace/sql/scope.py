@@ -20,6 +20,7 @@ from headrace.model.window import Window
 from headrace.sql.joined import Joined
 from headrace.sql.parse import Source
 from headrace.sql.relation import Relation
+from headrace.sql.trails import Trails
 
 START, END = Column("\0window_start", TIMESTAMP), Column("\0window_end", TIMESTAMP)
 _BOUNDS = {"window_start": START, "window_end": END}
@@ -48,7 +49,7 @@ class Scope:
     """
 
     source: Source
-    relation: Relation | Joined
+    relation: Relation | Joined | Trails
     clause: str
     collector: Collector | None = None
     window: Window | None = None
@@ -82,7 +83,7 @@ def _column(scope: Scope, table: str, name: str) -> Expression:
     raise unknown("column", name, scope.relation.names)
 
 
-def _inner_window(relation: Relation | Joined) -> Window | None:
+def _inner_window(relation: Relation | Joined | Trails) -> Window | None:
     """Return the windows that results are in if they get no other: there, bounds that were selected are those of the window."""
     return relation.same_window if isinstance(relation, Relation) else None
 

@@ -1,7 +1,8 @@
 """Lengths of time and windows, in both spellings.
 
 `TUMBLE(stream, size)`, `HOP(stream, size, slide)` and `SESSION(stream, gap)` in FROM, and `window(time, size[, slide[,
-'0 seconds']])` and `session_window(time, gap)` in GROUP BY come to the same `Window` values.
+'0 seconds']])` and `session_window(time, gap)` in GROUP BY come to the same `Window` values. `SLIDING(stream, range)` is for
+joins only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.duration import DurationError, parse_duration
-from headrace.model.window import SessionGap, Sliding, Window
+from headrace.model.window import SessionGap, Sliding, Trailing, Window
 
 _LONGEST = 100 * 366 * 86_400_000_000  # a century
 _DAYS = frozenset({"day", "days", "week", "weeks"})
@@ -83,6 +84,18 @@ def window_of(name: str, arguments: list[exp.Expr]) -> Window:
     if any(lengths[2:]):
         raise SqlError("windows start at 1970-01-01T00:00Z; another start time is not supported", hint="leave it out")
     return Sliding(lengths[0], lengths[1] if len(lengths) > 1 else lengths[0])
+
+
+def trailing_of(arguments: list[exp.Expr]) -> Trailing:
+    """Return the window of SLIDING(stream, range[, lateness]); `arguments` are those after the stream."""
+    if not 1 <= len(arguments) <= 2:
+        raise SqlError(
+            "window 'SLIDING' takes other arguments", hint="write SLIDING(stream, '8 seconds'[, '1 second']): range, lateness"
+        )
+    lengths = [length(argument) for argument in arguments]
+    if any(value < 0 for value in lengths):
+        raise SqlError("window 'SLIDING' needs lengths that are not negative")
+    return Trailing(*lengths)
 
 
 _USAGE = {

@@ -58,7 +58,7 @@ CASES = [
     ("SELECT a.price FROM TUMBLE(purchases, '5 s') p LEFT SEMI JOIN TUMBLE(ads, '5 s') a ON p.user_id = a.user_id", "a.price", "unknown table 'a'", "left side only"),
     ("SELECT p.price FROM TUMBLE(purchases, '5 s') p JOIN TUMBLE(ads, '5 s') a USING (name)", "name)", "column 'name' of USING is not on both sides", "ON"),
     ("SELECT p.price FROM TUMBLE(purchases, '5 s') p NATURAL JOIN TUMBLE(ads, '5 s') a", "TUMBLE(ads", "a NATURAL join is not supported", "USING"),
-    ("SELECT price FROM SLIDING(purchases, '5 s')", "SLIDING", "SLIDING windows are not supported yet", "TUMBLE or HOP"),
+    ("SELECT price FROM SLIDING(purchases, '5 s')", "SLIDING", "there is nothing to join", "JOIN SLIDING(other"),
     ("SELECT price FROM purchases ORDER BY price", "price", "ORDER BY is not supported", "sort"),
     ("SELECT price FROM purchases LIMIT 3", "3", "LIMIT is not supported", ""),
     ("SELECT DISTINCT price FROM purchases", "price", "SELECT DISTINCT is not supported", "GROUP BY"),

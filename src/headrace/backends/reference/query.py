@@ -10,11 +10,13 @@ from headrace.backends.reference.aggregation import aggregate
 from headrace.backends.reference.calendar_time import instant, micros
 from headrace.backends.reference.evaluate import Row, evaluate, holds
 from headrace.backends.reference.joins import JoinState
+from headrace.backends.reference.multiway import MultiwayState
 from headrace.backends.reference.numeric import canonical, representative
 from headrace.backends.reference.windows import ClosedWindow, Item, Outcome, window_state
 from headrace.model.expression import Expression
 from headrace.plan.join import JoinGrouping, JoinQuery
 from headrace.plan.logical import AggregateBranch, AggregateQuery, LogicalQuery, StatelessQuery
+from headrace.plan.multiway import MultiwayQuery
 
 Rows = Mapping[str, Sequence[Row]]
 
@@ -31,6 +33,7 @@ class ReferenceQuery:
         self._times = dict(times)
         self._windows = window_state(plan.window, self._since) if isinstance(plan, AggregateQuery) else None
         self._joins = JoinState(plan, self._since) if isinstance(plan, JoinQuery) else None
+        self._multiway = MultiwayState(plan) if isinstance(plan, MultiwayQuery) else None
 
     def batch(self, rows: Rows, watermark: float | None, next_watermark: float | None) -> list[dict[str, Any]]:
         """Take the rows of a batch and return what it emits.
@@ -43,6 +46,8 @@ class ReferenceQuery:
             return list(self._selected(self.plan, rows))
         before = -math.inf if watermark is None else watermark
         after = -math.inf if next_watermark is None else next_watermark
+        if isinstance(self.plan, MultiwayQuery):
+            return list(self._completed(self.plan, rows, before))
         if isinstance(self.plan, JoinQuery):
             self._collect_join(self.plan, rows, before)
             return list(self._joined(self.plan, after))
@@ -80,6 +85,15 @@ class ReferenceQuery:
         for index, each in enumerate(plan.inputs):
             for time, row in self._seen(each.stream, each.predicate, rows):
                 self.late[each.stream] += self._joins.add(index, time, watermark, row) is Outcome.LATE
+
+    def _completed(self, plan: MultiwayQuery, rows: Rows, watermark: float) -> Iterator[dict[str, Any]]:
+        assert self._multiway is not None
+        for index, each in enumerate(plan.inputs):
+            for time, row in self._seen(each.stream, each.predicate, rows):
+                outcome, joined = self._multiway.add(index, time, watermark, row)
+                self.late[each.stream] += outcome is Outcome.LATE
+                for one in joined:
+                    yield _output(plan, plan.output, one)
 
     def _joined(self, plan: JoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._joins is not None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from headrace.bench.queries.aggregations import Fields, Purchases
 from headrace.bench.queries.auctions import HotCat, Hppa, Nexmark
 from headrace.bench.queries.joins import Complex, FieldJoins, PatternJoins, PurchasesAds
+from headrace.bench.queries.multiway import ChainJoins, TpchJoins
 from headrace.bench.queries.profit import Profit
 from headrace.bench.query import BenchQuery
 from headrace.errors import HeadraceError
@@ -16,7 +17,7 @@ from headrace.model.duration import parse_duration
 
 
 class QuerySet(Protocol):
-    """Queries without end: the first n are the same however many are asked for, and are called q1 … qn."""
+    """Queries, without end or as many as there are: the first n are the same for any count, and are called q1 … qn."""
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
@@ -51,6 +52,8 @@ GENERATORS: Mapping[str, type[Any]] = {
     "nexmark": Nexmark,
     "hppa": Hppa,
     "hot_cat": HotCat,
+    "tpch_joins": TpchJoins,
+    "chain": ChainJoins,
     "written": Written,
 }
 

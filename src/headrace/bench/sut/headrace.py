@@ -25,7 +25,8 @@ from headrace.model.schema import Schema
 from headrace.query import Query
 from headrace.session import Session
 
-_WARM_BATCHES, _WARM_ROWS = 6, 600_000  # several ranges each, so that every worker is warm
+_WARM_BATCHES, _WARM_ROWS, _WARM_VALUES = 6, 600_000, 1_000  # several ranges each, so that every worker is warm
+_SLIDING_ROWS = 100_000  # such joins give results at once and keep all rows: fewer of them, and a partner in each stream
 _ROWS_PER_BATCH = 40_000_000  # a batch takes what is there: one that is late is larger, and costs less a row
 _LOOK = 0.2  # seconds
 _PATIENCE = 120.0
@@ -141,6 +142,9 @@ def declare(session: Session, config: SutConfig, name: str, source: Any) -> None
 
 def warm_up(spark: Any, config: SutConfig, rows_per_batch: int) -> None:
     """Run made-up rows through the same queries in a session of its own: Spark's workers start, kernels are loaded."""
+    sliding = any("SLIDING(" in query.sql.get("headrace", "") for query in config.queries)
+    rows = _SLIDING_ROWS if sliding else _WARM_ROWS
+    different = rows * _WARM_BATCHES if sliding else _WARM_VALUES
     with Session(spark=spark, rows_per_batch=rows_per_batch) as session:
         sources = {stream.name: MemorySource(stream.schema) for stream in config.streams}
         for name, source in sources.items():
@@ -153,16 +157,16 @@ def warm_up(spark: Any, config: SutConfig, rows_per_batch: int) -> None:
                     continue
         for batch in range(_WARM_BATCHES):
             for name, source in sources.items():
-                source.append(rows_for(config.stream(name).schema, batch * _WARM_ROWS, _WARM_ROWS))
+                source.append(rows_for(config.stream(name).schema, batch * rows, rows, different))
             session.advance()
 
 
-def rows_for(schema: Schema, first: int, rows: int) -> pa.Table:
-    """Return any rows of a schema, a microsecond apart from each other."""
+def rows_for(schema: Schema, first: int, rows: int, different: int = _WARM_VALUES) -> pa.Table:
+    """Return any rows of a schema, a microsecond apart from each other, with so many different values in each column."""
     numbers = np.arange(first, first + rows)
     columns = []
     for field in schema:
-        values = pa.array(numbers if pa.types.is_timestamp(field.type) else numbers % 1000)
+        values = pa.array(numbers if pa.types.is_timestamp(field.type) else numbers % different)
         if pa.types.is_timestamp(field.type):
             columns.append(values.cast(pa.timestamp("us")).cast(field.type))
         else:

@@ -13,11 +13,10 @@ import pytest
 import headrace.bench.sut.headrace as module
 from headrace.bench.collector import Collector
 from headrace.bench.driver_client import DriverProcess
-from headrace.bench.nexmark import SCHEMAS
 from headrace.bench.queries.shape import Measure
 from headrace.bench.query import BenchQuery, windowed
 from headrace.bench.rate import RateScript
-from headrace.bench.stream import StreamSpec
+from headrace.bench.stream import SCHEMAS, StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
 from headrace.bench.sut.headrace import Headrace, rows_for
 from headrace.bench.sut.process import Voice
@@ -103,3 +102,8 @@ def test_there_are_rows_of_every_schema(schema):
     assert rows.schema == schema.to_arrow()
     assert [moment.microsecond for moment in rows.column("time").to_pylist()] == [5, 6, 7]
     assert all(column.null_count == 0 for column in rows.columns)
+
+
+def test_rows_of_joins_in_sliding_windows_have_one_partner_each():
+    orders, lines = (rows_for(SCHEMAS[name], 5_000, 3_000, 10_000) for name in ("orders", "lineitem"))
+    assert orders.column("o_orderkey").to_pylist() == lines.column("l_orderkey").to_pylist() == list(range(5_000, 8_000))

@@ -1,0 +1,240 @@
+"""Sets of joins of three and more streams in sliding windows: over the relations of TPC-H, and along a chain.
+
+Both are made for NOMINAL_RATE rows/s in all, windows of five seconds, and keys in proportion: TPC-H at scale NOMINAL_SCALE, a
+chain with NOMINAL_KEYS. A window then holds a little more than half of every large relation, and 0.63 rows for each value of
+a chain: its four-way join has as many results as one of its streams has rows.
+
+    orders, lineitem, customer      rates 17,317, 69,270, 1,732 rows/s; 1 in 150,000 × 1 in 15,000 combinations match;
+                                    3 × (17,317 × 69,270 × 1,732) × (5 s)² / (150,000 × 15,000) = 69,000 results/s
+    r1 … r4, medium                 25,000 rows/s each; 4 × 25,000⁴ × (5 s)³ / 200,000³ = 24,000 results/s
+
+No query has more than MOST times as many results as there are rows, nor so few that none is seen. At r times the rate, joins
+of n streams have rⁿ times the results, unless the scale, or the keys, grow as the rate does.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from headrace.bench import chain, tpch
+from headrace.bench.queries.sliding import Link, SlidingJoin, results_per_second, slid
+from headrace.bench.query import BenchQuery
+from headrace.errors import HeadraceError
+from headrace.model.duration import parse_duration
+
+NOMINAL_RATE, NOMINAL_RANGE_S, NOMINAL_SCALE, NOMINAL_KEYS = 100_000.0, 5.0, 0.1, 200_000
+MOST, LEAST = 5.0, 1e-5  # results for each row of input
+_SIZES = (3, 4)
+_ATTEMPTS = 1_000  # a query that is not found by then is taken not to exist
+_ALIASES: Mapping[str, str] = {
+    "region": "r", "nation": "n", "supplier": "s", "part": "p", "partsupp": "ps", "customer": "c", "orders": "o",
+    "lineitem": "l",
+}  # fmt: skip
+_OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "region": ("r_name",), "nation": ("n_name",), "supplier": ("s_suppkey", "s_acctbal"),
+    "part": ("p_partkey", "p_retailprice"), "partsupp": ("ps_availqty", "ps_supplycost"), "customer": ("c_custkey", "c_acctbal"),
+    "orders": ("o_orderkey", "o_totalprice"), "lineitem": ("l_linenumber", "l_quantity", "l_extendedprice"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Two relations and the pairs of columns by which they can be joined.
+
+    `correlated` is for pairs whose columns are not drawn apart from each other: how much oftener all of them are equal.
+    """
+
+    left: str
+    right: str
+    pairs: tuple[tuple[str, str], ...]
+    reference: bool = False
+    correlated: float = 1.0
+
+    def other(self, relation: str) -> str:
+        """Return the relation at the other end."""
+        return self.right if relation == self.left else self.left
+
+    def columns(self) -> set[str]:
+        """Return the columns of both relations; no two relations have columns of one name."""
+        return {column for pair in self.pairs for column in pair}
+
+    def selectivity(self, scale: float) -> float:
+        """Return which share of the pairs of rows match."""
+        found, values = self.correlated, tpch.domains(scale)
+        for left, right in self.pairs:
+            if left in values:
+                one, two = values[left], values[right]
+                common = range(max(one.start, two.start), min(one.stop, two.stop))
+                found *= len(common) / (len(one) * len(two))
+        if self.pairs == _PART_AND_SUPPLIER:  # a part has four suppliers, not all
+            found *= tpch.rows("supplier", scale) * tpch.rows("part", scale) / tpch.rows("partsupp", scale)
+        return found
+
+    def link(self, known: str) -> Link:
+        """Return how the other relation is joined to that which is there already."""
+        one, two = _ALIASES[self.left], _ALIASES[self.right]
+        pairs = (((one, left), (two, right)) for left, right in self.pairs)
+        return tuple(pair if known == self.left else (pair[1], pair[0]) for pair in pairs)
+
+
+def _reference(left: str, right: str, *pairs: tuple[str, str]) -> Edge:
+    return Edge(left, right, pairs, reference=True)
+
+
+def _alike(left: str, right: str, *pairs: tuple[str, str], correlated: float = 1.0) -> Edge:
+    return Edge(left, right, pairs, correlated=correlated)
+
+
+_PART_AND_SUPPLIER = (("l_partkey", "ps_partkey"), ("l_suppkey", "ps_suppkey"))
+EDGES = (
+    _reference("nation", "region", ("n_regionkey", "r_regionkey")),
+    _reference("supplier", "nation", ("s_nationkey", "n_nationkey")),
+    _reference("customer", "nation", ("c_nationkey", "n_nationkey")),
+    _reference("partsupp", "part", ("ps_partkey", "p_partkey")),
+    _reference("partsupp", "supplier", ("ps_suppkey", "s_suppkey")),
+    _reference("orders", "customer", ("o_custkey", "c_custkey")),
+    _reference("lineitem", "orders", ("l_orderkey", "o_orderkey")),
+    _reference("lineitem", "part", ("l_partkey", "p_partkey")),
+    _reference("lineitem", "supplier", ("l_suppkey", "s_suppkey")),
+    _reference("lineitem", "partsupp", *_PART_AND_SUPPLIER),
+    # columns that are no keys of each other, but have equal values; those of few values only beside a key
+    _alike("lineitem", "orders", ("l_orderkey", "o_orderkey"), ("l_linestatus", "o_orderstatus"), correlated=tpch.SAME_STATUS),
+    _alike("lineitem", "part", ("l_partkey", "p_partkey"), ("l_quantity", "p_size")),
+    _alike("customer", "nation", ("c_custkey", "n_nationkey")),
+    _alike("supplier", "nation", ("s_suppkey", "n_nationkey")),
+    _alike("supplier", "customer", ("s_nationkey", "c_nationkey")),
+    _alike("supplier", "customer", ("s_suppkey", "c_custkey")),
+    _alike("part", "customer", ("p_partkey", "c_custkey")),
+    _alike("orders", "part", ("o_orderkey", "p_partkey")),
+    _alike("partsupp", "lineitem", ("ps_partkey", "l_partkey")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Relations in the order in which they are joined, and the edge by which each but the first is."""
+
+    relations: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    def results_per_row(
+        self,
+        rate: float = NOMINAL_RATE,
+        range_s: float = NOMINAL_RANGE_S,
+        scale: float = NOMINAL_SCALE,
+        streams: Collection[str] = tuple(tpch.ROWS),
+    ) -> float:
+        """Return how many results there are for each row of the streams, which have `rate` rows/s in all at their shares."""
+        whole = sum(tpch.SHARES[name] for name in streams)
+        rates = [rate * tpch.SHARES[name] / whole for name in self.relations]
+        selectivity = math.prod(edge.selectivity(scale) for edge in self.edges)
+        return results_per_second(rates, range_s, selectivity) / rate
+
+    def is_exact(self) -> bool:
+        """Tell whether edges are apart from each other, so that chances multiply: none but references share a column."""
+        loose = [edge for edge in self.edges if not edge.reference]
+        return not any(one.columns() & two.columns() for one in loose for two in self.edges if one != two)
+
+    def join(self, range_us: int) -> SlidingJoin:
+        """Return the join of this range."""
+        places = tuple((_ALIASES[name], column) for name in self.relations for column in _OUTPUTS[name])
+        links = tuple(edge.link(edge.other(name)) for name, edge in zip(self.relations[1:], self.edges, strict=True))
+        return SlidingJoin(tuple((name, _ALIASES[name]) for name in self.relations), links, places, range_us)
+
+
+def trees(seed: int) -> Iterator[Tree]:
+    """Yield trees of three or four relations, no two alike: from a relation that is drawn, joins are drawn until it is large.
+
+    The first has the two largest relations. What nobody reads is not offered, and without these the others would get its rate.
+    """
+    chance = random.Random(seed)  # noqa: S311  a workload, not a secret
+    seen: set[frozenset[Edge]] = set()
+    for _ in range(_ATTEMPTS):
+        tree = _drawn(chance, chance.choice(_SIZES))
+        edges = frozenset(tree.edges)
+        fits = tree.is_exact() and LEAST <= tree.results_per_row() <= MOST
+        if fits and edges not in seen and (seen or {"lineitem", "orders"} <= set(tree.relations)):
+            seen.add(edges)
+            yield tree
+
+
+def _drawn(chance: random.Random, size: int) -> Tree:
+    tree = Tree((chance.choice(list(tpch.ROWS)),), ())
+    while len(tree.relations) < size:
+        edge = chance.choice([edge for edge in EDGES if (edge.left in tree.relations) != (edge.right in tree.relations)])
+        new = edge.right if edge.left in tree.relations else edge.left
+        tree = Tree((*tree.relations, new), (*tree.edges, edge))
+    return tree
+
+
+@dataclass(frozen=True, slots=True)
+class TpchJoins:
+    """Joins of three or four relations by keys and by columns of equal values; many have parts in common, no two are alike."""
+
+    size: str = "5 seconds"
+    seed: int = 123  # of which the first five read all relations, and all of them have a join in common with another
+
+    def queries(self, count: int) -> tuple[BenchQuery, ...]:
+        """Return the first `count` queries."""
+        length = parse_duration(self.size)
+        found = tuple(
+            slid(f"q{number}", tree.join(length)) for number, tree in zip(range(1, count + 1), trees(self.seed), strict=False)
+        )
+        return _enough(found, count)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainJoins:
+    """The join of r1, r2 … `ways` streams in a line, by selectivities L, M or H; other queries have others of them.
+
+    The first has `levels`, one for each join; the others all other combinations, in an order that is drawn.
+    """
+
+    ways: int = 4
+    levels: str = "MMM"
+    size: str = "5 seconds"
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        """Refuse levels that there are not, or not as many as joins."""
+        if len(self.levels) != self.ways - 1 or not self.levels or set(self.levels) - set(chain.LEVELS):
+            raise HeadraceError(
+                f"levels is '{self.levels}' for a join of {self.ways} streams",
+                hint=f"write one of {', '.join(chain.LEVELS)} for each join, as MHL for a join of 4 streams",
+            )
+
+    def queries(self, count: int) -> tuple[BenchQuery, ...]:
+        """Return the first `count` queries."""
+        others = ["".join(each) for each in product(chain.LEVELS, repeat=self.ways - 1)]
+        others.remove(self.levels)
+        random.Random(self.seed).shuffle(others)  # noqa: S311  a workload, not a secret
+        wanted, length = [self.levels, *others][:count], parse_duration(self.size)
+        return _enough(tuple(slid(f"q{number}", _linear(each, length)) for number, each in enumerate(wanted, 1)), count)
+
+
+def chain_results_per_row(
+    levels: str, rate: float = NOMINAL_RATE, range_s: float = NOMINAL_RANGE_S, keys: int = NOMINAL_KEYS
+) -> float:
+    """Return how many results a chain has for each row of its streams, `rate` rows a second in equal parts."""
+    selectivity = 1 / math.prod(chain.LEVELS[level].domain(keys) for level in levels)
+    ways = len(levels) + 1
+    return results_per_second([rate / ways] * ways, range_s, selectivity) / rate
+
+
+def _linear(levels: str, range_us: int) -> SlidingJoin:
+    names = [f"r{number}" for number in range(1, len(levels) + 2)]
+    endings = [chain.LEVELS[level].ending for level in levels]
+    links = tuple(
+        (((left, f"b_{ending}"), (right, f"a_{ending}")),) for left, right, ending in zip(names, names[1:], endings, strict=False)
+    )
+    return SlidingJoin(tuple((name, name) for name in names), links, tuple((name, "value") for name in names), range_us)
+
+
+def _enough(found: tuple[BenchQuery, ...], count: int) -> tuple[BenchQuery, ...]:
+    if len(found) < count:
+        raise HeadraceError(f"{count} queries are asked for, but there are {len(found)} different ones")
+    return found

@@ -1,0 +1,122 @@
+"""The loops of probing: an index over the hashes of stored rows, look-ups, and pairs of rows whose sets and times meet.
+
+Whatever the condition, the partners of a row are a range of places in some order of the stored rows: those of equal hash,
+those between two bounds, or all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_jit = njit(cache=True, nogil=True, boundscheck=False)
+
+
+@_jit
+def index_hashes(hashes, valid, bits):
+    """Return (directory, hashes in order, order): rows by hash.
+
+    Cell c = hash >> (64 − bits) has the places from directory[c] up to directory[c + 1]. Rows that are not `valid` are left
+    out; an empty array says that all are.
+    """
+    cells = 1 << bits
+    shift = np.uint64(64 - bits)
+    directory = np.zeros(cells + 1, np.int64)
+    for i in range(hashes.size):
+        if valid.size == 0 or valid[i]:
+            directory[np.int64(hashes[i] >> shift) + 1] += 1
+    for cell in range(cells):
+        directory[cell + 1] += directory[cell]
+    at = directory[:-1].copy()
+    total = directory[cells]
+    ordered = np.empty(total, np.uint64)
+    order = np.empty(total, np.int32)
+    for i in range(hashes.size):
+        if valid.size == 0 or valid[i]:
+            h = hashes[i]
+            c = np.int64(h >> shift)
+            j = at[c]
+            at[c] += 1
+            first = directory[c]
+            while j > first and ordered[j - 1] > h:  # cells are small: rows of equal hash stay in order of arrival
+                ordered[j] = ordered[j - 1]
+                order[j] = order[j - 1]
+                j -= 1
+            ordered[j] = h
+            order[j] = i
+    return directory, ordered, order
+
+
+@_jit
+def look_up(hashes, valid, directory, ordered, bits):
+    """Return for each hash the range of places that have it: (begins, ends)."""
+    shift = np.uint64(64 - bits)
+    begins = np.zeros(hashes.size, np.int64)
+    ends = np.zeros(hashes.size, np.int64)
+    for i in range(hashes.size):
+        if valid.size == 0 or valid[i]:
+            h = hashes[i]
+            c = np.int64(h >> shift)
+            j = directory[c]
+            last = directory[c + 1]
+            while j < last and ordered[j] < h:
+                j += 1
+            begins[i] = j
+            while j < last and ordered[j] == h:
+                j += 1
+            ends[i] = j
+    return begins, ends
+
+
+@_jit
+def meet(begins, ends, order, sets, stored, low, high, times, births, before, row, place, out_own, out_theirs, out_sets):
+    """Find pairs of an arriving and a stored row whose sets meet, from (row, place among its partners) on.
+
+    The partners of row i are order[begins[i] : ends[i]] (an empty `order` is that of the rows), those whose time is between
+    low[i] and high[i], and whose birth, if there are any, is before a batch. Returns (how many, row, place) when all rows are
+    done or the output is full.
+    """
+    count = 0
+    words = sets.shape[1]
+    while row < begins.size:
+        at = begins[row] + place
+        end = ends[row]
+        while at < end:
+            other = at if order.size == 0 else np.int64(order[at])
+            at += 1
+            if times[other] < low[row] or times[other] > high[row]:
+                continue
+            if births.size and births[other] >= before:
+                continue
+            met = False
+            for w in range(words):
+                common = sets[row, w] & stored[other, w]
+                out_sets[count, w] = common
+                met = met or common != 0
+            if met:
+                out_own[count] = row
+                out_theirs[count] = other
+                count += 1
+                if count == out_own.size:
+                    return count, row, at - begins[row]
+        row += 1
+        place = 0
+    return count, row, place
+
+
+@_jit
+def outside(one, two, one_range, two_range, bits, sets):
+    """Take the bits from pairs of times of which one is older than the other by more than its range."""
+    for i in range(one.size):
+        if one[i] + one_range < two[i] or two[i] + two_range < one[i]:
+            for w in range(sets.shape[1]):
+                sets[i, w] &= ~bits[w]
+
+
+@_jit
+def too_early(times, since, bits, sets):
+    """Take the bits from rows with an earlier time."""
+    for i in range(times.size):
+        if times[i] < since:
+            for w in range(sets.shape[1]):
+                sets[i, w] &= ~bits[w]

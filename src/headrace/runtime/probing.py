@@ -1,0 +1,124 @@
+"""Multi-way joins in the life of a session: which plan of probes holds in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+from headrace.plan.multiway import MultiwayQuery
+from headrace.runtime.state import EngineState
+from headrace.sharing.multiway.asked import Asked, asked
+from headrace.sharing.multiway.first import first_orders, most_used, stores_of
+from headrace.sharing.multiway.planning import plan_probes
+from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
+from headrace.sharing.multiway.relations import Attribute, Join
+from headrace.sharing.shared_plan import LiveQuery
+
+Write = Callable[[str, ProbePlan], None]
+
+
+def replan(
+    state: EngineState, live: Mapping[int, LiveQuery], previous: ProbePlan | None, decided: Mapping[str, Any] | None, write: Write
+) -> ProbePlan | None:
+    """Return the plan of the next batch, None without multi-way joins; `write` stores a new one under a name.
+
+    Queries go on as they were arranged, or as was `decided` (as in the log); new ones begin with the first orders that serve.
+    """
+    queries = tuple(asked(query) for query in live.values() if isinstance(query.plan, MultiwayQuery))
+    if not queries:
+        state.probing, state.stores = "", ()
+        return None
+    chosen = None if decided is None else from_json(decided, {one.id: one for one in queries})
+    choice = choice_of(queries, previous, chosen)
+    same = previous is not None and (previous.queries, previous.choice, state.probed_by) == (queries, choice, state.partitions)
+    if same and previous is not None and not previous.is_passing:
+        return previous
+    oldest: dict[int, int] = {}
+    for ref in state.stores:
+        oldest[ref.store] = min(ref.oldest, oldest.get(ref.store, ref.oldest))
+    born = {one.id: state.queries[one.id].first_batch for one in queries}
+    plan = plan_probes(queries, choice, state.batch, state.partitions, born, previous, oldest)
+    if plan == previous:
+        return previous
+    state.probing, state.probed_by = f"plans/probes-{state.batch:010d}.plan", state.partitions
+    there = {one.number for one in plan.stores}
+    state.stores = tuple(ref for ref in state.stores if ref.store in there)
+    write(state.probing, plan)
+    return plan
+
+
+def choice_of(queries: tuple[Asked, ...], previous: ProbePlan | None, decided: Choice | None) -> Choice:
+    """Return the orders of all queries: as decided, as before, or first ones."""
+    known = previous.choice if previous is not None else Choice({})
+    alive = {side for one in queries for predicate in one.join.predicates for side in predicate.sides}
+    stores = {name: by for name, by in stores_of(previous).items() if by is None or by in alive}
+    orders: dict[int, Orders] = {}
+    for one in queries:
+        found = None if decided is None else decided.queries.get(one.id)
+        found = found or known.queries.get(one.id) or first_orders(one.join, stores)
+        orders[one.id] = _by_living(found, one.join, alive)
+        for order in orders[one.id].values():
+            stores = {min(t.relation.relations): t.by for t in order if t.relation.is_input} | stores
+    kept = {**known.kept, **(decided.kept if decided is not None else {})}
+    return Choice(orders, {one: _by_living(kept[one], one, alive) for one in _needed(orders, kept)})
+
+
+def _by_living(orders: Orders, join: Join, alive: Container[Attribute]) -> Orders:
+    """Return orders in which no store is partitioned by what no query looks at any more."""
+
+    def living(target: Target) -> Target:
+        if target.by is None or target.by in alive:
+            return target
+        return Target(target.relation, most_used(join, target.relation))
+
+    return {start: tuple(map(living, order)) for start, order in orders.items()}
+
+
+def _needed(orders: Mapping[int, Orders], kept: Mapping[Join, Orders]) -> list[Join]:
+    found: dict[Join, None] = {}
+    waiting = list(orders.values())
+    while waiting:
+        for order in waiting.pop().values():
+            for target in order:
+                if not target.relation.is_input and target.relation not in found:
+                    found[target.relation] = None
+                    waiting.append(kept[target.relation])
+    return list(found)
+
+
+def to_json(choice: Choice, queries: Sequence[Asked]) -> dict[str, Any]:
+    """Return a choice for the log; a join that is kept is told by its relations and a query it is part of."""
+
+    def owner(relation: Join) -> int:
+        mine = (one for one in queries if relation.relations <= one.join.relations)
+        return next(one.id for one in mine if one.join.within(relation.relations) == relation)
+
+    def target(one: Target) -> list[Any]:
+        by = None if one.by is None else [one.by.relation, one.by.name]
+        return [sorted(one.relation.relations), None if one.relation.is_input else owner(one.relation), by]
+
+    def orders(found: Orders) -> dict[str, Any]:
+        return {start: [target(one) for one in order] for start, order in found.items()}
+
+    kept = [[sorted(relation.relations), owner(relation), orders(found)] for relation, found in choice.kept.items()]
+    return {"queries": {str(number): orders(found) for number, found in choice.queries.items()}, "kept": kept}
+
+
+def from_json(value: Mapping[str, Any], queries: Mapping[int, Asked]) -> Choice:
+    """Read a choice; what is about queries that are gone is left out."""
+
+    def relation(names: list[str], number: int | None) -> Join:
+        return Join(frozenset(names)) if number is None else queries[number].join.within(names)
+
+    def orders(found: Mapping[str, Any]) -> Orders:
+        return {
+            start: tuple(Target(relation(names, number), None if by is None else Attribute(*by)) for names, number, by in order)
+            for start, order in found.items()
+        }
+
+    def is_there(found: Mapping[str, Any]) -> bool:
+        return all(number is None or number in queries for order in found.values() for _, number, _ in order)
+
+    kept = {relation(names, n): orders(found) for names, n, found in value["kept"] if n in queries and is_there(found)}
+    chosen = {int(n): orders(found) for n, found in value["queries"].items() if int(n) in queries and is_there(found)}
+    return Choice(chosen, kept)

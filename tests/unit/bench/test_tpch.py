@@ -1,0 +1,125 @@
+"""The relations of TPC-H: sizes, keys, and that foreign keys refer to something."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.bench import tpch
+from headrace.bench.generator import pools
+from headrace.bench.queries.multiway import EDGES
+from headrace.bench.scenario_file import load_scenario
+from headrace.bench.stream import SCHEMAS, StreamSpec
+
+REFERENCES = [edge for edge in EDGES if edge.reference]
+KEYS = {
+    "region": ["r_regionkey"], "nation": ["n_nationkey"], "supplier": ["s_suppkey"], "part": ["p_partkey"],
+    "partsupp": ["ps_partkey", "ps_suppkey"], "customer": ["c_custkey"], "orders": ["o_orderkey"],
+    "lineitem": ["l_orderkey", "l_linenumber"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pa.Table]:
+    """Every relation with a seed of its own: what they have in common does not depend on seeds."""
+    return {name: pa.table(tpch.columns(name, seed, 0.01)) for seed, name in enumerate(tpch.ROWS)}
+
+
+def values(table: pa.Table, names: list[str]) -> list[tuple]:
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def test_sizes_are_in_the_proportions_of_tpc_h(tables):
+    sizes = {name: table.num_rows for name, table in tables.items()}
+    assert sizes.pop("lineitem") == pytest.approx(60_000, rel=0.02)
+    assert sizes == {
+        "region": 5, "nation": 25, "supplier": 100, "part": 2000, "partsupp": 8000, "customer": 1500, "orders": 15_000,
+    }  # fmt: skip
+    assert tpch.rows("lineitem", 0.01) == 60_000
+    assert len(tpch.columns("orders", 0, 0.1)["o_orderkey"]) == 150_000
+
+
+@pytest.mark.parametrize("relation", tpch.ROWS)
+def test_no_key_comes_twice(tables, relation):
+    found = values(tables[relation], KEYS[relation])
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.01])
+@pytest.mark.parametrize("edge", REFERENCES, ids=lambda edge: f"{edge.left}-{edge.right}")
+def test_every_foreign_key_refers_to_a_key(edge, scale):
+    own, others = zip(*edge.pairs, strict=True)
+    referring, referred = (pa.table(tpch.columns(name, 3, scale)) for name in (edge.left, edge.right))
+    keys = values(referred, list(others))
+    assert len(set(keys)) == len(keys)
+    assert set(values(referring, list(own))) <= set(keys)
+
+
+@pytest.mark.parametrize("name", tpch.domains(0.01))
+def test_columns_have_the_values_of_their_domains(tables, name):
+    domain = tpch.domains(0.01)[name]
+    (column,) = (table[name].to_numpy() for table in tables.values() if name in table.column_names)
+    assert (column.min(), column.max()) == (domain[0], domain[-1])
+    counts = np.bincount(column - domain[0])
+    assert counts.max() < 2.2 * len(column) / len(domain) + 10
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=lambda edge: "-".join(sorted(edge.columns())))
+def test_selectivities_are_what_edges_say(tables, edge):
+    left, right = tables[edge.left], tables[edge.right]
+    own, others = map(list, zip(*edge.pairs, strict=True))
+    matches = left.select(own).join(right.select(others), own, others, join_type="inner").num_rows
+    assert matches / (left.num_rows * right.num_rows) == pytest.approx(edge.selectivity(0.01), rel=0.06)
+
+
+def test_a_part_has_four_suppliers_and_a_supplier_eighty_parts(tables):
+    found = values(tables["partsupp"], ["ps_partkey", "ps_suppkey"])
+    assert len(set(found)) == 8000
+    assert set(np.bincount(tables["partsupp"]["ps_partkey"].to_numpy())[1:]) == {4}
+    assert set(np.bincount(tables["partsupp"]["ps_suppkey"].to_numpy())[1:]) == {80}
+
+
+def test_the_status_of_an_order_is_that_of_its_lines_unless_it_is_p(tables):
+    status = dict(values(tables["orders"], ["o_orderkey", "o_orderstatus"]))
+    lines = values(tables["lineitem"], ["l_orderkey", "l_linestatus"])
+    assert set(status.values()) == {"F", "O", "P"}
+    assert {(status[order], line) for order, line in lines} == {("F", "F"), ("O", "O"), ("P", "F"), ("P", "O")}
+    assert np.mean([status[order] == line for order, line in lines]) == pytest.approx(tpch.SAME_STATUS, abs=0.01)
+
+
+def test_the_order_of_rows_tells_nothing_about_keys(tables):
+    for name in ("orders", "lineitem", "partsupp", "customer"):
+        key = tables[name][KEYS[name][0]].to_numpy()
+        assert abs(np.corrcoef(np.arange(len(key)), key)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_a_small_relation_comes_evenly_from_every_partition(partitions):
+    for name, rows in (("region", 5), ("nation", 25), ("supplier", 10)):
+        made = pools(StreamSpec(name, name, partitions=partitions, scale=0.001))
+        keys = np.concatenate([pool.columns[KEYS[name][0]].to_numpy() for pool in made])
+        assert len(set(np.bincount(keys - keys.min()).tolist())) == 1
+        assert len(set(keys.tolist())) == rows
+        assert min(pool.rows for pool in made) >= 4096
+
+
+def test_a_relation_comes_again_as_it_was():
+    pool = pools(StreamSpec("orders", "orders", scale=0.001, partitions=1))[0]
+    assert not pool.advancing
+    assert pool.column("o_orderkey", 3, 9) == pool.column("o_orderkey", 3 + pool.rows, 9 + pool.rows)
+
+
+def test_shares_of_the_scenario_are_the_proportions():
+    streams = load_scenario("multiway-tpch").streams
+    assert {stream.name: stream.share for stream in streams} == dict(tpch.SHARES)
+    assert {stream.generator for stream in streams} == set(tpch.ROWS)
+    assert tpch.SHARES["lineitem"] > 1000 * tpch.SHARES["nation"] > 1000 * tpch.SHARES["region"] > 0
+
+
+def test_all_columns_but_the_time_are_of_their_relation():
+    prefixes = {"region": "r_", "nation": "n_", "supplier": "s_", "part": "p_", "partsupp": "ps_", "customer": "c_"}
+    for name, prefix in {**prefixes, "orders": "o_", "lineitem": "l_"}.items():
+        *own, time = SCHEMAS[name].names
+        assert time == "time"
+        assert all(column.startswith(prefix) for column in own)

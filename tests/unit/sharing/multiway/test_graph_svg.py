@@ -1,0 +1,134 @@
+"""Pictures of graphs: complete, and nothing in them overlaps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import combinations
+from xml.etree import ElementTree as ET
+
+import pytest
+from example_graphs import FOUR, RS, setting, two_queries, two_way
+from join_settings import drawn
+
+from headrace.sharing.multiway.graph import Graph, Kind, from_tree
+from headrace.sharing.multiway.graph_svg import to_svg
+from headrace.sharing.multiway.partitioning import partitioned_tree
+from headrace.sharing.multiway.relations import theta
+from headrace.sharing.multiway.trees import Tree, flat, nested
+
+
+def drawings() -> list[Graph]:
+    found = [two_queries(), two_way(RS), from_tree(nested("RS", "TU"), "a query", setting(FOUR))]
+    for seed, tree in enumerate([flat("ABCDE"), nested("ABCD", "E"), Tree(frozenset({flat("ABC"), flat("DE")}))]):
+        case = drawn(seed, "ABCDE", "cycle")
+        found.append(from_tree(tree, "q", replace(case, partitioning=partitioned_tree(tree, case).partitioning)))
+    return found
+
+
+DRAWINGS = drawings()
+
+
+def every(inside: ET.Element, tag: str) -> list[ET.Element]:
+    """All elements of a kind; there are some, or a test that looks at them would say nothing."""
+    found = inside.findall(f".//{{*}}{tag}")
+    assert found
+    return found
+
+
+def wires(picture: ET.Element) -> list[ET.Element]:
+    return [one for group in every(picture, "g") for one in every(group, "path") if "wire" in one.get("class", "")]
+
+
+Segment = tuple[float, float, float, float]
+
+
+def segments(path: str) -> list[Segment]:
+    """The straight parts of a wire: x, y at both ends."""
+    x = y = 0.0
+    found = []
+    for command, text in re.findall(r"([MHVQ])([^MHVQ]*)", path):
+        values = [float(one) for one in text.split()]
+        to_x, to_y = (values[-1], y) if command == "H" else (x, values[-1]) if command == "V" else (values[-2], values[-1])
+        if command in "HV":
+            found.append((x, y, to_x, to_y))
+        x, y = to_x, to_y
+    return found
+
+
+def overlap(one: Segment, two: Segment) -> bool:
+    """Whether two straight parts lie on one another for more than a point."""
+    for axis in (0, 1):
+        along = 1 - axis
+        if one[axis] == one[axis + 2] == two[axis] == two[axis + 2]:
+            a, b = sorted((one[along], one[along + 2])), sorted((two[along], two[along + 2]))
+            return min(a[1], b[1]) > max(a[0], b[0])
+    return False
+
+
+@pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
+def test_a_picture_has_every_edge_in_the_style_of_its_kind(graph: Graph) -> None:
+    picture = ET.fromstring(to_svg(graph))
+    groups = {group.find("{*}title").text.split(":")[0]: group for group in every(picture, "g")}
+    assert set(groups) == {edge.label for edge in graph.edges}
+    for edge in graph.edges:
+        styles = {one.get("class") for one in every(groups[edge.label], "path")}
+        assert styles == {f"wire {edge.kind.replace(' ', '-')}", f"tip-{edge.kind.replace(' ', '-')}"}
+
+
+@pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
+def test_no_two_wires_lie_on_one_another(graph: Graph) -> None:
+    assert len(wires(ET.fromstring(to_svg(graph)))) >= len(graph.edges)
+    parts = [part for wire in wires(ET.fromstring(to_svg(graph))) for part in segments(wire.get("d", ""))]
+    assert [pair for pair in combinations(parts, 2) if overlap(*pair)] == []
+
+
+@pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
+def test_no_two_texts_overlap_and_none_leaves_the_picture(graph: Graph) -> None:
+    picture = ET.fromstring(to_svg(graph))
+    boxes = [_box(one) for one in every(picture, "text")]
+    wide, high = float(picture.get("width", "0")), float(picture.get("height", "0"))
+    assert all(left >= 0 and top >= 0 and right <= wide and bottom <= high for left, top, right, bottom in boxes)
+    for one, two in combinations(boxes, 2):
+        assert one[2] <= two[0] or two[2] <= one[0] or one[3] <= two[1] or two[3] <= one[1]
+
+
+def shown(text: ET.Element) -> str:
+    """What is drawn: behind the title, if there is one for a text that was cut."""
+    title = text.find("{*}title")
+    return (text.text if title is None else title.tail) or ""
+
+
+def _box(text: ET.Element) -> Segment:
+    """Where a text is, if a character is 6.7 wide and 10 high."""
+    width = 6.7 * len(shown(text))
+    x, y = float(text.get("x", "0")), float(text.get("y", "0"))
+    left = x - width if text.get("text-anchor") == "end" else x
+    return left, y - 9, left + width, y + 1
+
+
+@pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
+def test_no_wire_runs_through_a_text(graph: Graph) -> None:
+    picture = ET.fromstring(to_svg(graph))
+    texts = [_box(one) for one in every(picture, "text")]
+    for wire in wires(picture):
+        for x1, y1, x2, y2 in segments(wire.get("d", "")):
+            for left, top, right, bottom in texts:
+                beside = max(x1, x2) <= left or right <= min(x1, x2)
+                apart = max(y1, y2) <= top or bottom <= min(y1, y2)
+                assert beside or apart
+
+
+def test_a_picture_stands_on_its_own_in_light_and_dark() -> None:
+    picture = to_svg(two_queries())
+    assert "prefers-color-scheme:dark" in picture
+    assert not re.search(r"href|url\(|<script|@import", picture)
+    assert all(f"{kind}: " in picture for kind in Kind)
+    assert picture == to_svg(two_queries())
+
+
+def test_long_texts_are_cut_and_whole_on_demand() -> None:
+    text = "R.x + " * 20 + "1 < S.y"
+    picture = to_svg(two_way(theta("R", "S", text)))
+    assert "…" in picture
+    assert f"<title>probe {text.replace('<', '&lt;')}</title>" in picture

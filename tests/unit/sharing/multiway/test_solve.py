@@ -1,0 +1,139 @@
+"""The solver against a search through everything, the worked examples to the row, and what it says when time is up."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from random import Random
+
+import pytest
+from two_queries import FIGURES, Q1, Q2, labels
+
+from headrace.sharing.multiway.alone import individually
+from headrace.sharing.multiway.candidates import candidates
+from headrace.sharing.multiway.choice import strategy_of
+from headrace.sharing.multiway.cost import Whole, Windowed
+from headrace.sharing.multiway.greedy import greedily, greedy
+from headrace.sharing.multiway.optimize import optimize
+from headrace.sharing.multiway.program import program
+from headrace.sharing.multiway.relations import Join, theta
+from headrace.sharing.multiway.solve import solve
+from support.multiway_exhaustive import cost_of, least_cost
+from support.multiway_queries import Environment, workload
+
+
+def optimum(queries, figures, tasks, **options):
+    among = candidates(queries, figures, tasks, **options)
+    choice, solved = solve(program(among), among, greedy(among, 0), time_limit=math.inf, gap=0.0)
+    assert solved.status == "optimal"
+    assert solved.gap == pytest.approx(0.0, abs=1e-6)
+    return strategy_of(among, choice, solved)
+
+
+def drawn(seed, relations, number, size, attributes=2):
+    """Queries over relations of uneven sizes, with windows."""
+    random = Random(seed)
+    environment = Environment.drawn(random, relations, attributes)
+    rates = {name: random.choice((1.0, 5.0, 20.0)) for name in environment.relations}
+    windows = {name: random.choice((1.0, 4.0)) for name in environment.relations}
+    selectivities = {one: random.choice((0.01, 0.1, 0.5)) for one in environment.equalities.values()}
+    return environment.queries(random, number, size), Windowed(rates, windows, selectivities)
+
+
+def test_sharing_saves_150_of_950_rows():
+    """Alone, S goes to R first and T to U first; together, S to T and T to S, since somebody sends rows there anyway."""
+    alone = [optimum([query], FIGURES, 1, keepable=(), storage_weight=0.0) for query in (Q1, Q2)]
+    assert [one.cost for one in alone] == [475, 475]
+    assert labels(alone[0].plan(Q1).order("S").stores) == "R[] T[]"
+    assert labels(alone[1].plan(Q2).order("T").stores) == "U[] S[]"
+    shared = optimum([Q1, Q2], FIGURES, 1, keepable=(), storage_weight=0.0)
+    assert shared.cost == 800
+    assert labels(shared.plan(Q1).order("S").stores) == "T[] R[]"
+    assert labels(shared.plan(Q2).order("T").stores) == "S[] U[]"
+    assert not shared.kept
+
+
+def test_the_example_with_joins_kept_and_stores_partitioned():
+    for tasks, weight in ((1, 0.0), (1, 1.0), (4, 1.0), (4, 0.1)):
+        found = optimum([Q1, Q2], FIGURES, tasks, storage_weight=weight)
+        assert found.cost == pytest.approx(least_cost([Q1, Q2], FIGURES, tasks, storage_weight=weight))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_costs_less_than_the_optimum(seed):
+    queries, figures = drawn(seed, 4, 2, 3)
+    keeping = seed % 3 != 0
+    tasks, weight = (1, 3, 5)[seed % 3], (0.0, 0.3, 1.0, 2.0)[seed % 4]
+    found = optimum(queries, figures, tasks, storage_weight=weight, keepable=None if keeping else ())
+    assert found.cost == pytest.approx(least_cost(queries, figures, tasks, storage_weight=weight, keeping=keeping))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_costs_less_than_the_optimum_of_a_larger_query(seed):
+    queries, figures = drawn(seed, 5, 1, 4, 1)
+    assert optimum(queries, figures, 3).cost == pytest.approx(least_cost(queries, figures, 3))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_pruned_is_not_missed(seed):
+    queries, figures = drawn(seed, 6, 4, 3 + seed % 2)
+    for tasks, weight in ((1, 0.5), (3, 0.05), (2, 1.0)):
+        pruned, everything = (optimum(queries, figures, tasks, storage_weight=weight, prune=prune) for prune in (True, False))
+        assert pruned.cost == pytest.approx(everything.cost)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_strategy_costs_what_it_says(seed):
+    queries, figures = drawn(seed, 8, 6, 4, 3)
+    found = optimize(queries, figures, 3, storage_weight=0.7)
+    assert (found.probing, found.storing) == pytest.approx(cost_of(found, figures, 3, 0.7))
+    assert {plan.join for plan in found.queries} == set(queries)
+    assert found.cost <= greedily(queries, figures, 3, storage_weight=0.7).cost
+    assert found.cost <= sum(one.cost for one in individually(queries, figures, 3, storage_weight=0.7))
+
+
+def test_conditions_that_are_no_equalities_are_sent_everywhere():
+    query = Join(frozenset("RS"), frozenset({theta("R", "S", "R.x < S.x")}))
+    found = optimize([query], FIGURES, 4)
+    assert (found.probing, found.storing) == (800, 200)
+    assert all(store.by is None for store in found.stores)
+
+
+def test_without_time_the_answer_is_the_greedy_one():
+    queries, figures = workload(1, 100, 10, 4)
+    found = optimize(queries, figures, 4, time_limit=0.0)
+    assert found == greedily(queries, figures, 4)
+    assert (found.solved.status, found.solved.gap, found.solved.seconds) == ("greedy", 1.0, 0.0)
+
+
+def test_with_little_time_the_answer_says_so():
+    queries, figures = workload(1, 100, 30, 5)
+    found = optimize(queries, figures, 4, time_limit=0.02)
+    assert found.solved.status in {"greedy", "time limit"}
+    assert found.solved.gap > 1e-3
+    assert found.cost <= greedily(queries, figures, 4).cost
+
+
+def test_equal_queries_are_one_and_no_query_is_no_work():
+    once, twice = (optimize(queries, FIGURES, 4) for queries in ([Q1], [Q1, Q1]))
+    assert once == twice
+    nothing = optimize([], FIGURES, 4)
+    assert (nothing.queries, nothing.kept, nothing.cost) == ((), (), 0)
+
+
+def test_a_query_of_one_input_probes_nothing():
+    found = optimize([Q1.within("R"), Q1], FIGURES, 4)
+    assert found.queries[0].orders[0].stores == ()
+    assert found.cost == optimize([Q1], FIGURES, 4).cost
+
+
+def test_equal_queries_give_equal_answers():
+    queries, figures = workload(2, 20, 10, 3)
+    assert optimize(queries, figures, 4) == optimize(queries, figures, 4)
+
+
+def test_an_answer_for_a_large_query_says_that_not_everything_was_looked_at():
+    names = "ABCDEFGHI"
+    query = Join(frozenset(names), frozenset(theta(one, two, f"{one}.x < {two}.x") for one, two in pairwise(names)))
+    found = optimize([query], Whole(dict.fromkeys(names, 10.0), dict.fromkeys(query.predicates, 0.1)), 1)
+    assert found.solved.status == "restricted"
