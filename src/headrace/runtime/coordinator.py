@@ -176,7 +176,7 @@ class Coordinator:
             "tasks": [[one.to_json() for one in task] for task in tasks],
             "commands": [commands.to_json(c) for c in requests],
             "arrangements": {str(q): [list(one.order), one.group] for q, one in decided.items()},
-            "probing": None if probes is None or self.probes is None else probing.to_json(probes, self.probes.queries),
+            "probing": None if probes is None else probing.to_json(probes),
             "final": final,
             "partitions": self.partitions,
         }

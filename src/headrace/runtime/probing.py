@@ -28,7 +28,7 @@ def replan(
     if not queries:
         state.probing, state.stores = "", ()
         return None
-    chosen = None if decided is None else from_json(decided, {one.id: one for one in queries})
+    chosen = None if decided is None else from_json(decided, queries)
     choice = choice_of(queries, previous, chosen)
     same = previous is not None and (previous.queries, previous.choice, state.probed_by) == (queries, choice, state.partitions)
     if same and previous is not None and not previous.is_passing:
@@ -86,39 +86,46 @@ def _needed(orders: Mapping[int, Orders], kept: Mapping[Join, Orders]) -> list[J
     return list(found)
 
 
-def to_json(choice: Choice, queries: Sequence[Asked]) -> dict[str, Any]:
-    """Return a choice for the log; a join that is kept is told by its relations and a query it is part of."""
-
-    def owner(relation: Join) -> int:
-        mine = (one for one in queries if relation.relations <= one.join.relations)
-        return next(one.id for one in mine if one.join.within(relation.relations) == relation)
-
-    def target(one: Target) -> list[Any]:
-        by = None if one.by is None else [one.by.relation, one.by.name]
-        return [sorted(one.relation.relations), None if one.relation.is_input else owner(one.relation), by]
-
-    def orders(found: Orders) -> dict[str, Any]:
-        return {start: [target(one) for one in order] for start, order in found.items()}
-
-    kept = [[sorted(relation.relations), owner(relation), orders(found)] for relation, found in choice.kept.items()]
-    return {"queries": {str(number): orders(found) for number, found in choice.queries.items()}, "kept": kept}
+def to_json(choice: Choice) -> dict[str, Any]:
+    """Return a choice for the log; joins that are kept are told by their inputs and predicates."""
+    kept = [[_relation_json(relation), _orders_json(found)] for relation, found in choice.kept.items()]
+    return {"queries": {str(number): _orders_json(found) for number, found in choice.queries.items()}, "kept": kept}
 
 
-def from_json(value: Mapping[str, Any], queries: Mapping[int, Asked]) -> Choice:
-    """Read a choice; what is about queries that are gone is left out."""
+def _orders_json(orders: Orders) -> dict[str, Any]:
+    return {start: [_target_json(one) for one in order] for start, order in orders.items()}
 
-    def relation(names: list[str], number: int | None) -> Join:
-        return Join(frozenset(names)) if number is None else queries[number].join.within(names)
 
-    def orders(found: Mapping[str, Any]) -> Orders:
-        return {
-            start: tuple(Target(relation(names, number), None if by is None else Attribute(*by)) for names, number, by in order)
-            for start, order in found.items()
-        }
+def _target_json(target: Target) -> list[Any]:
+    return [_relation_json(target.relation), None if target.by is None else [target.by.relation, target.by.name]]
 
-    def is_there(found: Mapping[str, Any]) -> bool:
-        return all(number is None or number in queries for order in found.values() for _, number, _ in order)
 
-    kept = {relation(names, n): orders(found) for names, n, found in value["kept"] if n in queries and is_there(found)}
-    chosen = {int(n): orders(found) for n, found in value["queries"].items() if int(n) in queries and is_there(found)}
-    return Choice(chosen, kept)
+def _relation_json(relation: Join) -> list[list[str]]:
+    return [sorted(relation.relations), sorted(one.text for one in relation.predicates)]
+
+
+def from_json(value: Mapping[str, Any], queries: Sequence[Asked]) -> Choice:
+    """Read a choice; what is about joins that no live query has any more is left out."""
+    chosen = {int(number): _orders(found, queries) for number, found in value["queries"].items()}
+    kept = [(_relation(one, queries), _orders(found, queries)) for one, found in value["kept"]]
+    alive = {one.id for one in queries}
+    return Choice(
+        {number: found for number, found in chosen.items() if found is not None and number in alive},
+        {relation: found for relation, found in kept if relation is not None and found is not None},
+    )
+
+
+def _orders(found: Mapping[str, Any], queries: Sequence[Asked]) -> Orders | None:
+    orders = {start: [(_relation(one, queries), by) for one, by in order] for start, order in found.items()}
+    if any(relation is None for order in orders.values() for relation, _ in order):
+        return None
+    return {
+        start: tuple(Target(one, None if by is None else Attribute(*by)) for one, by in order if one is not None)
+        for start, order in orders.items()
+    }
+
+
+def _relation(found: list[list[str]], queries: Sequence[Asked]) -> Join | None:
+    names, texts = found
+    joins = (one.join.within(names) for one in queries if one.join.relations.issuperset(names))
+    return next((one for one in joins if sorted(p.text for p in one.predicates) == texts), None)
