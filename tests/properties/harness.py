@@ -12,6 +12,7 @@ from typing import Any
 import headrace as hr
 from headrace.plan.join import JoinQuery
 from headrace.runtime.optimizer import Optimizer
+from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import Arrangement, arranged, is_free
 from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
@@ -47,6 +48,7 @@ class Restless(Optimizer):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random = Random(seed)
+        self.prober = RestlessProber(seed)
 
     def partitions(self) -> int | None:
         """Return how many partitions there shall be from now on; None: as many as there are."""
@@ -60,8 +62,18 @@ class Restless(Optimizer):
                 found[number] = Arrangement(self._random.choice(orders), self._random.randrange(2))
         return found
 
-    def decide_probes(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+
+class RestlessProber(ProbeOptimizer):
+    """Forces other probe orders on multi-way joins at random batches."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(beside=False)
+        self._random = Random(seed)
+
+    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
         """Return any orders at all: by any stores, by way of joins that are kept, partitioned by anything."""
+        if self._random.random() < 0.3:
+            return super().decide(state, probes)
         if self._random.random() < 0.5:
             return None
         kept: dict[Join, Orders] = {}
@@ -102,6 +114,7 @@ class Run:
         self.session = hr.Session(self.directory, fault=self.fault, **self.options)
         if self.restless is not None:
             self.session._coordinator.optimizer = self.restless
+            self.session._coordinator.prober = self.restless.prober
         self.sources = {}
         for stream in self.scenario.streams:
             self.sources[stream.name] = hr.MemorySource(stream.schema)

@@ -19,6 +19,7 @@ from headrace.execution.bucketing import Bucket
 from headrace.execution.finish import Shape, needs_of, shape_of
 from headrace.execution.joiner import Joiner, joiners_of
 from headrace.execution.multiway.loaded import LoadedProbes
+from headrace.execution.multiway.sampling import Sample
 from headrace.execution.multiway.stored import Stored
 from headrace.execution.multiway.tuples import Packed
 from headrace.execution.query_sets import QuerySets
@@ -201,6 +202,7 @@ class Header:
     """What a task of stage one saw: everybody in stage two hears of it.
 
     `samples` are query-sets of some rows, by stream and slot; the first of each is that of all queries that were looked at.
+    `shown` are samples of rows that multi-way joins see, by relation.
     """
 
     seen: dict[str, int] = field(default_factory=dict)
@@ -211,6 +213,7 @@ class Header:
     failures: dict[int, str] = field(default_factory=dict)
     keys: dict[str, dict[str, int]] = field(default_factory=dict)
     samples: dict[tuple[str, int], list[Sets]] = field(default_factory=dict)
+    shown: dict[str, list[Sample]] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -204,6 +204,8 @@ class Pass:
                 parcel.storing.append((one.store, one.rows))
             elif one.probe is not None:
                 parcel.probing.append((one.probe, one.rows))
+        for relation, sample in arriving.samples.items():
+            self.header.shown.setdefault(relation, []).append(sample)
 
     def _sessions(self, batch: Batch) -> None:
         keying = Keying(batch, self.job.partitions, NEVER)

@@ -20,6 +20,7 @@ from headrace.runtime.backend import Backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
 from headrace.runtime.optimizer import Optimizer
+from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.changelog import Addition, Changelog, apply
@@ -64,7 +65,7 @@ class Coordinator:
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
         self._plans: dict[str, StreamPlan] = {}
-        self.optimizer = Optimizer()
+        self.optimizer, self.prober = Optimizer(), ProbeOptimizer()
         self.probes: ProbePlan | None = None
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
@@ -168,7 +169,7 @@ class Coordinator:
             ranges += found
         tasks = balance(ranges, self.backend.parallelism)
         decided = self.optimizer.decide(self.state, self.live)
-        probes = None if self.probes is None else self.optimizer.decide_probes(self.state, self.probes)
+        probes = None if self.probes is None else self.prober.decide(self.state, self.probes)
         return {
             "batch": self.state.batch + 1,
             "streams": {name: declaration(s.stream, s.source) for name, s in self.state.declared().items()},
@@ -177,6 +178,7 @@ class Coordinator:
             "commands": [commands.to_json(c) for c in requests],
             "arrangements": {str(q): [list(one.order), one.group] for q, one in decided.items()},
             "probing": None if probes is None else probing.to_json(probes),
+            "sharing": self.prober.sharing,
             "final": final,
             "partitions": self.partitions,
         }
@@ -192,7 +194,7 @@ class Coordinator:
         live = self._apply(state, requests)
         self._rearrange(state, live, entry["arrangements"])
         epoch.replan(state, live, self._write_plan)
-        probes = probing.replan(state, live, self.probes, entry["probing"], self._write_probes)
+        probes = probing.replan(state, live, self.probes, entry, self._write_probes)
         for name, position in entry["positions"].items():
             state.streams[name].position = position
         self.checkpoint.fault("planned")
@@ -304,6 +306,7 @@ class Coordinator:
             state.stores = tuple(ref for outcome in outcomes for ref in outcome.stores)
         headers = [header for outcome in outcomes for header in outcome.headers]
         self.optimizer.note(outcomes, frozenset(query.id for query in state.live()))
+        self.prober.note(outcomes)
         rows = _count(state, headers)
         for number, message in failed.items():
             query = state.queries[number]

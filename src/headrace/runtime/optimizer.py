@@ -12,7 +12,6 @@ from headrace.kernels.sets import Sets, share_wanted
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.join_order import FULL, JoinStatistics, arrange
-from headrace.sharing.multiway.probes import Choice, ProbePlan
 from headrace.sharing.shared_plan import LiveQuery
 
 _KEPT = 8  # samples of a stream
@@ -59,11 +58,6 @@ class Optimizer:
         anew = changed > FULL * max(1, len(self._queries))
         self._queries, self._looked = queries, state.batch
         return arrange(live.values(), self.statistics(state), anew=anew)
-
-    def decide_probes(self, state: EngineState, probes: ProbePlan) -> Choice | None:
-        """Return how multi-way joins are to be worked off from the next batch on; None: as they are."""
-        del state, probes
-        return None
 
     def statistics(self, state: EngineState) -> JoinStatistics:
         """Return what is known now."""

@@ -18,17 +18,18 @@ Write = Callable[[str, ProbePlan], None]
 
 
 def replan(
-    state: EngineState, live: Mapping[int, LiveQuery], previous: ProbePlan | None, decided: Mapping[str, Any] | None, write: Write
+    state: EngineState, live: Mapping[int, LiveQuery], previous: ProbePlan | None, entry: Mapping[str, Any], write: Write
 ) -> ProbePlan | None:
     """Return the plan of the next batch, None without multi-way joins; `write` stores a new one under a name.
 
-    Queries go on as they were arranged, or as was `decided` (as in the log); new ones begin with the first orders that serve.
+    Queries go on as they were arranged, or as the log entry of the batch says; new ones begin with the first orders that serve.
     """
-    queries = tuple(asked(query) for query in live.values() if isinstance(query.plan, MultiwayQuery))
+    apart = entry["sharing"] == "none"
+    queries = tuple(asked(query, apart=apart) for query in live.values() if isinstance(query.plan, MultiwayQuery))
     if not queries:
         state.probing, state.stores = "", ()
         return None
-    chosen = None if decided is None else from_json(decided, queries)
+    chosen = None if entry["probing"] is None else from_json(entry["probing"], queries)
     choice = choice_of(queries, previous, chosen)
     same = previous is not None and (previous.queries, previous.choice, state.probed_by) == (queries, choice, state.partitions)
     if same and previous is not None and not previous.is_passing:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.execution.batch import Batch
 from headrace.execution.multiway.loaded import LoadedProbes
+from headrace.execution.multiway.sampling import Sample, sampled
 from headrace.execution.multiway.sending import dealt, sent
 from headrace.execution.multiway.tuples import Packed
 from headrace.kernels import compiled_join, compiled_probe
@@ -37,15 +38,17 @@ class Arriving:
     def __init__(self, probes: LoadedProbes, stream: str, batch: Batch, watermarks: Mapping[int, int]) -> None:
         """Take rows whose event time is not NULL."""
         self._probes, self._batch, self._watermarks = probes, batch, watermarks
+        self.samples: dict[str, Sample] = {}
         self._relations = [name for name, found in probes.plan.streams.items() if found == stream]
 
     def deliveries(self, task: int, parts: int) -> Iterator[Delivery]:
-        """Yield what goes where."""
+        """Yield what goes where; `samples` are made on the way."""
         plan = self._probes.plan
         for relation in self._relations:
             rows = self._tagged(relation)
             if not rows.rows:
                 continue
+            self.samples[relation] = sampled(self._probes, relation, rows)
             for store in plan.fed(relation):
                 for place, mine in dealt(store.key, rows, task, parts):
                     yield Delivery(place, store.number, None, mine)

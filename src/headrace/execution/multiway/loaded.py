@@ -13,8 +13,9 @@ from headrace.execution.multiway.stored import Keys
 from headrace.execution.query_sets import QuerySets
 from headrace.kernels.sets import Sets, set_of, words
 from headrace.model.expression import Call, Column, Expression, walk
-from headrace.sharing.multiway.asked import Asked, relations_of, time_of
+from headrace.sharing.multiway.asked import Asked, attribute_of, relations_of, sides_of, time_of
 from headrace.sharing.multiway.probes import Probe, ProbePlan
+from headrace.sharing.multiway.relations import Attribute
 
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
@@ -74,6 +75,11 @@ class LoadedProbes:
             sets = QuerySets([one.inputs[relation].predicate for one in mine], [one.bit for one in mine])
             self._tags[relation] = mine, sets
         return self._tags[relation]
+
+    def sides(self, relation: str) -> dict[Attribute, Expression]:
+        """Return the sides of equalities that are about a relation."""
+        every = (sides_of(condition) or () for one in self.plan.queries for condition in one.conditions)
+        return {attribute_of(side): side for pair in every for side in pair if relations_of(side) == {relation}}
 
     def columns(self, relations: Iterable[str]) -> list[str]:
         """Return the columns of relations that travel and are kept: those that anybody looks at, and event times."""

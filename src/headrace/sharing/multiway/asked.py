@@ -82,11 +82,11 @@ class Asked:
         return self.output, self.schema
 
 
-def asked(live: LiveQuery) -> Asked:
-    """Return a live query in shared names."""
+def asked(live: LiveQuery, *, apart: bool = False) -> Asked:
+    """Return a live query in shared names; `apart`, in names that nobody shares with it."""
     plan = live.plan
     assert isinstance(plan, MultiwayQuery)
-    names = relation_names(plan)
+    names = tuple(f"{name}@{live.id}" if apart else name for name in relation_names(plan))
     renamed = dict(_renamed(plan, names))
     conditions = tuple(substitute(one, renamed) for one in plan.conditions)
     output = tuple(substitute(one, renamed) for one in plan.output)
