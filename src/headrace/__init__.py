@@ -11,6 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.builder import from_, hop, select, sliding, tumble
+    from headrace.builder_expression import col
     from headrace.connectors import (
         CallbackSink,
         ConsoleSink,
@@ -43,6 +45,12 @@ _HOME = {
     "RateSource": "connectors",
     "Session": "session",
     "TcpSource": "connectors",
+    "col": "builder_expression",
+    "from_": "builder",
+    "hop": "builder",
+    "select": "builder",
+    "sliding": "builder",
+    "tumble": "builder",
 }
 
 __all__ = [
@@ -60,6 +68,12 @@ __all__ = [
     "Session",
     "TcpSource",
     "__version__",
+    "col",
+    "from_",
+    "hop",
+    "select",
+    "sliding",
+    "tumble",
 ]
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.builder import Select
 from headrace.connectors import CallbackSink, MemorySink, Sink, Source, parse_sink, sink_from_json
 from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionError
 from headrace.model.duration import parse_duration
@@ -33,6 +34,7 @@ from headrace.runtime.coordinator import BatchReport, Coordinator
 from headrace.runtime.delivery import Delivery
 from headrace.runtime.state import QueryState
 from headrace.sharing.explain import explain
+from headrace.sharing.multiway.pictured import FORMS, pictured
 from headrace.sharing.parts import whole
 from headrace.sql import bind_query
 
@@ -53,18 +55,21 @@ class Session:
         backend: str = "spark",
         partitions: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
+        multiway: str = "global",
         fault: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Open a session; with a checkpoint that was used before, queries and streams go on where they stopped.
 
         Without `checkpoint` a temporary directory is used and removed by `close`. `backend` is "spark", "local" (the same
-        stages in this process) or "reference" (the oracle, slow). `fault` is for tests: called at every durable step.
+        stages in this process) or "reference" (the oracle, slow). `multiway` says how far joins in SLIDING windows are worked
+        off together: "global", one plan that is the cheapest for all of them; "common", each as is best for it alone, what is
+        equal once; "none". Results are the same. `fault` is for tests: called at every durable step.
         """
         self._temporary = checkpoint is None
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"), fault)
         try:
             self._backend = load_backend(backend, self._checkpoint.path, master=master, spark=spark, fault=fault)
-            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch)
+            self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
         except BaseException:
             self._checkpoint.close()
             raise
@@ -130,29 +135,30 @@ class Session:
             source.attach(name, self._checkpoint.source_folder(name))
             self._coordinator.declare(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
-    def add(self, sql: str, *, name: str | None = None, sink: Any = None) -> Query:
-        """Check a query and accept it; it is live from the next micro-batch on (see `Query.wait_live`).
+    def add(self, sql: str | Select, *, name: str | None = None, sink: Any = None) -> Query:
+        """Check a query, in SQL or made with `hr.select`, and accept it; it is live from the next micro-batch on.
 
-        Anything wrong with it is raised here and touches nothing else. In a recovered session, adding a live query again
-        under the same name with the same text returns the query that is there.
+        `Query.wait_live` waits for that. Anything wrong with it is raised here and touches nothing else. In a recovered
+        session, adding a live query again under the same name with the same text returns the query that is there.
         """
         self._check_open()
+        text = sql.sql if isinstance(sql, Select) else sql
         with self._lock:
             chosen = self._free_name() if name is None else name
             if not isinstance(chosen, str) or not chosen.strip():
                 raise SessionError(f"query name {chosen!r} cannot be used", hint="give it a name with letters in it, or none")
             target = parse_sink(sink)
             if chosen in self._names:
-                return self._again(chosen, sql, target)
-            plan = bind_query(sql, self._coordinator.catalog())
+                return self._again(chosen, text, target)
+            plan = bind_query(text, self._coordinator.catalog())
             self._check_sink(chosen, target)
-            record = QueryRecord(self._next_id, chosen, sql, target)
+            record = QueryRecord(self._next_id, chosen, text, target)
             record.schema = plan.schema
             record.accepted_at = time.monotonic()
             self._next_id += 1
             self._records[record.id], self._names[chosen] = record, record.id
             described = None if isinstance(target, CallbackSink) else target.to_json()
-            self._requests.append(Add(record.id, chosen, sql, described))
+            self._requests.append(Add(record.id, chosen, text, described))
             return Query(self, record)
 
     def _again(self, name: str, sql: str, sink: Sink) -> Query:
@@ -319,7 +325,15 @@ class Session:
         """Return, as text, every shared operator and which queries use it."""
         with self._lock:
             live = list(self._coordinator.live.values())
-            return explain(live, self._coordinator.plans_now(), self._coordinator.join_statistics())
+            return explain(live, self._coordinator.plans_now(), self._coordinator.join_statistics(), self._coordinator.probes)
+
+    def graph(self, form: str = "text") -> str:
+        """Return how rows go along the stores of joins in SLIDING windows: "text", "mermaid", or "svg" for a picture."""
+        if form not in FORMS:
+            raise SessionError(f"a graph cannot be shown as {form!r}", detail=f"forms: {', '.join(FORMS)}")
+        with self._lock:
+            probes = self._coordinator.probes
+            return FORMS[form](pictured(probes, self._coordinator.state.probed_by))
 
     def close(self) -> None:
         """Stop and give everything back; a temporary checkpoint is removed."""

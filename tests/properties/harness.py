@@ -14,7 +14,7 @@ from headrace.plan.join import JoinQuery
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
-from headrace.sharing.arrangement import Arrangement, arranged, is_free
+from headrace.sharing.arrangement import Arrangement, conditions, is_free, products, written
 from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
 from headrace.sharing.multiway.relations import Join
 from headrace.sharing.shared_plan import LiveQuery
@@ -58,9 +58,15 @@ class Restless(Optimizer):
         found: dict[int, Arrangement] = {}
         for number, query in live.items():
             if isinstance(query.plan, JoinQuery) and is_free(query.plan) and self._random.random() < 0.5:
-                orders = [p for p in permutations(range(len(query.plan.inputs))) if arranged(query.plan, p) is not None]
-                found[number] = Arrangement(self._random.choice(orders), self._random.randrange(2))
+                found[number] = Arrangement(self._random.choice(_orders(query.plan)), self._random.randrange(2))
         return found
+
+
+def _orders(plan: JoinQuery) -> list[tuple[int, ...]]:
+    """Return the orders of a join that do not make far more rows: at most one more step of few has no equality."""
+    known = tuple(conditions(plan))
+    most = products(known, written(plan)) + (len(plan.inputs) < 4)
+    return [order for order in permutations(range(len(plan.inputs))) if products(known, order) <= most]
 
 
 class RestlessProber(ProbeOptimizer):

@@ -136,16 +136,20 @@ class DuckDBJudge:
             raise _CannotJudgeError("a row of a longer join may lack its first side")
         self._check_on_time({stream for stream, _ in sides}, strictly=False)
         for number, join in enumerate(tree.args["joins"], 1):
-            ends = sqlglot.parse_one(f"t0.window_end = t{number}.window_end")
-            join.set("on", exp.and_(join.args["on"], ends))
+            same = sqlglot.parse_one(f"t0.window_end = t{number}.window_end")
+            join.set("on", exp.and_(join.args.get("on") or exp.true(), same))
+            join.set("kind", None if join.kind.upper() == "CROSS" else join.args.get("kind"))
         longest = max(window.size for _, window in sides)
         end = "coalesce(t0.window_end, t1.window_end)" if any("RIGHT" in k or "FULL" in k for k in kinds) else "t0.window_end"
         bounds = {"window_end": end, "window_start": f"make_timestamp(epoch_us({end}) - {longest})"}
 
+        ends = {f"(epoch_us(window_end) - {window.size}) % {window.slide} = 0" for _, window in sides}
+        together = [sqlglot.parse_one(one, read="duckdb") for one in sorted(ends)]
+
         def placed(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Table) and node.name.startswith("side"):
                 stream, window = sides[int(node.name.removeprefix("side"))]
-                rows = _sliding(exp.select("*", "epoch_us(time) AS __t").from_(stream), window)
+                rows = _over(_sliding(exp.select("*", "epoch_us(time) AS __t").from_(stream), window), "*").where(*together)
                 return rows.subquery(node.alias or "side")
             if isinstance(node, exp.Column) and not node.table and node.name in bounds:
                 return sqlglot.parse_one(bounds[node.name], read="duckdb")

@@ -27,6 +27,13 @@ _COMPUTED = (
     ("{0}.x % 3", "{1}.k"), ("{0}.k + 1", "{1}.x"), ("upper({0}.s)", "upper({1}.s)"), ("{0}.x", "{1}.f"), ("{0}.k", "{1}.y"),
 )  # fmt: skip
 _REST = ("{0}.x < {1}.x", "{0}.y >= {1}.y", "{0}.s <> {1}.s", "{0}.x + {1}.k > 2", "{0}.time < {1}.time", "{0}.b OR {1}.b")
+_THETA = (  # what a step without an equality is joined by; on TRUE everything joins
+    "{0}.x < {1}.x", "{0}.y >= {1}.y", "{0}.f <= {1}.f", "{0}.d > {1}.d", "{0}.day >= {1}.day", "{0}.time < {1}.time",
+    "{0}.x BETWEEN {1}.x - 1 AND {1}.x + 1", "{0}.x >= {1}.k AND {0}.x <= {1}.k + 2 AND {0}.s <> {1}.s", "{0}.y < {1}.y * 2",
+    "{0}.time BETWEEN {1}.time - INTERVAL '1 second' AND {1}.time", "{0}.s <> {1}.s", "{0}.k <> {1}.k", "{0}.s < {1}.s",
+    "{0}.x + {1}.k > 2", "abs({0}.x - {1}.x) <= 2", "concat({0}.s, {1}.s) LIKE '%a%b%'", "{0}.b OR {1}.b", "TRUE",
+    "{0}.x > {1}.k AND {0}.b", "{0}.d BETWEEN {1}.d - 1 AND {1}.x", "{0}.f > {1}.y", "{0}.b < {1}.b",
+)  # fmt: skip
 _ONE = ("{0}.x > 1", "{0}.k IS NOT NULL", "{0}.s = 'a'", "{0}.b", "{0}.x <> 5")
 _KINDS = ("JOIN", "JOIN", "JOIN", "INNER JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")
 _OUTPUTS = ("{0}.k", "{0}.s", "{0}.x", "{0}.y", "{0}.d", "{0}.time", "{0}.x + 1", "coalesce({0}.x, -1)", "{0}.b")
@@ -70,10 +77,31 @@ def _condition(random: Random, visible: Sequence[str], right: str) -> str:
     return " AND ".join(f"({part})" if " OR " in part else part for part in parts)
 
 
+def _theta(random: Random, visible: Sequence[str], right: str) -> str:
+    """Return a condition without an equality."""
+    left = random.choice(visible)
+    parts = [random.choice(_THETA).format(*random.sample((left, right), 2))]
+    if random.random() < 0.25:
+        parts.append(random.choice(_THETA).format(random.choice(visible), right))
+    if random.random() < 0.25:
+        parts.append(random.choice(_ONE).format(random.choice((left, right))))
+    return " AND ".join(f"({part})" if " OR " in part else part for part in parts)
+
+
+def _without_equality(random: Random, count: int) -> set[int]:
+    """Return the steps without an equality: none mostly, all at times; few where there are many inputs, and so many rows."""
+    if random.random() < 0.75:
+        return set()
+    if random.random() < 0.5 and count < 4:
+        return set(range(1, count))
+    return {random.randrange(1, count)}
+
+
 def join(random: Random) -> str:
     """Return a windowed join, of two sides mostly, with an aggregation on top now and then."""
     count = random.choice((2, 2, 2, 2, 3, 3, 4, 5))
-    windows = [random.choice(_WINDOWS)] * count
+    theta = _without_equality(random, count)
+    windows = [random.choice(_WINDOWS[:-1] if theta and count > 2 else _WINDOWS)] * count
     if random.random() < 0.2:
         pair = random.choice(_MEETING)
         windows = [random.choice(pair) for _ in range(count)]
@@ -81,7 +109,11 @@ def join(random: Random) -> str:
     for number in range(1, count):
         kind = random.choice(_KINDS if random.random() < 0.5 else _KINDS[:4])
         right = f"t{number}"
-        text += f" {kind} {_side(random, number, windows[number])} ON {_condition(random, visible, right)}"
+        side = _side(random, number, windows[number])
+        if number in theta and kind == "JOIN" and random.random() < 0.15:
+            text += f" CROSS JOIN {side}"
+        else:
+            text += f" {kind} {side} ON {(_theta if number in theta else _condition)(random, visible, right)}"
         visible += [] if "SEMI" in kind or "ANTI" in kind else [right]
     where = _where(random, visible)
     if random.random() < 0.3:

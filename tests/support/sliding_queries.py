@@ -6,6 +6,8 @@ order, in JOIN … ON, in a list with WHERE, or inside sub-queries that are join
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from random import Random
 
 from hypothesis import strategies as st
@@ -38,39 +40,83 @@ def _condition(random: Random, left: str, right: str) -> str:
     return f"({random.choice(_THETA).format(left, right)})"
 
 
-def _side(random: Random, number: int) -> str:
+@dataclass(frozen=True)
+class Side:
+    """A stream, or some of its rows, in a window; lengths are as they are written."""
+
+    name: str
+    stream: str
+    lengths: tuple[str, ...]
+    predicate: str | None = None
+
+    @property
+    def text(self) -> str:
+        source = self.stream if self.predicate is None else f"(SELECT * FROM {self.stream} WHERE {self.predicate})"
+        return f"SLIDING({', '.join([source, *self.lengths])}) {self.name}"
+
+
+@dataclass(frozen=True)
+class SlidingJoin:
+    """A join before it is written: sides, the conditions that each has with those before it, outputs c0, c1, …"""
+
+    sides: tuple[Side, ...]
+    conditions: tuple[tuple[str, ...], ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def selected(self) -> str:
+        return ", ".join(f"{value} AS c{i}" for i, value in enumerate(self.outputs))
+
+    @property
+    def all_conditions(self) -> list[str]:
+        return [one for found in self.conditions for one in found]
+
+    def listed(self, random: Random) -> str:
+        """Sides in a list, all conditions in WHERE, both in any order."""
+        sides = [side.text for side in random.sample(self.sides, len(self.sides))]
+        every = self.all_conditions
+        return f"SELECT {self.selected} FROM {', '.join(sides)} WHERE {' AND '.join(random.sample(every, len(every)))}"
+
+    def joined(self) -> str:
+        """Sides one after the other, in JOIN … ON."""
+        text = self.sides[0].text
+        for side, conditions in zip(self.sides[1:], self.conditions[1:], strict=True):
+            text += f" JOIN {side.text} ON {' AND '.join(conditions)}"
+        return f"SELECT {self.selected} FROM {text}"
+
+
+def _side(random: Random, number: int) -> Side:
     stream = random.choice(("alpha", "beta"))
-    source = f"(SELECT * FROM {stream} WHERE {predicate(random)})" if random.random() < 0.15 else stream
+    chosen = predicate(random) if random.random() < 0.15 else None
     late = random.choice(_LATENESS)
-    lengths = [length(random.choice(_RANGES)), *([length(late)] if late else [])]
-    return f"SLIDING({source}, {', '.join(lengths)}) t{number}"
+    lengths = (length(random.choice(_RANGES)), *((length(late),) if late else ()))
+    return Side(f"t{number}", stream, lengths, chosen)
 
 
-def sliding_join(random: Random) -> str:
-    """Return a join in sliding windows."""
-    count = random.choice((2, 2, 2, 3, 3, 3, 4, 4, 5))
-    names = [f"t{number}" for number in range(count)]
-    sides = [_side(random, number) for number in range(count)]
-    conditions: list[list[str]] = [[]]
-    for number in range(1, count):
+def _conditions(random: Random, names: list[str]) -> Iterator[tuple[str, ...]]:
+    for number in range(1, len(names)):
         found = [_condition(random, random.choice(names[:number]), names[number])]
-        if random.random() < 0.15 or (count > 3 and random.random() < 0.3):
+        if random.random() < 0.15 or (len(names) > 3 and random.random() < 0.3):
             found.append(_condition(random, random.choice(names[:number]), names[number]))
         if number > 1 and random.random() < 0.1:
             found.append(random.choice(_THREE).format(*random.sample(names[: number + 1], 3)))
-        conditions.append(found)
+        yield tuple(found)
+
+
+def drawn_join(random: Random) -> SlidingJoin:
+    """Return a join in sliding windows."""
+    count = random.choice((2, 2, 2, 3, 3, 3, 4, 4, 5))
+    names = [f"t{number}" for number in range(count)]
+    sides = tuple(_side(random, number) for number in range(count))
+    conditions = ((), *_conditions(random, names))
     chosen = [random.choice(_OUTPUTS).format(random.choice(names)) for _ in range(random.randint(1, 4))]
-    outputs = ", ".join(f"{value} AS c{i}" for i, value in enumerate(chosen))
-    every = [one for found in conditions for one in found]
-    if random.random() < 0.3:
-        order = random.sample(range(count), count)
-        return (
-            f"SELECT {outputs} FROM {', '.join(sides[i] for i in order)} WHERE {' AND '.join(random.sample(every, len(every)))}"
-        )
-    text = sides[0]
-    for number in range(1, count):
-        text += f" JOIN {sides[number]} ON {' AND '.join(conditions[number])}"
-    return f"SELECT {outputs} FROM {text}"
+    return SlidingJoin(sides, conditions, tuple(chosen))
+
+
+def sliding_join(random: Random) -> str:
+    """Return a join in sliding windows, as a text."""
+    found = drawn_join(random)
+    return found.listed(random) if random.random() < 0.3 else found.joined()
 
 
 def sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:

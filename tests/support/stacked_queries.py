@@ -61,7 +61,10 @@ def _inner(random: Random, window: tuple[str, tuple[int, ...]]) -> str:
             return f"{edges}, MIN(k) AS g, {grouped} FROM {_windowed(window, stream)}{where}{having}"
         return f"{edges}, k AS g, {grouped} FROM {_windowed(window, stream)}{where} GROUP BY k{having}"
     other = random.choice(("alpha", "beta"))
-    sides = f"{_windowed(window, stream)} t0 JOIN {_windowed(window, other)} t1 ON t0.k = t1.k"
+    on = random.choice(
+        ("t0.k = t1.k", "t0.k = t1.k", "t0.k = t1.k", "t0.x < t1.x AND t0.k <> t1.k", "t0.y BETWEEN t1.y - 1 AND t1.y")
+    )
+    sides = f"{_windowed(window, stream)} t0 JOIN {_windowed(window, other)} t1 ON {on}"
     if random.random() < 0.4:
         sides += f" JOIN {_windowed(window, 'alpha')} t2 ON {random.choice(('t1.x = t2.x', 't0.s = t2.s', 't1.k = t2.k'))}"
         if random.random() < 0.5:  # rows move once or twice, as inputs are ordered
@@ -102,11 +105,13 @@ def _outer(random: Random, window: tuple[str, tuple[int, ...]]) -> str:
     shown = "t0.g AS c0, t0.n AS c1" + ("" if "SEMI" in join or "ANTI" in join else ", t1.x AS c2")
     edges = "SELECT window_start AS v0, window_end AS v1"
     if kind < 0.75:
-        return f"{edges}, {shown} FROM {_windowed(around, 'results')} t0 {join} {_windowed(around, 'beta')} t1 ON t0.g = t1.k"
+        on = random.choice(("t0.g = t1.k", "t0.g = t1.k", "t0.g < t1.k", "t0.n <> t1.x"))
+        return f"{edges}, {shown} FROM {_windowed(around, 'results')} t0 {join} {_windowed(around, 'beta')} t1 ON {on}"
     if kind < 0.85:
-        return f"{edges}, {shown} FROM results t0 {join} {_windowed(window, 'alpha')} t1 ON t0.g = t1.k AND t1.x <> t0.n"
+        on = random.choice(("t0.g = t1.k AND t1.x <> t0.n", "t1.x <> t0.n", "t0.t BETWEEN t1.x - 2 AND t1.x"))
+        return f"{edges}, {shown} FROM results t0 {join} {_windowed(window, 'alpha')} t1 ON {on}"
     more = "(SELECT MAX(n) AS x FROM results)" if random.random() < 0.5 else "(SELECT g + 1 AS g, n AS x FROM results)"
-    return f"{edges}, {shown} FROM results t0 {join} {more} t1 ON t0.n = t1.x"
+    return f"{edges}, {shown} FROM results t0 {join} {more} t1 ON {random.choice(('t0.n = t1.x', 't0.n = t1.x', 't0.n >= t1.x'))}"
 
 
 def stacked(random: Random) -> str:

@@ -9,19 +9,44 @@ from typing import Annotated
 import typer
 
 from headrace.cli.session_file import SessionFile
-from headrace.cli.sharing import Sharing, bind, share
+from headrace.cli.sharing import PARTITIONS, Sharing, bind, share
+from headrace.errors import HeadraceError
+from headrace.sharing.multiway.pictured import FORMS
 
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="SESSION.toml", help="Streams and queries, in TOML.")],
+    form: Annotated[str, typer.Argument(metavar="text|mermaid|svg", help="With --graph: how it is shown.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_graph: Annotated[bool, typer.Option("--graph", help="Show how rows of joins in SLIDING windows go.")] = False,
+    partitions: Annotated[int, typer.Option(min=1, help="So many partitions, for the graph.")] = PARTITIONS,
+    out: Annotated[Path | None, typer.Option(help="Write to a file.")] = None,
 ) -> None:
     """Show each shared operator and which queries use it; reads no data (but the columns of files without a schema)."""
-    sharing = sharing_of(SessionFile.load(file))
-    print(json.dumps(sharing.to_json(), indent=2) if as_json else sharing.text(), end="\n" if as_json else "")
+    if (form and not as_graph) or (as_graph and as_json) or (form or "text") not in FORMS:
+        raise typer.BadParameter(f"--graph is shown as one of: {', '.join(FORMS)}; it goes without --json")
+    sharing = sharing_of(SessionFile.load(file), partitions)
+    text = _shown(sharing, form or "text" if as_graph else "", as_json=as_json)
+    if out is None:
+        print(text, end="")
+    else:
+        _write(out, text)
 
 
-def sharing_of(file: SessionFile) -> Sharing:
+def _shown(sharing: Sharing, form: str, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(sharing.to_json(), indent=2) + "\n"
+    return sharing.graph(form) if form else sharing.text()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise HeadraceError(f"file '{path}' cannot be written: {problem.strerror}") from None
+
+
+def sharing_of(file: SessionFile, partitions: int = PARTITIONS) -> Sharing:
     """Bind all queries of a session file and plan them together; raises what `run` would raise for a bad one."""
     streams = [entry.declare() for entry in file.streams]
-    return share(streams, bind(streams, {query.name: query.sql for query in file.queries}, str(file.path)))
+    return share(streams, bind(streams, {query.name: query.sql for query in file.queries}, str(file.path)), partitions)

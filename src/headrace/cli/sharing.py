@@ -8,12 +8,21 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
+from headrace.plan.multiway import MultiwayQuery
 from headrace.plan.stacked import AnyQuery
+from headrace.runtime.probing import choice_of
 from headrace.sharing.changelog import Changelog, apply
 from headrace.sharing.explain import explain
+from headrace.sharing.multiway import explained
+from headrace.sharing.multiway.asked import asked
+from headrace.sharing.multiway.pictured import FORMS, pictured
+from headrace.sharing.multiway.planning import plan_probes
+from headrace.sharing.multiway.probes import ProbePlan
 from headrace.sharing.parts import parts_of
 from headrace.sharing.shared_plan import LiveQuery, Operator, Sessions, Store, StreamPlan, plan_stream
 from headrace.sql import Catalog, bind_query
+
+PARTITIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,8 @@ class Sharing:
 
     queries: tuple[LiveQuery, ...]
     plans: tuple[StreamPlan, ...]
+    probes: ProbePlan | None = None
+    partitions: int = PARTITIONS
 
     @property
     def operators(self) -> list[tuple[str, Operator]]:
@@ -36,7 +47,11 @@ class Sharing:
 
     def text(self) -> str:
         """Return the explanation."""
-        return explain(self.queries, self.plans)
+        return explain(self.queries, self.plans, probes=self.probes)
+
+    def graph(self, form: str) -> str:
+        """Return how rows go along the stores of joins in SLIDING windows, in a form of `FORMS`."""
+        return FORMS[form](pictured(self.probes, self.partitions))
 
     def to_json(self) -> dict[str, Any]:
         """Return the same for machines."""
@@ -44,7 +59,9 @@ class Sharing:
             plan.stream: {"columns": sorted(plan.columns), "operators": [self._operator(operator) for operator in plan.operators]}
             for plan in self.plans
         }
-        return {"queries": [query.name for query in self.queries if not query.feeds], "streams": streams, "text": self.text()}
+        names = [query.name for query in self.queries if not query.feeds]
+        joins = None if self.probes is None else explained.to_json(self.probes)
+        return {"queries": names, "streams": streams, "sliding_joins": joins, "text": self.text()}
 
     def _operator(self, operator: Operator) -> dict[str, Any]:
         windows = sorted({str(member.window) for member in operator.members if member.window is not None})
@@ -62,12 +79,20 @@ def kind_of(operator: Operator) -> str:
     return "aggregation" if isinstance(operator, Store) else ("sessions" if isinstance(operator, Sessions) else "routing")
 
 
-def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery]) -> Sharing:
-    """Return what bound queries share."""
+def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery], partitions: int = PARTITIONS) -> Sharing:
+    """Return what bound queries share in so many partitions."""
     parts = [part for number, (name, plan) in enumerate(plans.items()) for part in parts_of(number, name, plan)]
     live = apply((), Changelog(tuple(part.addition for part in parts)))
     names = dict.fromkeys([*(stream.name for stream in streams), *(part.results.name for part in parts if part.results)])
-    return Sharing(live, tuple(plan_stream(name, live) for name in names))
+    return Sharing(live, tuple(plan_stream(name, live) for name in names), _first_probes(live, partitions), partitions)
+
+
+def _first_probes(live: Sequence[LiveQuery], partitions: int) -> ProbePlan | None:
+    """Return the plan that joins in SLIDING windows begin with, before anything is known of their rows."""
+    queries = tuple(asked(query) for query in live if isinstance(query.plan, MultiwayQuery))
+    if not queries:
+        return None
+    return plan_probes(queries, choice_of(queries, None, None), 0, partitions, dict.fromkeys((one.id for one in queries), 0))
 
 
 def bind(streams: Sequence[Stream], queries: Mapping[str, str], file: str) -> dict[str, AnyQuery]:

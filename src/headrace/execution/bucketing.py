@@ -81,6 +81,8 @@ def bucket(
 
 def keys_sampled(keys: Sequence[Expression], batch: Batch) -> int:
     """Return about how many distinct keys a stream has, from some neighbouring rows: few that repeat, or many."""
+    if not keys:
+        return 1
     rows = min(batch.rows, _SAMPLED_KEYS)
     columns = [flat(batch.evaluate(key)).slice(0, rows) for key in keys]
     distinct = encode(columns, rows)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.execution.searching import is_whole
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import ALL_VALID, flat, numbers, validity
 from headrace.kernels.keys import encode
@@ -43,7 +44,7 @@ Packed = tuple[Integers, npt.NDArray[np.bool_]]
 
 def _packed(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Packed, Packed] | None:
     """Return keys as one integer each, if their types and the room they take allow it."""
-    if not all(_is_whole(column.type) for column in left):
+    if not all(is_whole(column.type) for column in left):
         return None
     ones, twos = [numbers(flat(c)) for c in left], [numbers(flat(c)) for c in right]
     if len(left) == 1:
@@ -60,16 +61,6 @@ def _packed(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Packed
             compiled_join.fold_keys(a, low, high - low + 1, one)
             compiled_join.fold_keys(b, low, high - low + 1, two)
     return (one, _mask(left)), (two, _mask(right))
-
-
-def _is_whole(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_boolean(kind)
-        or (pa.types.is_decimal(kind) and kind.precision <= 18)
-    )
 
 
 def _mask(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:

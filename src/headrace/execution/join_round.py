@@ -1,4 +1,7 @@
-"""One round of joins: every query has at most one window, and rows are pushed along the paths of all queries."""
+"""One round of joins: every query has at most one window, and rows are pushed along the paths of all queries.
+
+Partners are found by hash where a step has equalities, and as `execution/join_search.py` says where it has none.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.execution.join_keys import match_keys
+from headrace.execution.join_search import Known, Rests, Search, searches
 from headrace.execution.joined_rows import JoinedRows, Part, Pieces, Table, all_of
 from headrace.execution.joiner import Joiner, Path, leaf_of
 from headrace.execution.onward import Moved
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import flat
 from headrace.kernels.sets import Sets, set_of, widened
-from headrace.model.expression import TRUE, Expression
+from headrace.model.expression import TRUE
 from headrace.plan.join import JoinKind, lifted
 from headrace.sharing.joining import Leaf, Step
 
 Integers = npt.NDArray[np.int64]
+Pairs = tuple[Integers, Integers, Sets]
 Rows = Callable[[Leaf], JoinedRows | None]
 PAIRS = 1 << 20  # at most so many pairs are held at once
 _FEW_PAIRS = 1 << 14
@@ -43,6 +48,7 @@ class Round:
         """`width` is that of query-sets, in words."""
         self._joiners, self._width, self._leaf, self._taker = joiners, width, leaves, taker
         self._matched: dict[Path, Sets] = {}
+        self._sorted: dict[Leaf, Known] = defaultdict(dict)
         self.rows: dict[tuple[int, int], int] = {}
         """How many rows came to the end of a path, by the first query on it and its length."""
         self._at = 0
@@ -128,8 +134,21 @@ class Round:
                 found.parts = [*found.parts, Part(absent, np.full(found.count, -1, np.int64))]
             self._push(path, found)
 
-    def _pairs(self, path: Path, step: Step, left: JoinedRows, right: JoinedRows) -> Iterator[tuple[Integers, Integers, Sets]]:
+    def _pairs(self, path: Path, step: Step, left: JoinedRows, right: JoinedRows) -> Iterator[Pairs]:
         """Yield (left rows, right rows, sets) of partners, a bounded number at a time."""
+        rests: Rests = defaultdict(list)
+        for joiner in self._users(path):
+            rests[joiner.rests[len(path) - 2]].append(joiner.bit)
+        if step.left_keys:
+            for pairs in self._equal(step, left, right):
+                yield from self._accepted(rests, left, right, *pairs)
+            return
+        for search in searches(left, right, step.leaf.input, rests, self._sorted[step.leaf]):
+            for pairs in self._within(search, left, right):
+                yield from self._accepted(search.rests, left, right, *pairs)
+
+    def _equal(self, step: Step, left: JoinedRows, right: JoinedRows) -> Iterator[Pairs]:
+        """Yield pairs of rows that have equal keys."""
         matched = match_keys(
             [flat(left.evaluate(key)) for key in step.left_keys],
             [flat(right.evaluate(lifted(key, step.leaf.input))) for key in step.leaf.keys],
@@ -144,15 +163,27 @@ class Round:
                 matched.codes, left.sets, matched.starts, matched.order, sets, row, place, own, theirs, common
             )
             if found:
-                yield from self._accepted(path, left, right, own[:found], theirs[:found], common[:found])
+                yield own[:found], theirs[:found], common[:found]
+
+    def _within(self, search: Search, left: JoinedRows, right: JoinedRows) -> Iterator[Pairs]:
+        """Yield pairs of rows that a search allows."""
+        own_sets = left.sets & set_of([bit for bits in search.rests.values() for bit in bits], self._width)
+        sets = right.sets[search.order]
+        size = min(PAIRS, max(1, search.candidates))
+        row = place = 0
+        while row < left.count:
+            own, theirs = np.empty(size, np.int64), np.empty(size, np.int64)
+            common = np.empty((size, self._width), np.uint64)
+            found, row, place = compiled_join.pairs_within(
+                search.begins, search.ends, own_sets, search.order, sets, row, place, own, theirs, common
+            )
+            if found:
+                yield own[:found], theirs[:found], common[:found]
 
     def _accepted(
-        self, path: Path, left: JoinedRows, right: JoinedRows, own: Integers, theirs: Integers, sets: Sets
-    ) -> Iterator[tuple[Integers, Integers, Sets]]:
+        self, rests: Rests, left: JoinedRows, right: JoinedRows, own: Integers, theirs: Integers, sets: Sets
+    ) -> Iterator[Pairs]:
         """Look at the further conditions that queries have here; what overflows is unknown, as NULL is."""
-        rests: dict[Expression, list[int]] = defaultdict(list)
-        for joiner in self._users(path):
-            rests[joiner.rests[len(path) - 2]].append(joiner.bit)
         if set(rests) != {TRUE}:
             rows = left.beside(own, right, theirs, sets)
             for rest, bits in rests.items():

@@ -20,9 +20,10 @@ _FEW = 4  # less than one value in so many is few
 class Pieces:
     """A column in several arrays, one after the other; put together only if many of its values are asked for."""
 
-    def __init__(self, arrays: Sequence[pa.Array]) -> None:
-        """Take at least one array."""
+    def __init__(self, arrays: Sequence[pa.Array], few: int = 0) -> None:
+        """Take at least one array; if there are at most `few` values for each, they are put together when first asked for."""
         self._arrays = list(arrays)
+        self._few = few * len(self._arrays)
         self._ends = np.cumsum([len(array) for array in arrays])
 
     def __len__(self) -> int:
@@ -40,7 +41,7 @@ class Pieces:
         """Return the values at places; NULL at −1."""
         absent = places < 0
         missing = absent if absent.any() else None
-        if len(self._arrays) == 1 or len(places) > len(self) // _FEW:
+        if len(self._arrays) == 1 or len(self) <= self._few or len(places) > len(self) // _FEW:
             return self.whole().take(pa.array(places, mask=missing))
         piece = np.searchsorted(self._ends, np.maximum(places, 0), side="right")
         order = np.argsort(piece, kind="stable")

@@ -181,6 +181,36 @@ def pairs(left_codes, left_sets, starts, order, right_sets, row, place, out_left
 
 
 @_jit
+def pairs_within(begins, ends, left_sets, order, right_sets, row, place, out_left, out_right, out_sets):
+    """Find pairs of rows whose sets meet, from (left row, place among its partners) on.
+
+    The partners of left row i are order[begins[i] : ends[i]]; `right_sets` are in the order of `order`. Returns (how many, row,
+    place) when all rows are done or the output is full.
+    """
+    count = 0
+    words = left_sets.shape[1]
+    while row < begins.size:
+        at = begins[row] + place
+        end = ends[row]
+        while at < end:
+            met = False
+            for w in range(words):
+                common = left_sets[row, w] & right_sets[at, w]
+                out_sets[count, w] = common
+                met = met or common != 0
+            if met:
+                out_left[count] = row
+                out_right[count] = order[at]
+                count += 1
+            at += 1
+            if count == out_left.size:
+                return count, row, at - begins[row]
+        row += 1
+        place = 0
+    return count, row, place
+
+
+@_jit
 def join_sets(rows, sets, into):
     """OR sets to those of the rows they belong to."""
     for i in range(rows.size):

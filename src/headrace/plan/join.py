@@ -108,18 +108,16 @@ class Equality:
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """A two-sided join: rows are partners when all equalities hold, and then `rest` (over joined columns) does."""
+    """A two-sided join: rows are partners when all equalities hold, and then `rest` (over joined columns) does.
+
+    Without equalities `rest` alone tells; where that is TRUE, too, everything is joined with everything.
+    """
 
     kind: JoinKind
     left: JoinTree
     right: JoinTree
     equalities: tuple[Equality, ...]
     rest: Expression = TRUE
-
-    def __post_init__(self) -> None:
-        """Refuse a cross product: it has no key to be partitioned by."""
-        if not self.equalities:
-            raise ValueError("a join needs an equality")
 
 
 JoinTree: TypeAlias = int | JoinNode

@@ -20,7 +20,7 @@ from headrace.runtime.backend import Backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
 from headrace.runtime.optimizer import Optimizer
-from headrace.runtime.probe_optimizer import ProbeOptimizer
+from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.changelog import Addition, Changelog, apply
@@ -54,7 +54,9 @@ class BatchReport:
 class Coordinator:
     """Holds the state after the last committed batch. One thread at a time calls `advance`."""
 
-    def __init__(self, checkpoint: Checkpoint, backend: Backend, partitions: int | None, rows_per_batch: int) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, backend: Backend, partitions: int | None, rows_per_batch: int, multiway: str = "global"
+    ) -> None:
         """Recover what the checkpoint holds; a batch that was logged but not committed is run first.
 
         Without `partitions` there are as many as before, or in a new checkpoint as many as the back-end works on at once.
@@ -65,7 +67,7 @@ class Coordinator:
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
         self._plans: dict[str, StreamPlan] = {}
-        self.optimizer, self.prober = Optimizer(), ProbeOptimizer()
+        self.optimizer, self.prober = Optimizer(), ProbeOptimizer(sharing=sharing_of(multiway))
         self.probes: ProbePlan | None = None
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)

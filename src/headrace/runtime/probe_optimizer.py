@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 
+from headrace.errors import SessionError
 from headrace.execution.job import Outcome
 from headrace.execution.multiway.sampling import Sample, selectivities
 from headrace.runtime.state import EngineState
@@ -33,6 +34,14 @@ class Sharing(StrEnum):
     GLOBAL = "global"  # one plan for all, the cheapest as a whole
     COMMON = "common"  # each query as is best for it alone; what is equal in them is done once
     NONE = "none"  # nothing is shared: every query has stores of its own
+
+
+def sharing_of(text: str) -> Sharing:
+    """Return how far joins are worked off together, as users say it."""
+    try:
+        return Sharing(text)
+    except ValueError:
+        raise SessionError(f"multiway={text!r} cannot be", hint=f"it is one of: {', '.join(Sharing)}") from None
 
 
 class ProbeOptimizer:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction
+from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction, conjuncts
 from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, inputs_of, joined_column, nodes_of, owner
 from headrace.sharing.slicing import NEVER
 
@@ -69,8 +69,8 @@ def canonical(plan: JoinQuery) -> JoinQuery:
     return JoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, moved(plan.predicate), grouping)
 
 
-def arranged(plan: JoinQuery, order: Sequence[int]) -> JoinNode | None:
-    """Return the tree that joins inputs in an order, conditions as early as can be; None if a step would have no equality."""
+def arranged(plan: JoinQuery, order: Sequence[int]) -> JoinNode:
+    """Return the tree that joins inputs in an order, conditions as early as can be."""
     if tuple(order) == written(plan):
         return plan.tree
     waiting = list(conditions(plan))
@@ -82,12 +82,19 @@ def arranged(plan: JoinQuery, order: Sequence[int]) -> JoinNode | None:
         waiting = [condition for condition in waiting if not inputs(condition) <= reached]
         split = [equality(condition, inside, index) for condition in due]
         found = tuple(one for one in split if one is not None)
-        if not found:
-            return None
         rest = conjunction([condition for condition, one in zip(due, split, strict=True) if one is None])
         tree, inside = JoinNode(JoinKind.INNER, tree, index, found, rest), reached
     assert isinstance(tree, JoinNode)
     return tree
+
+
+def products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
+    """Return how many steps of an order have no equality: their rows meet in one place, and many with many."""
+    found, inside = 0, frozenset({order[0]})
+    for index in order[1:]:
+        found += all(equality(condition, inside, index) is None for condition in conditions)
+        inside |= {index}
+    return found
 
 
 def conditions(plan: JoinQuery) -> Iterable[Expression]:
@@ -95,8 +102,7 @@ def conditions(plan: JoinQuery) -> Iterable[Expression]:
     for node in nodes_of(plan.tree):
         for one in node.equalities:
             yield Call("eq", tuple(sorted((one.left, one.right), key=str)), TRUE.type)
-        if node.rest != TRUE:
-            yield node.rest
+        yield from (part for part in conjuncts(node.rest) if part != TRUE)
 
 
 @lru_cache(maxsize=1 << 14)

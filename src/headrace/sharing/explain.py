@@ -8,46 +8,59 @@ from headrace.model.expression import Column, Expression, columns, substitute
 from headrace.model.window import SessionGap, Sliding
 from headrace.plan.join import JoinQuery, owner
 from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.plan.multiway import MultiwayQuery
 from headrace.sharing.grouping import costs
 from headrace.sharing.join_order import JoinStatistics, Work, cost
 from headrace.sharing.joining import Leaf, Step, chains
+from headrace.sharing.multiway.explained import explained
+from headrace.sharing.multiway.probes import ProbePlan
 from headrace.sharing.selection import Dimension, Layout, Selection
 from headrace.sharing.shared_plan import Buckets, LiveQuery, Operator, Router, Sessions, Store, StreamPlan
 from headrace.sharing.statistics import Statistics, load
+from headrace.sharing.wording import listed, plural, users
 
-_SHOWN = 8
 
-
-def explain(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], joins: JoinStatistics | None = None) -> str:
+def explain(
+    live: Sequence[LiveQuery],
+    plans: Iterable[StreamPlan],
+    joins: JoinStatistics | None = None,
+    probes: ProbePlan | None = None,
+) -> str:
     """Return the text; the same plans and statistics always give the same text."""
     names = {query.id: query.name for query in live}
     asked = sum(not query.feeds for query in live)
-    lines = [f"{asked} live {_plural('query', asked)}, one shared pipeline"]
+    lines = [f"{asked} live {plural('query', asked)}, one shared pipeline"]
     for plan in sorted(plans, key=lambda p: (p.stream.startswith("~"), p.stream)):
-        users = {m.query for m in plan.members}
-        readers, columns = f"{len(users)} {_plural('query', len(users))}", _list(sorted(plan.columns))
+        reading = {m.query for m in plan.members} | {query.id for query in live if _trails(query.plan, plan.stream)}
+        readers, columns = f"{len(reading)} {plural('query', len(reading))}", listed(sorted(plan.columns))
         lines += ["", f"stream {plan.stream}{_made(plan.stream, live)}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
             lines += [f"  {line}" for line in _operator(operator, names, plan.stats)]
         for buckets in plan.buckets:
             lines += [f"  {line}" for line in _buckets(buckets, names)]
     lines += _chains(live, names, joins or JoinStatistics())
+    lines += explained(probes)
     return "\n".join(lines) + "\n"
+
+
+def _trails(plan: LogicalQuery, stream: str) -> bool:
+    """Tell whether a query joins a stream in SLIDING windows."""
+    return isinstance(plan, MultiwayQuery) and stream in plan.streams
 
 
 def _made(stream: str, live: Sequence[LiveQuery]) -> str:
     makers = [query for query in live if query.feeds == stream]
-    return f" (results of {_list([query.name for query in makers])}: {_described(makers[0].plan)})" if makers else ""
+    return f" (results of {listed([query.name for query in makers])}: {_described(makers[0].plan)})" if makers else ""
 
 
 def _buckets(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
     windows = sorted({m.window for m in buckets.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
     distinct = len({m.predicate for m in buckets.members})
     return [
-        f"buckets by {_list([str(k) for k in buckets.keys])} · used by {_users(buckets, names)}",
-        f"  selection: {distinct} distinct {_plural('predicate', distinct)} → a query-set for each row",
-        f"  slices: edges of {_list([str(w) for w in windows])}",
-        f"  keeps of each row: {_list(list(buckets.columns))}",
+        f"buckets {_by(buckets.keys)} · used by {_users(buckets, names)}",
+        f"  selection: {distinct} distinct {plural('predicate', distinct)} → a query-set for each row",
+        f"  slices: edges of {listed([str(w) for w in windows])}",
+        f"  keeps of each row: {listed(list(buckets.columns))}",
     ]
 
 
@@ -62,8 +75,8 @@ def _chains(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: Joi
                 paths.setdefault(whole[:depth], []).append(query)
     lines = ["", "joins"] if paths else []
     for path in sorted(paths, key=lambda p: [str(one) for one in p]):
-        users = [names.get(query.id, str(query.id)) for query in paths[path]]
-        text = f"{'  ' * len(path)}{_step(path)} · used by {len(users)} {_plural('query', len(users))}: {_list(users)}"
+        using = users([names.get(query.id, str(query.id)) for query in paths[path]])
+        text = f"{'  ' * len(path)}{_step(path)} · used by {using}"
         lines.append(text + _estimate(path, paths[path], statistics) + _measured(path, paths[path], statistics))
     return lines
 
@@ -91,11 +104,18 @@ def _step(path: tuple[Leaf | Step, ...]) -> str:
     one = path[-1]
     if isinstance(one, Leaf):
         group = f", group {one.group}" if one.group else ""
-        return f"{called[one.input]} by {_list([str(k) for k in one.keys])}{group}"
+        return f"{called[one.input]} {_by(one.keys)}{group}"
+    if not one.left_keys:
+        moves = " (rows move to one partition)" if one.moves else ""
+        return f"{one.kind.value} join with {called[one.leaf.input]} without an equality{moves}"
     right = [f"{called[one.leaf.input]}.{key}" for key in one.leaf.keys]
     keys = " and ".join(f"{_named(left, called)} = {key}" for left, key in zip(one.left_keys, right, strict=True))
     moves = " (rows move to other partitions)" if one.moves else ""
     return f"{one.kind.value} join with {called[one.leaf.input]} on {keys}{moves}"
+
+
+def _by(keys: Sequence[Expression]) -> str:
+    return f"by {listed([str(key) for key in keys])}" if keys else "in one partition"
 
 
 def _named(expression: Expression, called: Mapping[int, str]) -> str:
@@ -109,26 +129,26 @@ def _operator(operator: Operator, names: Mapping[int, str], stats: Statistics) -
     lines += [f"  {line}" for line in _selection(operator.selection)]
     if isinstance(operator, Store):
         windows = sorted({m.window for m in operator.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
-        lines.append(f"  slices: edges of {_list([str(w) for w in windows])}")
-        lines.append(f"  keeps per slice, key and cell: {_list([str(c) for c in operator.components])}")
+        lines.append(f"  slices: edges of {listed([str(w) for w in windows])}")
+        lines.append(f"  keeps per slice, key and cell: {listed([str(c) for c in operator.components])}")
     lines.append(f"  cost: {_saving(operator, stats)}")
     return lines
 
 
 def _kind(operator: Operator) -> str:
-    keys = f"by {_list([str(k) for k in operator.keys])}" if operator.keys else "over all rows"
+    keys = f"by {listed([str(k) for k in operator.keys])}" if operator.keys else "over all rows"
     if isinstance(operator, Store):
         return f"aggregation {keys}"
     if isinstance(operator, Sessions):
         gaps = sorted({m.window.gap for m in operator.members if isinstance(m.window, SessionGap)})
-        return f"sessions {keys}, {_list([str(SessionGap(gap)) for gap in gaps])}"
+        return f"sessions {keys}, {listed([str(SessionGap(gap)) for gap in gaps])}"
     assert isinstance(operator, Router)
     return "routing of rows"
 
 
 def _selection(selection: Selection) -> list[str]:
     count = len(selection.predicates)
-    predicates = f"{count} distinct {_plural('predicate', count)}"
+    predicates = f"{count} distinct {plural('predicate', count)}"
     if not selection.dimensions:
         return ["selection: every row"]
     if selection.layout is Layout.PER_QUERY:
@@ -137,7 +157,7 @@ def _selection(selection: Selection) -> list[str]:
         selection.layout
     ]
     return [
-        f"selection: {predicates} → {form} of {selection.size} cells over {_list([_dimension(d) for d in selection.dimensions])}"
+        f"selection: {predicates} → {form} of {selection.size} cells over {listed([_dimension(d) for d in selection.dimensions])}"
     ]
 
 
@@ -157,17 +177,7 @@ def _saving(operator: Operator, stats: Statistics) -> str:
 
 
 def _users(operator: Operator | Buckets, names: Mapping[int, str]) -> str:
-    users = list(dict.fromkeys(names.get(m.query, str(m.query)) for m in operator.members))
-    return f"{len(users)} {_plural('query', len(users))}: {_list(users)}"
-
-
-def _list(parts: Sequence[str]) -> str:
-    shown = ", ".join(parts[:_SHOWN]) or "none"
-    return shown if len(parts) <= _SHOWN else f"{shown} … and {len(parts) - _SHOWN} more"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else ("queries" if word == "query" else f"{word}s")
+    return users(list(dict.fromkeys(names.get(m.query, str(m.query)) for m in operator.members)))
 
 
 def _described(plan: LogicalQuery) -> str:

@@ -2,8 +2,10 @@
 
 The cost of a step is that of AJoin: rows that are indexed (those of a leaf, and joined rows that move), keys that are looked
 up, and, in the last step, rows that are put together; and the pairs it finds, which are gone through one by one. A step that
-several queries share costs each of them its part. What selections let pass is not guessed but counted, on samples of
-query-sets: the rows that a group of queries wants of an input are those whose set has a bit of the group.
+several queries share costs each of them its part. A step without an equality sorts rows instead of indexing them, and each of
+its conditions lets a third of all pairs pass; an order has as few of these as can be, whatever they cost: their rows meet in one
+place. What selections let pass is not guessed but counted, on samples of query-sets: the rows that a group of queries wants of an
+input are those whose set has a bit of the group.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from itertools import combinations
 
 from headrace.model.expression import Call, Expression
 from headrace.plan.join import JoinQuery, lowered
-from headrace.sharing.arrangement import Arrangement, conditions, equality, inputs, is_free, written
+from headrace.sharing.arrangement import Arrangement, conditions, equality, inputs, is_free, products, written
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sharing.statistics import GUESS
 
@@ -85,16 +87,11 @@ class Work:
         """Return the cost of joining one more input."""
         reached = inside | {index}
         keys = [e for one in self.conditions if inputs(one) <= reached and (e := equality(one, inside, index)) is not None]
-        looked_up = min(min(self.distinct(e.left), self.distinct(e.right)) for e in keys)
+        looked_up = min((min(self.distinct(e.left), self.distinct(e.right)) for e in keys), default=self.cardinality(inside))
         indexed = self.rows[index] + (self.rows[next(iter(inside))] if len(inside) == 1 else 0.0)
         moved = self.cardinality(inside) if moves else 0.0
         last = self.cardinality(reached) if len(reached) == len(self.plan.inputs) else 0.0
         return indexed + moved + looked_up + last + self.cardinality(reached)
-
-    def joins(self, inside: frozenset[int], index: int) -> bool:
-        """Tell whether an input has an equality with those so far."""
-        reached = inside | {index}
-        return any(inputs(one) <= reached and equality(one, inside, index) is not None for one in self.conditions)
 
 
 def _sides(condition: Expression) -> tuple[Expression, Expression] | None:
@@ -106,7 +103,7 @@ def _sides(condition: Expression) -> tuple[Expression, Expression] | None:
 
 
 def best_order(work: Work, share: Share | None = None, relations: int = RELATIONS) -> tuple[int, ...]:
-    """Return the cheapest order by dynamic programming over sets of inputs, `relations` at a time."""
+    """Return the best order by dynamic programming over sets of inputs, `relations` at a time."""
     everything = frozenset(range(len(work.plan.inputs)))
     beginnings: list[tuple[int, ...]] = [(index,) for index in sorted(everything)]
     while True:
@@ -117,20 +114,21 @@ def best_order(work: Work, share: Share | None = None, relations: int = RELATION
             following: dict[frozenset[int], tuple[int, ...]] = {}
             for inside, order in known.items():
                 for index in sorted(everything - inside):
-                    if work.joins(inside, index):
-                        _keep_cheaper(following, work, (*order, index), share)
+                    _keep_better(following, work, (*order, index), share)
             known = following
-        if frozenset(everything) in known:
-            return known[frozenset(everything)]
-        if not known:
-            return written(work.plan)
-        beginnings = [min(known.values(), key=lambda order: (cost(work, order, share), order))]
+        if everything in known:
+            return min(known[everything], written(work.plan), key=lambda order: products(work.conditions, order))
+        beginnings = [min(known.values(), key=lambda order: _rank(work, order, share))]
 
 
-def _keep_cheaper(known: dict[frozenset[int], tuple[int, ...]], work: Work, order: tuple[int, ...], share: Share | None) -> None:
+def _keep_better(known: dict[frozenset[int], tuple[int, ...]], work: Work, order: tuple[int, ...], share: Share | None) -> None:
     at = frozenset(order)
-    if at not in known or (cost(work, order, share), order) < (cost(work, known[at], share), known[at]):
+    if at not in known or _rank(work, order, share) < _rank(work, known[at], share):
         known[at] = order
+
+
+def _rank(work: Work, order: tuple[int, ...], share: Share | None) -> tuple[int, float, tuple[int, ...]]:
+    return products(work.conditions, order), cost(work, order, share), order
 
 
 def cost(work: Work, order: Sequence[int], share: Share | None = None) -> float:
@@ -139,7 +137,7 @@ def cost(work: Work, order: Sequence[int], share: Share | None = None) -> float:
     placed: frozenset[str] = frozenset()
     for number, index in enumerate(order[1:]):
         keys = _keys(work, inside, index)
-        moves = number > 0 and not keys[0] <= placed
+        moves = number > 0 and not (keys[0] <= placed and bool(keys[0]) == bool(placed))
         total += (1.0 if share is None else share(index, inside | {index})) * work.step(inside, index, moves=moves)
         placed = (placed if not moves and number else keys[0]) | keys[1]
         inside |= {index}
@@ -155,7 +153,7 @@ def _keys(work: Work, inside: frozenset[int], index: int) -> tuple[frozenset[str
 def shape(plan: JoinQuery, among: frozenset[int] | None = None) -> Shape:
     """Return what queries must agree on to share the join of some inputs: streams and all equalities, not windows.
 
-    Equalities decide which orders are possible, so that an order of one query is one for all of its shape.
+    Equalities decide which orders are good ones, so that an order of one query is one for all of its shape.
     """
     chosen = frozenset(range(len(plan.inputs))) if among is None else among
     equal = (one for one in conditions(plan) if isinstance(one, Call) and one.function == "eq" and inputs(one) <= chosen)

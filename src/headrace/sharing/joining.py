@@ -5,8 +5,8 @@
     clicks ──┘                    ├─ step 2, by campaign ──→
     campaigns ────────────────────┘
 
-Steps by the same keys happen in one place; where the keys change, rows move to the partition of the new ones. Queries whose
-chains begin alike share those steps.
+Steps by the same keys happen in one place; where the keys change, rows move to the partition of the new ones. Rows by no keys,
+those of steps without equalities, lie in one partition. Queries whose chains begin alike share those steps.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ def chains(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> list[tuple[A
     found = []
     for one in arrangements or (Arrangement(written(plan)),):
         tree = arranged(plan, one.order)
-        assert tree is not None
         found.append((one, tree, chain_of(plan, tree, one.group)))
     return found
 

@@ -2,11 +2,12 @@
 
 Conditions are pulled apart at AND and each is put as deep as its meaning allows: what looks at one stream only selects its
 rows, what equates two sides is what they are joined by, the rest is looked at for rows that are joined so far. Inner
-joins are put into an order in which every stream has an equality with those before it.
+joins are put into an order in which every stream has an equality with those before it, as far as there are equalities.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -38,6 +39,7 @@ from headrace.sql.relation import Relation
 from headrace.sql.scope import END, START, Scope
 
 _CLAUSES = frozenset({"expressions", "from_", "where", "group", "having", "with_", "joins"})
+_EQUAL, _RELATED, _UNRELATED = 2, 1, 0
 _KINDS = {
     ("", ""): JoinKind.INNER,
     ("", "INNER"): JoinKind.INNER,
@@ -65,7 +67,7 @@ def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuer
             return merged
     joined = _joined(context, select)
     where = [joined.pushed(part) for part in conjuncts(bind_where(context, select, joined))]
-    builder = _Builder(context, select, joined)
+    builder = _Builder(joined)
     tree, predicate = builder.tree(where)
     inputs = tuple(builder.input(index) for index in range(len(joined.sides)))
     if aggregates(select):
@@ -185,8 +187,6 @@ class _Node:
 class _Builder:
     """Puts every condition where it belongs; `selections` are those of one input each."""
 
-    context: Context
-    select: exp.Select
     joined: Joined
     selections: dict[int, list[Expression]] = field(default_factory=dict)
 
@@ -242,17 +242,19 @@ class _Builder:
         return True
 
     def _in_order(self, root: _Node) -> _Node:
-        """Return inner joins in an order in which each has an equality, as near to that of the text as possible."""
+        """Return inner joins in an order in which each has an equality if it can, as near to that of the text as possible."""
         conditions: list[Expression] = []
         walk: _Node | int = root
         while isinstance(walk, _Node):
             conditions = [*walk.conditions, *conditions]
             walk = walk.left
-        waiting = list(range(1, len(self.joined.sides)))
-        tree: _Node | int = 0
+        waiting = list(range(len(self.joined.sides)))
+        first = next((i for i in waiting if _equals_another(i, waiting, conditions)), 0)
+        waiting.remove(first)
+        tree: _Node | int = first
         while waiting:
             inside = _below(tree)
-            following = next((i for i in waiting if any(_equality(c, inside, frozenset({i})) for c in conditions)), waiting[0])
+            following = max(waiting, key=lambda i: (_nearness(inside, i, conditions), -i))
             waiting.remove(following)
             reached = inside | {following}
             tree = _Node(JoinKind.INNER, tree, following, [c for c in conditions if _inputs(c) <= reached])
@@ -268,21 +270,10 @@ class _Builder:
                 rest.append(condition)
             else:
                 equalities.append(found)
-        if not equalities:
-            raise self._no_equality(node, rest)
         return JoinNode(node.kind, self._side(node.left), self._side(node.right), tuple(equalities), conjunction(rest))
 
     def _side(self, node: _Node | int) -> JoinTree:
         return node if isinstance(node, int) else self._finished(node)
-
-    def _no_equality(self, node: _Node, rest: list[Expression]) -> SqlError:
-        last = self.joined.sides[max(_below(node.right))]
-        join = self.select.args["joins"][max(_below(node.right)) - 1]
-        others = ", ".join(f"'{self.joined.sides[i].name}'" for i in sorted(_below(node.left)))
-        hint = f"add an equality: ON {self.joined.sides[0].name}.column = {last.name}.column"
-        if rest:
-            hint += "; a join by other comparisons alone will come as an operator of its own"
-        return self.context.source.error(join, f"'{last.name}' has no equality with {others}", hint=hint)
 
 
 def _below(node: _Node | int) -> frozenset[int]:
@@ -296,6 +287,19 @@ def _inputs(condition: Expression) -> frozenset[int]:
 def _selects(condition: Expression) -> bool:
     """Tell whether a condition on one input is over columns of its stream: not over whether there is a row at all."""
     return all(owner(name)[1] for name in columns(condition))
+
+
+def _equals_another(index: int, others: Iterable[int], conditions: Sequence[Expression]) -> bool:
+    """Tell whether an input has an equality with another one alone."""
+    return any(_nearness(frozenset({index}), other, conditions) == _EQUAL for other in others if other != index)
+
+
+def _nearness(inside: frozenset[int], index: int, conditions: Sequence[Expression]) -> int:
+    """Tell what an input has in common with those so far: an equality, another condition, or nothing."""
+    if any(_equality(condition, inside, frozenset({index})) for condition in conditions):
+        return _EQUAL
+    used = map(_inputs, conditions)
+    return _RELATED if any(index in one and len(one) > 1 and one <= inside | {index} for one in used) else _UNRELATED
 
 
 def _equality(condition: Expression, left: frozenset[int], right: frozenset[int]) -> Equality | None:

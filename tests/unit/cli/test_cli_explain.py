@@ -41,3 +41,42 @@ def test_a_bad_query_is_named_with_its_place(headrace, session_file):
     assert said.code == 1
     assert f"query 'bad' in '{path}': " in said.err
     assert "nothing" in said.err
+
+
+SLIDING = """
+[queries.again]
+sql = "SELECT x.k, y.v FROM SLIDING(t, '5 seconds') x JOIN SLIDING(t, '2 seconds') y ON x.k = y.k"
+[queries.more]
+sql = "SELECT x.k FROM SLIDING(t, '5 seconds') x JOIN SLIDING(t, '2 seconds') y ON x.k = y.k AND x.v < y.v"
+"""
+
+
+def test_joins_in_sliding_windows(headrace, session_file):
+    path = session_file(queries=SLIDING)
+    said = headrace("explain", path).out
+    assert "stream t: read once for 2 queries; columns k, v" in said
+    assert "joins in SLIDING windows · used by 2 queries: again, more" in said
+    assert "    probe t#2 (store 0) by t.k = t#2.k and t.v > t#2.v for more · used by 2 queries: again, more" in said
+    document = headrace("explain", path, "--json").document["sliding_joins"]
+    assert [one["relations"] for one in document["stores"]] == [["t#2"], ["t"]]
+    assert [one["results"] for one in document["probes"]["t"]] == [["again", "more"]]
+
+
+def test_the_graph(headrace, session_file, tmp_path):
+    path = session_file(queries=SLIDING)
+    said = headrace("explain", path, "--graph")
+    assert said.out == headrace("explain", path, "--graph", "text").out
+    assert said.out.startswith("input t\n  → s0 group by t.k → t[t.k] ×2\n")
+    assert "×8" in headrace("explain", path, "--graph", "--partitions", "8").out
+    assert headrace("explain", path, "--graph", "mermaid").out.startswith("flowchart LR\n")
+    assert headrace("explain", path, "--graph", "svg", "--out", tmp_path / "graph.svg").out == ""
+    assert (tmp_path / "graph.svg").read_text().startswith("<svg ")
+    assert headrace("explain", session_file(), "--graph").out == "no joins in SLIDING windows\n"
+
+
+def test_a_graph_that_cannot_be(headrace, session_file, tmp_path):
+    path = session_file(queries=SLIDING)
+    for words in (("--graph", "png"), ("svg",), ("--graph", "--json"), ("--graph", "--partitions", "0")):
+        assert headrace("explain", path, *words).code == 2
+    said = headrace("explain", path, "--graph", "--out", tmp_path / "nowhere" / "graph.svg")
+    assert (said.code, "cannot be written" in said.err) == (1, True)

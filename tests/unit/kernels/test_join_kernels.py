@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,22 @@ def test_equal_keys_have_equal_numbers_whatever_their_types(kind, left, right) -
     for code, key in zip(found.codes.tolist(), keys[0], strict=True):
         partners = [] if code < 0 else found.order[found.starts[code] : found.starts[code + 1]].tolist()
         assert partners == [j for j, other in enumerate(keys[1]) if key == other and None not in key]
+
+
+@pytest.mark.parametrize("room", [1, 3, 7, 100])
+def test_pairs_within_ranges_come_a_bounded_number_at_a_time(room: int) -> None:
+    begins, ends = np.array([0, 2, 1, 0]), np.array([3, 2, 5, 5])
+    order = np.array([4, 0, 3, 1, 2], np.int32)
+    left, right = np.array([[1], [3], [2], [3]], np.uint64), np.array([[1], [2], [3], [0], [2]], np.uint64)
+    found: list[tuple[int, int, int]] = []
+    row = place = 0
+    while row < 4:
+        own, theirs, sets = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, 1), np.uint64)
+        count, row, place = compiled_join.pairs_within(begins, ends, left, order, right, row, place, own, theirs, sets)
+        assert count <= room
+        found += zip(own[:count].tolist(), theirs[:count].tolist(), sets[:count, 0].tolist(), strict=True)
+    pairs = [(i, at) for i in range(4) for at in range(begins[i], ends[i])]
+    assert found == [(i, int(order[at]), int(s)) for i, at in pairs if (s := left[i, 0] & right[at, 0])]
 
 
 def test_large_sides_are_matched_part_by_part() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.plan.join import JoinQuery
+from headrace.sharing.explain import explain
 from headrace.sharing.joining import chain_of, levels, needed_columns
 from headrace.sharing.shared_plan import LiveQuery, plan_stream
 from headrace.sql import Catalog, bind_query
@@ -37,6 +38,33 @@ def test_after_an_outer_join_only_the_side_that_is_kept_tells_where_rows_lie() -
     assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
     assert moves(f"SELECT a.x FROM {A} RIGHT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, False]
     assert moves(f"SELECT a.x FROM {A} FULL JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
+
+
+def test_rows_without_keys_lie_in_one_place_and_move_there_and_back() -> None:
+    less, more = "a.x < b.x", "b.x > c.x"
+    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON {less} JOIN {C} ON {more}") == [False, False]
+    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON {more}") == [False, True]
+    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON {less} LEFT JOIN {C} ON a.k = c.k") == [False, True]
+    d = "TUMBLE(a, '5 s') d"
+    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k LEFT JOIN {C} ON {more} LEFT JOIN {d} ON a.k = d.k") == [
+        False,
+        True,
+        True,
+    ]
+    for kind in ("LEFT", "RIGHT", "FULL", "SEMI", "ANTI"):  # who lacks a side lies there, too
+        assert moves(f"SELECT a.x FROM {A} {kind} JOIN {B} ON {less} JOIN {C} ON a.x <> c.x") == [False, False]
+
+
+def test_queries_without_keys_share_buckets_and_steps_whatever_they_ask() -> None:
+    texts = [f"SELECT a.x FROM {A} JOIN {B} ON a.x < b.x", f"SELECT COUNT(*) AS n FROM {A} CROSS JOIN {B}"]
+    live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
+    (buckets,) = plan_stream("a", live).buckets
+    assert (buckets.keys, buckets.bits, buckets.columns) == ((), (0, 1), ("x",))
+    one, two = (chain_of(plan, plan.tree) for plan in map(bound, texts))
+    assert one == two
+    text = explain(live, [plan_stream(name, live) for name in "ab"])
+    assert "buckets in one partition · used by 2 queries: q0, q1" in text
+    assert "inner join with b without an equality · used by 2 queries: q0, q1" in text
 
 
 def test_levels_count_what_comes_after_the_first_exchange() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.model.window import Ends, Sliding
-from headrace.plan.join import JoinKind, JoinNode, JoinQuery, nodes_of
+from headrace.plan.join import JoinKind, JoinNode, JoinQuery, inputs_of, nodes_of
 from headrace.plan.logical import LogicalQuery
 
 Bind = Callable[[str], LogicalQuery]
@@ -64,6 +64,34 @@ def test_inner_joins_are_ordered_so_that_each_has_an_equality(bind: Bind) -> Non
     plan = bound(bind, f"SELECT p.price FROM {P}, {A}, TUMBLE(purchases, '5 s') q WHERE p.name = q.name AND q.big = a.user_id")
     assert [str(node.right) for node in nodes_of(plan.tree)] == ["2", "1"]
     assert conditions(plan)["step 2"] == ["2.big = 1.user_id", "True"]
+
+
+def test_without_an_equality_conditions_alone_tell(bind: Bind) -> None:
+    plan = bound(
+        bind, f"SELECT p.price FROM {P} LEFT JOIN {A} ON p.gem_pack BETWEEN a.ad_id - 1 AND a.ad_id AND p.tiny = 1 AND a.ad_id > 2"
+    )
+    assert conditions(plan) == {
+        "input 0": ["True"],
+        "input 1": ["ad_id > 2"],
+        "step 1": ["((0.gem_pack >= (1.ad_id - 1)) AND (0.gem_pack <= 1.ad_id)) AND (0.tiny = 1)"],
+        "where": ["True"],
+    }
+
+
+@pytest.mark.parametrize("text", [f"{P}, {A}", f"{P} CROSS JOIN {A}", f"{P} JOIN {A}", f"{P} FULL JOIN {A}", f"{P} JOIN {A} ON TRUE"])
+def test_everything_is_joined_with_everything_where_nothing_is_asked(bind: Bind, text: str) -> None:
+    plan = bound(bind, f"SELECT COUNT(*) AS n FROM {text}")
+    assert conditions(plan)["step 1"] == ["True"]
+    assert not plan.joined_columns
+
+
+def test_inner_joins_with_an_equality_come_first_then_those_with_a_condition(bind: Bind) -> None:
+    q, r = "TUMBLE(purchases, '5 s') q", "TUMBLE(purchases, '5 s') r"
+    plan = bound(bind, f"SELECT p.price FROM {P}, {A}, {q}, {r} WHERE q.big = r.big AND p.price < r.price")
+    assert [str(index) for index in inputs_of(plan.tree)] == ["2", "3", "0", "1"]
+    assert [len(node.equalities) for node in nodes_of(plan.tree)] == [1, 0, 0]
+    asked = conditions(plan)
+    assert [asked[f"step {i}"] for i in (1, 2, 3)] == [["2.big = 3.big", "True"], ["0.price < 3.price"], ["True"]]
 
 
 def test_a_cycle_joins_its_last_side_by_two_equalities(bind: Bind) -> None:

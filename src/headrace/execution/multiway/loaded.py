@@ -11,22 +11,12 @@ import pyarrow as pa
 
 from headrace.execution.multiway.stored import Keys
 from headrace.execution.query_sets import QuerySets
+from headrace.execution.searching import Bound, best_bounds, bound_of, is_whole
 from headrace.kernels.sets import Sets, set_of, words
-from headrace.model.expression import Call, Column, Expression, walk
-from headrace.sharing.multiway.asked import Asked, attribute_of, relations_of, sides_of, time_of
+from headrace.model.expression import Call, Column, Expression, columns, walk
+from headrace.sharing.multiway.asked import Asked, attribute_of, relation_of, relations_of, sides_of, time_of
 from headrace.sharing.multiway.probes import Probe, ProbePlan
 from headrace.sharing.multiway.relations import Attribute
-
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A comparison that partners can be searched by: stored value, operator, arriving value."""
-
-    stored: Expression
-    operator: str
-    arriving: Expression
 
 
 @dataclass(frozen=True)
@@ -81,10 +71,13 @@ class LoadedProbes:
         every = (sides_of(condition) or () for one in self.plan.queries for condition in one.conditions)
         return {attribute_of(side): side for pair in every for side in pair if relations_of(side) == {relation}}
 
-    def columns(self, relations: Iterable[str]) -> list[str]:
-        """Return the columns of relations that travel and are kept: those that anybody looks at, and event times."""
-        chosen = frozenset(relations)
-        return [*sorted(self.plan.columns(chosen)), *sorted(map(time_of, chosen))]
+    def columns(self, relations: frozenset[str], users: Iterable[int]) -> list[str]:
+        """Return what is still needed of rows made of some relations: columns that users will look at, and event times."""
+        wanted: set[str] = set()
+        for one in (self.queries[number] for number in users):
+            later = [condition for condition in one.conditions if not relations_of(condition) <= relations]
+            wanted |= {name for e in (*later, *one.output) for name in columns(e) if relation_of(name) in relations}
+        return [*sorted(wanted), *sorted(map(time_of, relations))]
 
     @cached_property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -122,10 +115,14 @@ class LoadedProbes:
                     due[condition].append(user.id)
         if len(keys) == 1 and is_whole(keys[0].type):  # equal hashes are equal values: there is nothing left to check
             due = {c: found for c, found in due.items() if not self._is_key(c, probe)}
+
+        def is_stored(name: str) -> bool:
+            return relation_of(name) in stored
+
         everybody = [condition for condition, found in due.items() if len(found) == len(users)]
-        bounds = () if keys else _best_bounds(everybody, before, stored)
+        bounds = () if keys else best_bounds(everybody, is_stored)
         for one in bounds:
-            due = {c: found for c, found in due.items() if _bound(c, before, stored) != one}
+            due = {c: found for c, found in due.items() if bound_of(c, is_stored) != one}
         longest = {name: max(user.inputs[name].range for user in users if name in user.inputs) for name in probe.covered}
         windows: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
         for user in users:
@@ -146,40 +143,3 @@ class LoadedProbes:
     def _is_key(self, condition: Expression, probe: Probe) -> bool:
         sides = frozenset(condition.args) if isinstance(condition, Call) and condition.function == "eq" else None
         return any(frozenset(pair) == sides for pair in probe.keys)
-
-
-def is_whole(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are integers to the kernels."""
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_date(kind)
-        or pa.types.is_boolean(kind)
-        or (pa.types.is_decimal(kind) and kind.precision <= 18)
-    )
-
-
-def _bound(condition: Expression, before: frozenset[str], stored: frozenset[str]) -> Bound | None:
-    """Return a comparison with stored values on one side and arriving ones on the other, if it can be searched by."""
-    if not isinstance(condition, Call) or condition.function not in _MIRRORED:
-        return None
-    one, two = condition.args
-    if not (is_whole(one.type) or pa.types.is_floating(one.type)):
-        return None
-    first, second = relations_of(one), relations_of(two)
-    if first and second and first <= stored and second <= before:
-        return Bound(one, condition.function, two)
-    if first and second and first <= before and second <= stored:
-        return Bound(two, _MIRRORED[condition.function], one)
-    return None
-
-
-def _best_bounds(conditions: Iterable[Expression], before: frozenset[str], stored: frozenset[str]) -> tuple[Bound, ...]:
-    """Return the comparisons of the stored value that most are about: two make a band."""
-    by_value: dict[Expression, list[Bound]] = defaultdict(list)
-    for condition in conditions:
-        found = _bound(condition, before, stored)
-        if found is not None:
-            by_value[found.stored].append(found)
-    most = max(map(len, by_value.values()), default=0)
-    return tuple(next((found for found in by_value.values() if len(found) == most), ()))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.execution.job import Job, Parcel, StoreRef
+from headrace.execution.joined_rows import JoinedRows
 from headrace.execution.multiway.loaded import LoadedProbe
-from headrace.execution.multiway.probing import Prober
+from headrace.execution.multiway.probing import PAIRS, Pairs, Prober
 from headrace.execution.multiway.sending import dealt, sent
 from headrace.execution.multiway.shelf import Shelf
 from headrace.execution.multiway.stored import stored
-from headrace.execution.multiway.tuples import Packed, Tuples, unpacked
+from headrace.execution.multiway.tuples import Bits, Packed, Tuples, unpacked
 from headrace.execution.result import Failures, Results
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import flat
@@ -112,26 +113,35 @@ class MultiwayLevel:
         if not tuples.count:
             return
         came, made = self.probed.get(probe.number, (0, 0))
-        prober = Prober(loaded, tuples)
+        for found in self._found(probe, Prober(loaded, tuples), loaded.stored[0]):
+            made += found.count
+            self._go_on(probe, found)
+        self.probed[probe.number] = (came + tuples.count, made)
+
+    def _found(self, probe: Probe, prober: Prober, relation: str) -> Iterator[Tuples]:
+        """Yield what a probe makes: of all buckets together, in as few pieces as can be held."""
         first, last = prober.span
         visible = np.uint64(self._plan.visible(self._probes.starts[probe.number]))
-        for ref in self._shelf.buckets(probe.store, probe.before):
-            if not _apart(ref, loaded.stored[0], first, last):
-                one = self._shelf.load(ref)
-                for found in prober.partners(one.bucket, one.sets, one.rows):
-                    made += found.count
-                    self._go_on(probe, found)
-        for ref in self._shelf.made(probe.store) if probe.before is None else ():
-            one = self._shelf.load(ref)
-            hidden = (one.bucket.fresh & ~visible) != 0
-            if hidden.all():
+        view = self._shelf.view(probe.store)
+        waiting: list[tuple[Pairs, Bits | None]] = []
+        held = 0
+        for number, one in enumerate(view.shelved):
+            sets, fresh = one.sets, None
+            if one.ref.newest == self._job.batch:
+                hidden = (one.bucket.fresh & ~visible) != 0
+                if probe.before is not None or hidden.all():
+                    continue
+                sets, fresh = np.where(hidden[:, None], np.uint64(0), sets), one.bucket.fresh
+            elif (probe.before is not None and one.ref.oldest >= probe.before) or _apart(one.ref, relation, first, last):
                 continue
-            sets = one.sets.copy()
-            sets[hidden] = 0
-            for found in prober.partners(one.bucket, sets, one.rows, one.bucket.fresh):
-                made += found.count
-                self._go_on(probe, found)
-        self.probed[probe.number] = (came + tuples.count, made)
+            for pairs in prober.pairs(one.bucket, sets):
+                new = None if fresh is None else fresh[pairs.theirs]
+                waiting.append((Pairs(pairs.own, pairs.theirs + view.begins[number], pairs.sets), new))
+                held += len(pairs.own)
+                if held >= PAIRS:
+                    yield from _joined(prober, waiting, view.rows)
+                    waiting, held = [], 0
+        yield from _joined(prober, waiting, view.rows)
 
     def _go_on(self, probe: Probe, found: Tuples) -> None:
         """Give rows that a probe made to complete queries, to stores, and to the probes below."""
@@ -147,7 +157,8 @@ class MultiwayLevel:
                 self._send(child.edge, child, mine)
 
     def _send(self, edge: Edge, child: Probe, rows: Tuples) -> None:
-        packed = rows.packed(self._probes.columns(child.covered))
+        have = child.covered - self._probes.stores[child.store].relation.relations
+        packed = rows.packed(self._probes.columns(have, child.users))
         for place, mine in sent(edge, packed, self._partition, self._job.partitions):
             self._to(place).probing.append((child.number, mine))
 
@@ -159,7 +170,7 @@ class MultiwayLevel:
         if not alive.size:
             return
         spec = self._probes.stores[feed.store]
-        rows = found.take(alive, sets[alive]).packed(self._probes.columns(spec.relation.relations))
+        rows = found.take(alive, sets[alive]).packed(self._probes.columns(spec.relation.relations, self._plan.uses[feed.store]))
         key = None if feed.edge.kind is EdgeKind.LOCAL else spec.key
         places = [(self._partition, rows)] if key is None else dealt(key, rows, self._partition, self._job.partitions)
         for place, mine in places:
@@ -185,6 +196,15 @@ class MultiwayLevel:
             columns = [flat(found.evaluate(expression)) for expression in alike[0].output]
             self._results.add(owners, pa.RecordBatch.from_arrays(columns, schema=alike[0].schema.to_arrow()))
             self._relieve()
+
+
+def _joined(prober: Prober, found: Sequence[tuple[Pairs, Bits | None]], rows: JoinedRows) -> Iterator[Tuples]:
+    if found:
+        own, theirs, sets = (np.concatenate([getattr(one, name) for one, _ in found]) for name in ("own", "theirs", "sets"))
+        new = [np.zeros(len(one.own), np.uint64) if fresh is None else fresh for one, fresh in found]
+        joined = prober.joined(Pairs(own, theirs, sets), rows, np.concatenate(new))
+        if joined.count:
+            yield joined
 
 
 def _restricted(rows: Tuples, loaded: LoadedProbe) -> Tuples:

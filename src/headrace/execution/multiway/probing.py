@@ -7,16 +7,18 @@ everything otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.execution.joined_rows import JoinedRows
-from headrace.execution.multiway.loaded import Bound, LoadedProbe
-from headrace.execution.multiway.stored import SortedIndex, Stored, valid_keys
+from headrace.execution.multiway.loaded import LoadedProbe
+from headrace.execution.multiway.stored import Stored, valid_keys
 from headrace.execution.multiway.tuples import Bits, Integers, Tuples
+from headrace.execution.searching import searched
 from headrace.kernels import compiled_join, compiled_probe
-from headrace.kernels.columns import flat, numbers, validity
+from headrace.kernels.columns import flat
 from headrace.kernels.keys import hashes
 from headrace.kernels.sets import Sets
 
@@ -24,6 +26,15 @@ PAIRS = 1 << 18  # at most so many pairs are held at once
 _FEW_PAIRS = 1 << 12
 _EVERYTHING = np.zeros(0, np.int32)
 _NO_BIRTHS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Arriving rows, stored rows, and the sets of those who want them together."""
+
+    own: Integers
+    theirs: Integers
+    sets: Sets
 
 
 class Prober:
@@ -44,11 +55,8 @@ class Prober:
         """From which event time to which partners can be."""
         return int(self._newest.min()) - self._loaded.longest[self._loaded.stored[0]], int(self._until.max())
 
-    def partners(self, bucket: Stored, sets: Sets, rows: JoinedRows, fresh: Bits | None = None) -> Iterator[Tuples]:
-        """Yield joined rows; `sets` are those of the bucket as they are meant now, `rows` its rows as they can be joined.
-
-        `fresh` says what is new in rows of a bucket that this batch made.
-        """
+    def pairs(self, bucket: Stored, sets: Sets) -> Iterator[Pairs]:
+        """Yield pairs of arriving and stored rows whose sets and times meet; `sets` are those of the bucket as they are now."""
         loaded, relation = self._loaded, self._loaded.stored[0]
         begins, ends, order = self._ranges(bucket)
         low, times = self._newest - loaded.longest[relation], bucket.times(relation)
@@ -64,12 +72,18 @@ class Prober:
                 begins, ends, order, own_sets, sets, low, self._until, times, births, before or 0, row, place, own, theirs, common
             )
             if found:
-                new = self._tuples.fresh[own[:found]]
-                new = new if fresh is None else new | fresh[theirs[:found]]
-                yield from self._checked(Tuples(self._tuples.rows.beside(own[:found], rows, theirs[:found], common[:found]), new))
+                yield Pairs(own[:found], theirs[:found], common[:found])
             size = PAIRS
 
-    def _checked(self, found: Tuples) -> Iterator[Tuples]:
+    def joined(self, pairs: Pairs, rows: JoinedRows, fresh: Bits) -> Tuples:
+        """Return the rows of pairs side by side, of those only for which windows and conditions hold.
+
+        `rows` are the stored ones that pairs point to, `fresh` says what is new in them.
+        """
+        new = self._tuples.fresh[pairs.own] | fresh
+        return self._checked(Tuples(self._tuples.rows.beside(pairs.own, rows, pairs.theirs, pairs.sets), new))
+
+    def _checked(self, found: Tuples) -> Tuples:
         """Look at windows and conditions of pairs; what overflows is unknown, as NULL is."""
         loaded, sets = self._loaded, found.sets
         for windows, bits in loaded.windows:
@@ -82,9 +96,8 @@ class Prober:
         if loaded.windows or loaded.conditions:
             alive = compiled_join.alive(sets)
             if alive.size < len(sets):
-                found = found.take(alive, sets[alive])
-        if found.count:
-            yield found
+                return found.take(alive, sets[alive])
+        return found
 
     def _ranges(self, bucket: Stored) -> tuple[Integers, Integers, npt.NDArray[np.int32]]:
         """Return for each row the range of places in an order of the bucket's rows where its partners are."""
@@ -93,24 +106,8 @@ class Prober:
             index = bucket.hash_index(self._loaded.keys)
             begins, ends = compiled_probe.look_up(self._hashes, self._valid, index.directory, index.hashes, index.bits)
             return begins, ends, index.order
-        begins, ends = np.zeros(count, np.int64), np.full(count, bucket.rows, np.int64)
         if not self._loaded.bounds:
-            return begins, ends, _EVERYTHING
+            return np.zeros(count, np.int64), np.full(count, bucket.rows, np.int64), _EVERYTHING
         found = bucket.sorted_index(self._loaded.bounds[0].stored)
-        ends = np.full(count, len(found.order), np.int64)
-        for bound in self._loaded.bounds:
-            lower, upper = self._searched(bound, found)
-            begins, ends = np.maximum(begins, lower), np.minimum(ends, upper)
-        return begins, np.maximum(begins, ends), found.order
-
-    def _searched(self, bound: Bound, index: SortedIndex) -> tuple[Integers, Integers]:
-        column = flat(self._tuples.evaluate(bound.arriving))
-        values = numbers(column)
-        least, most = np.zeros(len(values), np.int64), np.full(len(values), len(index.order), np.int64)
-        if bound.operator in ("lt", "le"):
-            most = np.searchsorted(index.values, values, side="left" if bound.operator == "lt" else "right")
-        else:
-            least = np.searchsorted(index.values, values, side="right" if bound.operator == "gt" else "left")
-        if column.null_count:
-            most[~validity(column)] = 0
-        return least, most
+        bounds = [(bound.operator, flat(self._tuples.evaluate(bound.arriving))) for bound in self._loaded.bounds]
+        return *searched(found, bounds), found.order

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from headrace.execution.job import Job, StoreRef
-from headrace.execution.joined_rows import JoinedRows, all_of
+from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
 from headrace.execution.multiway.loaded import LoadedProbes
 from headrace.execution.multiway.stored import Stored, indexed, united
 from headrace.execution.multiway.tuples import Integers
@@ -22,17 +22,26 @@ from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.multiway.probes import StoreSpec
 from headrace.sharing.slicing import FOREVER, NEVER
 
+_COPIED = 1 << 17  # rows a bucket: a copy of so many costs less than to look into each bucket many times
 _MANY = 8  # buckets of a store, before small neighbours are made one
 _SPANS = 4  # a bucket spans at most this part of the window, so that what has expired goes in time
 
 
 @dataclass(slots=True, eq=False)
 class Shelved:
-    """A bucket at hand: its rows, their sets as they are meant now, and the rows as they can be joined."""
+    """A bucket at hand: its rows, and their sets as they are meant now."""
 
     ref: StoreRef
     bucket: Stored
     sets: Sets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """All buckets of a store in this partition, one after the other; `begins` is the place of the first row of each."""
+
+    shelved: Sequence[Shelved]
+    begins: Sequence[int]
     rows: JoinedRows
 
 
@@ -52,18 +61,22 @@ class Shelf:
         self.old = [*old, *self._dealt]
         self.fresh = [ref for ref in handed if ref.newest == job.batch]
         self._at_hand: dict[tuple[str, int], Shelved] = {}
+        self._views: dict[int, View] = {}
         if dealt and level == 0:
             self._deal()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def buckets(self, store: int, before: int | None) -> Iterable[StoreRef]:
-        """Return the buckets of a store with rows of earlier batches, or of before a batch."""
-        return [ref for ref in self.old if ref.store == store and (before is None or ref.oldest < before)]
-
-    def made(self, store: int) -> Iterable[StoreRef]:
-        """Return the buckets of a store with rows of this batch."""
-        return [ref for ref in self.fresh if ref.store == store]
+    def view(self, store: int) -> View:
+        """Return the rows of a store: those of earlier batches, and what this batch has stored so far."""
+        if store not in self._views:
+            shelved = [self.load(ref) for ref in (*self.old, *self.fresh) if ref.store == store]
+            begins = np.concatenate([[0], np.cumsum([one.bucket.rows for one in shelved])]).astype(np.int64).tolist()
+            known = shelved[0].bucket.columns if shelved else ()
+            names = [name for name in known if all(name in one.bucket.columns for one in shelved)]
+            table = Table({name: Pieces([one.bucket.columns[name] for one in shelved], _COPIED) for name in names}, begins[-1])
+            self._views[store] = View(shelved, begins, all_of(table, np.zeros((begins[-1], 0), np.uint64)))
+        return self._views[store]
 
     def load(self, ref: StoreRef) -> Shelved:
         """Return a bucket."""
@@ -71,7 +84,7 @@ class Shelf:
         if at not in self._at_hand:
             bucket = next((b for r, b in self._new if r == ref), None) or self._stored(ref)
             sets = self._meant(bucket, ref)
-            self._at_hand[at] = Shelved(ref, bucket, sets, all_of(bucket.table(), sets))
+            self._at_hand[at] = Shelved(ref, bucket, sets)
         return self._at_hand[at]
 
     def _stored(self, ref: StoreRef) -> Stored:
@@ -94,6 +107,7 @@ class Shelf:
     def put(self, store: int, bucket: Stored) -> None:
         """Take rows that this batch stores."""
         self.fresh.append(self._add(store, bucket))
+        self._views.pop(store, None)
 
     def _add(self, store: int, bucket: Stored) -> StoreRef:
         spec = self.probes.stores[store]

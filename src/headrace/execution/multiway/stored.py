@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.joined_rows import Pieces, Table
 from headrace.execution.multiway.tuples import Bits, Integers, Packed
+from headrace.execution.searching import SortedIndex, sorted_index
 from headrace.kernels import compiled_probe
 from headrace.kernels.columns import ALL_VALID, flat, numbers, validity
 from headrace.kernels.expression import Evaluator
@@ -34,14 +34,6 @@ class HashIndex:
     hashes: Bits
     order: npt.NDArray[np.int32]
     bits: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SortedIndex:
-    """Rows by a value, ascending (NaN is the greatest); those without a value are left out."""
-
-    values: npt.NDArray[np.generic]
-    order: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,10 +77,6 @@ class Stored:
             self.by_value[value] = sorted_index(self.evaluate(value))
         return self.by_value[value]
 
-    def table(self) -> Table:
-        """Return the columns as a table that joined rows can point into."""
-        return Table({name: Pieces([column]) for name, column in self.columns.items()}, self.rows)
-
 
 def hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
     """Return an index over keys."""
@@ -101,14 +89,6 @@ def valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """Tell which rows have no NULL in their key; an empty array if none has."""
     found = [validity(column) for column in columns if column.null_count]
     return np.logical_and.reduce(found) if found else ALL_VALID
-
-
-def sorted_index(column: pa.Array) -> SortedIndex:
-    """Return an index over values that are numbers."""
-    values = numbers(column)
-    rows = np.flatnonzero(validity(column)) if column.null_count else np.arange(len(values))
-    order = rows[np.argsort(values[rows], kind="stable")]
-    return SortedIndex(values[order], order.astype(np.int32))
 
 
 def stored(parts: Sequence[Packed], batch: int, hashed: Iterable[Keys], sorted_by: Iterable[Expression], width: int) -> Stored:

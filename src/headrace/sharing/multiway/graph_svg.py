@@ -20,7 +20,7 @@ _STYLE = """
 .hr-graph text{font:11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1f2328}
 .hr-graph .quiet{fill:#59636e}.hr-graph .name{font-weight:700;font-size:12px}
 .hr-graph .paper{fill:#fff}.hr-graph .box{fill:#f6f8fa;stroke:#818b98}.hr-graph .head{fill:#e6eaef}
-.hr-graph .wire{fill:none;stroke-width:1.6}
+.hr-graph .wire{fill:none;stroke-width:1.6}.hr-graph .there{stroke-width:.8}
 .hr-graph .group-by{stroke:#8250df;stroke-dasharray:7 3}.hr-graph .all{stroke:#0969da;stroke-dasharray:2 3}
 .hr-graph .shuffle{stroke:#1a7f37}
 .hr-graph .tip-group-by{fill:#8250df}.hr-graph .tip-all{fill:#0969da}.hr-graph .tip-shuffle{fill:#1a7f37}
@@ -31,6 +31,7 @@ _STYLE = """
 .hr-graph .tip-group-by{fill:#c297ff}.hr-graph .tip-all{fill:#6cb6ff}.hr-graph .tip-shuffle{fill:#56d364}}
 """
 _MEANING = {Kind.SHUFFLE: "to any task", Kind.ALL: "a copy to every task", Kind.GROUP_BY: "to the task of the value"}
+_THIN = "thin: already there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def to_svg(graph: Graph) -> str:
     parts += [_drawn_box(box, columns.stores) for box in stores]
     parts += [_drawn_box(box, columns.outputs) for box in outputs]
     parts += [_drawn_wire(wire, lane, columns) for wire, lane in (*into.items(), *out_of.items())]
-    bottom = max(box.top + box.height for box in (*inputs, *stores, *outputs)) + _ROW
+    bottom = max((box.top + box.height for box in (*inputs, *stores, *outputs)), default=0.0) + _ROW
     return _page(parts, columns.outputs[1] + _PAD, bottom)
 
 
@@ -250,7 +251,8 @@ def _drawn_wire(wire: _Wire, lane: int, columns: _Columns) -> str:
     style = wire.edge.kind.replace(" ", "-")
     facing = -1 if wire.back else 1
     title = f"{wire.edge.label}: {wire.edge.rows}, {wire.edge.way}, {wire.edge.source} → {wire.edge.target}"
-    parts = [f'<path class="wire {style}" d="{path}"/>' for path in _paths(wire, start, middle, end - facing * 6)]
+    thin = " there" if wire.edge.is_there else ""
+    parts = [f'<path class="wire {style}{thin}" d="{path}"/>' for path in _paths(wire, start, middle, end - facing * 6)]
     parts += [f'<circle class="tip-{style}" cx="{middle:g}" cy="{y:g}" r="2.6"/>' for y in _junctions(wire)]
     parts.append(f'<path class="tip-{style}" d="M{end:g} {wire.ends:g}l{-facing * 8} -4v8z"/>')
     parts.append(_text(end - facing * 10, wire.ends - 4, _label(wire.edge), anchor="start" if wire.back else "end"))
@@ -300,7 +302,8 @@ def _legend(top: float) -> tuple[str, float]:
         text = f"{kind}: {meaning}"
         parts.append(_text(x + 46, top + 4, text))
         x += 46 + _CHARACTER * len(text) + 2 * _PAD
-    return "".join(parts), x
+    parts.append(_text(x, top + 4, _THIN))
+    return "".join(parts), x + _CHARACTER * len(_THIN) + 2 * _PAD
 
 
 def _page(parts: Sequence[str], width: float, bottom: float) -> str:

@@ -24,12 +24,14 @@ def told(rule: Rule) -> str:
     """Return what a rule does with rows, without where it sends them."""
     if isinstance(rule, Keep):
         return "keep"
-    return f"probe {' and '.join(map(str, rule.predicates))}" if rule.predicates else "probe with all"
+    before = "" if rule.before is None else f" before batch {rule.before}"
+    return f"probe{before} {' and '.join(rule.conditions)}" if rule.conditions else f"probe{before} with all"
 
 
 def to_text(graph: Graph) -> str:
     """Return a graph for reading on a terminal: each node with its edges, each store with its rules. Equal graphs, equal text."""
-    return "\n".join([*_inputs(graph), *_stores(graph), *_outputs(graph)]) + "\n"
+    lines = [*_inputs(graph), *_stores(graph), *_outputs(graph)]
+    return "\n".join(lines or ["no joins in SLIDING windows"]) + "\n"
 
 
 def _inputs(graph: Graph) -> list[str]:
@@ -58,8 +60,7 @@ def _outputs(graph: Graph) -> list[str]:
 
 
 def _sent(graph: Graph, labels: list[str] | tuple[str, ...], indent: str) -> list[str]:
-    names = named(graph)
-    edges = [graph.edge(label) for label in labels]
+    names, edges = named(graph), [graph.edge(label) for label in labels]
     return [f"{indent}→ {edge.label} {edge.way} → {names[edge.target]}" for edge in edges]
 
 

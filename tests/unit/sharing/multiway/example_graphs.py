@@ -1,44 +1,90 @@
-"""Graphs for tests: of two inputs, of trees over four, of two queries that share."""
+"""Plans of probes and their graphs, for tests: of two inputs, of queries that share, with joins that are kept, in transition.
+
+Streams are R, S, T, U, V, each with columns a, b, c.
+"""
 
 from __future__ import annotations
 
-from headrace.sharing.multiway.cost import Whole
-from headrace.sharing.multiway.graph import Graph, Store, build, from_tree
-from headrace.sharing.multiway.probe_orders import Setting
-from headrace.sharing.multiway.relations import Attribute, Join, Predicate, equal, theta
-from headrace.sharing.multiway.trees import every_tree, flat, stores
+from collections.abc import Mapping
 
-RS = equal(Attribute("R", "a"), Attribute("S", "a"))
-ST = equal(Attribute("S", "b"), Attribute("T", "b"))
-TU = theta("T", "U", "T.x < U.y")
-FOUR = Join(frozenset("RSTU"), frozenset({RS, ST, TU}))
-THREE = FOUR.within("RST")
-BY = {"R": Attribute("R", "a"), "S": Attribute("S", "a"), "T": Attribute("T", "b")}
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.runtime.probing import choice_of
+from headrace.sharing.changelog import Changelog, apply
+from headrace.sharing.multiway.asked import Asked, asked
+from headrace.sharing.multiway.graph import Graph
+from headrace.sharing.multiway.pictured import pictured
+from headrace.sharing.multiway.planning import plan_probes
+from headrace.sharing.multiway.probes import Choice, ProbePlan, Target
+from headrace.sharing.multiway.relations import Attribute, Join
+from headrace.sharing.parts import parts_of
+from headrace.sql import Catalog, bind_query
 
-
-def setting(join: Join, tasks: int = 3, by: dict[str, Attribute] = BY) -> Setting:
-    partitioning = {join.within(names): attribute for names, attribute in by.items()}
-    everything = {one: tasks for tree in every_tree(join.relations) for one in stores(tree, join)}
-    return Setting(join, Whole(dict.fromkeys(join.relations, 100.0)), everything, partitioning)
-
-
-def two_way(predicate: Predicate, tasks: int = 3, by: dict[str, Attribute] | None = None) -> Graph:
-    join = Join(frozenset(predicate.relations), frozenset({predicate}))
-    return from_tree(flat(join.relations), "q", setting(join, tasks, by or {}))
+CATALOG = Catalog.of(Stream(name, Schema.parse("a INT, b INT, c INT, time TIMESTAMP"), "time") for name in "RSTUV")
+CHAIN = "R.a = S.a AND S.b = T.b"
+TAIL = "S.b = T.b AND T.c < U.c"
 
 
-def two_queries() -> Graph:
+def sliding(relations: str, condition: str, seconds: int = 5) -> str:
+    """SELECT the first column of the first relation; every one in a window of that many seconds."""
+    sides = ", ".join(f"SLIDING({name}, '{seconds} seconds') {name}" for name in relations)
+    return f"SELECT {relations[0]}.a AS out FROM {sides} WHERE {condition}"
+
+
+def queries(**texts: str) -> tuple[Asked, ...]:
+    parts = [part.addition for n, (name, text) in enumerate(texts.items()) for part in parts_of(n, name, bind_query(text, CATALOG))]
+    return tuple(map(asked, apply((), Changelog(tuple(parts)))))
+
+
+def first_plan(found: tuple[Asked, ...], partitions: int = 3, choice: Choice | None = None) -> ProbePlan:
+    """The plan of queries that are all there from the first batch on."""
+    chosen = choice or choice_of(found, None, None)
+    return plan_probes(found, chosen, 0, partitions, {one.id: 0 for one in found})
+
+
+def two_way(condition: str, partitions: int = 3) -> Graph:
+    return pictured(first_plan(queries(q=sliding("RS", condition)), partitions), partitions)
+
+
+def orders(join: Join, by: Mapping[str, str], **found: str) -> dict[str, tuple[Target, ...]]:
+    """R="ST" probes the kept join of S and T, R="S T" one after the other; `by` has what stores are partitioned by."""
+    return {start: tuple(_target(join, names, by) for names in steps.split()) for start, steps in found.items()}
+
+
+def _target(join: Join, names: str, by: Mapping[str, str]) -> Target:
+    attribute = by.get(names)
+    return Target(join.within(names), None if attribute is None else Attribute(*attribute.split(".")))
+
+
+BY = {"R": "R.a", "S": "S.b", "T": "T.b", "ST": "S.a"}
+TWO = queries(q1=sliding("RST", CHAIN), q2=sliding("STU", TAIL))
+
+
+def sharing_choice() -> Choice:
     """q1 = R ⋈ S ⋈ T, q2 = S ⋈ T ⋈ U; S ⋈ T is kept for R of q1."""
-    by = {"R": BY["R"], "S": Attribute("S", "b"), "T": BY["T"], "ST": BY["S"]}
-    r, s, t, u, st = ((FOUR.within(names), by.get(names)) for names in ("R", "S", "T", "U", "ST"))
-    orders = {
-        ("q1", "R"): (st,),
-        ("q1", "S"): (t, r),
-        ("q1", "T"): (s, r),
-        ("q2", "S"): (t, u),
-        ("q2", "T"): (s, u),
-        ("q2", "U"): (t, s),
-        (st[0], "S"): (t,),
-        (st[0], "T"): (s,),
-    }
-    return build({"q1": THREE, "q2": FOUR.within("STU")}, [Store(*one, 4) for one in (r, s, t, u, st)], orders)
+    one, two = TWO[0].join, TWO[1].join
+    chosen = {0: orders(one, BY, R="ST", S="T R", T="S R"), 1: orders(two, BY, S="T U", T="S U", U="T S")}
+    return Choice(chosen, {one.within("ST"): orders(one, BY, S="T", T="S")})
+
+
+def two_queries(partitions: int = 4) -> Graph:
+    return pictured(first_plan(TWO, partitions, sharing_choice()), partitions)
+
+
+def transition(partitions: int = 2) -> ProbePlan:
+    """q1 and q2 in batch 7, when S ⋈ T begins to be kept and S is partitioned otherwise; all stores hold rows since batch 3."""
+    before = first_plan(TWO, partitions)
+    return plan_probes(
+        TWO, sharing_choice(), 7, partitions, {0: 0, 1: 0}, before, {store.number: 3 for store in before.stores}
+    )
+
+
+def many() -> Graph:
+    """Four queries over five streams."""
+    found = queries(
+        q1=sliding("RST", CHAIN),
+        q2=sliding("STU", TAIL, 2),
+        q3=sliding("TUV", "T.c = U.c AND T.c = V.c AND U.b <> V.b"),
+        q4=sliding("RSTUV", f"{CHAIN} AND T.c = U.c AND U.a = V.a AND R.b > V.b"),
+    )
+    return pictured(first_plan(found, 2), 2)

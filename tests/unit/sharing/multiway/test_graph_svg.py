@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import combinations
 from xml.etree import ElementTree as ET
 
 import pytest
-from example_graphs import FOUR, RS, setting, two_queries, two_way
-from join_settings import drawn
+from example_graphs import TAIL, first_plan, many, queries, sliding, transition, two_queries, two_way
 
-from headrace.sharing.multiway.graph import Graph, Kind, from_tree
+from headrace.sharing.multiway.graph import Graph, Kind
 from headrace.sharing.multiway.graph_svg import to_svg
-from headrace.sharing.multiway.partitioning import partitioned_tree
-from headrace.sharing.multiway.relations import theta
-from headrace.sharing.multiway.trees import Tree, flat, nested
+from headrace.sharing.multiway.pictured import pictured
+
+CYCLE = "R.a = S.a AND S.b = T.b AND T.c = U.c AND U.a = R.b"
 
 
 def drawings() -> list[Graph]:
-    found = [two_queries(), two_way(RS), from_tree(nested("RS", "TU"), "a query", setting(FOUR))]
-    for seed, tree in enumerate([flat("ABCDE"), nested("ABCD", "E"), Tree(frozenset({flat("ABC"), flat("DE")}))]):
-        case = drawn(seed, "ABCDE", "cycle")
-        found.append(from_tree(tree, "q", replace(case, partitioning=partitioned_tree(tree, case).partitioning)))
-    return found
+    plans = [
+        first_plan(queries(**{"a query": sliding("RSTU", CYCLE)})),
+        first_plan(queries(a=sliding("RSTU", CYCLE), b=sliding("RS", "R.c <= S.c"), c=sliding("STU", TAIL))),
+        first_plan(queries(all_of_them=sliding("RSTUV", "TRUE"))),
+        transition(),
+    ]
+    return [two_queries(), two_way("R.a = S.a"), many(), *(pictured(plan, 3) for plan in plans)]
 
 
 DRAWINGS = drawings()
@@ -73,7 +73,8 @@ def test_a_picture_has_every_edge_in_the_style_of_its_kind(graph: Graph) -> None
     assert set(groups) == {edge.label for edge in graph.edges}
     for edge in graph.edges:
         styles = {one.get("class") for one in every(groups[edge.label], "path")}
-        assert styles == {f"wire {edge.kind.replace(' ', '-')}", f"tip-{edge.kind.replace(' ', '-')}"}
+        style = edge.kind.replace(" ", "-")
+        assert styles == {f"wire {style}{' there' * edge.is_there}", f"tip-{style}"}
 
 
 @pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
@@ -128,7 +129,7 @@ def test_a_picture_stands_on_its_own_in_light_and_dark() -> None:
 
 
 def test_long_texts_are_cut_and_whole_on_demand() -> None:
-    text = "R.x + " * 20 + "1 < S.y"
-    picture = to_svg(two_way(theta("R", "S", text)))
+    text = f"R.a{' + R.b' * 20} < S.b"
+    picture = to_svg(two_way(text))
     assert "…" in picture
-    assert f"<title>probe {text.replace('<', '&lt;')}</title>" in picture
+    assert re.search(r"<title>probe [^<]*( \+ R.b\)){20} &lt; S.b</title>", picture)

@@ -1,0 +1,203 @@
+"""Expressions of the query builder: they stand for SQL, and are checked when the query is.
+
+    hr.col("s.b") < hr.col("t.b")
+    hr.col("r.name").like("a%") | hr.col("r.a").is_null()
+    (hr.col("r.a") + 1).alias("next")
+
+Values of Python are literals. Python's `and`, `or`, `not` and chains such as `1 < x < 5` cannot be overloaded: use `&`, `|`, `~`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from numbers import Integral
+from typing import Any, NoReturn
+
+from headrace.errors import SqlError
+from headrace.sql.quoting import identifier, text_literal
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expression:
+    """A piece of SQL; `is_whole` if it needs no parentheses inside of another."""
+
+    sql: str
+    is_whole: bool = False
+
+    @property
+    def operand(self) -> str:
+        """The text as a part of another expression."""
+        return self.sql if self.is_whole else f"({self.sql})"
+
+    def alias(self, name: str) -> Expression:
+        """Return it under a name, for `select`."""
+        return Expression(f"{self.sql} AS {identifier(name)}")
+
+    def between(self, low: Any, high: Any) -> Expression:
+        """Return whether it is not less than one value and not greater than the other."""
+        return Expression(f"{self.operand} BETWEEN {_operand(low)} AND {_operand(high)}")
+
+    def like(self, pattern: str) -> Expression:
+        """Return whether a text fits a pattern of `%` (anything), `_` (one character) and what is to be there."""
+        return Expression(f"{self.operand} LIKE {_operand(pattern)}")
+
+    def is_in(self, *values: Any) -> Expression:
+        """Return whether it is one of some values."""
+        return Expression(f"{self.operand} IN ({', '.join(map(_operand, values))})")
+
+    def is_null(self) -> Expression:
+        """Return whether it is NULL."""
+        return Expression(f"{self.operand} IS NULL")
+
+    def is_not_null(self) -> Expression:
+        """Return whether it is anything but NULL."""
+        return Expression(f"{self.operand} IS NOT NULL")
+
+    def __eq__(self, other: object) -> Expression:  # type: ignore[override]
+        """`=`; IS NULL if the other side is None."""
+        return self.is_null() if other is None else _binary(self, "=", other)
+
+    def __ne__(self, other: object) -> Expression:  # type: ignore[override]
+        """`<>`; IS NOT NULL if the other side is None."""
+        return self.is_not_null() if other is None else _binary(self, "<>", other)
+
+    __hash__ = None  # type: ignore[assignment]  # == makes SQL: nothing could be found again
+
+    def __lt__(self, other: Any) -> Expression:
+        """`<`."""
+        return _binary(self, "<", other)
+
+    def __le__(self, other: Any) -> Expression:
+        """`<=`."""
+        return _binary(self, "<=", other)
+
+    def __gt__(self, other: Any) -> Expression:
+        """`>`."""
+        return _binary(self, ">", other)
+
+    def __ge__(self, other: Any) -> Expression:
+        """`>=`."""
+        return _binary(self, ">=", other)
+
+    def __and__(self, other: Any) -> Expression:
+        """AND."""
+        return _binary(self, "AND", other)
+
+    def __rand__(self, other: Any) -> Expression:
+        """AND, after a value."""
+        return _binary(other, "AND", self)
+
+    def __or__(self, other: Any) -> Expression:
+        """OR."""
+        return _binary(self, "OR", other)
+
+    def __ror__(self, other: Any) -> Expression:
+        """OR, after a value."""
+        return _binary(other, "OR", self)
+
+    def __invert__(self) -> Expression:
+        """NOT."""
+        return Expression(f"NOT {self.operand}")
+
+    def __add__(self, other: Any) -> Expression:
+        """`+`."""
+        return _binary(self, "+", other)
+
+    def __radd__(self, other: Any) -> Expression:
+        """`+`, after a value."""
+        return _binary(other, "+", self)
+
+    def __sub__(self, other: Any) -> Expression:
+        """`-`."""
+        return _binary(self, "-", other)
+
+    def __rsub__(self, other: Any) -> Expression:
+        """`-`, after a value."""
+        return _binary(other, "-", self)
+
+    def __mul__(self, other: Any) -> Expression:
+        """`*`."""
+        return _binary(self, "*", other)
+
+    def __rmul__(self, other: Any) -> Expression:
+        """`*`, after a value."""
+        return _binary(other, "*", self)
+
+    def __truediv__(self, other: Any) -> Expression:
+        """`/`."""
+        return _binary(self, "/", other)
+
+    def __rtruediv__(self, other: Any) -> Expression:
+        """`/`, after a value."""
+        return _binary(other, "/", self)
+
+    def __mod__(self, other: Any) -> Expression:
+        """`%`, which in SQL has the sign of its left side."""
+        return _binary(self, "%", other)
+
+    def __rmod__(self, other: Any) -> Expression:
+        """`%`, after a value."""
+        return _binary(other, "%", self)
+
+    def __neg__(self) -> Expression:
+        """`-`."""
+        return Expression(f"-{self.operand}")
+
+    def __bool__(self) -> NoReturn:
+        """Refuse: what it is, is known row by row."""
+        raise SqlError("an expression is neither true nor false by itself", hint="use &, | and ~ for and, or and not")
+
+    def __str__(self) -> str:
+        """Return the SQL."""
+        return self.sql
+
+
+def col(*name: str) -> Expression:
+    """Return a column: `col("b")`, `col("s.b")`; in parts, `col("s", "b.c")`, where a name has a dot in it."""
+    parts = name if len(name) > 1 else tuple(part for one in name for part in one.split("."))
+    return Expression(".".join(map(identifier, parts)), is_whole=True)
+
+
+def literal(value: Any) -> Expression:
+    """Return a value of Python as SQL; a time without a zone is UTC. Raises SqlError for what SQL cannot say."""
+    if isinstance(value, Expression):
+        return value
+    if value is None or isinstance(value, bool):
+        return Expression({None: "NULL", True: "TRUE", False: "FALSE"}[value], is_whole=True)
+    if isinstance(value, str):
+        return Expression(text_literal(value), is_whole=True)
+    if isinstance(value, datetime):
+        moment = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo is not None else value
+        return Expression(f"TIMESTAMP '{moment.isoformat(sep=' ')}'", is_whole=True)
+    if isinstance(value, date):
+        return Expression(f"DATE '{value.isoformat()}'", is_whole=True)
+    if isinstance(value, timedelta):
+        return Expression(f"INTERVAL '{value // _MICROSECOND}' MICROSECONDS", is_whole=True)
+    return _number(value)
+
+
+def _number(value: Any) -> Expression:
+    if isinstance(value, Integral):
+        found = str(int(value))
+    elif isinstance(value, float) and not math.isfinite(value):
+        return Expression(f"CAST('{float(value)}' AS DOUBLE)", is_whole=True)
+    elif isinstance(value, Decimal) and value.is_finite():
+        found = f"{value:f}"
+    elif isinstance(value, float):
+        found = repr(float(value))
+    else:
+        raise SqlError(f"{value!r} cannot be written in SQL", hint="use a number, a text, a time, None, or hr.col(…)")
+    return Expression(found, is_whole=not found.startswith("-"))
+
+
+def _operand(value: Any) -> str:
+    return literal(value).operand
+
+
+def _binary(left: Any, operator: str, right: Any) -> Expression:
+    return Expression(f"{_operand(left)} {operator} {_operand(right)}")

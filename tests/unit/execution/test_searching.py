@@ -1,0 +1,176 @@
+"""Partners by comparison: what a search in sorted values finds is what the comparison says of every pair."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.backends.reference.evaluate import evaluate
+from headrace.backends.reference.numeric import order
+from headrace.execution.join_search import Known, Rests, searches
+from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
+from headrace.execution.searching import Bound, best_bounds, bound_of, searched, sorted_index, sorted_together
+from headrace.kernels.sets import set_of
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal, conjunction
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "integers": (pa.int32(), [3, None, -3, 0, 3, 2**31 - 1, -(2**31)]),
+    "large integers": (pa.int64(), [2**62, 2**62 + 1, None, -(2**62), 0]),
+    "doubles": (pa.float64(), [math.nan, 0.0, -0.0, None, math.inf, -math.inf, 1.5, math.nan, 1e-300]),
+    "floats": (pa.float32(), [math.nan, -0.0, 0.5, None, 0.0, math.inf]),
+    "decimals": (pa.decimal128(10, 2), [Decimal("-1.25"), Decimal("0.00"), None, Decimal("99999999.99"), Decimal("-1.24")]),
+    "timestamps": (pa.timestamp("us", "UTC"), [datetime(2024, 1, 1, tzinfo=UTC), None, datetime(1969, 12, 31, tzinfo=UTC)]),
+    "dates": (pa.date32(), [date(2024, 2, 29), date(1969, 12, 31), None, date(2024, 2, 29)]),
+    "booleans": (pa.bool_(), [True, None, False, True]),
+    "nothing": (pa.int64(), [None, None]),
+}
+
+
+def compared(operator: str, kind: pa.DataType) -> Call:
+    return Call(operator, (Column("1.v", kind), Column("0.v", kind)), pa.bool_())
+
+
+@pytest.mark.parametrize("operator", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("name", VALUES)
+def test_a_search_finds_what_the_comparison_holds_for(name: str, operator: str) -> None:
+    kind, values = VALUES[name]
+    condition = compared(operator, kind)
+    index = sorted_index(pa.array(values, kind))
+    begins, ends = searched(index, [(operator, pa.array(values, kind))])
+    for row, arriving in enumerate(values):
+        found = sorted(index.order[begins[row] : ends[row]].tolist())
+        expected = [i for i, stored in enumerate(values) if evaluate(condition, {"1.v": stored, "0.v": arriving}) is True]
+        assert found == expected, arriving
+
+
+def test_two_comparisons_are_a_band_and_what_cannot_be_in_it_is_in_no_range() -> None:
+    index = sorted_index(pa.array([5, 1, None, 3, 9]))
+    begins, ends = searched(index, [("ge", pa.array([2, 4, 7, 2, None])), ("lt", pa.array([6, 4, 3, None, 6]))])
+    assert [index.order[a:b].tolist() for a, b in zip(begins, ends, strict=True)] == [[3, 0], [], [], [], []]
+
+
+INT = pa.int64()
+ODD = st.sampled_from([0.0, -0.0, 1.0, 2.0, math.nan, math.inf, -math.inf, None])
+A, B, C = Column("0.a", INT), Column("1.b", INT), Column("1.c", INT)
+
+
+def is_right(name: str) -> bool:
+    return name.startswith("1.")
+
+
+def call(function: str, *args: Expression, kind: pa.DataType | None = None) -> Call:
+    return Call(function, args, kind or pa.bool_())
+
+
+def test_a_bound_has_the_stored_side_first() -> None:
+    assert bound_of(call("lt", A, B), is_right) == Bound(B, "gt", A)
+    assert bound_of(call("ge", B, A), is_right) == Bound(B, "ge", A)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        call("ne", A, B),
+        call("lt", B, C),
+        call("lt", A, Literal(1, INT)),
+        call("lt", call("add", A, B, kind=INT), C),
+        call("lt", Column("0.s", pa.string()), Column("1.s", pa.string())),
+        call("lt", Column("0.d", pa.decimal128(30, 2)), Column("1.d", pa.decimal128(30, 2))),
+        call("or", call("lt", A, B), call("lt", B, A)),
+    ],
+    ids=str,
+)
+def test_nothing_else_can_be_searched_by(condition: Expression) -> None:
+    assert bound_of(condition, is_right) is None
+
+
+def test_the_value_with_most_comparisons_is_sorted() -> None:
+    conditions = [call("lt", A, C), call("ge", A, B), call("ne", A, B), call("le", A, B)]
+    assert best_bounds(conditions, is_right) == (Bound(B, "le", A), Bound(B, "ge", A))
+
+
+def rows(**columns: list[int]) -> JoinedRows:
+    table = {name.replace("_", "."): Pieces([pa.array(values, INT)]) for name, values in columns.items()}
+    count = len(next(iter(columns.values())))
+    return all_of(Table({name[1:]: column for name, column in table.items()}, count), set_of([0, 1], 1)[None, :].repeat(count, 0))
+
+
+LEFT, RIGHT = rows(_0_a=[1, 5, 9]), rows(_1_b=[1, 2, 3, 4, 5, 6], _1_c=[0, 0, 0, 9, 9, 9])
+
+
+def tried(rests: Rests) -> list[tuple[int, Rests]]:
+    return [(one.candidates, dict(one.rests)) for one in searches(LEFT, RIGHT, 1, rests, {})]
+
+
+def test_a_comparison_that_all_have_is_not_looked_at_again() -> None:
+    less, other = call("lt", A, B), call("ne", A, C)
+    assert tried({less: [0]}) == [(6, {TRUE: [0]})]
+    assert tried({conjunction([less, other]): [0], less: [1]}) == [(6, {other: [0], TRUE: [1]})]
+
+
+def test_without_a_comparison_everything_is_tried() -> None:
+    other = call("ne", A, B)
+    assert tried({other: [0]}) == [(18, {other: [0]})]
+    assert tried({TRUE: [1]}) == [(18, {TRUE: [1]})]
+    less = call("lt", A, B)
+    assert tried({other: [0], less: [1]}) == [(18, {other: [0], less: [1]})]
+
+
+def test_queries_with_different_comparisons_search_apart_where_that_is_less() -> None:
+    narrow, low, wide = call("lt", A, B), call("gt", A, C), call("le", A, call("add", B, Literal(9, INT), kind=INT))
+    assert tried({narrow: [0], low: [1]}) == [(6, {TRUE: [0]}), (9, {TRUE: [1]})]
+    assert tried({narrow: [0], wide: [1]}) == [(18, {narrow: [0], wide: [1]})]
+    both = {conjunction([narrow, low]): [0], conjunction([low, wide]): [1]}
+    assert tried(both) == [(9, {narrow: [0], wide: [1]})]
+
+
+def test_rows_are_sorted_once() -> None:
+    known: Known = {}
+    searches(LEFT, RIGHT, 1, {call("lt", A, B): [0]}, known)
+    first = known[(B,)]
+    searches(LEFT, RIGHT, 1, {call("gt", A, B): [0]}, known)
+    assert known == {(B,): first}
+
+
+def test_two_values_that_grow_together_are_a_band() -> None:
+    low, high = call("subtract", B, Literal(1, INT), kind=INT), call("add", B, Literal(1, INT), kind=INT)
+    band, more = conjunction([call("ge", A, low), call("le", A, high)]), call("ne", A, C)
+    assert tried({band: [0]}) == [(4, {TRUE: [0]})]  # 1: 1, 2; 5: 4, 5, 6 – and 9: nothing
+    assert tried({conjunction([band, more]): [0], band: [1]}) == [(5, {more: [0], TRUE: [1]})]
+
+
+def test_values_that_do_not_grow_together_are_searched_by_one() -> None:
+    falling = call("subtract", Literal(7, INT), B, kind=INT)
+    rest = conjunction([call("gt", A, B), call("lt", A, falling)])
+    assert tried({rest: [0]}) == [(10, {call("lt", A, falling): [0]})]
+
+
+@given(st.lists(st.tuples(ODD, ODD), max_size=8), st.lists(st.tuples(ODD, ODD), min_size=1, max_size=4))
+def test_rows_sorted_by_two_values_at_once(stored: list[tuple[Any, Any]], arriving: list[tuple[Any, Any]]) -> None:
+    kind = pa.float64()
+    columns = [pa.array([row[i] for row in stored], kind) for i in (0, 1)]
+    found = sorted_together(*columns)
+    known = [row for row in stored if None not in row]
+    if found is None:
+        assert any(order(a) < order(b) and order(c) > order(d) for a, c in known for b, d in known)
+        return
+    (begins, ends), (least, most) = (
+        searched(index, [(operator, pa.array([row[i] for row in arriving], kind))])
+        for i, (index, operator) in enumerate(zip(found, ("ge", "lt"), strict=True))
+    )
+    for number, row in enumerate(arriving):
+        places = found[0].order[max(begins[number], least[number]) : min(ends[number], most[number])].tolist()
+        asked = [(compared("ge", kind), 0), (compared("lt", kind), 1)]
+        expected = [
+            place
+            for place, one in enumerate(stored)
+            if all(evaluate(c, {"1.v": one[i], "0.v": row[i]}) is True for c, i in asked)
+        ]
+        assert sorted(places) == expected

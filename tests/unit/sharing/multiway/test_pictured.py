@@ -1,0 +1,296 @@
+"""Plans of probes as graphs: kinds of edges, rules, shared paths, joins that are kept, transitions, texts."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from example_graphs import CHAIN, TWO, first_plan, many, orders, queries, sliding, transition, two_queries, two_way
+
+from headrace.sharing.multiway.explained import explained, to_json
+from headrace.sharing.multiway.graph import Graph, Input, Keep, Kind, Node, Output, Probe, Store
+from headrace.sharing.multiway.graph_svg import to_svg
+from headrace.sharing.multiway.graph_text import named, to_mermaid, to_text
+from headrace.sharing.multiway.pictured import FORMS, pictured
+from headrace.sharing.multiway.probes import Choice
+from headrace.sharing.multiway.relations import Attribute, Join, input_relation
+
+
+def ways(graph: Graph) -> dict[tuple[str, str, str], str]:
+    return {(edge.label, str(edge.source), str(edge.target)): edge.way for edge in graph.edges}
+
+
+# ------------------------------------------------------------------------------------------------------------- kinds of edges
+
+
+def test_a_join_of_two_by_a_comparison_keeps_by_shuffle_and_probes_all() -> None:
+    assert ways(two_way("R.a < S.b")) == {
+        ("s0", "R", "R ×3"): "shuffle",
+        ("s1", "R", "S ×3"): "all",
+        ("s2", "S ×3", "q"): "shuffle",
+        ("s3", "S", "S ×3"): "shuffle",
+        ("s4", "S", "R ×3"): "all",
+        ("s5", "R ×3", "q"): "shuffle",
+    }
+
+
+def test_a_join_of_two_by_value_finds_rows_where_they_were_sent_to_be_kept() -> None:
+    assert ways(two_way("R.a = S.b")) == {
+        ("s0", "R", "R[R.a] ×3"): "group by R.a",
+        ("s1", "R", "S[S.b] ×3"): "group by R.a, already there",
+        ("s2", "S[S.b] ×3", "q"): "shuffle",
+        ("s3", "S", "S[S.b] ×3"): "group by S.b",
+        ("s4", "S", "R[R.a] ×3"): "group by S.b, already there",
+        ("s5", "R[R.a] ×3", "q"): "shuffle",
+    }
+
+
+def test_one_partition_leaves_no_choice() -> None:
+    for condition in ("R.a = S.b", "R.a < S.b"):
+        assert {edge.kind for edge in two_way(condition, partitions=1).edges} == {Kind.SHUFFLE}
+
+
+def test_rows_that_do_not_know_the_value_go_to_all() -> None:
+    """S is partitioned by a, which T does not know; what S and T make lies where its partners in R are."""
+    graph = pictured(first_plan(queries(q=sliding("RST", CHAIN))), 3)
+    _, blind = graph.outgoing(Input("T"))
+    assert (str(blind.target), blind.way) == ("S[S.a] ×3", "all")
+    rule = next(rule for rule in graph.rules if rule.edge == blind.label)
+    assert isinstance(rule, Probe)
+    assert graph.edge(rule.sends[0]).way == "group by S.a, already there"
+
+
+# ---------------------------------------------------------------------------------------------------------------------- rules
+
+
+@pytest.mark.parametrize("graph", [two_queries(), many(), pictured(transition(), 2)])
+def test_each_edge_into_a_store_has_one_rule_in_order(graph: Graph) -> None:
+    assert [rule.edge for rule in graph.rules] == [edge.label for edge in graph.edges if isinstance(edge.target, Store)]
+
+
+def results(graph: Graph, label: str, rows: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+    """Follow rows over an edge; return what comes out of which output, and made of which inputs."""
+    edge = graph.edge(label)
+    if isinstance(edge.target, Output):
+        return [(edge.target.query, rows)]
+    rule = next(rule for rule in graph.rules if rule.edge == label)
+    assert isinstance(edge.target, Store)
+    assert edge.rows.relations == rows
+    if isinstance(rule, Keep):
+        assert edge.target.relation.relations == rows
+        return []
+    assert not rows & edge.target.relation.relations, "a row goes round"
+    made = rows | edge.target.relation.relations
+    return [one for sent in rule.sends for one in results(graph, sent, made)]
+
+
+def test_rows_of_every_input_come_to_one_result_of_every_query() -> None:
+    wanted = {"q1": "RST", "q2": "STU", "q3": "TUV", "q4": "RSTUV"}
+    for graph in (two_queries(), many()):
+        for node in graph.inputs:
+            found = [one for edge in graph.outgoing(node) for one in results(graph, edge.label, frozenset({node.name}))]
+            names = {output.query for output in graph.outputs}
+            expected = {(name, frozenset(made)) for name, made in wanted.items() if node.name in made and name in names}
+            assert len(found) == len(expected)
+            assert set(found) == expected
+
+
+def test_a_kept_join_is_filled_and_probed() -> None:
+    graph = two_queries()
+    kept = next(one for one in graph.stores if not one.relation.is_input)
+    keeps = [rule for rule in graph.rules_at(kept) if isinstance(rule, Keep)]
+    assert [str(graph.edge(rule.edge).source) for rule in keeps] == ["T[T.b] ×4", "S[S.b] ×4"]
+    (probe,) = [rule for rule in graph.rules_at(kept) if isinstance(rule, Probe)]
+    assert graph.edge(probe.edge).source == Input("R")
+    assert probe.conditions == ("R.a = S.a",)
+    assert [graph.edge(label).target for label in probe.sends] == [Output("q1")]
+
+
+# --------------------------------------------------------------------------------------------------------------- many queries
+
+
+def test_orders_that_begin_alike_are_one_path() -> None:
+    graph = two_queries()
+    (first,) = [edge for edge in graph.outgoing(Input("S")) if str(edge.target).startswith("T")]
+    rule = next(rule for rule in graph.rules if rule.edge == first.label)
+    assert isinstance(rule, Probe)
+    assert [str(graph.edge(label).target) for label in rule.sends] == ["S⋈T[S.a] ×4", "R[R.a] ×4", "U ×4"]
+
+
+def test_steps_with_other_equalities_are_not_one_path() -> None:
+    found = queries(q1=sliding("RS", "R.a = S.a"), q2=sliding("RS", "R.b = S.b"))
+    graph = pictured(first_plan(found), 3)
+    store = next(one for one in graph.stores if one.relation == input_relation("S"))
+    assert [rule.conditions for rule in graph.rules_at(store) if isinstance(rule, Probe)] == [("R.a = S.a",), ("R.b = S.b",)]
+
+
+def test_conditions_that_only_some_queries_have_name_them() -> None:
+    found = queries(q1=sliding("RS", "R.a = S.a"), q2=sliding("RS", "R.a = S.a AND R.b < S.b"))
+    graph = pictured(first_plan(found), 3)
+    probes = [rule for rule in graph.rules if isinstance(rule, Probe)]
+    assert {rule.conditions for rule in probes} == {("R.a = S.a", "R.b < S.b for q2")}
+
+
+def test_a_condition_of_three_relations_is_looked_at_when_all_are_there() -> None:
+    graph = pictured(first_plan(queries(q=sliding("RST", f"{CHAIN} AND R.c + S.c > T.c"))), 3)
+    for rule in graph.rules:
+        if isinstance(rule, Probe):
+            last = isinstance(graph.edge(rule.sends[0]).target, Output)
+            assert any("+" in text for text in rule.conditions) == last
+
+
+def test_a_query_without_conditions_probes_with_all() -> None:
+    graph = pictured(first_plan(queries(q=sliding("RS", "TRUE"))), 3)
+    assert "probe with all, of R" in to_text(graph)
+
+
+def test_equal_plans_give_equal_graphs_and_no_plan_an_empty_one() -> None:
+    assert two_queries() == two_queries()
+    assert hash(two_queries()) == hash(two_queries())
+    assert to_text(pictured(None, 2)) == "no joins in SLIDING windows\n"
+    assert ET.fromstring(to_svg(pictured(None, 2))).get("class") == "hr-graph"
+    assert to_mermaid(pictured(None, 2)) == "flowchart LR\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------- transitions
+
+
+def test_old_rows_are_probed_where_they_are_until_they_expire() -> None:
+    """
+    batch     3 ····· 7 ·····▶
+    S by a    ████████              probed by what is new, for rows before batch 7
+    S by b            ███████▶
+    S⋈T               ███████▶      pairs both of which are older: S before 7, then T before 7
+    """
+    graph = pictured(transition(), 2)
+    old = next(one for one in graph.stores if one.until is not None)
+    assert (str(old), old.since) == ("S[S.a] ×2 until batch 7", 0)
+    rules = graph.rules_at(old)
+    assert all(isinstance(rule, Probe) and rule.before == 7 for rule in rules)
+    text = to_text(graph)
+    assert "store S[S.a] ×2 until batch 7\n" in text
+    assert "probe before batch 7 R.a = S.a, of R\n" in text
+    older = [rule for rule in graph.rules if isinstance(rule, Probe) and rule.before == 7 and rule not in rules]
+    assert {str(graph.edge(rule.edge).target) for rule in older} == {"T[T.b] ×2"}
+
+
+def test_a_store_that_ends_and_one_that_begins_are_two_even_if_partitioned_alike() -> None:
+    ones = (Store(input_relation("S"), None, 2, 0, 4), Store(input_relation("S"), None, 2, 9))
+    assert list(named(Graph((), ones, (), (), ())).values()) == ["S ×2 until batch 4", "S ×2"]
+
+
+# ------------------------------------------------------------------------------------------------------------------ as a text
+
+
+def test_a_graph_as_text() -> None:
+    found = queries(q=sliding("RST", CHAIN))
+    join = found[0].join
+    by = {"R": "R.a", "S": "S.a", "T": "T.b"}
+    choice = Choice(
+        {0: orders(join, by, R="S T", S="R T", T="RS")}, {join.within("RS"): orders(join, by, R="S", S="R")}
+    )
+    assert to_text(pictured(first_plan(found, 2, choice), 2)) == (
+        """\
+input R
+  → s0 group by R.a → R[R.a] ×2
+  → s1 group by R.a, already there → S[S.a] ×2
+input S
+  → s5 group by S.a → S[S.a] ×2
+  → s6 group by S.a, already there → R[R.a] ×2
+input T
+  → s9 group by T.b → T[T.b] ×2
+  → s10 all → R⋈S ×2
+store R[R.a] ×2
+  s0: keep, of R
+  s6: probe R.a = S.a, of S
+    → s7 shuffle, already there → R⋈S ×2
+    → s8 group by S.b → T[T.b] ×2
+store S[S.a] ×2
+  s1: probe R.a = S.a, of R
+    → s2 shuffle, already there → R⋈S ×2
+    → s3 group by S.b → T[T.b] ×2
+  s5: keep, of S
+store T[T.b] ×2
+  s3: probe S.b = T.b, of R⋈S
+    → s4 shuffle → q
+  s8: probe S.b = T.b, of R⋈S
+    → s4 shuffle → q
+  s9: keep, of T
+store R⋈S ×2
+  s2: keep, of R⋈S
+  s7: keep, of R⋈S
+  s10: probe S.b = T.b, of T
+    → s11 shuffle → q
+output q
+  s4: R⋈S⋈T, from T[T.b] ×2
+  s11: R⋈S⋈T, from R⋈S ×2
+"""
+    )
+
+
+def test_stores_of_the_same_inputs_are_told_apart() -> None:
+    ones = [Store(one.join.within("ST")) for one in (*queries(p=sliding("ST", "S.a = T.a")), TWO[0])]
+    assert list(named(Graph((), tuple(ones), (), (), ())).values()) == ["S⋈T", "S⋈T #2"]
+
+
+def test_an_input_a_store_and_an_output_may_have_one_name() -> None:
+    store = Store(input_relation("R"))
+    nodes: list[Node] = [Input("R"), store, Output("R")]
+    assert named(Graph((Input("R"),), (store,), (Output("R"),), (), ())) == dict.fromkeys(nodes, "R")
+
+
+def test_a_store_has_a_task_and_an_attribute_of_its_own() -> None:
+    for wrong in ({"tasks": 0}, {"partitioned_by": Attribute("S", "a")}):
+        with pytest.raises(ValueError, match="a store has a task or more"):
+            Store(Join(frozenset("R")), **wrong)
+
+
+def test_mermaid_has_every_node_and_edge() -> None:
+    graph = two_queries()
+    lines = to_mermaid(graph).splitlines()
+    assert lines[0] == "flowchart LR"
+    assert sum("|" in line for line in lines) == len(graph.edges)
+    assert sum(bool(re.match(r"  n\d+[\[(]", line)) for line in lines) == 4 + 5 + 2
+    styled = [n for line in lines if "linkStyle" in line for n in line.split()[1].split(",")]
+    assert sorted(map(int, styled)) == list(range(len(graph.edges)))
+
+
+def test_names_are_escaped() -> None:
+    text = sliding("RS", "concat(CAST(R.a AS STRING), '\"<script> & ]]>') = CAST(S.a AS STRING)")
+    (query,) = queries(**{"<q&\"'>#": text})
+    graph = pictured(first_plan((query,)), 3)
+    mermaid = to_mermaid(graph)
+    assert "[[\"#lt;q#amp;#quot;'#gt;#35;\"]]" in mermaid
+    texts = [one.text for one in ET.fromstring(to_svg(graph)).findall(".//{*}text")]
+    assert "<q&\"'>#" in texts
+    assert set(FORMS) == {"text", "mermaid", "svg"}
+
+
+# ------------------------------------------------------------------------------------------------------------------- explained
+
+
+def test_stores_and_probe_trees_are_explained() -> None:
+    assert explained(transition())[1:12] == [
+        "joins in SLIDING windows · used by 2 queries: q1, q2",
+        "  store 0 of S by a · rows of batches 0 to 6, for 5 s · used by 2 queries: q1, q2",
+        "  store 1 of T by b · rows since batch 0, for 5 s · used by 2 queries: q1, q2",
+        "  store 2 of R by a · rows since batch 0, for 5 s · used by 1 query: q1",
+        "  store 3 of U in any partition · rows since batch 0, for 5 s · used by 1 query: q2",
+        "  store 4 of S⋈T by S.a, a join that is kept · rows since batch 7 · used by 1 query: q1",
+        "  store 5 of S by b · rows since batch 7, for 5 s · used by 2 queries: q1, q2",
+        "  new rows of R",
+        "    probe S⋈T (store 4) by R.a = S.a · used by 1 query: q1",
+        "      → results of q1",
+        "    probe S (store 0, rows before batch 7) by R.a = S.a · used by 1 query: q1",
+    ]
+    assert explained(None) == []
+
+
+def test_the_same_for_machines() -> None:
+    document = to_json(first_plan(TWO, 2, Choice({**first_plan(TWO).choice.queries})))
+    assert document["queries"] == ["q1", "q2"]
+    assert {"store": 0, "relations": ["S"], "by": "S.a", "since": 0, "until": None, "queries": ["q1", "q2"]} in document["stores"]
+    (probe,) = document["probes"]["R"]
+    assert (probe["conditions"], probe["way"], probe["queries"], probe["results"]) == (["R.a = S.a"], "stored", ["q1"], [])
+    assert [(one["way"], one["by"], one["results"]) for one in probe["then"]] == [("key", "S.b", ["q1"])]

@@ -1,0 +1,243 @@
+"""Joins in SLIDING windows: how they are written makes no difference, and what is refused."""
+
+# ruff: noqa: E501 – a query reads best on one line
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+from random import Random
+
+import pytest
+
+import headrace as hr
+from headrace.errors import SqlError
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from headrace.plan.logical import LogicalQuery
+from headrace.plan.multiway import MAX_RELATIONS, MultiwayQuery, RangeInput
+from headrace.sql import Catalog, bind_query
+from support.rows import SCHEMA
+from support.sliding_queries import Side, SlidingJoin, drawn_join
+
+Bind = Callable[[str], LogicalQuery]
+SECOND = 1_000_000
+STREAMS = Catalog.of(Stream(name, SCHEMA, "time") for name in ("alpha", "beta"))
+RST = Catalog.of(Stream(name, Schema.parse("a INT, b INT, c INT, time TIMESTAMP"), "time") for name in "rst")
+P, A = "SLIDING(purchases, '5 s') p", "SLIDING(ads, '5 s') a"
+
+
+def plan_of(text: str, catalog: Catalog = STREAMS) -> MultiwayQuery:
+    plan = bind_query(text, catalog)
+    assert isinstance(plan, MultiwayQuery)
+    return plan
+
+
+# ---------------------------------------------------------------------------------------- however it is written, it is the same
+
+
+def shuffled(join: SlidingJoin, random: Random) -> SlidingJoin:
+    """The same join with its sides in another order, each condition at the last of the sides it is about."""
+    sides = random.sample(join.sides, len(join.sides))
+    place = {side.name: number for number, side in enumerate(sides)}
+    found: list[list[str]] = [[] for _ in sides]
+    for condition in random.sample(join.all_conditions, len(join.all_conditions)):
+        found[max(place[name] for name in re.findall(r"\bt\d\b", condition))].append(condition)
+    return replace(join, sides=tuple(sides), conditions=tuple(tuple(one) or ("TRUE",) for one in found))
+
+
+def nested(join: SlidingJoin, random: Random, cte: bool) -> str:
+    """The same join with its first sides in a sub-query of their own."""
+    join = shuffled(join, random)
+    size = random.randint(1, len(join.sides) - 1)
+    inner, outer = join.sides[:size], join.sides[size:]
+    columns = ", ".join(f"{side.name}.{one.name} AS {side.name}_{one.name}" for side in inner for one in SCHEMA)
+    conditions = " AND ".join(one for found in join.conditions[:size] for one in found)
+    sub = f"SELECT {columns} FROM {', '.join(side.text for side in inner)} WHERE {conditions}"
+    rest = " AND ".join(one for found in join.conditions[size:] for one in found)
+    text = f"SELECT {join.selected} FROM {{0}}, {', '.join(side.text for side in outer)} WHERE {rest}"
+    for side in inner:
+        text = re.sub(rf"\b{side.name}\.", f"x.{side.name}_", text)
+    return f"WITH x AS ({sub}) {text.format('x')}" if cte else text.format(f"({sub}) AS x")
+
+
+def built(join: SlidingJoin, random: Random) -> str:
+    """The same join by calls of the builder, in any order."""
+    outputs = [f"{value} AS c{number}" for number, value in enumerate(join.outputs)]
+    calls: list[Callable[[object], object]] = [lambda q, s=side: _from(q, s) for side in join.sides]
+    calls += [lambda q, c=condition: q.where(c) for condition in join.all_conditions]
+    calls += [lambda q: q.select(*outputs)]
+    query = hr.select()
+    for call in random.sample(calls, len(calls)):
+        query = call(query)
+    return query.sql
+
+
+def _from(query, side: Side):
+    lengths = [_length(text) for text in side.lengths]
+    source = side.stream if side.predicate is None else hr.from_(side.stream).where(side.predicate)
+    return query.from_(source, hr.sliding(*lengths), alias=side.name)
+
+
+def _length(text: str) -> str:
+    number, unit = re.search(r"(\d+)'?\s*(\w+)", text).groups()
+    return f"{number} {unit}"
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_order_of_sides_conditions_and_calls_means_nothing(seed: int) -> None:
+    random = Random(seed)
+    join = drawn_join(random)
+    plan = plan_of(join.joined())
+    for _ in range(3):
+        other = shuffled(join, random)
+        for text in (
+            other.joined(),
+            join.listed(random),
+            built(join, random),
+            nested(join, random, False),
+            nested(join, random, True),
+        ):
+            assert plan_of(text) == plan, text
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        "t0.k = t1.k AND t1.k = t2.k AND t2.k = t3.k",
+        "t0.k = t1.k AND t1.k = t2.k AND t2.k = t3.k AND t3.k = t0.k",
+        "t0.k < t1.k AND t1.k < t2.k AND t2.k < t3.k",
+        "t0.k = t1.x AND t2.k = t3.x",
+        "t0.k = t1.k AND t0.k = t2.k AND t0.x = t3.x",
+        "TRUE",
+        "t0.k + t1.k = t2.x AND t3.s = t0.s",
+    ],
+)
+def test_sides_that_are_alike_are_told_apart_by_what_is_asked_of_them(conditions: str) -> None:
+    """Four times the same stream in the same window: only conditions and outputs say which is which."""
+    plans = set()
+    for order in permutations(range(4)):
+        sides = ", ".join(f"SLIDING(alpha, '5 s') t{number}" for number in order)
+        plans.add(plan_of(f"SELECT t1.s AS one, t3.x AS two FROM {sides} WHERE {conditions}"))
+    assert len(plans) == 1
+
+
+def test_many_sides_that_are_alike_are_ordered_at_once() -> None:
+    names = [f"t{number}" for number in range(MAX_RELATIONS)]
+    sides = ", ".join(f"SLIDING(alpha, '5 s') {name}" for name in names)
+    for condition in ("TRUE", " AND ".join(f"t0.k = {name}.k" for name in names[1:])):
+        assert len(plan_of(f"SELECT t0.s FROM {sides} WHERE {condition}").inputs) == MAX_RELATIONS
+
+
+def test_other_windows_and_conditions_are_other_queries() -> None:
+    def plan(first: str = "'5 s'", condition: str = "x.k = y.k") -> MultiwayQuery:
+        return plan_of(f"SELECT x.s FROM SLIDING(alpha, {first}) x, SLIDING(alpha, '2 s') y WHERE {condition}")
+
+    assert plan() != plan("'3 s'")
+    assert plan() != plan("'5 s', '1 s'")
+    assert plan(condition="x.k < y.k") != plan(condition="x.k > y.k")
+    assert plan(condition="x.k < y.k") == plan(condition="y.k > x.k")
+
+
+# ------------------------------------------------------------------------------------------------------------- what it comes to
+
+
+def test_each_condition_goes_where_it_belongs() -> None:
+    plan = plan_of(
+        "SELECT r.a, t.c FROM SLIDING(r, '5 seconds') r, SLIDING(s, INTERVAL 2 SECONDS, '1 second') s, SLIDING((SELECT a AS z, b, c, time FROM t WHERE c > 1), '0 s') t "
+        "WHERE r.a = s.a AND s.b < t.b AND r.b = 7 AND t.z IS NOT NULL AND r.c + s.c > t.c",
+        RST,
+    )
+    assert [(one.stream, one.range, one.lateness) for one in plan.inputs] == [
+        ("r", 5 * SECOND, 0),
+        ("s", 2 * SECOND, SECOND),
+        ("t", 0, 0),
+    ]
+    assert [str(one.predicate) for one in plan.inputs] == ["b = 7", "True", "NOT a IS NULL AND (c > 1)"]
+    assert [str(one) for one in plan.conditions] == ["(0.c + 1.c) > 2.c", "0.a = 1.a", "1.b < 2.b"]
+    assert (plan.schema.names, [str(one) for one in plan.output]) == (("a", "c"), ["0.a", "2.c"])
+
+
+def test_using_gives_one_column_and_star_has_it_first() -> None:
+    plan = plan_of("SELECT * FROM SLIDING(r, '5 s') JOIN SLIDING((SELECT b AS other, a, time AS at FROM s), '5 s') x USING (a)", RST)
+    assert plan.schema.names == ("a", "b", "c", "time", "other", "at")
+    assert [str(one) for one in plan.conditions] == ["0.a = 1.a"]
+
+
+def test_a_join_in_a_join_is_one_join() -> None:
+    flat = plan_of(
+        "SELECT r.a + 1 AS n, t.c FROM SLIDING(r, '5 s') r, SLIDING(s, '2 s') s, SLIDING(t, '3 s') t WHERE r.a = s.a AND s.b + 1 = t.b",
+        RST,
+    )
+    inner = "SELECT r.a + 1 AS n, s.b + 1 AS m FROM SLIDING(r, '5 s') r JOIN SLIDING(s, '2 s') s ON r.a = s.a"
+    for text in (
+        f"SELECT x.n, t.c FROM ({inner}) x JOIN SLIDING(t, '3 s') t ON x.m = t.b",
+        f"SELECT x.n, c FROM ({inner}) AS x (n, u), SLIDING(t, '3 s') t WHERE u = b",
+        f"WITH x AS ({inner}) SELECT x.n, t.c FROM SLIDING(t, '3 s') t JOIN x ON x.m = t.b",
+        f"WITH x AS ({inner}), y AS (SELECT x.n, t.c FROM x, SLIDING(t, '3 s') t WHERE x.m = t.b) SELECT n, c FROM y",
+        f"SELECT * FROM (SELECT x.n, t.c FROM ({inner}) x JOIN SLIDING(t, '3 s') t ON x.m = t.b) z",
+    ):
+        assert plan_of(text, RST) == flat
+
+
+def test_a_cte_may_be_read_twice() -> None:
+    plan = plan_of(
+        "WITH x AS (SELECT r.a, s.b FROM SLIDING(r, '5 s') r, SLIDING(s, '5 s') s WHERE r.a = s.a) SELECT one.a FROM x one JOIN x two ON one.b = two.b",
+        RST,
+    )
+    assert [one.stream for one in plan.inputs] == ["r", "r", "s", "s"]
+    assert plan.inputs[0] == RangeInput("r", 5 * SECOND)
+
+
+# --------------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (f"SELECT p.price FROM {P} LEFT JOIN {A} ON p.user_id = a.user_id", "a LEFT JOIN of SLIDING windows is not supported"),
+        (f"SELECT p.price FROM {P} FULL OUTER JOIN {A} ON p.user_id = a.user_id", "a FULL OUTER JOIN of SLIDING windows is not supported"),
+        (f"SELECT p.price FROM {P} LEFT ANTI JOIN {A} ON p.user_id = a.user_id", "a LEFT ANTI JOIN of SLIDING windows is not supported"),
+        (f"SELECT p.price FROM {P} JOIN TUMBLE(ads, '5 s') a ON p.user_id = a.user_id", "either all sides of a join are in SLIDING windows, or none is"),
+        (f"SELECT p.price FROM TUMBLE(purchases, '5 s') p JOIN {A} ON p.user_id = a.user_id", "either all sides of a join are in SLIDING windows, or none is"),
+        (f"SELECT p.price FROM {P} JOIN ads a ON p.user_id = a.user_id", "either all sides of a join are in SLIDING windows, or none is"),
+        (f"SELECT COUNT(*) AS n FROM {P} JOIN {A} ON p.user_id = a.user_id", "rows joined in SLIDING windows cannot be aggregated"),
+        (f"SELECT p.price FROM {P} JOIN {A} ON p.user_id = a.user_id GROUP BY p.price", "rows joined in SLIDING windows cannot be aggregated"),
+        (f"SELECT MAX(price) AS m FROM TUMBLE((SELECT p.price, p.time FROM {P} JOIN {A} ON p.user_id = a.user_id), '5 s')", "rows joined in SLIDING windows cannot be windowed again yet"),
+        (f"WITH x AS (SELECT p.price, p.time FROM {P} JOIN {A} ON p.user_id = a.user_id) SELECT MAX(price) AS m FROM TUMBLE(x, '5 s')", "'x' joins in SLIDING windows, and cannot be read here"),
+        (f"SELECT p.price FROM {P}", "SLIDING windows are for joins, and there is nothing to join here"),
+        ("SELECT COUNT(*) AS n FROM SLIDING(purchases, '5 s')", "rows joined in SLIDING windows cannot be aggregated"),
+        (f"SELECT p.price FROM {P}, SLIDING(ads, '5 s') p WHERE p.user_id = 1", "this side of the join has the name 'p', like one before"),
+        (f"SELECT p.price FROM {P}, SLIDING((SELECT * FROM ads), '5 s') WHERE p.user_id = 1", "this side of the join has no name"),
+        (f"SELECT p.price FROM {P}, {A} WHERE p.user = a.user_id", "unknown column 'user'"),
+        (f"SELECT p.price FROM {P}, {A} WHERE p.user_id = b.user_id", "unknown table 'b'"),
+        (f"SELECT price FROM {P}, {A} WHERE p.user_id = a.user_id", "column 'price' is ambiguous"),
+        (f"SELECT p.price FROM {P} JOIN {A} USING (ad_id)", "column 'ad_id' of USING is not on both sides"),
+        (f"SELECT p.price FROM {P}, {A} WHERE p.name = a.user_id", "cannot compare STRING with BIGINT"),
+        (f"SELECT p.price FROM {P}, {A} WHERE p.price + a.price", "WHERE needs a BOOLEAN, not DOUBLE"),
+        (f"SELECT p.price, a.price FROM {P}, {A}", "output name 'price' is used twice"),
+        (f"SELECT window_end, p.price FROM {P}, {A}", "'window_end' cannot be used in SELECT of a join in SLIDING windows"),
+        (f"SELECT DISTINCT p.price FROM {P}, {A}", "DISTINCT is not supported"),
+        (f"SELECT p.price FROM {P}, {A} ORDER BY p.price", "ORDER BY is not supported"),
+        (f"SELECT p.price FROM {P}, SLIDING(ads, '-5 s') a", "duration '-5 s' is not understood"),
+        (f"SELECT p.price FROM {P}, SLIDING(ads, INTERVAL -5 SECONDS) a", "window 'SLIDING' needs lengths that are not negative"),
+        (f"SELECT p.price FROM {P}, SLIDING(ads, 'soon') a", "duration 'soon' is not understood"),
+        (f"SELECT p.price FROM {P}, SLIDING(ads, 5) a", "the length of a window must be a constant"),
+        (f"SELECT p.price FROM {P}, SLIDING(ads) a", "window 'SLIDING' takes other arguments"),
+        (f"SELECT p.price FROM {P}, SLIDING(ads, '1 s', '1 s', '1 s') a", "window 'SLIDING' takes other arguments"),
+        (f"SELECT p.price FROM {P}, SLIDING() a", "a window needs a stream"),
+        (f"SELECT p.price FROM {P}, SLIDING(adds, '5 s') a", "unknown stream 'adds'"),
+        (f"SELECT p.price FROM {P}, SLIDING((SELECT user_id, ts + INTERVAL 1 SECOND AS ts FROM ads), '5 s') a", "a window must be over event time, which for stream 'ads' is column 'ts'"),
+        (f"SELECT p.price FROM {P}, SLIDING((SELECT user_id, ts FROM ads UNION ALL SELECT user_id, time FROM purchases), '5 s') a", "a UNION ALL cannot be joined yet"),
+        (f"SELECT p.price FROM {P}, SLIDING((SELECT COUNT(*) AS n FROM TUMBLE(ads, '5 s')), '5 s') a", "results of windows cannot be joined in SLIDING windows"),
+        (f"SELECT p.price FROM {P}, SLIDING((SELECT * FROM TUMBLE(ads, '5 s')), '5 s') a", "a window over a window is not supported"),
+        ("SELECT t0.a FROM " + ", ".join(f"SLIDING(`my stream`, '5 s') t{n}" for n in range(MAX_RELATIONS + 1)), f"a join of more than {MAX_RELATIONS} streams is not supported"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(bind: Bind, query: str, message: str) -> None:
+    with pytest.raises(SqlError) as refusal:
+        bind(query)
+    assert message in refusal.value.message
+    assert refusal.value.place
