@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.connectors import Sink
-from headrace.errors import EvaluationError, HeadraceError, SessionError
+from headrace.connectors import Sink, parse_sink, sink_from_json
+from headrace.errors import EvaluationError, HeadraceError, NameTakenError, SessionError
 from headrace.model.schema import Schema
 from headrace.runtime import results as kept_rows
 from headrace.runtime.state import QueryState
@@ -37,6 +37,12 @@ class QueryRecord:
     last_batch: int | None = None
     live: bool = field(default=False)
 
+    @classmethod
+    def known(cls, number: int, name: str, sql: str, sink: Mapping[str, Any] | None) -> QueryRecord:
+        """Return a query that the checkpoint tells of; without a sink there, its callback must be given back."""
+        target = parse_sink(None) if sink is None else sink_from_json(sink)
+        return cls(number, name, sql, target, recovered=True, waiting=sink is None)
+
     def update(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
         """Take over what a committed batch says; `fresh` when this session saw it happen."""
         del batch
@@ -53,6 +59,16 @@ class QueryRecord:
                 self.sink.discard(batch)
             except HeadraceError as error:
                 self.error = f"{self.error}\n{error}"
+
+
+def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:
+    """Refuse a sink that writes where the query of another record does."""
+    path = getattr(sink, "path", None)
+    for other in others:
+        if path is not None and getattr(other.sink, "path", None) == path:
+            raise NameTakenError(
+                f"query '{other.name}' already writes to '{path}'", hint=f"give query '{name}' a directory of its own"
+            )
 
 
 class Query:

@@ -15,18 +15,18 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from headrace.builder import Select
-from headrace.connectors import CallbackSink, MemorySink, Sink, Source, parse_sink, sink_from_json
+from headrace.connectors import CallbackSink, MemorySink, Sink, Source, parse_sink
 from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionError
 from headrace.model.duration import parse_duration
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.query import Query, QueryRecord
+from headrace.query import Query, QueryRecord, check_sink
 from headrace.runtime.backends import as_source, load_backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Remove, from_json
@@ -90,7 +90,7 @@ class Session:
         """Know the queries of the checkpoint again, and those of a batch that was logged but cut off."""
         state = self._coordinator.state
         for query in (query for query in state.queries.values() if whole(query.id) == query.id):
-            record = QueryRecord(query.id, query.name, query.sql, _sink_of(query.sink), waiting=query.sink is None)
+            record = QueryRecord.known(query.id, query.name, query.sql, query.sink)
             record.update(query, state.batch)
             self._records[query.id] = record
             if query.live:
@@ -99,9 +99,7 @@ class Session:
         for value in entry["commands"] if entry else ():
             command = from_json(value)
             if isinstance(command, Add):
-                record = QueryRecord(command.id, command.name, command.sql, _sink_of(command.sink), recovered=True)
-                record.waiting = command.sink is None
-                self._records[command.id] = record
+                self._records[command.id] = QueryRecord.known(command.id, command.name, command.sql, command.sink)
                 self._names[command.name] = command.id
             else:
                 self._names = {name: number for name, number in self._names.items() if number != command.id}
@@ -151,7 +149,7 @@ class Session:
             if chosen in self._names:
                 return self._again(chosen, text, target)
             plan = bind_query(text, self._coordinator.catalog())
-            self._check_sink(chosen, target)
+            check_sink(chosen, target, (self._records[number] for number in self._names.values()))
             record = QueryRecord(self._next_id, chosen, text, target)
             record.schema = plan.schema
             record.accepted_at = time.monotonic()
@@ -182,14 +180,6 @@ class Session:
         while f"q{number}" in self._names:
             number += 1
         return f"q{number}"
-
-    def _check_sink(self, name: str, sink: Sink) -> None:
-        path = getattr(sink, "path", None)
-        for other, number in self._names.items():
-            if path is not None and getattr(self._records[number].sink, "path", None) == path:
-                raise NameTakenError(
-                    f"query '{other}' already writes to '{path}'", hint=f"give query '{name}' a directory of its own"
-                )
 
     def remove(self, name: str) -> None:
         """Remove a query: what it emitted stays, nothing is emitted from the next micro-batch on."""
@@ -331,9 +321,7 @@ class Session:
         """Return how rows go along the stores of joins in SLIDING windows: "text", "mermaid", or "svg" for a picture."""
         if form not in FORMS:
             raise SessionError(f"a graph cannot be shown as {form!r}", detail=f"forms: {', '.join(FORMS)}")
-        with self._lock:
-            probes = self._coordinator.probes
-            return FORMS[form](pictured(probes, self._coordinator.state.probed_by))
+        return FORMS[form](pictured(self._coordinator.probes, self._coordinator.state.probed_by))
 
     def close(self) -> None:
         """Stop and give everything back; a temporary checkpoint is removed."""
@@ -407,7 +395,3 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close."""
         self.close()
-
-
-def _sink_of(value: Mapping[str, Any] | None) -> Sink:
-    return parse_sink(None) if value is None else sink_from_json(value)

@@ -89,9 +89,7 @@ def _theta(random: Random, visible: Sequence[str], right: str) -> str:
 
 
 def _without_equality(random: Random, count: int) -> set[int]:
-    """Return the steps without an equality: none mostly, all at times; few where there are many inputs, and so many rows."""
-    if random.random() < 0.75:
-        return set()
+    """Return the steps without an equality: all at times, but few where there are many inputs, and so many rows."""
     if random.random() < 0.5 and count < 4:
         return set(range(1, count))
     return {random.randrange(1, count)}
@@ -100,7 +98,16 @@ def _without_equality(random: Random, count: int) -> set[int]:
 def join(random: Random) -> str:
     """Return a windowed join, of two sides mostly, with an aggregation on top now and then."""
     count = random.choice((2, 2, 2, 2, 3, 3, 4, 5))
-    theta = _without_equality(random, count)
+    return _join(random, count, _without_equality(random, count) if random.random() < 0.25 else set())
+
+
+def join_without_equality(random: Random) -> str:
+    """Return a windowed join with a step without an equality."""
+    count = random.choice((2, 2, 2, 2, 2, 2, 3, 3, 4))
+    return _join(random, count, _without_equality(random, count))
+
+
+def _join(random: Random, count: int, theta: set[int]) -> str:
     windows = [random.choice(_WINDOWS[:-1] if theta and count > 2 else _WINDOWS)] * count
     if random.random() < 0.2:
         pair = random.choice(_MEETING)
@@ -148,6 +155,11 @@ def _grouped(random: Random, visible: Sequence[str], source: str) -> str:
 def joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
     """Draw a windowed join."""
     return st.sampled_from(pool(join, size, seed))
+
+
+def joins_without_equality(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
+    """Draw a windowed join with a step without an equality."""
+    return st.sampled_from(pool(join_without_equality, size, seed))
 
 
 def queries_with_joins(seed: int = 0) -> st.SearchStrategy[str]:

@@ -6,10 +6,13 @@ its birth. What a process burns after the last look at it is lost, so short-live
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,6 +46,7 @@ class Sample:
     processes: int
     served_bytes_per_s: float
     loopback_bytes_per_s: float
+    state_bytes: int = 0  # in files, where the system keeps its state in any
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures by name."""
@@ -57,6 +61,7 @@ class Look:
     processes: Mapping[Identity, Reading]
     served_bytes: int = 0
     loopback_bytes: int = 0
+    state_bytes: int = 0
 
 
 class Meter:
@@ -88,13 +93,15 @@ class Meter:
             len(look.processes),
             served / elapsed,
             loopback / elapsed,
+            look.state_bytes,
         )
 
 
 class ResourceSampler:
     """Looks every `interval` seconds, in a thread, while the `with` block lasts.
 
-    `pids` says which processes belong to the system now; `served_bytes` is the driver's own count of what it served.
+    `pids` says which processes belong to the system now; `served_bytes` is the driver's own count of what it served, `state`
+    the folder where the system keeps its state, if it does.
     Proportional memory is read every `pss_every` looks, and never if that is 0.
     """
 
@@ -103,12 +110,13 @@ class ResourceSampler:
         pids: Callable[[], Iterable[int]],
         served_bytes: Callable[[], int] = lambda: 0,
         *,
+        state: Path | None = None,
         interval: float = 0.5,
         pss_every: int = 10,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is looked at before the block is entered."""
-        self._pids, self._served, self._clock = pids, served_bytes, clock
+        self._pids, self._served, self._clock, self._state = pids, served_bytes, clock, state
         self._interval, self._pss_every = interval, pss_every
         self._samples: list[Sample] = []
         self._failure: Exception | None = None
@@ -143,7 +151,8 @@ class ResourceSampler:
             self._failure = error
 
     def _look(self, *, pss: bool) -> Look:
-        return Look(self._clock(), read_processes(self._pids(), pss=pss), self._served(), loopback_bytes())
+        state = 0 if self._state is None else folder_bytes(self._state)
+        return Look(self._clock(), read_processes(self._pids(), pss=pss), self._served(), loopback_bytes(), state)
 
 
 def tree(root: int) -> tuple[int, ...]:
@@ -168,6 +177,16 @@ def read_processes(pids: Iterable[int], *, pss: bool = False) -> dict[Identity, 
             found[pid, process.create_time()] = Reading(times.user + times.system, memory, threads, shared)
         except _GONE:
             continue
+    return found
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return how much the files of a folder hold; nothing if it is not there, and files that vanish do not count."""
+    found = 0
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                found += entry.stat().st_size
     return found
 
 

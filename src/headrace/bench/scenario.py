@@ -20,7 +20,7 @@ from headrace.bench.sustainable import Limits
 from headrace.errors import HeadraceError
 
 STEADY = RateScript.constant(1.0)
-SYSTEMS = ("headrace", "spark", "flink", "limit", "duckdb")
+SYSTEMS = ("headrace", "headrace_common", "headrace_apart", "spark", "flink", "limit", "duckdb")
 
 
 @dataclass(frozen=True, slots=True)

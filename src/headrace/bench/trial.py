@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from headrace.bench.collector import Collector
@@ -46,6 +47,10 @@ class Subject(Protocol):
 
     def tail(self) -> str:
         """Return the last it wrote to standard error."""
+
+    @property
+    def state(self) -> Path | None:
+        """Where it keeps its state, if in files."""
 
     def pids(self) -> Sequence[int]:
         """Return its processes now."""
@@ -216,7 +221,7 @@ class Bench:
         """Offer rows, watch, and judge; the system is left with an empty queue if it can be brought there."""
         self.collector.take()  # results of what came before
         seen = _Seen(_Requests(self.subject, self.clock, list(offer.steps)), self.driver.start(offer.script))
-        with ResourceSampler(self.subject.pids, lambda: seen.served) as sampler:
+        with ResourceSampler(self.subject.pids, lambda: seen.served, state=self.subject.state) as sampler:
             verdict = judge_long_enough(
                 lambda until: self._observe(offer, seen, until, tell), offer.seconds, offer.limits, offer.longest
             )

@@ -83,6 +83,8 @@ class World:
     def tail(self) -> str:
         return "last words"
 
+    state = None
+
     def pids(self) -> list[int]:
         return [os.getpid()]
 

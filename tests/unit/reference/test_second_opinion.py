@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headrace.model.stream import Stream
 from support.compare import same_rows
 from support.duckdb_judge import DuckDBJudge
+from support.join_queries import joins, joins_without_equality
 from support.oracle import batches, run_oracle
 from support.queries import aggregations, queries
 from support.rows import SCHEMA, RowCode, decode, row_codes
@@ -70,6 +71,19 @@ def test_agreement_with_watermarks_nan_and_missing_times():
 
     check()
     assert verdicts["judged"] >= 0.3 * verdicts.total(), verdicts
+
+
+@pytest.mark.parametrize("texts", [joins(seed=2), joins_without_equality(seed=2)], ids=["any", "without an equality"])
+def test_agreement_about_joins(texts):
+    verdicts: Counter[str] = Counter()
+
+    @SETTINGS
+    @given(st.lists(texts, min_size=1, max_size=2), many_rows(special=True))
+    def check(chosen, parts):
+        compare(from_the_start(chosen, parts, DAY), verdicts)
+
+    check()
+    assert verdicts["judged"] >= 0.7 * verdicts.total(), verdicts
 
 
 @pytest.mark.parametrize("limit", [5, 60])

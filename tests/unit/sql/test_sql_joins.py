@@ -68,7 +68,8 @@ def test_inner_joins_are_ordered_so_that_each_has_an_equality(bind: Bind) -> Non
 
 def test_without_an_equality_conditions_alone_tell(bind: Bind) -> None:
     plan = bound(
-        bind, f"SELECT p.price FROM {P} LEFT JOIN {A} ON p.gem_pack BETWEEN a.ad_id - 1 AND a.ad_id AND p.tiny = 1 AND a.ad_id > 2"
+        bind,
+        f"SELECT p.price FROM {P} LEFT JOIN {A} ON p.gem_pack BETWEEN a.ad_id - 1 AND a.ad_id AND p.tiny = 1 AND a.ad_id > 2",
     )
     assert conditions(plan) == {
         "input 0": ["True"],
@@ -78,7 +79,9 @@ def test_without_an_equality_conditions_alone_tell(bind: Bind) -> None:
     }
 
 
-@pytest.mark.parametrize("text", [f"{P}, {A}", f"{P} CROSS JOIN {A}", f"{P} JOIN {A}", f"{P} FULL JOIN {A}", f"{P} JOIN {A} ON TRUE"])
+@pytest.mark.parametrize(
+    "text", [f"{P}, {A}", f"{P} CROSS JOIN {A}", f"{P} JOIN {A}", f"{P} FULL JOIN {A}", f"{P} JOIN {A} ON TRUE"]
+)
 def test_everything_is_joined_with_everything_where_nothing_is_asked(bind: Bind, text: str) -> None:
     plan = bound(bind, f"SELECT COUNT(*) AS n FROM {text}")
     assert conditions(plan)["step 1"] == ["True"]

@@ -161,7 +161,9 @@ def test_each_condition_goes_where_it_belongs() -> None:
 
 
 def test_using_gives_one_column_and_star_has_it_first() -> None:
-    plan = plan_of("SELECT * FROM SLIDING(r, '5 s') JOIN SLIDING((SELECT b AS other, a, time AS at FROM s), '5 s') x USING (a)", RST)
+    plan = plan_of(
+        "SELECT * FROM SLIDING(r, '5 s') JOIN SLIDING((SELECT b AS other, a, time AS at FROM s), '5 s') x USING (a)", RST
+    )
     assert plan.schema.names == ("a", "b", "c", "time", "other", "at")
     assert [str(one) for one in plan.conditions] == ["0.a = 1.a"]
 

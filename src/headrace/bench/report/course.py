@@ -84,6 +84,7 @@ class _Used:
 _RESOURCES = (
     _Used("CPU", "cores", lambda sample: sample.cpu_cores),
     _Used("memory", "GiB", lambda sample: sample.rss_bytes / 2**30),
+    _Used("state in files", "GiB", lambda sample: sample.state_bytes / 2**30),
     _Used("served to it", "MB/s", lambda sample: sample.served_bytes_per_s / 1e6),
 )
 
@@ -96,10 +97,11 @@ def resources(group: Group) -> Figure | None:
     panels = [
         Panel(_used(group, used, [pair for pair in drawn if group.value(pair[0]) == value], drawn), _of_what(group, used, value))
         for used in _RESOURCES
+        if any(used.of(sample) for _, run in drawn for sample in run.resources)
         for value in values_of(group, drawn)
     ]
     note = "All processes of the system together. Memory is what is resident; the driver counts what it serves."
-    header = ("system", "queries", "CPU mean", "CPU highest", "memory mean", "memory highest", "network mean")
+    header = ("system", "queries", "CPU mean", "CPU highest", "memory mean", "memory highest", "state mean", "network mean")
     rows = tuple((cell.sut, group.label(cell), *_totals(run.resources)) for cell, run in drawn)
     return Figure("resources", "Resource use", note, tuple(panels), header, rows, shown_systems(drawn))
 
@@ -129,5 +131,6 @@ def _totals(samples: Sequence[Sample]) -> tuple[str, ...]:
         f"{digits(cpu['highest'])} cores",
         bytes_(memory["mean"]),
         bytes_(memory["highest"]),
+        bytes_(found["state_bytes"]["mean"]) if found["state_bytes"]["mean"] else NOTHING,
         f"{scaled(found['served_bytes_per_s']['mean'])}B/s" if found["served_bytes_per_s"]["mean"] else NOTHING,
     )

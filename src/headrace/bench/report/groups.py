@@ -9,7 +9,7 @@ from headrace.bench.confidence import Confidence, confidence
 from headrace.bench.result import Measured, Run
 
 OURS = "headrace"
-ORDER = ("headrace", "flink", "spark", "duckdb", "limit")
+ORDER = ("headrace", "headrace_common", "headrace_apart", "flink", "spark", "duckdb", "limit")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

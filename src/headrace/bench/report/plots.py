@@ -13,7 +13,15 @@ from typing import Any
 from headrace.bench.report.groups import ORDER, OURS
 
 Spec = dict[str, Any]
-_SYMBOLS = {"headrace": "circle", "flink": "square", "spark": "diamond", "duckdb": "triangle-up", "limit": "cross"}
+_SYMBOLS = {
+    "headrace": "circle",
+    "headrace_common": "circle-open",
+    "headrace_apart": "star",
+    "flink": "square",
+    "spark": "diamond",
+    "duckdb": "triangle-up",
+    "limit": "cross",
+}
 _OTHERS = 3
 INK, MUTED, GRID, PAPER = "var(--ink)", "var(--muted)", "var(--grid)", "var(--paper)"
 HEIGHT = 340

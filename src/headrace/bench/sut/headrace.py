@@ -35,8 +35,9 @@ _PATIENCE = 120.0
 class Headrace:
     """The adapter."""
 
-    def __init__(self) -> None:
-        """Nothing is started yet."""
+    def __init__(self, multiway: str = "global") -> None:
+        """Start nothing yet; `multiway` is as `Session` takes it."""
+        self._multiway = multiway
         self._session: Session | None = None
         self._spark: Any = None
         self._watched = Watched()
@@ -48,7 +49,9 @@ class Headrace:
         interval = float(config.options.get("interval", 0.0))
         self._spark = start_spark("local[*]", {"spark.local.dir": str(config.scratch)})
         warm_up(self._spark, config, rows_per_batch)
-        self._session = Session(config.scratch / "checkpoint", spark=self._spark, rows_per_batch=rows_per_batch)
+        self._session = Session(
+            config.scratch / "checkpoint", spark=self._spark, rows_per_batch=rows_per_batch, multiway=self._multiway
+        )
         for stream in config.streams:
             declare(self._session, config, stream.name, TcpSource(config.driver, stream.name))
         queries = [query for one in config.queries if (query := self._add(one)) is not None]

@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -177,6 +178,11 @@ class SutProcess:
         self._module = system if "." in system else f"headrace.bench.sut.{system}"
         self._events: queue.SimpleQueue[SutEvent] = queue.SimpleQueue()
         self._early: list[SutEvent] = []
+
+    @property
+    def state(self) -> Path:
+        """Where the system keeps its state, if it keeps it in files."""
+        return self._config.scratch / "checkpoint" / "state"
 
     def __enter__(self) -> Self:
         """Start it; `wait_ready` tells when it can be measured."""

@@ -32,7 +32,9 @@ def sliding(relations: str, condition: str, seconds: int = 5) -> str:
 
 
 def queries(**texts: str) -> tuple[Asked, ...]:
-    parts = [part.addition for n, (name, text) in enumerate(texts.items()) for part in parts_of(n, name, bind_query(text, CATALOG))]
+    parts = [
+        part.addition for n, (name, text) in enumerate(texts.items()) for part in parts_of(n, name, bind_query(text, CATALOG))
+    ]
     return tuple(map(asked, apply((), Changelog(tuple(parts)))))
 
 
@@ -74,9 +76,7 @@ def two_queries(partitions: int = 4) -> Graph:
 def transition(partitions: int = 2) -> ProbePlan:
     """q1 and q2 in batch 7, when S ⋈ T begins to be kept and S is partitioned otherwise; all stores hold rows since batch 3."""
     before = first_plan(TWO, partitions)
-    return plan_probes(
-        TWO, sharing_choice(), 7, partitions, {0: 0, 1: 0}, before, {store.number: 3 for store in before.stores}
-    )
+    return plan_probes(TWO, sharing_choice(), 7, partitions, {0: 0, 1: 0}, before, {store.number: 3 for store in before.stores})
 
 
 def many() -> Graph:
