@@ -22,7 +22,7 @@ from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.multiway.probes import StoreSpec
 from headrace.sharing.slicing import FOREVER, NEVER
 
-_COPIED = 1 << 17  # rows a bucket: a copy of so many costs less than to look into each bucket many times
+_COPIED = 1 << 20  # rows a bucket: a copy of so many costs less than to look into each bucket many times
 _MANY = 8  # buckets of a store, before small neighbours are made one
 _SPANS = 4  # a bucket spans at most this part of the window, so that what has expired goes in time
 
