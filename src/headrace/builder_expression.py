@@ -42,7 +42,7 @@ class Expression:
         """Return whether it is not less than one value and not greater than the other."""
         return Expression(f"{self.operand} BETWEEN {_operand(low)} AND {_operand(high)}")
 
-    def like(self, pattern: str) -> Expression:
+    def like(self, pattern: str | Expression) -> Expression:
         """Return whether a text fits a pattern of `%` (anything), `_` (one character) and what is to be there."""
         return Expression(f"{self.operand} LIKE {_operand(pattern)}")
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 from headrace.connectors import Sink, parse_sink, sink_from_json
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, SessionError
 from headrace.model.schema import Schema
+from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.stacked import AnyQuery
 from headrace.runtime import results as kept_rows
 from headrace.runtime.state import QueryState
 
@@ -59,6 +61,12 @@ class QueryRecord:
                 self.sink.discard(batch)
             except HeadraceError as error:
                 self.error = f"{self.error}\n{error}"
+
+
+def check_past(plan: AnyQuery, *, past: bool) -> None:
+    """Refuse a past for a query that cannot have one."""
+    if past and not isinstance(plan, MultiwayQuery):
+        raise SessionError("only a join in SLIDING windows can begin in the past", hint="add it without past=True")
 
 
 def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:

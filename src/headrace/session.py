@@ -26,7 +26,7 @@ from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionE
 from headrace.model.duration import parse_duration
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.query import Query, QueryRecord, check_sink
+from headrace.query import Query, QueryRecord, check_past, check_sink
 from headrace.runtime.backends import as_source, load_backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Remove, from_json
@@ -133,11 +133,12 @@ class Session:
             source.attach(name, self._checkpoint.source_folder(name))
             self._coordinator.declare(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
-    def add(self, sql: str | Select, *, name: str | None = None, sink: Any = None) -> Query:
+    def add(self, sql: str | Select, *, name: str | None = None, sink: Any = None, past: bool = False) -> Query:
         """Check a query, in SQL or made with `hr.select`, and accept it; it is live from the next micro-batch on.
 
         `Query.wait_live` waits for that. Anything wrong with it is raised here and touches nothing else. In a recovered
-        session, adding a live query again under the same name with the same text returns the query that is there.
+        session, adding a live query again under the same name with the same text returns the query that is there. With its
+        `past`, a join in SLIDING windows also sees rows that are stored for live queries, if they have all it looks at.
         """
         self._check_open()
         text = sql.sql if isinstance(sql, Select) else sql
@@ -149,6 +150,7 @@ class Session:
             if chosen in self._names:
                 return self._again(chosen, text, target)
             plan = bind_query(text, self._coordinator.catalog())
+            check_past(plan, past=past)
             check_sink(chosen, target, (self._records[number] for number in self._names.values()))
             record = QueryRecord(self._next_id, chosen, text, target)
             record.schema = plan.schema
@@ -156,7 +158,7 @@ class Session:
             self._next_id += 1
             self._records[record.id], self._names[chosen] = record, record.id
             described = None if isinstance(target, CallbackSink) else target.to_json()
-            self._requests.append(Add(record.id, chosen, text, described))
+            self._requests.append(Add(record.id, chosen, text, described, past))
             return Query(self, record)
 
     def _again(self, name: str, sql: str, sink: Sink) -> Query:

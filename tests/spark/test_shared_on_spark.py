@@ -19,6 +19,7 @@ import headrace as hr
 from properties.harness import Restless
 from properties.test_shared_equals_alone import check
 from support.join_queries import queries_with_joins
+from support.sliding_queries import sliding_joins
 from support.stacked_queries import queries_with_stacks
 from support.strategies import Scenario, scenarios
 
@@ -53,6 +54,14 @@ def test_shared_joins_equal_joins_alone_on_spark_with_crashes(spark: Any, data: 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
 def test_windows_over_windows_on_spark_with_crashes_and_other_partitions(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=4, texts=queries_with_stacks(seed=2)))
+    check(scenario, Restless(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
+
+
+@seed(20261118)
+@given(st.data())
+@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
+def test_multiway_joins_on_spark_with_crashes_other_plans_and_partitions(spark: Any, data: st.DataObject) -> None:
+    scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=5, texts=sliding_joins(seed=2)))
     check(scenario, Restless(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
 
 

@@ -26,7 +26,10 @@ _KEYS = ("k", "k", "k", "s", "x", "b", "day", "d", "y", "f")
 _COMPUTED = (
     ("{0}.x % 3", "{1}.k"), ("{0}.k + 1", "{1}.x"), ("upper({0}.s)", "upper({1}.s)"), ("{0}.x", "{1}.f"), ("{0}.k", "{1}.y"),
 )  # fmt: skip
-_REST = ("{0}.x < {1}.x", "{0}.y >= {1}.y", "{0}.s <> {1}.s", "{0}.x + {1}.k > 2", "{0}.time < {1}.time", "{0}.b OR {1}.b")
+_REST = (
+    "{0}.x < {1}.x", "{0}.y >= {1}.y", "{0}.s <> {1}.s", "{0}.x + {1}.k > 2", "{0}.time < {1}.time", "{0}.b OR {1}.b",
+    "{0}.s NOT LIKE concat({1}.s, '%')",
+)  # fmt: skip
 _THETA = (  # what a step without an equality is joined by; on TRUE everything joins
     "{0}.x < {1}.x", "{0}.y >= {1}.y", "{0}.f <= {1}.f", "{0}.d > {1}.d", "{0}.day >= {1}.day", "{0}.time < {1}.time",
     "{0}.x BETWEEN {1}.x - 1 AND {1}.x + 1", "{0}.x >= {1}.k AND {0}.x <= {1}.k + 2 AND {0}.s <> {1}.s", "{0}.y < {1}.y * 2",

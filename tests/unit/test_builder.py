@@ -166,6 +166,7 @@ A, B, OK = hr.col("a"), hr.col("b"), hr.col("ok")
         (-A * -B, "(-a) * (-b)"),
         (A.between(1, B + 1), "a BETWEEN 1 AND (b + 1)"),
         (hr.col("name").like("a%"), "name LIKE 'a%'"),
+        (hr.col("a.name").like(hr.col("b.name")), "a.name LIKE b.name"),
         (A.is_in(1, 2, B), "a IN (1, 2, b)"),
         (A.is_null(), "a IS NULL"),
         (A.is_not_null() == OK, "(a IS NOT NULL) = ok"),

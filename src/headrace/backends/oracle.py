@@ -18,6 +18,8 @@ from headrace.execution.job import Header, Job, LoadedQuery, Outcome
 from headrace.execution.result import Results
 from headrace.kernels import pack
 from headrace.model.event_time import microseconds
+from headrace.plan.multiway import MultiwayQuery
+from headrace.sharing.multiway.asked import relation_names
 from headrace.sharing.slicing import FOREVER, NEVER
 
 
@@ -51,6 +53,9 @@ class OracleBackend:
         outcome = Outcome(0, [], [], [], {}, {}, [header])
         results = Results()
         self._fed = {}
+        for number in job.queries:
+            if number not in self._queries:  # all of them before anybody sees rows of this batch: what is lent is from before
+                self._new(job, job.query(number))
         for number in sorted(job.queries, key=lambda query: job.level(job.query(query).plan)):
             self._query(job, number, rows, seen, outcome, header, results)
         if results.index:
@@ -88,7 +93,7 @@ class OracleBackend:
         results: Results,
     ) -> None:
         loaded = job.query(number)
-        query = self._queries.get(number) or self._new(job, loaded)
+        query = self._queries[number]
         before, after = job.watermark(loaded.plan.streams, job.before()), job.watermark(loaded.plan.streams, seen)
         late = dict(query.late)
         try:
@@ -121,11 +126,15 @@ class OracleBackend:
             outcome.failures[number] = str(error)
             outcome.emitted.pop(number)
 
-    def _new(self, job: Job, loaded: LoadedQuery) -> ReferenceQuery:
+    def _new(self, job: Job, loaded: LoadedQuery) -> None:
         times = {name: stream.stream.time for name, stream in job.streams.items()}
         since = loaded.live.since
-        self._queries[loaded.live.id] = ReferenceQuery(loaded.plan, None if since == NEVER else since, times)
-        return self._queries[loaded.live.id]
+        query = ReferenceQuery(loaded.plan, None if since == NEVER else since, times)
+        for index, loan in enumerate(loaded.live.lent):  # one for each input, in order
+            lender = self._queries[loan.query]
+            assert isinstance(lender.plan, MultiwayQuery)
+            query.borrow(index, lender, relation_names(lender.plan).index(loan.relation))
+        self._queries[loaded.live.id] = query
 
     def close(self) -> None:
         """Nothing is held."""

@@ -16,13 +16,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.kernels import expression_arithmetic, expression_cast, expression_functions, expression_time
+from headrace.kernels import (
+    expression_arithmetic,
+    expression_cast,
+    expression_functions,
+    expression_search,
+    expression_time,
+)
 from headrace.kernels.expression_values import Kernel, Outcome, Value, blank, broadcast, is_scalar
 from headrace.model.expression import Call, Column, Expression, Literal
 
 KERNELS: dict[str, Kernel] = {
     **expression_arithmetic.KERNELS,
     **expression_functions.KERNELS,
+    **expression_search.KERNELS,
     **expression_time.KERNELS,
     **expression_cast.KERNELS,
 }

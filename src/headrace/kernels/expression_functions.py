@@ -2,30 +2,19 @@
 
 Doubles compare as in Spark: NaN equals NaN and is greater than everything else, −0.0 equals 0.0. Strings count code
 points. Python runs only for letters outside ASCII (`upper`, `lower`: rows that have some, once per distinct value) and
-for search strings, patterns and positions that are not constants (row by row).
+for positions of `substring` and terms of `replace` that are not constants (row by row).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.kernels.expression_values import (
-    Kernel,
-    Outcome,
-    Value,
-    is_scalar,
-    numbers,
-    outcome,
-    per_distinct,
-    per_row,
-    spread,
-)
+from headrace.kernels.expression_values import Kernel, Value, is_scalar, numbers, per_distinct, per_row, spread
 from headrace.model.expression import Call
 
 _NULL = pa.scalar(None, pa.bool_())
@@ -102,103 +91,6 @@ def _extreme(name: str) -> Kernel:
     return lambda _, args: reduce(better, spread(args))
 
 
-# --- patterns ----------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1024)
-def _like_tokens(pattern: str) -> tuple[str, ...]:
-    r"""Split into `%`, `_` and literal pieces; the latter are marked by a leading backslash."""
-    tokens: list[str] = []
-    characters = iter(pattern)
-    for character in characters:
-        if character in "%_":
-            tokens.append(character)
-            continue
-        literal = next(characters, "\\") if character == "\\" else character
-        if tokens and tokens[-1].startswith("\\"):
-            tokens[-1] += literal
-        else:
-            tokens.append("\\" + literal)
-    return tuple(tokens)
-
-
-def _like_constant(text: pa.Array, pattern: str) -> pa.Array:
-    tokens = _like_tokens(pattern)
-    shape = "".join(token if token in ("%", "_") else "x" for token in tokens)
-    pieces = [token[1:] for token in tokens if token.startswith("\\")]
-    if shape in _LIKE_SHAPES:
-        return _LIKE_SHAPES[shape](text, pieces[0] if pieces else "")
-    return pc.match_substring_regex(text, pattern=rf"\A(?s:{_like_regex(pattern, _quote)})\z")
-
-
-def _like_regex(pattern: str, quote: Callable[[str], str]) -> str:
-    return "".join({"%": ".*", "_": "."}.get(token) or quote(token[1:]) for token in _like_tokens(pattern))
-
-
-def _quote(literal: str) -> str:
-    """Quote for RE2, which knows fewer escapes than Python."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", literal)
-
-
-_LIKE_SHAPES: dict[str, Callable[[pa.Array, str], pa.Array]] = {
-    "": pc.equal,
-    "x": pc.equal,
-    "x%": lambda text, piece: pc.starts_with(text, pattern=piece),
-    "%x": lambda text, piece: pc.ends_with(text, pattern=piece),
-    "%x%": lambda text, piece: pc.match_substring(text, pattern=piece),
-}
-
-
-def _like_row(text: str, pattern: str) -> bool:
-    return re.fullmatch(_like_regex(pattern, re.escape), text, re.DOTALL) is not None
-
-
-def _like(call: Call, args: Sequence[Value]) -> Value:
-    return _searched(_like_constant, _like_row)(call, args)
-
-
-def _rlike(call: Call, args: Sequence[Value]) -> Value | Outcome:
-    """Search by RE2; a pattern it does not understand is an error on every row."""
-    text, pattern = args
-    if not is_scalar(pattern):
-        return _rlike_varying(call, text, pattern)
-    if not pattern.is_valid:
-        return pa.nulls(len(text), call.type)
-    try:
-        return pc.match_substring_regex(text, pattern=pattern.as_py())
-    except pa.ArrowInvalid:
-        message = f"regular expression '{pattern.as_py()}' is not understood"
-        return outcome(pa.nulls(len(text), call.type), pc.is_valid(text), message)
-
-
-def _rlike_varying(call: Call, text: Value, pattern: pa.Array) -> Outcome:
-    """Search pattern by pattern, each over the rows that have it."""
-    text = spread([text, pattern])[0]
-    known = [choice for choice in pattern.unique() if choice.is_valid]
-    value, wrong = pa.nulls(len(text), call.type), pa.repeat(False, len(text))
-    message = ""
-    for choice in known:
-        rows = pc.fill_null(pc.equal(pattern, choice), False)
-        part = _rlike(call, [text.filter(rows), choice])
-        if isinstance(part, Outcome):
-            message, wrong = part.message or message, pc.or_(wrong, rows)
-        else:
-            value = pc.replace_with_mask(value, rows, part)
-    return outcome(value, pc.and_(wrong, pc.is_valid(text)), message)
-
-
-def _searched(constant: Callable[[pa.Array, str], pa.Array], row: Callable[[str, str], bool]) -> Kernel:
-    """Make a predicate of a text and a search string, of a kernel for a constant one and a function for rows."""
-
-    def kernel(call: Call, args: Sequence[Value]) -> Value:
-        text, search = args
-        if is_scalar(search) and not is_scalar(text):
-            return constant(text, search.as_py()) if search.is_valid else pa.nulls(len(text), call.type)
-        return per_row(args, row, call.type)
-
-    return kernel
-
-
 # --- strings -----------------------------------------------------------------------------------------------------------
 
 
@@ -269,11 +161,6 @@ KERNELS: dict[str, Kernel] = {
     "in": _in,
     "greatest": _extreme("gt"),
     "least": _extreme("lt"),
-    "like": _like,
-    "rlike": _rlike,
-    "starts_with": _searched(lambda text, piece: pc.starts_with(text, pattern=piece), str.startswith),
-    "ends_with": _searched(lambda text, piece: pc.ends_with(text, pattern=piece), str.endswith),
-    "contains": _searched(lambda text, piece: pc.match_substring(text, pattern=piece), str.__contains__),
     "upper": _letters(pc.ascii_upper, str.upper),
     "lower": _letters(pc.ascii_lower, str.lower),
     "trim": _of_one(partial(pc.utf8_trim, characters=" ")),

@@ -16,6 +16,7 @@ class Add:
     name: str
     sql: str
     sink: dict[str, Any] | None
+    past: bool = False  # it shall see rows that are stored for others
 
 
 @dataclass(frozen=True, slots=True)

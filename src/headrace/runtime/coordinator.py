@@ -7,7 +7,7 @@ runs, so that a batch that was cut off is run again exactly as it was meant.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from headrace.connectors import Range, Source
@@ -81,7 +81,8 @@ class Coordinator:
         for query in self.state.live():
             arranged = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
             part = self._part_of(query)
-            self.live[query.id] = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, arranged, part.feeds)
+            begun = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, arranged, part.feeds)
+            self.live[query.id] = replace(begun, lent=probing.loans_of(query))
             self._write_query(query)
 
     def catalog(self) -> Catalog:
@@ -196,7 +197,7 @@ class Coordinator:
         live = self._apply(state, requests)
         self._rearrange(state, live, entry["arrangements"])
         epoch.replan(state, live, self._write_plan)
-        probes = probing.replan(state, live, self.probes, entry, self._write_probes)
+        probes = probing.replan(state, live, self.probes, entry, lambda name, plan: pack.write(self.checkpoint.path / name, plan))
         for name, position in entry["positions"].items():
             state.streams[name].position = position
         self.checkpoint.fault("planned")
@@ -221,9 +222,12 @@ class Coordinator:
         live = {q.id: q for q in apply(list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(gone)))}
         for part, add in additions:
             one = live.get(part.id)
+            if one is not None and add.past:
+                one = live[part.id] = probing.with_past(one, self.live, state)
             record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch)
             if one is not None:
                 record.since, record.bit, record.live = one.since, one.bit, True
+                record.lent = [list(astuple(loan)) for loan in one.lent]
             state.queries[part.id] = record
         for request in requests:
             if isinstance(request, Remove) and request.id in state.queries:
@@ -343,9 +347,6 @@ class Coordinator:
 
     def _write_plan(self, name: str, plan: StreamPlan) -> None:
         self._plans[name] = plan
-        pack.write(self.checkpoint.path / name, plan)
-
-    def _write_probes(self, name: str, plan: ProbePlan) -> None:
         pack.write(self.checkpoint.path / name, plan)
 
     def _plan(self, name: str) -> StreamPlan:

@@ -26,6 +26,7 @@ _SECOND = 1_000_000
 _KEPT = 6  # samples of a relation
 _GAIN = 0.8  # a plan is changed when the new one costs less than this part of the old
 _GUESS = 1_000.0  # rows a second of a relation that nothing is known of
+_PATIENCE = 2  # batches of a query in which nothing is decided on a guess: a rate is known from the second batch on
 
 
 class Sharing(StrEnum):
@@ -74,9 +75,10 @@ class ProbeOptimizer:
             if not self._waiting.done():
                 return None
             found, self._waiting = self._waiting.result(), None
-            return found
+            if found is not None:
+                return found
         queries = tuple(one.id for one in probes.queries)
-        known = all(self._samples.get(name) for name in probes.ranks)
+        known = all(self._samples.get(name) for name in probes.ranks) and not _too_early(state, probes)
         if not known or (queries == self._looked_at and state.batch - self._looked < self._every):
             return None
         self._looked_at, self._looked = queries, state.batch
@@ -112,6 +114,12 @@ class ProbeOptimizer:
             best = common_subplans(individually(joins, figures, parts, time_limit=self._time_limit), figures, parts)
         self.solved = best.solved
         return _choice(queries, best) if best.cost < _GAIN * now.cost else None
+
+
+def _too_early(state: EngineState, probes: ProbePlan) -> bool:
+    """Tell whether a rate is not known yet that one more batch would show."""
+    newest = max(state.queries[one.id].first_batch for one in probes.queries)
+    return state.batch - newest < _PATIENCE and not all(state.streams[probes.streams[name]].rate for name in probes.ranks)
 
 
 def _strategy(queries: Sequence[Asked], choice: Choice) -> Strategy:

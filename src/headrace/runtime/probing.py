@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headrace.plan.multiway import MultiwayQuery
-from headrace.runtime.state import EngineState
+from headrace.runtime.state import EngineState, QueryState
 from headrace.sharing.multiway.asked import Asked, asked
 from headrace.sharing.multiway.first import first_orders, most_used, stores_of
+from headrace.sharing.multiway.lending import loans
+from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.multiway.planning import plan_probes
 from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
 from headrace.sharing.multiway.relations import Attribute, Join
@@ -37,8 +40,8 @@ def replan(
     oldest: dict[int, int] = {}
     for ref in state.stores:
         oldest[ref.store] = min(ref.oldest, oldest.get(ref.store, ref.oldest))
-    born = {one.id: state.queries[one.id].first_batch for one in queries}
-    plan = plan_probes(queries, choice, state.batch, state.partitions, born, previous, oldest)
+    since = {one.id: born(one, state) for one in queries}
+    plan = plan_probes(queries, choice, state.batch, state.partitions, since, previous, oldest)
     if plan == previous:
         return previous
     state.probing, state.probed_by = f"plans/probes-{state.batch:010d}.plan", state.partitions
@@ -46,6 +49,24 @@ def replan(
     state.stores = tuple(ref for ref in state.stores if ref.store in there)
     write(state.probing, plan)
     return plan
+
+
+def with_past(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineState) -> LiveQuery:
+    """Return a new query with the rows that live ones lend it; as it is, if of some input nobody has enough."""
+    first = {number: state.queries[number].first_batch for number in before}
+    found = loans(query, before.values(), first) if isinstance(query.plan, MultiwayQuery) else ()
+    return replace(query, lent=found, since=max(one.since for one in found)) if found else query
+
+
+def loans_of(query: QueryState) -> tuple[Loan, ...]:
+    """Return what a recovered query was lent."""
+    return tuple(Loan(*one) for one in query.lent)
+
+
+def born(query: Asked, state: EngineState) -> int:
+    """Return the batch since which rows are stored that a query sees."""
+    own = state.queries[query.id].first_batch
+    return max((one.first for one in query.lent), default=own)
 
 
 def choice_of(queries: tuple[Asked, ...], previous: ProbePlan | None, decided: Choice | None) -> Choice:

@@ -57,6 +57,7 @@ class QueryState:
     emitted: int = 0
     late: dict[str, int] = field(default_factory=dict)
     arrangements: list[list[Any]] = field(default_factory=list)  # of a join: [order, group, since], one after the other
+    lent: list[list[Any]] = field(default_factory=list)  # what others lent it: as `Loan`s
 
 
 @dataclass(slots=True)

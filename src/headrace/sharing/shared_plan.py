@@ -19,6 +19,7 @@ from headrace.sharing.aggregation import Component, components
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.grouping import group
 from headrace.sharing.joining import leaves, levels, needed_columns
+from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.selection import Selection, select
 from headrace.sharing.slicing import NEVER, progressions
 from headrace.sharing.statistics import GUESS, Statistics
@@ -35,6 +36,7 @@ class LiveQuery:
     bit: int = 0
     arrangements: tuple[Arrangement, ...] = ()  # of a join: how it is worked off, from which windows on
     feeds: str = ""  # the stream its results are, which other queries read
+    lent: tuple[Loan, ...] = ()  # rows of before it came, that others had stored
 
     @property
     def signature(self) -> str:

@@ -14,7 +14,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.expression import TRUE, Call, Expression, Literal
 from headrace.model.schema import TIMESTAMP
-from headrace.sql import functions
+from headrace.sql import functions, patterns
 from headrace.sql.aggregates import AGGREGATES, ORDERED, UNSUPPORTED, Written, aggregate
 from headrace.sql.casts import cast, implicit
 from headrace.sql.coerce import BIGINT, BOOLEAN, DATE, INT, NULL, STRING, is_integer
@@ -85,7 +85,7 @@ def _negative(scope: Scope, node: exp.Neg) -> Expression:
 def _strings(scope: Scope, node: exp.Concat) -> Expression:
     """Adjacent string literals, which are one."""
     parts = [bind(scope, part) for part in node.expressions]
-    return Literal("".join(functions.constant_text(part, "each part") for part in parts), STRING)
+    return Literal("".join(patterns.constant_text(part, "each part") for part in parts), STRING)
 
 
 def _cast(scope: Scope, node: exp.Cast) -> Expression:
@@ -151,36 +151,20 @@ def _is(scope: Scope, node: exp.Is) -> Expression:
     return compare("eq_null_safe", condition(value, "IS"), Literal(against.this, BOOLEAN))
 
 
-def _like(function: str, fold: Callable[[str], str] | None = None) -> Handler:
+def _pattern(build: Callable[[Expression, Expression], Expression]) -> Handler:
     def handler(scope: Scope, node: exp.Binary) -> Expression:
-        value, pattern = bind(scope, node.this), bind(scope, node.expression)
-        if fold:
-            value = functions.call("lower", [value])
-            pattern = Literal(fold(functions.constant_text(pattern, "the pattern")), STRING)
-        result = functions.pattern(function, value, pattern)
+        result = build(bind(scope, node.this), bind(scope, node.expression))
         return negated(result) if node.args.get("negate") else result
 
     return handler
 
 
 def _escape(scope: Scope, node: exp.Escape) -> Expression:
-    """LIKE with another escape character than the backslash: the pattern is rewritten."""
-    char = functions.constant_text(bind(scope, node.expression), "the escape character")
-    pattern = functions.constant_text(bind(scope, node.this.expression), "the pattern")
+    """LIKE with another escape character than the backslash."""
+    char = patterns.constant_text(bind(scope, node.expression), "the escape character")
     if len(char) != 1 or not isinstance(node.this, exp.Like):
         raise SqlError("ESCAPE needs LIKE and a single character")
-    result = functions.pattern("like", bind(scope, node.this.this), Literal(_escaped(pattern, char), STRING))
-    return negated(result) if node.this.args.get("negate") else result
-
-
-def _escaped(pattern: str, char: str) -> str:
-    out, rest = "", iter(pattern)
-    for letter in rest:
-        if letter == char:
-            out += f"\\{next(rest, char)}"
-        else:
-            out += "\\\\" if letter == "\\" else letter
-    return out
+    return _pattern(lambda value, pattern: patterns.like(value, pattern, char))(scope, node.this)
 
 
 def _case(scope: Scope, node: exp.Case) -> Expression:
@@ -287,7 +271,8 @@ _HANDLERS: dict[type[exp.Expr], Handler] = {
     exp.GT: _comparison("gt"), exp.GTE: _comparison("ge"), exp.NullSafeEQ: _comparison("eq_null_safe"),
     exp.NullSafeNEQ: _binary(lambda a, b: negated(compare("eq_null_safe", a, b))),
     exp.Is: _is, exp.In: _in, exp.Between: _between,
-    exp.Like: _like("like"), exp.ILike: _like("like", str.lower), exp.RegexpLike: _like("rlike"), exp.Escape: _escape,
+    exp.Like: _pattern(patterns.like), exp.ILike: _pattern(patterns.ilike), exp.RegexpLike: _pattern(patterns.rlike),
+    exp.Escape: _escape,
     exp.Add: _sum(1), exp.Sub: _sum(-1), exp.Mul: _arithmetic("mul"), exp.Div: _arithmetic("div"),
     exp.IntDiv: _arithmetic("int_div"), exp.Mod: _arithmetic("mod"),
     exp.Neg: _negative,

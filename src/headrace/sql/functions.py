@@ -8,7 +8,8 @@ and, or (a, b); not (a)        BOOLEANs, three-valued; `is_null(a)` is never NUL
 eq ne lt le gt ge (a, b)       same type on both sides; NULL if either is NULL; NaN equals NaN and is the greatest
 eq_null_safe (a, b)            same type; never NULL
 in (x, literal …)              constants of x's type; a NULL among them makes "not found" NULL
-like (x, literal)              `%`, `_`, escaped by a backslash; `rlike(x, literal)`: the pattern is found in x
+like (x, p [, literal])        `%`, `_`; escaped by a backslash, or by the character given, which is a constant
+rlike (x, literal)             the regular expression is found in x
 case (c1, v1, …, else)         odd number; first c that is TRUE; all v and else have the type of the result
 coalesce (a …)                 same
 cast (a)                       to `Call.type`; rules in `headrace.sql.casts`
@@ -60,7 +61,6 @@ from headrace.sql.coerce import (
     INT,
     NULL,
     STRING,
-    boolean,
     bounded_decimal,
     common_of,
     is_decimal,
@@ -69,6 +69,7 @@ from headrace.sql.coerce import (
     is_string_literal,
 )
 from headrace.sql.operators import arithmetic, case, compare, condition, is_null, negated, negative
+from headrace.sql.patterns import constant_text, rlike
 
 Args = list[Expression]
 Builder = Callable[[Args], Expression]
@@ -145,21 +146,6 @@ def _temporal(value: Expression, kind: pa.DataType) -> Expression:
     if value.type not in (DATE, TIMESTAMP, NULL) and not is_string_literal(value):
         raise SqlError(f"a {type_name(kind)} is needed, not {type_name(value.type)}", hint=f"CAST(… AS {type_name(kind)})")
     return implicit(value, kind)
-
-
-def constant_text(value: Expression, what: str) -> str:
-    """Return the value of a string literal."""
-    if isinstance(value, Literal) and isinstance(value.value, str):
-        return value.value
-    raise SqlError(f"{what} must be a string literal")
-
-
-def pattern(function: str, value: Expression, expression: Expression) -> Expression:
-    """Return `value LIKE expression` or `value RLIKE expression`; patterns are constants."""
-    constant = constant_text(expression, "the pattern")
-    if value.type not in (STRING, NULL):
-        raise SqlError(f"{function.upper()} needs a STRING, not {type_name(value.type)}", hint="CAST(… AS STRING)")
-    return boolean(function, text(value), Literal(constant, STRING))
 
 
 def _fixed(function: str, result: pa.DataType, *kinds: Callable[[Expression], Expression]) -> Function:
@@ -347,7 +333,7 @@ FUNCTIONS: dict[str, Function] = {
     "right": Function(_right, 2, 2), "concat": Function(_concat, 1, None), "replace": _fixed("replace", STRING, text, text, text),
     **_scalars("starts_with", "startswith starts_with", BOOLEAN, text, text),
     **_scalars("ends_with", "endswith ends_with", BOOLEAN, text, text), **_scalars("contains", "contains", BOOLEAN, text, text),
-    **dict.fromkeys(("rlike", "regexp", "regexp_like"), Function(lambda args: pattern("rlike", *args), 2, 2)),
+    **dict.fromkeys(("rlike", "regexp", "regexp_like"), Function(lambda args: rlike(*args), 2, 2)),
     **{name: _part(name) for name in ("year", "quarter", "month", "day", "dayofweek", "dayofyear")}, "dayofmonth": _part("day"),
     **{name: _fixed(name, INT, moment) for name in ("hour", "minute", "second")},
     "weekday": Function(_weekday, 1, 1), "date_part": Function(_date_part, 2, 2), "datepart": Function(_date_part, 2, 2),

@@ -44,7 +44,7 @@ def run(function, kind, *args):
     return results[0]
 
 
-MUST_BE_CONSTANT = {("round", 1), ("date_trunc", 0), ("like", 1)}
+MUST_BE_CONSTANT = {("round", 1), ("date_trunc", 0), ("like", 2)}
 
 
 def check(wanted, function, kind, *args):
@@ -106,6 +106,18 @@ def test_in(value, choices, wanted):
 )  # fmt: skip
 def test_like(text, pattern, wanted):
     check(wanted, "like", BOOL, (text, STRING), (pattern, STRING))
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "escape", "wanted"),
+    [("a_", "a/_", "/", True), ("ab", "a/_", "/", False), ("a/", "a//", "/", True), ("a/", "a/", "/", True),
+     ("a\\b", "a\\_", "/", True),
+     ("é%", "_é%", "é", True), ("éx", "_é%", "é", False), ("%", "%%", "%", True), ("ab", "a%", "%", False),
+     ("a%", "a%", "%", True),
+     ("ab", "a_", "_", False), ("ab", "a/b", "/", True), ("ab", None, "/", None)],
+)  # fmt: skip
+def test_like_with_an_escape_character(text, pattern, escape, wanted):
+    check(wanted, "like", BOOL, (text, STRING), (pattern, STRING), (escape, STRING))
 
 
 def test_rlike():

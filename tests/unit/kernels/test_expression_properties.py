@@ -212,6 +212,8 @@ def _booleans(sub: Any, any_of: Any, depth: int) -> list[st.SearchStrategy[Expre
         *(any_of([*TYPES, DOUBLE], lambda kind, name=name: call(name, BOOL, sub(kind), sub(kind))) for name in compared),
         any_of([*TYPES, DOUBLE], member),
         call("like", BOOL, sub(STRING), pattern),
+        call("like", BOOL, sub(STRING), sub(STRING)),
+        call("like", BOOL, sub(STRING), sub(STRING), literal(STRING, st.sampled_from("\\/%_aé😀"))),
         call("rlike", BOOL, sub(STRING), regex),
         *(call(name, BOOL, sub(STRING), sub(STRING)) for name in ("starts_with", "ends_with", "contains")),
         *(call(name, BOOL, sub(STRING), literal(STRING)) for name in ("starts_with", "ends_with", "contains")),

@@ -89,6 +89,8 @@ def test_logic_stops_at_the_first_part_that_decides():
         ("like", ("a\n", "a"), False),
         ("like", ("50%", r"50\%"), True), ("like", ("500", r"50\%"), False), ("like", ("a.c", "a.c"), True),
         ("like", ("abc", "a.c"), False),
+        ("like", ("a", None), None), ("like", ("a_", "a/_", "/"), True), ("like", ("ab", "a/_", "/"), False),
+        ("like", ("a\\/", "a\\/", "/"), True),
         ("like", (None, "%"), None), ("rlike", ("abc", "b."), True), ("rlike", ("abc", "^b"), False),
         ("starts_with", ("abc", "ab"), True), ("ends_with", ("abc", "bc"), True), ("contains", ("abc", "d"), False),
     ],

@@ -30,6 +30,7 @@ def predicate(text: str) -> Expression:
 ATOMS = [
     "x > 3", "x <= 3", "x = 2", "x <> 2", "x IN (1, 3, 5)", "x BETWEEN 2 AND 4", "x IS NULL", "x > 1.5", "x % 2 = 0",
     "x = 2147483647", "y > 1.5", "y = 0.0", "y <= -1", "y IS NOT NULL", "y < 1e300", "s LIKE 'a%'", "s = 'b'", "s >= 'ab'",
+    "'ab' LIKE concat(s, '%')", "s NOT LIKE upper(s)", "s LIKE NULL",
     "s IN ('a', 'c')", "d > 1.25", "d = 2", "b", "NOT b", "b = false", "big > 5", "big >= 9223372036854775807", "f > 0.5",
     "f = 0.1", "day > '2024-01-03'", "x - 1 > 3", "upper(s) = 'A'", "time >= '2024-01-01 00:00:02'",
 ]  # fmt: skip

@@ -43,7 +43,12 @@ CASES = [
     ("SELECT sqrt(name) FROM purchases", "sqrt", "function 'sqrt': a number is needed, not STRING", "CAST"),
     ("SELECT upper() FROM purchases", "upper", "function 'upper' takes 1 argument, not 0", ""),
     ("SELECT IF(ok, 1, name) FROM purchases", "IF", "function 'IF': cannot choose between INT with STRING", "cast"),
-    ("SELECT name LIKE name FROM purchases", "name LIKE", "the pattern must be a string literal", ""),
+    ("SELECT name LIKE user_id FROM purchases", "name LIKE", "LIKE needs a STRING, not INT", "CAST"),
+    ("SELECT user_id LIKE name FROM purchases", "user_id LIKE", "LIKE needs a STRING, not INT", "CAST"),
+    ("SELECT name ILIKE user_id FROM purchases", "name ILIKE", "ILIKE needs a STRING, not INT", "CAST"),
+    ("SELECT name RLIKE name FROM purchases", "name RLIKE", "the pattern must be a string literal", ""),
+    ("SELECT name LIKE name ESCAPE 'ab' FROM purchases", "name LIKE", "ESCAPE needs LIKE and a single character", ""),
+    ("SELECT name ILIKE name ESCAPE '/' FROM purchases", "name ILIKE", "ESCAPE needs LIKE and a single character", ""),
     ("SELECT 1" + "0" * 40 + " FROM purchases", "10", "has more than 38 digits", "exponent"),
     # shapes
     ("SELECT p.price FROM purchases p JOIN ads a ON p.user_id = a.user_id", "purchases p", "a join needs windows, and 'p' has no window", "TUMBLE"),

@@ -73,6 +73,10 @@ EXPRESSIONS = {
     "user_id NOT IN (gem_pack, 3)": "NOT ((user_id = gem_pack) OR (user_id = 3))", "user_id <=> 1": "eq_null_safe(user_id, 1)",
     "ok IS TRUE": "eq_null_safe(ok, True)", "ok IS NOT FALSE": "NOT eq_null_safe(ok, False)", "name IS NOT NULL": "NOT name IS NULL",
     "name NOT LIKE 'a\\_%'": "NOT (name LIKE 'a\\_%')", "name LIKE 'a/_b\\\\' ESCAPE '/'": "name LIKE 'a\\_b\\\\'",
+    "name LIKE upper(name)": "name LIKE upper(name)", "name NOT LIKE '%' || name": "NOT (name LIKE concat('%', name))",
+    "name LIKE NULL": "name LIKE NULL", "NULL LIKE name": "NULL LIKE name", "'abc' LIKE name": "'abc' LIKE name",
+    "name LIKE name ESCAPE '/'": "like(name, name, '/')", "name NOT LIKE name ESCAPE '\\\\'": "NOT (name LIKE name)",
+    "name ILIKE name": "lower(name) LIKE lower(name)", "startswith(name, lower(name))": "starts_with(name, lower(name))",
     "name ILIKE 'A%'": "lower(name) LIKE 'a%'", "name RLIKE r'\\d+'": "rlike(name, '\\d+')", "1 = 1 AND ok": "ok", "NOT TRUE": "False",
     "user_id IS DISTINCT FROM 1": "NOT eq_null_safe(user_id, 1)",
     # arithmetic

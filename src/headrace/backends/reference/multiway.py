@@ -10,6 +10,7 @@ from headrace.backends.reference.evaluate import Row, holds
 from headrace.backends.reference.windows import Outcome
 from headrace.errors import EvaluationError
 from headrace.model.expression import Expression
+from headrace.plan.join import owner
 from headrace.plan.multiway import MultiwayQuery, inputs_of
 
 Timed = tuple[int, Row]
@@ -33,6 +34,12 @@ class MultiwayState:
         joined = (time, {f"{index}.{name}": value for name, value in row.items()})
         self._rows[index].append(joined)
         return Outcome.KEPT, list(self._completed(index, joined))
+
+    def borrow(self, index: int, lender: MultiwayState, theirs: int, since: float) -> None:
+        """Take the rows of an input of another query, from an event time on; nothing is given out for them."""
+        for time, row in lender._rows[theirs]:
+            if time >= since:
+                self._rows[index].append((time, {f"{index}.{owner(name)[1]}": value for name, value in row.items()}))
 
     def _completed(self, index: int, arrived: Timed) -> Iterator[Row]:
         """Yield the joined rows of one that arrived: every other input in turn, as long as nothing speaks against it."""

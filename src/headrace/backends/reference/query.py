@@ -35,6 +35,12 @@ class ReferenceQuery:
         self._joins = JoinState(plan, self._since) if isinstance(plan, JoinQuery) else None
         self._multiway = MultiwayState(plan) if isinstance(plan, MultiwayQuery) else None
 
+    def borrow(self, index: int, lender: ReferenceQuery, theirs: int) -> None:
+        """See the rows that an input of another query has seen until now as if they had come to input `index` then."""
+        assert self._multiway is not None
+        assert lender._multiway is not None
+        self._multiway.borrow(index, lender._multiway, theirs, self._since)
+
     def batch(self, rows: Rows, watermark: float | None, next_watermark: float | None) -> list[dict[str, Any]]:
         """Take the rows of a batch and return what it emits.
 

@@ -7,16 +7,16 @@ import re
 from headrace.errors import EvaluationError
 
 
-def like(text: str, pattern: str) -> bool:
-    r"""Match the whole text; `%` is any run of characters (newlines too), `_` any one, `\` takes the next literally."""
-    return re.fullmatch(_like_expression(pattern), text, re.DOTALL) is not None
+def like(text: str, pattern: str, escape: str = "\\") -> bool:
+    """Match the whole text; `%` is any run of characters (newlines too), `_` any one, after `escape` all is literal."""
+    return re.fullmatch(_like_expression(pattern, escape), text, re.DOTALL) is not None
 
 
-def _like_expression(pattern: str) -> str:
+def _like_expression(pattern: str, escape: str) -> str:
     parts, characters = [], iter(pattern)
     for character in characters:
-        if character == "\\":
-            parts.append(re.escape(next(characters, "\\")))
+        if character == escape:
+            parts.append(re.escape(next(characters, escape)))
         else:
             parts.append({"%": ".*", "_": "."}.get(character) or re.escape(character))
     return "".join(parts)

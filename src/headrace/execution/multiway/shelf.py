@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.execution.job import Job, StoreRef
 from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
@@ -19,6 +20,7 @@ from headrace.kernels.columns import flat
 from headrace.kernels.keys import partitions
 from headrace.kernels.sets import Sets, widened
 from headrace.sharing.multiway.asked import Asked
+from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.multiway.probes import StoreSpec
 from headrace.sharing.slicing import FOREVER, NEVER
 
@@ -92,15 +94,29 @@ class Shelf:
         return self._job.stored(ref).with_columns({name: self.probes.types[name] for name in names})
 
     def _meant(self, bucket: Stored, ref: StoreRef) -> Sets:
-        """Return query-sets without bits that meant another query when the row was stored."""
+        """Return query-sets as they are meant now: a bit may have been another query's when the row was stored."""
         sets = widened(bucket.sets, self.probes.width)
-        since = self.probes.plan.uses.get(ref.store, self._job.born)
-        later = [(number, first) for number, first in since.items() if first > ref.oldest]
-        if later:
-            sets = sets.copy()
-            for number, first in later:
-                sets[bucket.births < first] &= ~self.probes.bits([number])
-        return sets
+        later = [one for one in self.probes.plan.queries if self._job.born[one.id] > bucket.meant]
+        since = self.probes.plan.uses.get(ref.store, {})
+        again = [(number, first) for number, first in since.items() if first > ref.oldest]
+        if not later and not again:
+            return sets
+        found = sets.copy()
+        for one in later:
+            bits = self.probes.bits([one.id])
+            found &= ~bits
+            for loan in one.lent if not since else ():
+                if ref.spans[0][0] == loan.relation:
+                    found[self._lent(bucket, sets, loan, one)] |= bits
+        for number, first in again:
+            found[bucket.births < first] &= ~self.probes.bits([number])
+        return found
+
+    def _lent(self, bucket: Stored, sets: Sets, loan: Loan, borrower: Asked) -> npt.NDArray[np.bool_]:
+        """Tell which rows were stored for the lender, after it came, and are not before what the borrower sees."""
+        word = sets[:, loan.bit // 64] if loan.bit // 64 < sets.shape[1] else np.zeros(bucket.rows, np.uint64)
+        has = (word >> np.uint64(loan.bit % 64) & np.uint64(1)).astype(np.bool_)
+        return has & (bucket.births >= loan.first) & (bucket.times(loan.relation) >= borrower.since)
 
     # --- keeping ------------------------------------------------------------------------------------------------------
 
@@ -135,11 +151,14 @@ class Shelf:
         """Tell whether a row that is not late could still find a partner in a bucket."""
         relations = {name for name, *_ in ref.spans}
         for one in self.probes.plan.queries:
-            if relations <= set(one.inputs) and self._job.born[one.id] <= ref.newest:
+            if relations <= set(one.inputs) and self._born(one) <= ref.newest:
                 mark = self._marks(one)
                 if mark == NEVER or (mark != FOREVER and self._reaches(ref, one, mark)):
                     return True
         return False
+
+    def _born(self, query: Asked) -> int:
+        return max((loan.first for loan in query.lent), default=self._job.born[query.id])
 
     def _reaches(self, ref: StoreRef, query: Asked, mark: int) -> bool:
         return all(last + query.inputs[name].range >= mark - query.lateness for name, _, last in ref.spans)
@@ -170,7 +189,7 @@ class Shelf:
         live = self.probes.bits([one.id for one in self.probes.plan.queries])
         cleaned = [replace(one.bucket, sets=one.sets & live) for one in shelved]
         rows = [compiled_join.alive(one.sets) for one in cleaned]
-        merged = united(cleaned, rows, self.probes.width)
+        merged = united(cleaned, rows, self.probes.width, self._job.batch)
         return [self._add(store, indexed(merged, *self.probes.indexes[store]))] if merged.rows else []
 
     # --- another number of partitions ---------------------------------------------------------------------------------
@@ -183,7 +202,7 @@ class Shelf:
                 whole = self._stored(ref)
                 rows = self._share(spec, whole, ref)
                 if rows.size:
-                    mine = united([whole], [rows], whole.sets.shape[1])
+                    mine = united([whole], [rows], whole.sets.shape[1], whole.meant)
                     self._dealt.append(self._add(ref.store, indexed(mine, *self.probes.indexes[ref.store])))
         self.old += self._dealt
 

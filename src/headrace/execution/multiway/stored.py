@@ -44,6 +44,7 @@ class Stored:
     sets: Sets
     births: npt.NDArray[np.int32]
     fresh: Bits
+    meant: int  # the batch as of which bits of query-sets mean queries
     by_hash: dict[Keys, HashIndex] = field(default_factory=dict)
     by_value: dict[Expression, SortedIndex] = field(default_factory=dict)
 
@@ -96,7 +97,8 @@ def stored(parts: Sequence[Packed], batch: int, hashed: Iterable[Keys], sorted_b
     names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
     columns = {name: pa.concat_arrays([part.columns[name] for part in parts]) for name in names}
     sets = np.concatenate([widened(part.sets, width) for part in parts])
-    found = Stored(columns, sets, np.full(len(sets), batch, np.int32), np.concatenate([part.fresh for part in parts]))
+    births, fresh = np.full(len(sets), batch, np.int32), np.concatenate([part.fresh for part in parts])
+    found = Stored(columns, sets, births, fresh, batch)
     return indexed(found, hashed, sorted_by)
 
 
@@ -109,8 +111,11 @@ def indexed(found: Stored, hashed: Iterable[Keys], sorted_by: Iterable[Expressio
     return found
 
 
-def united(buckets: Sequence[Stored], kept: Sequence[Integers], width: int) -> Stored:
-    """Return some rows of several buckets as one bucket, without indexes; a column that one lacks is NULL there."""
+def united(buckets: Sequence[Stored], kept: Sequence[Integers], width: int, meant: int) -> Stored:
+    """Return some rows of several buckets as one bucket, without indexes; a column that one lacks is NULL there.
+
+    Bits must mean the same in all of them: what they mean as of batch `meant`.
+    """
     types = {name: column.type for one in buckets for name, column in one.columns.items()}
     columns = {}
     for name, kind in types.items():
@@ -122,4 +127,4 @@ def united(buckets: Sequence[Stored], kept: Sequence[Integers], width: int) -> S
     pairs = list(zip(buckets, kept, strict=True))
     sets = np.concatenate([widened(one.sets, width)[rows] for one, rows in pairs])
     births = np.concatenate([one.births[rows] for one, rows in pairs])
-    return Stored(columns, sets, births, np.zeros(len(sets), np.uint64))
+    return Stored(columns, sets, births, np.zeros(len(sets), np.uint64), meant)

@@ -13,6 +13,7 @@ from headrace.model.expression import Call, Column, Expression, columns, substit
 from headrace.model.schema import Schema
 from headrace.plan.join import owner
 from headrace.plan.multiway import MultiwayQuery, RangeInput
+from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.multiway.relations import Attribute, Join, Predicate
 from headrace.sharing.shared_plan import LiveQuery
 
@@ -60,6 +61,7 @@ class Asked:
     conditions: tuple[Expression, ...]
     output: tuple[Expression, ...]
     schema: Schema
+    lent: tuple[Loan, ...] = ()
     join: Join = field(init=False, repr=False, compare=False)
     columns: frozenset[str] = field(init=False, repr=False, compare=False)
 
@@ -91,7 +93,8 @@ def asked(live: LiveQuery, *, apart: bool = False) -> Asked:
     conditions = tuple(substitute(one, renamed) for one in plan.conditions)
     output = tuple(substitute(one, renamed) for one in plan.output)
     inputs = dict(zip(names, plan.inputs, strict=True))
-    return Asked(live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema)
+    lent = () if apart else live.lent
+    return Asked(live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema, lent)
 
 
 def relation_names(plan: MultiwayQuery) -> tuple[str, ...]:

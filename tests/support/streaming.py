@@ -1,0 +1,90 @@
+"""A session over streams r … v on the local back-end, fed batch by batch, for tests of multi-way joins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import headrace as hr
+from headrace.execution.job import Outcome, StoreRef
+from headrace.runtime.probe_optimizer import ProbeOptimizer, Sharing
+from headrace.runtime.state import EngineState
+from headrace.sharing.multiway.probes import Choice, ProbePlan
+from support.asking import COLUMNS, label
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Still(ProbeOptimizer):
+    """Leaves everything as it is, but for one choice that it is told to put into force."""
+
+    def __init__(self, sharing: Sharing = Sharing.GLOBAL) -> None:
+        super().__init__(beside=False, sharing=sharing)
+        self.told: Choice | None = None
+
+    def note(self, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+        found, self.told = self.told, None
+        return found
+
+
+class Streams:
+    """Streams and queries; rows are given by stream as dictionaries with `at`, their event time in seconds."""
+
+    def __init__(self, directory: Path, names: str, prober: ProbeOptimizer | None = None, **options: Any) -> None:
+        self.directory = directory
+        self.session = hr.Session(directory, **{"backend": "local", "partitions": 2, **options})
+        self.prober = prober or Still(self.session._coordinator.prober.sharing)
+        self.session._coordinator.prober = self.prober
+        self.sources = {name: hr.MemorySource(COLUMNS) for name in names}
+        for name, source in self.sources.items():
+            self.session.create_stream(name, source, time="time")
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def give(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        for name, found in rows.items():
+            self.sources[name].append(
+                [{**{k: v for k, v in row.items() if k != "at"}, "time": BEGIN + timedelta(seconds=row["at"])} for row in found]
+            )
+
+    def tick(self, rows: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> None:
+        """Give rows and run a micro-batch."""
+        self.give(rows or {})
+        self.session.advance()
+
+    @property
+    def plan(self) -> ProbePlan:
+        found = self.session._coordinator.probes
+        assert found is not None
+        return found
+
+    @property
+    def kept(self) -> tuple[StoreRef, ...]:
+        return self.session._coordinator.state.stores
+
+    def rows_kept(self) -> dict[str, int]:
+        """How many rows each store has, by its label."""
+        named = {one.number: label(one) for one in self.plan.stores}
+        found: Counter[str] = Counter()
+        for ref in self.kept:
+            found[named[ref.store]] += ref.rows
+        return dict(sorted(found.items()))
+
+    def files(self, folder: str) -> list[str]:
+        return sorted(path.name for path in (self.directory / folder).iterdir() if not path.name.startswith("."))
+
+    def results(self, name: str) -> Counter[tuple[Any, ...]]:
+        """The rows of a query so far, as often as they came."""
+        found = self.session.find(name)
+        assert found is not None
+        return Counter(tuple(row.values()) for row in found.results().to_pylist())

@@ -1,0 +1,94 @@
+"""Joins whose selectivities turn over: plans that adapt are soon as good as before, others are not, and results do not tell.
+
+    second   0 ─────────── 8 ──┬──────┬────────────── 18
+    partners  about one        │ r–s and t–u 100, s–t none
+    orders    s→r t→u          └ new  └ rows of before have expired
+
+Nothing is timed here; scripts/measure-adaptation does that.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from headrace.model.schema import Schema
+from headrace.model.stream import Stream
+from support.adaptation import COLUMNS, Adaptive, Change, Played, Static, play, schema
+from support.compare import same_rows
+from support.duckdb_judge import DuckDBJudge
+
+CHANGE = Change(rate=300, seconds=18, change=8, range=3)
+BATCHES = CHANGE.batches()
+TINY = Change(rate=12, seconds=9, change=4, range=2, partners=8, still=3)
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
+    """Both runs, in one partition and in two."""
+    found = {}
+    for prober in (Adaptive, Static):
+        options = {"backend": "local", "partitions": request.param}
+        found[prober.__name__] = play(CHANGE, prober(beside=False), tmp_path_factory.mktemp("run"), batches=BATCHES, **options)
+    return found
+
+
+def probed(played: Played) -> tuple[float, list[int]]:
+    """Return the rows probed in a second: before the change, with full windows, and two windows after it."""
+    rows = [one.probed for one in played.seconds]
+    return statistics.median(rows[CHANGE.range : CHANGE.change]), rows[CHANGE.change + 2 * CHANGE.range :]
+
+
+def test_plans_that_adapt_are_as_good_as_before_within_two_windows(runs: dict[str, Played]) -> None:
+    former, after = probed(runs["Adaptive"])
+    assert len(after) == 4
+    assert max(after) <= 1.5 * former
+    first, *changes = runs["Adaptive"].choices
+    assert first == 0
+    assert changes[0] == CHANGE.change + 1
+    (orders,) = runs["Adaptive"].choices[changes[-1]].queries.values()
+    assert [str(orders[start][0].relation) for start in "st"] == ["t", "s"]
+
+
+def test_plans_that_are_held_stay_far_worse(runs: dict[str, Played]) -> None:
+    former, after = probed(runs["Static"])
+    assert min(after) >= 5 * former
+    assert list(runs["Static"].choices) == [0]
+
+
+def test_before_the_change_both_do_the_same(runs: dict[str, Played]) -> None:
+    adaptive, static = (runs[name].seconds[: CHANGE.change] for name in ("Adaptive", "Static"))
+    assert [(one.came, one.made) for one in adaptive] == [(one.came, one.made) for one in static]
+
+
+def test_results_are_those_that_duckdb_finds(runs: dict[str, Played]) -> None:
+    streams = [Stream(name, Schema.parse(schema(name)), "time", 0) for name in COLUMNS]
+    judged = DuckDBJudge(streams, [{name: table.to_pylist() for name, table in tables.items()} for tables in BATCHES])
+    expected = judged.judge(CHANGE.query).rows
+    assert expected is not None
+    for played in runs.values():
+        assert sorted(map(_numbers, played.results.to_pylist())) == sorted(map(_numbers, expected))
+    assert runs["Adaptive"].checksum == runs["Static"].checksum
+    assert _since_the_change(runs["Adaptive"].results, CHANGE) > 10
+
+
+def test_results_are_those_of_the_reference(tmp_path: Path) -> None:
+    expected = play(TINY, None, tmp_path / "reference", backend="reference").results
+    assert expected.num_rows > 20
+    assert _since_the_change(expected, TINY) > 0
+    for prober in (Adaptive, Static):
+        played = play(TINY, prober(beside=False), tmp_path / prober.__name__, backend="local", partitions=2)
+        same_rows(played.results.to_pylist(), expected.to_pylist())
+        assert (max(played.choices) > TINY.change) == (prober is Adaptive)
+
+
+def _numbers(row: dict[str, int]) -> tuple[int, ...]:
+    return row["r"], row["s"], row["t"], row["u"]
+
+
+def _since_the_change(results: pa.Table, change: Change) -> int:
+    """How many results are of rows after the change only."""
+    return sum(min(_numbers(row)) >= change.change * change.rate for row in results.to_pylist())

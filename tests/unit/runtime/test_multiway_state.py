@@ -1,0 +1,343 @@
+"""What multi-way joins keep: no more than could still find a partner, in few files, whatever the batches were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from headrace.execution.multiway.shelf import _MANY
+from headrace.sharing.multiway.probes import Choice
+from support.asking import ask, choice, text_of
+from support.streaming import Streams
+
+Rows = Mapping[str, list[dict[str, Any]]]
+CHAIN = "r.b = s.b AND s.c = t.c"
+TEN = {"r": "10 s", "s": "10 s", "t": "10 s"}
+
+
+def by_st(number: int = 0) -> Choice:
+    """Rows of r look into s⋈t."""
+    query = ask(number, CHAIN)
+    mine = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[c] r[b]"}
+    return choice((query, mine), kept={query.join.within("st"): {"s": "t[c]", "t": "s[c]"}})
+
+
+def drawn_rows(random: Random, names: str, at: float, step: float, count: int, keys: int) -> Rows:
+    """Rows of a batch; `a` tells rows apart."""
+    return {
+        name: [
+            {"a": random.getrandbits(30), "b": random.randrange(keys), "c": random.randrange(keys), "at": at + step * k / count}
+            for k in range(count)
+        ]
+        for name in names
+    }
+
+
+def joined(given: Rows, range_: float = 10) -> Counter[tuple[int, int, int]]:
+    """The chain r ─b─ s ─c─ t by brute force."""
+    found: Counter[tuple[int, int, int]] = Counter()
+    by_b: dict[int, list[dict[str, Any]]] = {}
+    by_c: dict[int, list[dict[str, Any]]] = {}
+    for row in given["r"]:
+        by_b.setdefault(row["b"], []).append(row)
+    for row in given["t"]:
+        by_c.setdefault(row["c"], []).append(row)
+    for s in given["s"]:
+        for r in by_b.get(s["b"], ()):
+            for t in by_c.get(s["c"], ()):
+                times = (round(r["at"] * 1e6), round(s["at"] * 1e6), round(t["at"] * 1e6))
+                if max(times) - min(times) <= range_ * 1e6:
+                    found[r["a"], s["a"], t["a"]] += 1
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------------------- bounded
+
+
+@dataclass
+class Long:
+    """What was seen in two hundred small batches."""
+
+    given: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in "rst"})
+    rows: list[dict[str, int]] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)
+    files: list[int] = field(default_factory=list)
+    plans: list[int] = field(default_factory=list)
+    results: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    after: list[str] = field(default_factory=list)
+
+
+BATCHES, STEP, EACH = 200, 0.25, 3  # 12 rows a second of each stream, ranges of 10 s: 40 batches are in range
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Long]:
+    seen, random = Long(), Random(1)
+    with Streams(tmp_path_factory.mktemp("long") / "checkpoint", "rst") as streams:
+        streams.session.add(text_of(CHAIN, TEN), name="q")
+        streams.tick()
+        streams.prober.told = by_st()
+        for batch in range(BATCHES):
+            rows = drawn_rows(random, "rst", STEP * batch, STEP, EACH, 8)
+            for name, found in rows.items():
+                seen.given[name] += found
+            streams.tick(rows)
+            seen.rows.append(streams.rows_kept())
+            seen.buckets.append(max(Counter((ref.store, ref.partition) for ref in streams.kept).values()))
+            seen.files.append(len(streams.files("state")))
+            seen.plans.append(len(streams.files("plans")))
+        seen.results = streams.results("q")
+        streams.session.drain()
+        seen.after = streams.files("state")
+    yield seen
+
+
+def test_results_of_many_small_batches(long: Long):
+    assert long.results == joined(long.given)
+
+
+def test_rows_kept_are_about_rate_times_range(long: Long):
+    #   a row leaves with its bucket, which spans at most a quarter of the range: between 1 and 1.25 of what is in range, and a batch
+    in_range = EACH / STEP * 10
+    for found in long.rows[60:]:
+        for name in ("r[b]", "s[c]", "t[c]"):
+            assert in_range - EACH <= found[name] <= 1.25 * in_range + 2 * EACH, found
+
+
+def test_rows_of_a_kept_join_leave_as_those_of_inputs_do(long: Long):
+    #   the pairs of s and t in range, however many batches there were
+    exact = [0] * BATCHES
+    pairs = [
+        max(s["at"], t["at"])
+        for s in long.given["s"]
+        for t in long.given["t"]
+        if s["c"] == t["c"] and abs(s["at"] - t["at"]) <= 10
+    ]
+    for batch in range(BATCHES):
+        now = STEP * (batch + 1)
+        exact[batch] = sum(1 for newest in pairs if now - 10 <= newest < now)
+    for found, most in list(zip(long.rows, exact, strict=True))[60:]:
+        assert 0 < found["st[s.b]"] <= 1.5 * most
+
+
+def test_many_small_batches_are_made_few_buckets_in_few_files(long: Long):
+    #   of 40 batches in range
+    assert max(long.buckets) <= 2 * _MANY + 4
+    assert max(long.files[100:]) <= max(long.files[50:100]) + 8
+    assert max(long.files) <= 60
+    assert max(long.plans) <= 8
+
+
+def test_the_end_leaves_nothing(long: Long):
+    assert long.after == []
+
+
+@pytest.mark.parametrize(("lateness", "goes"), [("0 s", 10.0), ("5 s", 15.0)])
+def test_rows_leave_when_nothing_that_is_not_late_can_match_them(tmp_path: Path, lateness: str, goes: float):
+    #   r  ●0 ─────────────|goes          a row of s at `goes` is still a partner, or one that is as late as can be
+    with Streams(tmp_path / "c", "rs") as streams:
+        streams.session.add(text_of("r.b = s.b", lateness=lateness), name="q")
+        streams.tick({name: [{"a": 0, "b": 1, "at": 0}] for name in "rs"})
+        streams.tick({name: [{"a": 1, "b": 2, "at": goes}] for name in "rs"})
+        assert sum(streams.rows_kept().values()) == 4
+        streams.tick({"r": [{"a": 2, "b": 2, "at": goes + 3}]})  # the watermark is that of the stream that is behind
+        assert sum(streams.rows_kept().values()) == 5
+        streams.tick({"s": [{"a": 2, "b": 2, "at": goes + 0.001}]})
+        assert sum(streams.rows_kept().values()) == 4
+
+
+def test_ranges_of_their_own(tmp_path: Path):
+    #   r lives 2 s, s 8 s; a row leaves when its own range is over
+    with Streams(tmp_path / "c", "rs") as streams:
+        streams.session.add(text_of("r.b = s.b", {"r": "2 s", "s": "8 s"}), name="q")
+        for second in range(30):
+            streams.tick({name: [{"a": second, "b": 1, "at": second}] for name in "rs"})
+        found = streams.rows_kept()
+        assert found["r[b]"] == 3  # 27, 28, 29
+        assert 9 <= found["s[b]"] <= 11
+        assert len(streams.results("q")) == sum(1 for r in range(30) for s in range(30) if s - r <= 2 and r - s <= 8)
+
+
+def test_the_longest_range_decides(tmp_path: Path):
+    with Streams(tmp_path / "c", "rs") as streams:
+        streams.session.add(text_of("r.b = s.b", {"r": "1 s", "s": "1 s"}), name="short")
+        streams.session.add(text_of("r.b = s.b", {"r": "6 s", "s": "6 s"}), name="long")
+        for second in range(20):
+            streams.tick({name: [{"a": second, "b": 1, "at": second}] for name in "rs"})
+        assert streams.rows_kept() == {"r[b]": 7, "s[b]": 7}
+        streams.session.remove("long")
+        streams.tick({name: [{"a": 20, "b": 1, "at": 20}] for name in "rs"})
+        assert streams.rows_kept() == {"r[b]": 2, "s[b]": 2}
+
+
+# -------------------------------------------------------------------------------------------------------------- queries that go
+
+
+def test_a_removed_query_frees_its_stores(tmp_path: Path):
+    with Streams(tmp_path / "c", "rstu") as streams:
+        streams.session.add(text_of(CHAIN), name="chain")
+        streams.session.add(text_of("s.c = u.c"), name="pair")
+        for second in range(4):
+            streams.tick({name: [{"a": second, "b": 1, "c": 1, "at": second}] for name in "rstu"})
+        assert streams.rows_kept() == {"r[b]": 4, "s[c]": 4, "t[c]": 4, "u[c]": 4}
+        streams.session.remove("chain")
+        streams.tick()
+        assert streams.rows_kept() == {"s[c]": 4, "u[c]": 4}
+        assert streams.plan.ranks == ("s", "u")
+        streams.tick({name: [{"a": 5, "b": 1, "c": 1, "at": 5}] for name in "su"})
+        assert {ref.file for ref in streams.kept} == {f"state/{name}" for name in streams.files("state")}
+        assert streams.results("pair") == Counter((s, u) for s in (0, 1, 2, 3, 5) for u in (0, 1, 2, 3, 5))
+
+
+def test_the_last_one_leaves_nothing(tmp_path: Path):
+    with Streams(tmp_path / "c", "rst") as streams:
+        streams.session.add(text_of(CHAIN), name="q")
+        streams.tick({name: [{"a": 1, "b": 1, "c": 1, "at": 0}] for name in "rst"})
+        assert streams.files("state")
+        assert [name for name in streams.files("plans") if name.startswith("probes")]
+        streams.session.remove("q")
+        streams.tick()
+        assert streams.kept == ()
+        assert streams.session._coordinator.probes is None
+        assert streams.files("state") == []
+        assert [name for name in streams.files("plans") if name.startswith("probes")] == []
+
+
+def test_a_query_that_comes_after_another_one_of_its_kind_sees_nothing_of_its_past(tmp_path: Path):
+    #   the new query has the bit, the relations and the stores of the one that went
+    with Streams(tmp_path / "c", "rs") as streams:
+        streams.session.add(text_of("r.b = s.b"), name="first")
+        streams.session.add(text_of("r.c = s.c"), name="steady")
+        streams.tick({"r": [{"a": 1, "b": 1, "c": 1, "at": 0}], "s": [{"a": 9, "b": 7, "c": 7, "at": 0}]})
+        streams.session.remove("first")
+        streams.session.add(text_of("r.b = s.b"), name="second")
+        streams.tick({"s": [{"a": 2, "b": 1, "c": 1, "at": 1}], "r": [{"a": 3, "b": 1, "c": 3, "at": 1}]})
+        assert streams.results("steady") == Counter({(1, 2): 1})
+        assert streams.results("second") == Counter({(3, 2): 1})
+
+
+# ---------------------------------------------------------------------------------------------------- whatever it is worked off by
+
+
+QUERIES = {
+    "chain": text_of(CHAIN),
+    "again": text_of(CHAIN, {"r": "3 s", "t": "4 s"}),
+    "band": text_of("r.b < s.b AND r.b + 3 > s.b AND s.a <> r.a"),
+    "pair": text_of("s.c = t.c AND s.b < t.b"),
+    "star": text_of("s.b = r.b AND s.b = t.b AND r.c <> t.c"),
+}
+
+
+def everything(
+    directory: Path, partitions: int, multiway: str, widths: Sequence[int] = ()
+) -> dict[str, Counter[tuple[Any, ...]]]:
+    random = Random(7)
+    with Streams(directory, "rst", partitions=partitions, multiway=multiway) as streams:
+        streams.prober = streams.session._coordinator.prober = _eager(multiway)
+        names = list(QUERIES)
+        for batch in range(16):
+            if batch % 3 == 0 and names:
+                name = names.pop(0)
+                streams.session.add(QUERIES[name], name=name)
+            if batch == 13:
+                streams.session.remove("again")
+            if widths:
+                streams.session.rescale(widths[batch % len(widths)])
+            streams.tick(drawn_rows(random, "rst", batch, 1.5, 7, 5))  # batches overlap by half a second
+        return {name: streams.results(name) for name in QUERIES}
+
+
+def _eager(multiway: str):
+    from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
+
+    return ProbeOptimizer(2, sharing=sharing_of(multiway), beside=False)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[tuple[Any, ...]]]:
+    found = everything(tmp_path_factory.mktemp("plain") / "c", 1, "none")
+    assert all(len(rows) > 20 for rows in found.values())
+    return found
+
+
+@pytest.mark.parametrize(("partitions", "multiway"), [(1, "global"), (2, "global"), (4, "global"), (2, "common"), (4, "none")])
+def test_results_do_not_depend_on_partitions_nor_on_sharing(expected, tmp_path: Path, partitions: int, multiway: str):
+    assert everything(tmp_path / "c", partitions, multiway) == expected
+
+
+def test_results_do_not_depend_on_partitions_that_change(expected, tmp_path: Path):
+    assert everything(tmp_path / "c", 2, "global", (2, 2, 4, 4, 1, 1, 3)) == expected
+
+
+# --------------------------------------------------------------------------------------------------------------------- recovery
+
+
+def test_a_session_that_is_opened_again_goes_on_with_the_same_plan(tmp_path: Path):
+    #   the last plan looks into s⋈t, and still goes around it for rows from before; partners come after the restart
+    random = Random(3)
+    batches = [drawn_rows(random, "rst", batch, 1, 6, 4) for batch in range(10)]
+    with Streams(tmp_path / "c", "rst") as streams:
+        streams.session.add(text_of(CHAIN), name="q")
+        for number, rows in enumerate(batches[:5]):
+            streams.prober.told = by_st() if number == 3 else None
+            streams.tick(rows)
+        plan, kept = streams.plan, streams.kept
+        assert plan.is_passing
+    with Streams(tmp_path / "c", "rst") as streams:
+        assert streams.plan == plan
+        assert streams.kept == kept
+        for rows in batches[5:]:
+            streams.tick(rows)
+            assert streams.plan.choice == plan.choice
+        given = {name: [row for rows in batches for row in rows[name]] for name in "rst"}
+        assert streams.results("q") == joined(given)
+
+
+@pytest.mark.parametrize("after", ["common", "none"])
+def test_a_session_that_is_opened_again_may_share_otherwise(tmp_path: Path, after: str):
+    random = Random(3)
+    batches = [drawn_rows(random, "rst", batch, 1, 6, 4) for batch in range(6)]
+    for number, multiway in enumerate(("global", after)):
+        with Streams(tmp_path / "c", "rst", multiway=multiway) as streams:
+            if number == 0:
+                streams.session.add(text_of(CHAIN), name="q")
+            for rows in batches[3 * number : 3 * number + 3]:
+                streams.tick(rows)
+            found = streams.results("q")
+    assert found == joined({name: [row for rows in batches for row in rows[name]] for name in "rst"})
+
+
+# ------------------------------------------------------------------------------------------------------------------------- late
+
+
+def test_a_late_row_within_its_lateness_finds_partners(tmp_path: Path):
+    #   r   ●0 ●4                    lateness 5 s: after 20 s rows from 15 s on are not late
+    #   s   ○0    …   ○20   then  r ●16 ●15 in time, ●14.9 late; each would meet a row of s
+    with Streams(tmp_path / "c", "rs") as streams:
+        query = streams.session.add(text_of("r.b = s.b", lateness="5 s"), name="q")
+        streams.tick({"r": [{"a": 0, "b": 0, "at": 0}], "s": [{"a": 1, "b": 1, "at": 6}]})
+        streams.tick({name: [{"a": 2, "b": 2, "at": 20}] for name in "rs"})
+        assert query.late == {}
+        streams.tick({"r": [{"a": 3, "b": 1, "at": 16}, {"a": 4, "b": 2, "at": 15}, {"a": 5, "b": 2, "at": 14.9}]})
+        assert streams.results("q") == Counter([(2, 2), (3, 1), (4, 2)])
+        assert query.late == {"r": 1}
+        streams.tick({"s": [{"a": 6, "b": 2, "at": 14.9}, {"a": 7, "b": 2, "at": 15}]})
+        assert streams.results("q") == Counter([(2, 2), (3, 1), (4, 2), (2, 7), (4, 7)])
+        assert query.late == {"r": 1, "s": 1}
+
+
+def test_lateness_is_of_each_side(tmp_path: Path):
+    #   r may be 5 s late, s not at all
+    with Streams(tmp_path / "c", "rs") as streams:
+        text = "SELECT r.a AS r, s.a AS s FROM SLIDING(r, '10 s', '5 s') r, SLIDING(s, '10 s') s WHERE r.b = s.b"
+        query = streams.session.add(text, name="q")
+        streams.tick({name: [{"a": 1, "b": 1, "at": 20}] for name in "rs"})
+        streams.tick({name: [{"a": 2, "b": 1, "at": 16}] for name in "rs"})
+        assert streams.results("q") == Counter([(1, 1), (2, 1)])
+        assert query.late == {"s": 1}

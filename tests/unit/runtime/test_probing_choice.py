@@ -1,0 +1,151 @@
+"""How queries are worked off from batch to batch: as it was, as was decided, or by the first orders that serve."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.runtime.probing import choice_of, from_json, to_json
+from headrace.sharing.multiway.first import first_orders
+from headrace.sharing.multiway.planning import plan_probes
+from headrace.sharing.multiway.probes import Choice, ProbePlan
+from headrace.sharing.multiway.relations import Attribute
+from support.asking import ask, choice, orders, targets
+
+CHAIN = ask(0, "r.b = s.b AND s.c = t.c")
+ST = CHAIN.join.within("st")
+OTHER = ask(1, "s.c = t.c AND t.d = u.d")
+FLAT = {"r": "s[b] t[c]", "s": "r[b] t[c]", "t": "s[b] r[b]"}
+BY_ST = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}
+MINE = {"s": "t[c] u[d]", "t": "s[c] u[d]", "u": "st[t.d]"}
+KEPT = {ST: {"s": "t[c]", "t": "s[b]"}}
+BOTH = choice((CHAIN, BY_ST), (OTHER, MINE), kept=KEPT)
+
+
+def through_the_log(chosen: Choice, *queries) -> Choice:
+    return from_json(json.loads(json.dumps(to_json(chosen))), queries)
+
+
+def plan_of(chosen: Choice, *queries) -> ProbePlan:
+    return plan_probes(queries, chosen, 0, 4, {one.id: 0 for one in queries})
+
+
+# -------------------------------------------------------------------------------------------------------------------- in the log
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [Choice({}), choice((CHAIN, FLAT)), BOTH, choice((CHAIN, {**FLAT, "r": "s[] t[]"}))],
+    ids=["nothing", "inputs", "kept joins", "stores by nothing"],
+)
+def test_a_choice_is_read_as_it_was_written(chosen: Choice):
+    assert through_the_log(chosen, CHAIN, OTHER) == chosen
+
+
+def test_kept_joins_of_equal_inputs_are_told_apart_by_their_conditions():
+    strict = ask(2, "r.b = s.b AND s.c = t.c AND s.d < t.d")
+    both = {ST: KEPT[ST], strict.join.within("st"): {"s": "t[]", "t": "s[]"}}
+    chosen = choice((CHAIN, BY_ST), (strict, BY_ST), kept=both)
+    found = through_the_log(chosen, CHAIN, strict)
+    assert found == chosen
+    assert found.queries[0]["r"][0].relation != found.queries[2]["r"][0].relation
+
+
+def test_attributes_that_are_expressions_are_read_as_they_were_written():
+    query = ask(0, "r.b + 1 = s.b * 2")
+    chosen = Choice({0: first_orders(query.join, {})})
+    (target,) = chosen.queries[0]["r"]
+    assert target.by == Attribute("s", "b * 2")
+    assert through_the_log(chosen, query) == chosen
+
+
+def test_what_is_about_removed_queries_is_left_out():
+    #   query 1 is removed in the batch for which something was decided about it
+    found = through_the_log(BOTH, CHAIN)
+    assert set(found.queries) == {0}
+    assert found.kept == BOTH.kept  # query 0 has s⋈t as well
+
+
+def test_kept_joins_that_no_live_query_has_are_left_out():
+    tu = OTHER.join.within("tu")
+    chosen = choice((CHAIN, FLAT), (OTHER, {**MINE, "s": "tu[t.c]"}), kept={**KEPT, tu: {"t": "u[d]", "u": "t[d]"}})
+    found = through_the_log(chosen, CHAIN)
+    assert set(found.kept) == {ST}
+    assert found.queries == {0: orders(CHAIN.join, **FLAT)}
+
+
+# --------------------------------------------------------------------------------------------------------------- what is in force
+
+
+def test_new_queries_begin_along_equalities_by_the_attributes_that_tie_them_most():
+    #   r ─b─ s ─c─ t and s ─c─ u: s is tied twice by c
+    query = ask(0, "r.b = s.b AND s.c = t.c AND s.c = u.c AND r.a < u.a")
+    found = choice_of((query,), None, None)
+    assert found.queries[0] == orders(query.join, r="s[c] t[c] u[c]", s="r[b] t[c] u[c]", t="s[c] r[b] u[c]", u="s[c] r[b] t[c]")
+    assert found.kept == {}
+
+
+def test_equalities_come_before_comparisons_and_those_before_nothing():
+    query = ask(0, "r.b < s.b AND r.c = u.c AND t.d = t.d AND s.a < t.a")
+    assert [min(one.relation.relations) for one in first_orders(query.join, {})["r"]] == ["u", "s", "t"]
+
+
+def test_new_queries_use_stores_that_are_there():
+    #   s is stored by s.c; query 1 is tied to it by s.b, and asks everywhere rather than to store it again
+    first = ask(0, "s.c = t.c")
+    plan = plan_of(choice((first, {"s": "t[c]", "t": "s[c]"})), first)
+    new = ask(1, "r.b = s.b")
+    found = choice_of((first, new), plan, None)
+    assert found.queries[1] == orders(new.join, r="s[b]", s="r[b]") | {"r": targets(new.join, "s[c]")}
+
+
+def test_queries_that_come_together_use_stores_of_each_other():
+    one, two = ask(0, "s.c = t.c"), ask(1, "r.b = s.b")
+    found = choice_of((one, two), None, None)
+    assert found.queries[0]["t"] == targets(one.join, "s[c]")
+    assert found.queries[1]["r"] == targets(two.join, "s[c]")
+
+
+def test_what_was_stays():
+    plan = plan_of(BOTH, CHAIN, OTHER)
+    assert choice_of((CHAIN, OTHER), plan, None) == BOTH
+
+
+def test_what_was_decided_is_taken_and_the_rest_stays():
+    plan = plan_of(choice((CHAIN, FLAT), (OTHER, MINE), kept=KEPT), CHAIN, OTHER)
+    found = choice_of((CHAIN, OTHER), plan, choice((CHAIN, {**BY_ST, "r": "st[]"}), kept=KEPT))
+    assert found == choice((CHAIN, {**BY_ST, "r": "st[]"}), (OTHER, MINE), kept=KEPT)
+
+
+def test_a_kept_join_is_made_as_was_decided_last():
+    plan = plan_of(BOTH, CHAIN, OTHER)
+    other_way = {ST: {"s": "t[]", "t": "s[c]"}}
+    found = choice_of((CHAIN, OTHER), plan, choice((CHAIN, BY_ST), kept=other_way))
+    assert found.kept == choice(kept=other_way).kept
+    assert found.queries == BOTH.queries
+
+
+def test_kept_joins_that_nobody_looks_into_are_forgotten():
+    plan = plan_of(BOTH, CHAIN, OTHER)
+    flat = choice((CHAIN, FLAT), (OTHER, {**MINE, "u": "t[d] s[c]"}))
+    assert choice_of((CHAIN, OTHER), plan, flat).kept == {}
+    assert set(choice_of((CHAIN,), plan, None).kept) == {ST}
+    assert choice_of((CHAIN,), plan, choice((CHAIN, FLAT))).kept == {}
+
+
+def test_a_query_that_is_gone_is_forgotten():
+    plan = plan_of(BOTH, CHAIN, OTHER)
+    found = choice_of((CHAIN,), plan, None)
+    assert set(found.queries) == {0}
+
+
+def test_stores_by_what_only_removed_queries_look_at_are_by_something_else():
+    #   query 0 (s.c = t.c) goes: nobody says s.c any more
+    first, other, lone = ask(0, "s.c = t.c"), ask(1, "r.b = s.b"), ask(2, "s.a < u.a")
+    chosen = choice((first, {"s": "t[c]", "t": "s[c]"}), (other, {"r": "s[c]", "s": "r[b]"}), (lone, {"s": "u[]", "u": "s[c]"}))
+    plan = plan_of(chosen, first, other, lone)
+    assert choice_of((first, other, lone), plan, None) == chosen
+    found = choice_of((other, lone), plan, None)
+    assert found.queries[1] == orders(other.join, r="s[b]", s="r[b]")
+    assert found.queries[2] == orders(lone.join, s="u[]", u="s[]")
