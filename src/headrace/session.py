@@ -337,6 +337,7 @@ class Session:
                 self._changed.notify_all()
             for source in self._coordinator.sources.values():
                 getattr(source, "close", lambda: None)()
+            self._coordinator.prober.close()
             self._backend.close()
             self._checkpoint.close()
             if self._temporary:

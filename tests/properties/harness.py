@@ -84,7 +84,11 @@ class RestlessProber(ProbeOptimizer):
             return None
         kept: dict[Join, Orders] = {}
         queries = {one.id: self._orders(one.join, kept) for one in probes.queries if self._random.random() < 0.7}
-        return Choice(queries, kept)
+        return Choice(queries, kept, self._loose(probes))
+
+    def _loose(self, probes: ProbePlan) -> frozenset[str]:
+        texts = sorted({one.text for query in probes.queries for one in query.predicates})
+        return frozenset(text for text in texts if self._random.random() < 0.3)
 
     def _orders(self, join: Join, kept: dict[Join, Orders]) -> Orders:
         return {start: self._order(join, start, kept) for start in sorted(join.relations)}

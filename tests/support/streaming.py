@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import headrace as hr
 from headrace.execution.job import Outcome, StoreRef
@@ -45,7 +45,7 @@ class Streams:
         for name, source in self.sources.items():
             self.session.create_stream(name, source, time="time")
 
-    def __enter__(self) -> Streams:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,6 +79,14 @@ class Streams:
         for ref in self.kept:
             found[named[ref.store]] += ref.rows
         return dict(sorted(found.items()))
+
+    def buckets(self) -> dict[str, int]:
+        """In how many buckets a store is, by its label, in the partition in which it has most."""
+        named = {one.number: label(one) for one in self.plan.stores}
+        found: dict[str, int] = {}
+        for (store, _), count in Counter((ref.store, ref.partition) for ref in self.kept).items():
+            found[named[store]] = max(count, found.get(named[store], 0))
+        return found
 
     def files(self, folder: str) -> list[str]:
         return sorted(path.name for path in (self.directory / folder).iterdir() if not path.name.startswith("."))

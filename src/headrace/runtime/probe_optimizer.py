@@ -6,8 +6,10 @@ the one after it; so nobody waits for the solver, and new queries are answered b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from enum import StrEnum
 
 from headrace.errors import SessionError
@@ -17,11 +19,13 @@ from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.alone import common_subplans, individually
 from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.multiway.cost import Windowed
+from headrace.sharing.multiway.loosening import loose_conditions
 from headrace.sharing.multiway.optimize import optimize
 from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
 from headrace.sharing.multiway.relations import Join
 from headrace.sharing.multiway.strategy import Plan, ProbeOrder, Solved, Store, Strategy
 
+_LOG = logging.getLogger(__name__)
 _SECOND = 1_000_000
 _KEPT = 6  # samples of a relation
 _GAIN = 0.8  # a plan is changed when the new one costs less than this part of the old
@@ -74,7 +78,8 @@ class ProbeOptimizer:
         if self._waiting is not None:
             if not self._waiting.done():
                 return None
-            found, self._waiting = self._waiting.result(), None
+            found = self._answer(self._waiting)
+            self._waiting = None
             if found is not None:
                 return found
         queries = tuple(one.id for one in probes.queries)
@@ -84,6 +89,19 @@ class ProbeOptimizer:
         self._looked_at, self._looked = queries, state.batch
         figures, parts = self.figures(state, probes), state.partitions
         return self._run(lambda: self._improved(probes, figures, parts))
+
+    def _answer(self, waiting: Future[Choice | None]) -> Choice | None:
+        """Return what was found; joins go on as they are if the search for something better went wrong."""
+        try:
+            return waiting.result()
+        except Exception:  # noqa: BLE001  it only advises
+            _LOG.exception("the optimizer of multi-way joins failed; they go on as they are")
+            return None
+
+    def close(self) -> None:
+        """Let nobody wait for an answer any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, work: Callable[[], Choice | None]) -> Choice | None:
         if self._pool is None:
@@ -96,22 +114,29 @@ class ProbeOptimizer:
         rates, windows = {}, {}
         for name in probes.ranks:
             stream = state.streams[probes.streams[name]]
-            rates[name] = max(1e-3, stream.rate or _GUESS)
+            rates[name] = max(1e-3, (stream.rate or _GUESS) * self._wanted(name))
             ranges = [one.inputs[name].range for one in probes.queries if name in one.inputs]
             windows[name] = max(ranges) / _SECOND or 1e-6
         return Windowed(rates, windows, selectivities(probes.queries, self._samples))
+
+    def _wanted(self, relation: str) -> float:
+        """Return the part of a stream's rows that matter to somebody as rows of a relation."""
+        samples = self._samples.get(relation, ())
+        return sum(one.rows for one in samples) / max(1, sum(one.seen for one in samples)) if samples else 1.0
 
     def _improved(self, probes: ProbePlan, figures: Windowed, parts: int) -> Choice | None:
         """Return a choice that costs clearly less than the one in force, if there is one."""
         queries = [one for one in probes.queries if one.join.is_connected()]
         if not queries:
             return None
-        joins = [one.join for one in queries]
         now = common_subplans([_strategy(queries, probes.choice)], figures, parts)
         if self.sharing is Sharing.GLOBAL:
-            best = optimize(joins, figures, parts, time_limit=self._time_limit)
+            loose = loose_conditions(queries, figures.selectivities)
+            queries = [replace(one, loose=loose) for one in queries]
+            best = optimize([one.join for one in queries], figures, parts, time_limit=self._time_limit)
         else:
-            best = common_subplans(individually(joins, figures, parts, time_limit=self._time_limit), figures, parts)
+            alone = individually([one.join for one in queries], figures, parts, time_limit=self._time_limit)
+            best = common_subplans(alone, figures, parts)
         self.solved = best.solved
         return _choice(queries, best) if best.cost < _GAIN * now.cost else None
 
@@ -136,7 +161,8 @@ def _plan(join: Join, orders: Orders) -> Plan:
 
 def _choice(queries: Sequence[Asked], found: Strategy) -> Choice:
     orders = {plan.join: _orders(plan) for plan in (*found.queries, *found.kept)}
-    return Choice({one.id: orders[one.join] for one in queries}, {plan.join: orders[plan.join] for plan in found.kept})
+    kept = {plan.join: orders[plan.join] for plan in found.kept}
+    return Choice({one.id: orders[one.join] for one in queries}, kept, queries[0].loose)
 
 
 def _orders(plan: Plan) -> Orders:

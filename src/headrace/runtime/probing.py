@@ -28,7 +28,9 @@ def replan(
     Queries go on as they were arranged, or as the log entry of the batch says; new ones begin with the first orders that serve.
     """
     apart = entry["sharing"] == "none"
-    queries = tuple(asked(query, apart=apart) for query in live.values() if isinstance(query.plan, MultiwayQuery))
+    loose = _loose(previous, entry["probing"])
+    mine = [query for query in live.values() if isinstance(query.plan, MultiwayQuery)]
+    queries = tuple(asked(query, apart=apart, loose=loose) for query in mine)
     if not queries:
         state.probing, state.stores = "", ()
         return None
@@ -49,6 +51,12 @@ def replan(
     state.stores = tuple(ref for ref in state.stores if ref.store in there)
     write(state.probing, plan)
     return plan
+
+
+def _loose(previous: ProbePlan | None, decided: Mapping[str, Any] | None) -> frozenset[str]:
+    if decided is not None:
+        return frozenset(decided["loose"])
+    return previous.choice.loose if previous is not None else frozenset()
 
 
 def with_past(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineState) -> LiveQuery:
@@ -82,7 +90,8 @@ def choice_of(queries: tuple[Asked, ...], previous: ProbePlan | None, decided: C
         for order in orders[one.id].values():
             stores = {min(t.relation.relations): t.by for t in order if t.relation.is_input} | stores
     kept = {**known.kept, **(decided.kept if decided is not None else {})}
-    return Choice(orders, {one: _by_living(kept[one], one, alive) for one in _needed(orders, kept)})
+    loose = queries[0].loose
+    return Choice(orders, {one: _by_living(kept[one], one, alive) for one in _needed(orders, kept)}, loose)
 
 
 def _by_living(orders: Orders, join: Join, alive: Container[Attribute]) -> Orders:
@@ -111,7 +120,8 @@ def _needed(orders: Mapping[int, Orders], kept: Mapping[Join, Orders]) -> list[J
 def to_json(choice: Choice) -> dict[str, Any]:
     """Return a choice for the log; joins that are kept are told by their inputs and predicates."""
     kept = [[_relation_json(relation), _orders_json(found)] for relation, found in choice.kept.items()]
-    return {"queries": {str(number): _orders_json(found) for number, found in choice.queries.items()}, "kept": kept}
+    queries = {str(number): _orders_json(found) for number, found in choice.queries.items()}
+    return {"queries": queries, "kept": kept, "loose": sorted(choice.loose)}
 
 
 def _orders_json(orders: Orders) -> dict[str, Any]:
@@ -134,6 +144,7 @@ def from_json(value: Mapping[str, Any], queries: Sequence[Asked]) -> Choice:
     return Choice(
         {number: found for number, found in chosen.items() if found is not None and number in alive},
         {relation: found for relation, found in kept if relation is not None and found is not None},
+        frozenset(value["loose"]),
     )
 
 

@@ -133,7 +133,10 @@ def probe_of(start: str, *queries: Asked) -> LoadedProbe:
 def found_by(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], start: str = "r") -> list[tuple[int, int, int]]:
     """Return (arriving row, stored row, set) of all that a probe makes; rows are told by their place."""
     other = "s" if start == "r" else "r"
-    mine, theirs = ([{**row, "a": place} for place, row in enumerate(rows)] for rows in (mine, theirs))
+    users = int(loaded.users[0])
+    mine, theirs = (
+        [{**row, "a": place, "for": row.get("for", users) & users} for place, row in enumerate(rows)] for rows in (mine, theirs)
+    )
     here, prober = bucket(other, theirs), Prober(loaded, arriving(start, mine))
     table = Table({name: Pieces([column]) for name, column in here.columns.items()}, here.rows)
     found = []

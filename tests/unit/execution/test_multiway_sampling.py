@@ -96,6 +96,30 @@ def test_foreign_keys(seed: int):
     assert within(told(EQUAL, r={"b": left}, s={"b": right}), 1e-4, 1.4)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_few_values_against_many(seed: int):
+    #   all values of one side are known, of the other a part: only what both would have is compared
+    chance = np.random.default_rng(seed)
+    few, many = (400 * chance.integers(0, 400, 9000)).tolist(), chance.permutation(160_000)[:9000].tolist()
+    many[:3000] = chance.choice(few, 3000).tolist()
+    expected = exact(few, many)
+    assert within(told(EQUAL, r={"b": few}, s={"b": many}), expected, 1.8)
+    assert within(told(EQUAL, r={"b": many}, s={"b": few}), expected, 1.8)
+
+
+def test_samples_of_different_sizes():
+    #   a small batch, of which all values are known, and a large one
+    chance = np.random.default_rng(8)
+    left, right = (chance.integers(0, 5000, 12_300).tolist() for _ in range(2))
+    probes = loaded(EQUAL)
+    samples = {
+        name: [sampled(probes, name, rows(name, b=values[:300])), sampled(probes, name, rows(name, b=values[300:]))]
+        for name, values in (("r", left), ("s", right))
+    }
+    (found,) = selectivities([EQUAL], samples).values()
+    assert within(found, exact(left, right), 1.3)
+
+
 def test_keys_that_never_meet_are_told_apart_from_those_that_do():
     #   nothing is found, and half a pair is assumed: no order is thought to cost nothing at all
     chance = np.random.default_rng(0)

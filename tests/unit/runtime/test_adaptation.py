@@ -10,6 +10,8 @@ Nothing is timed here; scripts/measure-adaptation does that.
 from __future__ import annotations
 
 import statistics
+from concurrent.futures import wait
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ import pytest
 
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.runtime.state import EngineState
+from headrace.sharing.multiway.probes import Choice, ProbePlan
 from support.adaptation import COLUMNS, Adaptive, Change, Played, Static, play, schema
 from support.compare import same_rows
 from support.duckdb_judge import DuckDBJudge
@@ -83,6 +87,23 @@ def test_results_are_those_of_the_reference(tmp_path: Path) -> None:
         played = play(TINY, prober(beside=False), tmp_path / prober.__name__, backend="local", partitions=2)
         same_rows(played.results.to_pylist(), expected.to_pylist())
         assert (max(played.choices) > TINY.change) == (prober is Adaptive)
+
+
+class Punctual(Adaptive):
+    """Looks beside the pipeline, and is always done when the next batch is planned."""
+
+    def __init__(self) -> None:
+        super().__init__(beside=True)
+
+    def _next(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+        wait([] if self._waiting is None else [self._waiting])
+        return super()._next(state, probes)
+
+
+@pytest.mark.parametrize("change", [5, 6])
+def test_what_is_seen_in_a_batch_is_looked_at_in_the_next_and_in_force_in_the_one_after(change: int, tmp_path: Path) -> None:
+    played = play(replace(CHANGE, change=change, seconds=change + 3), Punctual(), tmp_path, backend="local", partitions=1)
+    assert list(played.choices) == [0, change + 2]
 
 
 def _numbers(row: dict[str, int]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.execution.multiway.shelf import _MANY
+from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
 from headrace.sharing.multiway.probes import Choice
 from support.asking import ask, choice, text_of
 from support.streaming import Streams
@@ -66,36 +67,36 @@ class Long:
 
     given: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in "rst"})
     rows: list[dict[str, int]] = field(default_factory=list)
-    buckets: list[int] = field(default_factory=list)
+    buckets: list[dict[str, int]] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
     plans: list[int] = field(default_factory=list)
     results: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     after: list[str] = field(default_factory=list)
 
 
-BATCHES, STEP, EACH = 200, 0.25, 3  # 12 rows a second of each stream, ranges of 10 s: 40 batches are in range
+BATCHES, STEP, EACH = 200, 0.25, 2  # 8 rows a second of each stream, ranges of 10 s: 40 batches are in range
 
 
 @pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Long]:
+def long(tmp_path_factory: pytest.TempPathFactory) -> Long:
     seen, random = Long(), Random(1)
-    with Streams(tmp_path_factory.mktemp("long") / "checkpoint", "rst") as streams:
+    with Streams(tmp_path_factory.mktemp("long") / "checkpoint", "rst", partitions=1) as streams:
         streams.session.add(text_of(CHAIN, TEN), name="q")
         streams.tick()
         streams.prober.told = by_st()
         for batch in range(BATCHES):
-            rows = drawn_rows(random, "rst", STEP * batch, STEP, EACH, 8)
+            rows = drawn_rows(random, "rst", STEP * batch, STEP, EACH, 12)
             for name, found in rows.items():
                 seen.given[name] += found
             streams.tick(rows)
             seen.rows.append(streams.rows_kept())
-            seen.buckets.append(max(Counter((ref.store, ref.partition) for ref in streams.kept).values()))
+            seen.buckets.append(streams.buckets())
             seen.files.append(len(streams.files("state")))
             seen.plans.append(len(streams.files("plans")))
         seen.results = streams.results("q")
         streams.session.drain()
         seen.after = streams.files("state")
-    yield seen
+    return seen
 
 
 def test_results_of_many_small_batches(long: Long):
@@ -103,7 +104,7 @@ def test_results_of_many_small_batches(long: Long):
 
 
 def test_rows_kept_are_about_rate_times_range(long: Long):
-    #   a row leaves with its bucket, which spans at most a quarter of the range: between 1 and 1.25 of what is in range, and a batch
+    #   a row leaves with its bucket, which spans at most a quarter of the range
     in_range = EACH / STEP * 10
     for found in long.rows[60:]:
         for name in ("r[b]", "s[c]", "t[c]"):
@@ -126,11 +127,14 @@ def test_rows_of_a_kept_join_leave_as_those_of_inputs_do(long: Long):
         assert 0 < found["st[s.b]"] <= 1.5 * most
 
 
-def test_many_small_batches_are_made_few_buckets_in_few_files(long: Long):
-    #   of 40 batches in range
-    assert max(long.buckets) <= 2 * _MANY + 4
-    assert max(long.files[100:]) <= max(long.files[50:100]) + 8
-    assert max(long.files) <= 60
+@pytest.mark.parametrize("store", ["r[b]", "s[c]", "t[c]", "st[s.b]"])
+def test_many_small_batches_are_made_few_buckets(long: Long, store: str):
+    #   40 batches are in range; as few as are left when neighbours are made one, and those that came since
+    assert max(found.get(store, 0) for found in long.buckets) <= 2 * _MANY
+
+
+def test_files_do_not_become_more_and_more(long: Long):
+    assert max(long.files[100:]) <= max(long.files[50:100]) + 4
     assert max(long.plans) <= 8
 
 
@@ -182,13 +186,13 @@ def test_the_longest_range_decides(tmp_path: Path):
 def test_a_removed_query_frees_its_stores(tmp_path: Path):
     with Streams(tmp_path / "c", "rstu") as streams:
         streams.session.add(text_of(CHAIN), name="chain")
-        streams.session.add(text_of("s.c = u.c"), name="pair")
+        streams.session.add(text_of("s.b = u.b"), name="pair")
         for second in range(4):
             streams.tick({name: [{"a": second, "b": 1, "c": 1, "at": second}] for name in "rstu"})
-        assert streams.rows_kept() == {"r[b]": 4, "s[c]": 4, "t[c]": 4, "u[c]": 4}
+        assert streams.rows_kept() == {"r[b]": 4, "s[b]": 4, "t[c]": 4, "u[b]": 4}
         streams.session.remove("chain")
         streams.tick()
-        assert streams.rows_kept() == {"s[c]": 4, "u[c]": 4}
+        assert streams.rows_kept() == {"s[b]": 4, "u[b]": 4}
         assert streams.plan.ranks == ("s", "u")
         streams.tick({name: [{"a": 5, "b": 1, "c": 1, "at": 5}] for name in "su"})
         assert {ref.file for ref in streams.kept} == {f"state/{name}" for name in streams.files("state")}
@@ -222,7 +226,7 @@ def test_a_query_that_comes_after_another_one_of_its_kind_sees_nothing_of_its_pa
         assert streams.results("second") == Counter({(3, 2): 1})
 
 
-# ---------------------------------------------------------------------------------------------------- whatever it is worked off by
+# --------------------------------------------------------------------------------------------------- whatever it is worked off by
 
 
 QUERIES = {
@@ -241,11 +245,11 @@ def everything(
     with Streams(directory, "rst", partitions=partitions, multiway=multiway) as streams:
         streams.prober = streams.session._coordinator.prober = _eager(multiway)
         names = list(QUERIES)
-        for batch in range(16):
-            if batch % 3 == 0 and names:
+        for batch in range(12):
+            if batch % 2 == 0 and names:
                 name = names.pop(0)
                 streams.session.add(QUERIES[name], name=name)
-            if batch == 13:
+            if batch == 10:
                 streams.session.remove("again")
             if widths:
                 streams.session.rescale(widths[batch % len(widths)])
@@ -253,9 +257,7 @@ def everything(
         return {name: streams.results(name) for name in QUERIES}
 
 
-def _eager(multiway: str):
-    from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
-
+def _eager(multiway: str) -> ProbeOptimizer:
     return ProbeOptimizer(2, sharing=sharing_of(multiway), beside=False)
 
 
@@ -266,13 +268,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[tupl
     return found
 
 
-@pytest.mark.parametrize(("partitions", "multiway"), [(1, "global"), (2, "global"), (4, "global"), (2, "common"), (4, "none")])
+@pytest.mark.parametrize(("partitions", "multiway"), [(1, "global"), (2, "common"), (4, "global"), (4, "none")])
 def test_results_do_not_depend_on_partitions_nor_on_sharing(expected, tmp_path: Path, partitions: int, multiway: str):
     assert everything(tmp_path / "c", partitions, multiway) == expected
 
 
 def test_results_do_not_depend_on_partitions_that_change(expected, tmp_path: Path):
-    assert everything(tmp_path / "c", 2, "global", (2, 2, 4, 4, 1, 1, 3)) == expected
+    assert everything(tmp_path / "c", 2, "global", (2, 4, 4, 1, 3)) == expected
 
 
 # --------------------------------------------------------------------------------------------------------------------- recovery
@@ -299,11 +301,11 @@ def test_a_session_that_is_opened_again_goes_on_with_the_same_plan(tmp_path: Pat
         assert streams.results("q") == joined(given)
 
 
-@pytest.mark.parametrize("after", ["common", "none"])
-def test_a_session_that_is_opened_again_may_share_otherwise(tmp_path: Path, after: str):
+@pytest.mark.parametrize(("before", "after"), [("global", "common"), ("global", "none"), ("none", "global")])
+def test_a_session_that_is_opened_again_may_share_otherwise(tmp_path: Path, before: str, after: str):
     random = Random(3)
     batches = [drawn_rows(random, "rst", batch, 1, 6, 4) for batch in range(6)]
-    for number, multiway in enumerate(("global", after)):
+    for number, multiway in enumerate((before, after)):
         with Streams(tmp_path / "c", "rst", multiway=multiway) as streams:
             if number == 0:
                 streams.session.add(text_of(CHAIN), name="q")

@@ -48,7 +48,7 @@ class Arriving:
             rows = self._tagged(relation)
             if not rows.rows:
                 continue
-            self.samples[relation] = sampled(self._probes, relation, rows)
+            self.samples[relation] = sampled(self._probes, relation, rows, self._batch.rows)
             for store in plan.fed(relation):
                 for place, mine in dealt(store.key, rows, task, parts):
                     yield Delivery(place, store.number, None, mine)

@@ -41,21 +41,22 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Some of the `rows` rows of a relation that a task saw and that matter to somebody."""
+    """Some of the `rows` rows of a relation that matter to somebody, of the `seen` rows of its stream."""
 
     rows: int
+    seen: int
     columns: dict[str, pa.Array]
     sketches: dict[Attribute, Sketch]
 
 
-def sampled(probes: LoadedProbes, relation: str, rows: Packed) -> Sample:
-    """Return a sample of the rows of a relation."""
+def sampled(probes: LoadedProbes, relation: str, rows: Packed, seen: int | None = None) -> Sample:
+    """Return a sample of the rows of a relation, which matter to somebody; the stream had `seen` rows, if it had more."""
     step = max(1, rows.rows // _ROWS)
     some = rows.take(np.arange(0, rows.rows, step)) if step > 1 else rows
     evaluate = Evaluator(some.columns, some.rows)
     sketches = {attribute: _sketch(flat(evaluate(side)), some.rows) for attribute, side in probes.sides(relation).items()}
     shown = some.take(np.linspace(0, some.rows - 1, min(_SHOWN, some.rows)).astype(np.int64))
-    return Sample(rows.rows, shown.columns, sketches)
+    return Sample(rows.rows, rows.rows if seen is None else seen, shown.columns, sketches)
 
 
 def _sketch(column: pa.Array, rows: int) -> Sketch:

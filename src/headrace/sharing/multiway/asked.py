@@ -49,7 +49,8 @@ def relations_of(condition: Expression) -> frozenset[str]:
 class Asked:
     """A live query: its inputs by relation, its conditions and outputs over joined columns.
 
-    `join` is what the optimizers see of it: relations, and conditions between two of them.
+    `join` is what the optimizers see of it: relations, and conditions between two of them. Those whose text is `loose` are left
+    out where an equality stays: they are looked at for rows that were joined by the others.
     """
 
     id: int
@@ -62,16 +63,26 @@ class Asked:
     output: tuple[Expression, ...]
     schema: Schema
     lent: tuple[Loan, ...] = ()
+    loose: frozenset[str] = frozenset()
     join: Join = field(init=False, repr=False, compare=False)
     columns: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Work out what the optimizers see of it, and the joined columns that are looked at after rows were selected."""
-        found = (predicate_of(one) for one in self.conditions)
-        join = Join(frozenset(self.inputs), frozenset(one for one in found if one is not None))
-        object.__setattr__(self, "join", join)
+        object.__setattr__(self, "join", Join(frozenset(self.inputs), frozenset(self._binding())))
         every = (*self.conditions, *self.output)
         object.__setattr__(self, "columns", frozenset(name for expression in every for name in columns(expression)))
+
+    @property
+    def predicates(self) -> frozenset[Predicate]:
+        """All conditions between two relations."""
+        found = map(predicate_of, self.conditions)
+        return frozenset(one for one in found if one is not None)
+
+    def _binding(self) -> Iterator[Predicate]:
+        every = self.predicates
+        firm = {one.relations for one in every if one.sides and one.text not in self.loose}
+        yield from (one for one in every if one.text not in self.loose or one.relations not in firm)
 
     @property
     def lateness(self) -> int:
@@ -84,7 +95,7 @@ class Asked:
         return self.output, self.schema
 
 
-def asked(live: LiveQuery, *, apart: bool = False) -> Asked:
+def asked(live: LiveQuery, *, apart: bool = False, loose: frozenset[str] = frozenset()) -> Asked:
     """Return a live query in shared names; `apart`, in names that nobody shares with it."""
     plan = live.plan
     assert isinstance(plan, MultiwayQuery)
@@ -94,7 +105,7 @@ def asked(live: LiveQuery, *, apart: bool = False) -> Asked:
     output = tuple(substitute(one, renamed) for one in plan.output)
     inputs = dict(zip(names, plan.inputs, strict=True))
     lent = () if apart else live.lent
-    return Asked(live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema, lent)
+    return Asked(live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema, lent, loose)
 
 
 def relation_names(plan: MultiwayQuery) -> tuple[str, ...]:

@@ -32,10 +32,14 @@ Orders = Mapping[str, tuple[Target, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What an optimizer decided: for each query (by id), and each join that is kept, the orders of their relations."""
+    """What an optimizer decided: for each query (by id), and each join that is kept, the orders of their relations.
+
+    Conditions whose text is `loose` are not what relations are joined by, so that queries with and without them share.
+    """
 
     queries: Mapping[int, Orders]
     kept: Mapping[Join, Orders] = field(default_factory=dict)
+    loose: frozenset[str] = frozenset()
 
 
 class EdgeKind(Enum):

@@ -305,6 +305,20 @@ def test_a_query_that_came_later_does_not_look_into_what_was_before_it():
     assert drawn(plan, "t")[2] == "all s[b]*<5"
 
 
+def test_a_store_beside_one_that_is_there_is_enough_when_old_rows_are_gone():
+    #   batch    0 ── … ── 6 │ 7 ── 8 ── … ── 12
+    #   s[b]     ▓▓▓▓▓▓▓▓▓▓▓ │ ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓      r still probes it
+    #   s[c]                 │ ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓      t probes it, and s[b] for what came before
+    first = planned(choice((CHAIN, FLAT)), CHAIN)
+    both = choice((CHAIN, {**FLAT, "t": "s[c] r[b]"}))
+    second = planned(both, CHAIN, batch=7, previous=first, oldest={"s[b]": 3, "r[b]": 3, "t[c]": 3})
+    assert drawn(second, "t") == ["stored s[c]", "  key s.b r[b] !0", "all s[b]<7", "  local r[b] !0"]
+    assert [label(one) for one in second.fed("s")] == ["s[b]", "s[c]"]
+    third = planned(both, CHAIN, batch=12, previous=second, oldest={"s[b]": 7, "s[c]": 7, "r[b]": 7, "t[c]": 7})
+    assert drawn(third, "t") == ["stored s[c]", "  key s.b r[b] !0"]
+    assert not third.is_passing
+
+
 def test_rows_that_nobody_probes_are_stored_all_the_same():
     #   they may have to be found when orders change
     plan = planned(Choice({}), CHAIN)
@@ -425,6 +439,19 @@ def test_a_kept_join_over_stores_that_change_too():
     ]
 
 
+def test_stores_that_change_after_a_join_is_kept():
+    #   batch    … 3 │ 4 … 6 │ 7 …
+    #   s[b]     ▓▓▓ │ ▓▓▓▓▓ │             around s⋈t only rows of before 4 are looked for, though s[c] begins with 7
+    #   s[c]         │       │ ▓▓▓▓
+    #   s⋈t          │ ▓▓▓▓▓ │ ▓▓▓▓
+    first = planned(choice((CHAIN, FLAT)), CHAIN)
+    second = planned(choice((CHAIN, BY_ST), kept=KEPT), CHAIN, batch=4, previous=first, oldest={"s[b]": 1, "t[c]": 1, "r[b]": 1})
+    chosen = choice((CHAIN, {**BY_ST, "t": "s[c] r[b]"}), kept={ST: {"s": "t[c]", "t": "s[c]"}})
+    there = {"s[b]": 1, "t[c]": 1, "r[b]": 1, "st[s.b]": 4}
+    third = planned(chosen, CHAIN, batch=7, previous=second, oldest=there)
+    assert drawn(third, "r") == ["stored st[s.b] !0", "stored s[b]*<4", "  key s.c t[c]<4 !0"]
+
+
 def test_joins_that_make_other_joins_are_kept_with_them():
     #   u looks into r⋈s⋈t, which is made by way of s⋈t
     query = ask(0, "r.b = s.b AND s.c = t.c AND t.d = u.d")
@@ -518,11 +545,11 @@ class Model:
 TEXTS = ("r.b = s.b AND s.c = t.c", "s.c = t.c AND t.d = u.d", "r.b = s.b", "r.b = s.b AND s.c = t.c AND t.d = u.d", "r.a < u.a")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(5))
 def test_each_partner_is_found_once_however_often_plans_change(seed: int):
     random = Random(seed)
     model = Model(random, random.choice((1, 4)))
-    for batch in range(18):
+    for batch in range(16):
         if len(model.queries) < 3 and (random.random() < 0.3 or not model.queries):
             model.queries[batch] = ask(batch, random.choice(TEXTS)), batch
         elif len(model.queries) > 1 and random.random() < 0.15:
