@@ -84,6 +84,7 @@ class Coordinator:
             begun = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, arranged, part.feeds)
             self.live[query.id] = replace(begun, lent=probing.loans_of(query))
             self._write_query(query)
+        probing.check_sharing(self.probes, self.live, self.prober.sharing)
 
     def catalog(self) -> Catalog:
         """Return the declared streams."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headrace.errors import SessionError
 from headrace.plan.multiway import MultiwayQuery
 from headrace.runtime.state import EngineState, QueryState
 from headrace.sharing.multiway.asked import Asked, asked
@@ -51,6 +52,18 @@ def replan(
     state.stores = tuple(ref for ref in state.stores if ref.store in there)
     write(state.probing, plan)
     return plan
+
+
+def check_sharing(probes: ProbePlan | None, live: Mapping[int, LiveQuery], sharing: str) -> None:
+    """Refuse to go on with stores that are shared where nothing is to be, and the other way round."""
+    if probes is None or probes.queries[0].id not in live:
+        return
+    known = probes.queries[0]
+    if set(asked(live[known.id], apart=sharing == "none").inputs) != set(known.inputs):
+        raise SessionError(
+            f"joins in SLIDING windows of this checkpoint cannot go on with multiway={str(sharing)!r}",
+            hint="'none' is for good: open it as before, or start with a new checkpoint",
+        )
 
 
 def _loose(previous: ProbePlan | None, decided: Mapping[str, Any] | None) -> frozenset[str]:

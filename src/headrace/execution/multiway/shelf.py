@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from headrace.sharing.slicing import FOREVER, NEVER
 
 _COPIED = 1 << 20  # rows a bucket: a copy of so many costs less than to look into each bucket many times
 _MANY = 8  # buckets of a store, before small neighbours are made one
-_SPANS = 4  # a bucket spans at most this part of the window, so that what has expired goes in time
+_SPANS = 4  # a bucket spans at most this part of the batches that a store holds, so that what has expired goes in time
 
 
 @dataclass(slots=True, eq=False)
@@ -174,15 +174,9 @@ class Shelf:
             if len(mine) <= _MANY:
                 found += mine
                 continue
-            for group in _groups(mine, self._longest(self.probes.stores[store]) // _SPANS):
+            for group in _groups(mine, _spanned(mine) // _SPANS):
                 found += group if len(group) == 1 else self._unite(store, group)
         return found
-
-    def _longest(self, spec: StoreSpec) -> int:
-        ranges = [
-            each.range for one in self.probes.plan.queries for n, each in one.inputs.items() if n in spec.relation.relations
-        ]
-        return max(ranges, default=0)
 
     def _unite(self, store: int, refs: Sequence[StoreRef]) -> list[StoreRef]:
         shelved = [self.load(ref) for ref in refs]
@@ -219,7 +213,7 @@ def _span(times: Integers) -> tuple[int, int]:
 
 
 def _groups(refs: Sequence[StoreRef], longest: int) -> list[list[StoreRef]]:
-    """Cut neighbours into groups to be made one: no group spans more than `longest`, and none has a much larger first one."""
+    """Cut neighbours into groups to be made one: none spans more batches than `longest`, nor has a much larger first one."""
     found: list[list[StoreRef]] = []
     for ref in refs:
         found.append([ref])
@@ -233,8 +227,5 @@ def _rows(refs: Sequence[StoreRef]) -> int:
 
 
 def _spanned(refs: Sequence[StoreRef]) -> int:
-    spans: Mapping[str, list[tuple[int, int]]] = defaultdict(list)
-    for ref in refs:
-        for name, first, last in ref.spans:
-            spans[name].append((first, last))
-    return max(max(last for _, last in found) - min(first for first, _ in found) for found in spans.values())
+    """Return over how many batches buckets were stored; event times of a join's rows would say nothing about their age."""
+    return 1 + max(ref.newest for ref in refs) - min(ref.oldest for ref in refs)

@@ -1,7 +1,7 @@
 """Rows of a relation that wait for partners, with the indexes that partners are looked up by.
 
 They are immutable. What a batch stores is one bucket for each store and partition; from time to time neighbours are made one,
-without what has expired, so that there are never many. A row's birth is the batch that stored it.
+without rows that nobody wants any more, so that there are never many. A row's birth is the batch that stored it.
 """
 
 from __future__ import annotations
