@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from headrace.bench.scenario import SYSTEMS, Scenario
+from headrace.bench.scenario import PEERS, Scenario
 from headrace.bench.scenario_file import load_scenario, scenario_names
 
 
@@ -22,9 +22,9 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
         return
     table = Table("scenario", "what is measured", "queries", "systems", box=SIMPLE_HEAD, pad_edge=False)
     for scenario in scenarios:
-        systems = "all" if scenario.systems == SYSTEMS else ", ".join(scenario.systems)
+        systems = "all" if scenario.systems == PEERS else ", ".join(scenario.systems)
         table.add_row(scenario.name, scenario.title, f"{scenario.queries:,}", systems)
-    Console().print(table, f"all systems: {', '.join(SYSTEMS)}", sep="")
+    Console().print(table, f"all systems: {', '.join(PEERS)}", sep="")
 
 
 def _entry(scenario: Scenario) -> dict[str, Any]:
