@@ -68,7 +68,7 @@ class Session:
         self._temporary = checkpoint is None
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"), fault)
         try:
-            self._backend = load_backend(backend, self._checkpoint.path, master=master, spark=spark, fault=fault)
+            self._backend = load_backend(backend, master=master, spark=spark, fault=fault)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
         except BaseException:
             self._checkpoint.close()

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.backends.spark import pipeline
+from headrace.errors import SessionError
 from properties.harness import Restless
 from properties.test_shared_equals_alone import check
 from support.join_queries import queries_with_joins
@@ -196,3 +198,26 @@ def test_an_unreadable_file_is_named_and_nothing_is_lost(spark: Any, tmp_path: P
         (tmp_path / "b.csv").write_text("x,time\n0000002,2026-01-01 00:00:09\n\n")
         session.drain()
         assert query.results().to_pylist() == [{"s": 1}, {"s": 2}]
+
+
+@pytest.mark.parametrize("how", ["raises", "dies"])
+def test_a_worker_that_fails_is_reported_and_nothing_is_lost(spark: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    def failing(job: Any, tasks: Any) -> Any:
+        if how == "dies":
+            os._exit(3)
+        raise ValueError("out of luck")
+
+    purchases = hr.MemorySource("user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP")
+    with hr.Session(spark=spark, partitions=2) as session:
+        session.create_stream("purchases", purchases, time="time")
+        query = session.add("SELECT COUNT(*) AS n FROM TUMBLE(purchases, '10 seconds')")
+        purchases.append([purchase(1)])
+        with monkeypatch.context() as broken:
+            broken.setattr(pipeline, "read_select_slice_aggregate", failing)
+            with pytest.raises(SessionError, match="batch 0 failed on Spark") as found:
+                session.advance()
+        assert ("ValueError: out of luck" if how == "raises" else "worker exited") in str(found.value)
+        assert "\n\tat " not in str(found.value)  # nobody wants to know by which way it came through the JVM
+        purchases.append([purchase(2)])
+        session.drain()
+        assert query.results().to_pylist() == [{"n": 2}]

@@ -1,8 +1,9 @@
 """The eight relations of TPC-H as streams: their keys, foreign keys and proportions, and a few columns beside them.
 
 A relation is made as a whole, in an order that is drawn, and comes again and again. At scale factor 1 it has the rows of
-`ROWS`; of region and nation there are 5 and 25 at any scale. Foreign keys are drawn evenly from the keys they refer to, so
-that a row of one relation and a row of another match with a chance that `domains` tells, whatever the rate and the seeds.
+`ROWS`; of region and nation there are 5 and 25 at any scale. Of what would be larger than at scale 1, as many keys as there
+are then are drawn, so that it can be held. Foreign keys are drawn evenly from all keys they refer to: a row of one relation
+and a row of another match with a chance that `domains` tells, whatever the rate and the seeds.
 
 Keys do not advance when a pool comes again, as Nexmark's do: the range of a key is what selectivities, and optimizers that go
 by them, rest on; and columns that are no keys of each other, such as c_custkey and n_nationkey, stay comparable. So results
@@ -25,7 +26,7 @@ import pyarrow as pa
 from headrace.model.schema import Schema
 
 SCALE = 0.01
-SMALLEST, LARGEST = 0.001, 1.0  # scales: ten suppliers, and what one process can hold
+SMALLEST, LARGEST = 0.001, 100.0  # scales: ten suppliers, and keys that an INT can hold
 ROWS: Mapping[str, int] = {  # at scale factor 1
     "region": 5, "nation": 25, "supplier": 10_000, "part": 200_000, "partsupp": 800_000, "customer": 150_000,
     "orders": 1_500_000, "lineitem": 6_000_000,
@@ -95,8 +96,11 @@ def columns(relation: str, seed: int, scale: float) -> _Columns:
     return {name: column.take(order) for name, column in made.items()}
 
 
-def _keys(relation: str, scale: float) -> _Integers:
-    return np.arange(1, rows(relation, scale) + 1)
+def _keys(chance: np.random.Generator, relation: str, scale: float) -> _Integers:
+    """Return the keys of a relation: all of them, or as many as there are at scale 1."""
+    if scale <= 1:
+        return np.arange(1, rows(relation, scale) + 1)
+    return np.sort(chance.choice(rows(relation, scale), ROWS[relation], replace=False)) + 1
 
 
 def _reference(chance: np.random.Generator, relation: str, scale: float, count: int) -> _Integers:
@@ -147,13 +151,13 @@ def _nation(_: np.random.Generator, scale: float) -> _Columns:
 
 
 def _supplier(chance: np.random.Generator, scale: float) -> _Columns:
-    key = _keys("supplier", scale)
+    key = _keys(chance, "supplier", scale)
     nation = chance.integers(0, len(_NATIONS), len(key))
     return {"s_suppkey": _int(key), "s_nationkey": _int(nation), "s_acctbal": _money(chance, -999.99, 9999.99, len(key))}
 
 
 def _part(chance: np.random.Generator, scale: float) -> _Columns:
-    key = _keys("part", scale)
+    key = _keys(chance, "part", scale)
     return {
         "p_partkey": _int(key),
         "p_brand": _drawn(chance, _BRANDS, len(key)),
@@ -163,7 +167,7 @@ def _part(chance: np.random.Generator, scale: float) -> _Columns:
 
 
 def _partsupp(chance: np.random.Generator, scale: float) -> _Columns:
-    part = np.repeat(_keys("part", scale), _SUPPLIERS)
+    part = np.repeat(_keys(chance, "part", scale), _SUPPLIERS)
     which = np.arange(len(part)) % _SUPPLIERS
     return {
         "ps_partkey": _int(part),
@@ -174,7 +178,7 @@ def _partsupp(chance: np.random.Generator, scale: float) -> _Columns:
 
 
 def _customer(chance: np.random.Generator, scale: float) -> _Columns:
-    key = _keys("customer", scale)
+    key = _keys(chance, "customer", scale)
     return {
         "c_custkey": _int(key),
         "c_nationkey": _int(chance.integers(0, len(_NATIONS), len(key))),
@@ -184,7 +188,7 @@ def _customer(chance: np.random.Generator, scale: float) -> _Columns:
 
 
 def _orders(chance: np.random.Generator, scale: float) -> _Columns:
-    key = _keys("orders", scale)
+    key = _keys(chance, "orders", scale)
     day = _ordered(key)
     shipped, begun = day + _SHIPPED_WITHIN <= _TODAY, day < _TODAY
     return {
@@ -198,8 +202,9 @@ def _orders(chance: np.random.Generator, scale: float) -> _Columns:
 
 
 def _lineitem(chance: np.random.Generator, scale: float) -> _Columns:
-    lines = chance.integers(1, _MOST_LINES + 1, rows("orders", scale))
-    order = np.repeat(_keys("orders", scale), lines)
+    orders = _keys(chance, "orders", scale)
+    lines = chance.integers(1, _MOST_LINES + 1, len(orders))
+    order = np.repeat(orders, lines)
     count = len(order)
     part = _reference(chance, "part", scale, count)
     quantity = chance.integers(1, _SIZES + 1, count)

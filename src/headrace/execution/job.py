@@ -111,7 +111,7 @@ class Job:
     `levels` is how many exchanges there are after the first: for joins, and for streams of results, of which `depths` has how
     many lie before each. `arrangements` are those of joins that are not worked off as they were written. `directory` is the
     checkpoint and `identity` its own: caches of workers must not mistake one directory for a later one of the same name.
-    `positions` are those after the batch, for information. `dealt` is the number of partitions that state was kept by: if it is
+    `dealt` is the number of partitions that state was kept by: if it is
     not that of this batch, state is dealt anew.
     """
 
@@ -130,7 +130,6 @@ class Job:
     final: bool = False
     drained: bool = False
     identity: str = ""
-    positions: Mapping[str, Any] = field(default_factory=dict)
     probing: str = ""  # the plan of multi-way joins, if there are any
     stores: tuple[StoreRef, ...] = ()
     born: Mapping[int, int] = field(default_factory=dict)  # the first batch of each of their queries

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from headrace.connectors import Source
@@ -18,12 +17,12 @@ _MODULES = {
 }
 
 
-def load_backend(name: str, checkpoint: Path, *, master: str, spark: Any, fault: Callable[[str], None]) -> Backend:
+def load_backend(name: str, *, master: str, spark: Any, fault: Callable[[str], None]) -> Backend:
     """Return a back-end, started."""
     if name not in _MODULES:
         raise SessionError(f"unknown back-end '{name}'", detail=f"back-ends: {', '.join(_MODULES)}")
     create: Callable[..., Backend] = importlib.import_module(_MODULES[name]).create
-    return create(checkpoint=checkpoint, master=master, spark=spark, fault=fault)
+    return create(master=master, spark=spark, fault=fault)
 
 
 def as_source(source: Any, backend: Backend) -> Source:

@@ -289,7 +289,6 @@ class Coordinator:
             final=entry["final"],
             drained=state.drained,
             identity=self.checkpoint.identity,
-            positions=entry["positions"],
             probing=state.probing,
             stores=state.stores,
             born={one.id: state.queries[one.id].first_batch for one in probes.queries} if probes else {},

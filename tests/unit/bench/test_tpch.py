@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from headrace.bench import tpch
@@ -38,6 +39,16 @@ def test_sizes_are_in_the_proportions_of_tpc_h(tables):
     }  # fmt: skip
     assert tpch.rows("lineitem", 0.01) == 60_000
     assert len(tpch.columns("orders", 0, 0.1)["o_orderkey"]) == 150_000
+
+
+def test_above_scale_1_keys_are_drawn_from_all_of_them():
+    keys = np.asarray(tpch.columns("customer", 1, 4.0)["c_custkey"])
+    assert len(np.unique(keys)) == len(keys) == tpch.ROWS["customer"]
+    assert abs(np.mean(keys) / tpch.rows("customer", 4.0) - 0.5) < 0.01
+    parts = pa.table(tpch.columns("partsupp", 1, 4.0))
+    assert parts.num_rows == tpch.ROWS["partsupp"]
+    assert set(pc.value_counts(parts["ps_partkey"]).field("counts").to_pylist()) == {4}
+    assert max(pc.max(parts["ps_partkey"]).as_py() - tpch.rows("part", 4.0), pc.max(parts["ps_suppkey"]).as_py() - 40_000) <= 0
 
 
 @pytest.mark.parametrize("relation", tpch.ROWS)

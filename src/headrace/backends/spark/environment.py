@@ -28,6 +28,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.shuffle.compress": "false",
     "spark.python.worker.reuse": "true",
+    "spark.python.unix.domain.socket.enabled": "true",  # over TCP, small messages of a task waited 40 ms now and then
     "spark.log.level": "ERROR",
     # The JVM only schedules: compiling its code twice takes cores from the workers. And Hadoop forks chmod for every log file.
     "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK {_QUIET}",
