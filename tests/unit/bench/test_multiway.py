@@ -124,7 +124,7 @@ def test_the_range_is_an_option():
         (lambda: query_set("tpch_joins", {"size": "5 apples"}), "duration '5 apples'"),
         (lambda: StreamSpec("r1", "chain", distribution="zipf"), "'chain', whose keys are uniform"),
         (lambda: StreamSpec("r1", "chain", match_every=3), "'chain', which has no match_every"),
-        (lambda: StreamSpec("o", "orders", scale=2.0), "scale = 2.0, but it must be 0.001 … 1.0"),
+        (lambda: StreamSpec("o", "orders", scale=200.0), "scale = 200.0, but it must be 0.001 … 100.0"),
         (lambda: StreamSpec("o", "fields", scale=0.1), "'fields', which has no scale"),
         (lambda: StreamSpec("o", "orders", distribution="zipf"), "'orders', whose keys cannot be chosen"),
     ],
