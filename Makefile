@@ -8,7 +8,7 @@ TESTS  ?=
 export TZ := UTC
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint format clean java
+.PHONY: help demo test fast browser lint format clean java
 
 help:  ## list the recipes
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -16,12 +16,15 @@ help:  ## list the recipes
 demo: java $(STAMP)  ## watch queries come and go on a live stream (DEMO="--seconds 60 --queries 40")
 	@$(BIN)/headrace demo $(DEMO)
 
-test: java $(STAMP)  ## run all tests: first those without Spark, then those with
-	$(BIN)/python -m pytest -n 2 -m 'not spark' $(TESTS)
+test: java $(STAMP)  ## run all tests but those of the page: first those without Spark, then those with
+	$(BIN)/python -m pytest -n 2 -m 'not spark and not browser' $(TESTS)
 	$(BIN)/python -m pytest -m spark $(TESTS)
 
 fast: $(STAMP)  ## run the tests that need no Spark (nor Java)
-	$(BIN)/python -m pytest -n 2 -m 'not spark' $(TESTS)
+	$(BIN)/python -m pytest -n 2 -m 'not spark and not browser' $(TESTS)
+
+browser: $(STAMP)  ## run the tests of the page, in Chromium
+	$(BIN)/python -m pytest tests/browser $(TESTS)
 
 lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff check .

@@ -11,8 +11,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.builder import from_, hop, select, sliding, tumble
-    from headrace.builder_expression import col
+    from headrace.builder import from_, hop, select, session_window, sliding, tumble
+    from headrace.builder_aggregate import (
+        avg,
+        count,
+        count_distinct,
+        count_if,
+        max,  # noqa: A004
+        median,
+        min,  # noqa: A004
+        percentile,
+        percentile_disc,
+        stddev_pop,
+        stddev_samp,
+        sum,  # noqa: A004
+        var_pop,
+        var_samp,
+    )
+    from headrace.builder_expression import call, col, literal
+    from headrace.client import connect
     from headrace.connectors import (
         CallbackSink,
         ConsoleSink,
@@ -26,8 +43,10 @@ if TYPE_CHECKING:
         TcpSource,
     )
     from headrace.errors import HeadraceError
+    from headrace.fluent import StreamFlow, stream
     from headrace.query import Query
     from headrace.session import Session
+    from headrace.user_function import Function, function, rowwise
 
 __version__ = "0.1.0"
 
@@ -35,6 +54,7 @@ _HOME = {
     "CallbackSink": "connectors",
     "ConsoleSink": "connectors",
     "FileSource": "connectors",
+    "Function": "user_function",
     "HeadraceError": "errors",
     "JsonLinesSink": "connectors",
     "MemorySink": "connectors",
@@ -44,19 +64,42 @@ _HOME = {
     "Query": "query",
     "RateSource": "connectors",
     "Session": "session",
+    "StreamFlow": "fluent",
     "TcpSource": "connectors",
+    "avg": "builder_aggregate",
+    "call": "builder_expression",
     "col": "builder_expression",
+    "connect": "client",
+    "count": "builder_aggregate",
+    "count_distinct": "builder_aggregate",
+    "count_if": "builder_aggregate",
     "from_": "builder",
+    "function": "user_function",
     "hop": "builder",
+    "literal": "builder_expression",
+    "max": "builder_aggregate",
+    "median": "builder_aggregate",
+    "min": "builder_aggregate",
+    "percentile": "builder_aggregate",
+    "percentile_disc": "builder_aggregate",
+    "rowwise": "user_function",
     "select": "builder",
+    "session_window": "builder",
     "sliding": "builder",
+    "stddev_pop": "builder_aggregate",
+    "stddev_samp": "builder_aggregate",
+    "stream": "fluent",
+    "sum": "builder_aggregate",
     "tumble": "builder",
+    "var_pop": "builder_aggregate",
+    "var_samp": "builder_aggregate",
 }
 
 __all__ = [
     "CallbackSink",
     "ConsoleSink",
     "FileSource",
+    "Function",
     "HeadraceError",
     "JsonLinesSink",
     "MemorySink",
@@ -66,14 +109,36 @@ __all__ = [
     "Query",
     "RateSource",
     "Session",
+    "StreamFlow",
     "TcpSource",
     "__version__",
+    "avg",
+    "call",
     "col",
+    "connect",
+    "count",
+    "count_distinct",
+    "count_if",
     "from_",
+    "function",
     "hop",
+    "literal",
+    "max",
+    "median",
+    "min",
+    "percentile",
+    "percentile_disc",
+    "rowwise",
     "select",
+    "session_window",
     "sliding",
+    "stddev_pop",
+    "stddev_samp",
+    "stream",
+    "sum",
     "tumble",
+    "var_pop",
+    "var_samp",
 ]
 
 

@@ -10,6 +10,7 @@ Values of Python are literals. Python's `and`, `or`, `not` and chains such as `1
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -20,6 +21,7 @@ from headrace.errors import SqlError
 from headrace.sql.quoting import identifier, text_literal
 
 _MICROSECOND = timedelta(microseconds=1)
+_NAME = re.compile(r"(?!\d)\w+(?:\.(?!\d)\w+)*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +39,10 @@ class Expression:
     def alias(self, name: str) -> Expression:
         """Return it under a name, for `select`."""
         return Expression(f"{self.sql} AS {identifier(name)}")
+
+    def cast(self, type: str) -> Expression:  # noqa: A002  SQL calls it so
+        """Return it as another type, such as `DOUBLE` or `DECIMAL(10, 2)`."""
+        return Expression(f"CAST({self.sql} AS {type})", is_whole=True)
 
     def between(self, low: Any, high: Any) -> Expression:
         """Return whether it is not less than one value and not greater than the other."""
@@ -161,6 +167,20 @@ def col(*name: str) -> Expression:
     """Return a column: `col("b")`, `col("s.b")`; in parts, `col("s", "b.c")`, where a name has a dot in it."""
     parts = name if len(name) > 1 else tuple(part for one in name for part in one.split("."))
     return Expression(".".join(map(identifier, parts)), is_whole=True)
+
+
+def written(value: Any) -> Expression:
+    """Return what stands where an expression is asked for: a text that is a name is a column, any other is SQL."""
+    if not isinstance(value, str):
+        return literal(value)
+    return col(value) if _NAME.fullmatch(value) else Expression(value)
+
+
+def call(function: str, *arguments: Any) -> Expression:
+    """Return a call of any function that queries know, also of registered ones: `call("upper", "name")`."""
+    if not _NAME.fullmatch(function) or "." in function:
+        raise SqlError(f"{function!r} cannot be the name of a function", hint="functions are called by plain names")
+    return Expression(f"{function}({', '.join(written(one).sql for one in arguments)})", is_whole=True)
 
 
 def literal(value: Any) -> Expression:

@@ -92,6 +92,22 @@ class Query:
         return self._record.name
 
     @property
+    def id(self) -> int:
+        """The number that no other query of the session had or will have."""
+        return self._record.id
+
+    @property
+    def last_batch(self) -> int:
+        """The last committed micro-batch whose rows count: none do from that on in which it failed or left."""
+        last = self._session.last_batch
+        return last if self._record.last_batch is None else min(last, self._record.last_batch - 1)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self._record.status in {"removed", "failed"} or self._session.is_closed
+
+    @property
     def sql(self) -> str:
         """Its text."""
         return self._record.sql
@@ -158,23 +174,17 @@ class Query:
         """
         after = -1
         while True:
-            over = self._record.status in {"removed", "failed"} or self._session.is_closed
+            over = self.is_over
             for batch, found in self._rows(after):
                 after = batch
                 yield pa.Table.from_batches(found, self.schema)
             seen = self._session.last_batch
             after = max(after, seen)
-            if over or not self._session.wait(lambda seen=seen: self._session.last_batch > seen or self._over(), timeout):  # type: ignore[misc]
+            if over or not self._session.wait(lambda seen=seen: self._session.last_batch > seen or self.is_over, timeout):  # type: ignore[misc]
                 return
 
-    def _over(self) -> bool:
-        return self._record.status in {"removed", "failed"} or self._session.is_closed
-
     def _rows(self, after: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
-        until = self._session.last_batch
-        if self._record.last_batch is not None:
-            until = min(until, self._record.last_batch - 1)  # nothing counts from the batch on in which it failed or left
-        return kept_rows.rows_of(self._session.results_folder, self._record.id, after, until)
+        return kept_rows.rows_of(self._session.results_folder, self._record.id, after, self.last_batch)
 
     def remove(self) -> None:
         """Remove it from its session."""

@@ -15,35 +15,47 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from headrace.builder import Select
-from headrace.connectors import CallbackSink, MemorySink, Sink, Source, parse_sink
-from headrace.errors import NameTakenError, NotFoundError, SchemaError, SessionError
+import pyarrow as pa
+
+from headrace.connectors import CallbackSink, Source, parse_sink
+from headrace.errors import NameTakenError, SchemaError, SessionError
 from headrace.model.duration import parse_duration
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.query import Query, QueryRecord, check_past, check_sink
+from headrace.registry import Registry
 from headrace.runtime.backends import as_source, load_backend
 from headrace.runtime.checkpoint import Checkpoint
-from headrace.runtime.commands import Add, Remove, from_json
-from headrace.runtime.coordinator import BatchReport, Coordinator
+from headrace.runtime.commands import Add, Remove
+from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.delivery import Delivery
+from headrace.runtime.report import BatchReport
 from headrace.runtime.state import QueryState
 from headrace.sharing.explain import explain
 from headrace.sharing.multiway.pictured import FORMS, pictured
-from headrace.sharing.parts import whole
 from headrace.sql import bind_query
+from headrace.writing import QueryText, Writing, text_of
 
 _IDLE_SECONDS = 0.02
 _REMEMBERED = 1_000
 ROWS_PER_BATCH = 4_000_000
 
 
-class Session:
+class Done(NamedTuple):
+    """A micro-batch that was committed: when, in seconds since 1970, and how long it took."""
+
+    report: BatchReport
+    at: float
+    seconds: float
+
+
+class Session(Writing):
     """One shared pipeline and the queries in it."""
 
     def __init__(
@@ -76,44 +88,21 @@ class Session:
         self._batch_lock, self._lock = threading.RLock(), threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._requests = self._coordinator.requests
-        self._records: dict[int, QueryRecord] = {}
-        self._names: dict[str, int] = {}
+        self._queries = Registry()
         self._delivery = Delivery(self._checkpoint)
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._closed = False
-        self.last_report: BatchReport | None = None
-        self._recover()
-
-    def _recover(self) -> None:
-        """Know the queries of the checkpoint again, and those of a batch that was logged but cut off."""
-        state = self._coordinator.state
-        for query in (query for query in state.queries.values() if whole(query.id) == query.id):
-            record = QueryRecord.known(query.id, query.name, query.sql, query.sink)
-            record.update(query, state.batch)
-            self._records[query.id] = record
-            if query.live:
-                self._names[query.name] = query.id
-        entry = self._coordinator.unfinished
-        for value in entry["commands"] if entry else ():
-            command = from_json(value)
-            if isinstance(command, Add):
-                self._records[command.id] = QueryRecord.known(command.id, command.name, command.sql, command.sink)
-                self._names[command.name] = command.id
-            else:
-                self._names = {name: number for name, number in self._names.items() if number != command.id}
-        self._next_id = max(self._records, default=-1) + 1
-        for record in self._records.values():
-            if record.status == "failed" and record.last_batch == state.batch:
-                record.discard(state.batch)
+        self._done: deque[Done] = deque(maxlen=_REMEMBERED)
+        self._queries.recover(self._coordinator.state, self._coordinator.unfinished)
         self._deliver()
 
     def _deliver(self) -> None:
         """Hand committed rows to the console and to callbacks; wait while a recovered callback was not given back."""
-        if any(record.waiting and record.status in {"accepted", "live"} for record in self._records.values()):
+        if any(record.waiting and record.status in {"accepted", "live"} for record in self._queries.records.values()):
             return
-        for number, message in self._delivery.deliver(self._records, self._coordinator.state.batch).items():
+        for number, message in self._delivery.deliver(self._queries.records, self._coordinator.state.batch).items():
             self._fail(number, message)
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
@@ -133,86 +122,68 @@ class Session:
             source.attach(name, self._checkpoint.source_folder(name))
             self._coordinator.declare(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
-    def add(self, sql: str | Select, *, name: str | None = None, sink: Any = None, past: bool = False) -> Query:
-        """Check a query, in SQL or made with `hr.select`, and accept it; it is live from the next micro-batch on.
+    def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False) -> Query:
+        """Check a query, in SQL or made with `hr.select` or `hr.stream`, and accept it; it is live from the next micro-batch on.
 
         `Query.wait_live` waits for that. Anything wrong with it is raised here and touches nothing else. In a recovered
         session, adding a live query again under the same name with the same text returns the query that is there. With its
         `past`, a join in SLIDING windows also sees rows that are stored for live queries, if they have all it looks at.
         """
         self._check_open()
-        text = sql.sql if isinstance(sql, Select) else sql
+        text = text_of(sql)
         with self._lock:
-            chosen = self._free_name() if name is None else name
-            if not isinstance(chosen, str) or not chosen.strip():
-                raise SessionError(f"query name {chosen!r} cannot be used", hint="give it a name with letters in it, or none")
-            target = parse_sink(sink)
-            if chosen in self._names:
-                return self._again(chosen, text, target)
+            chosen, target = self._queries.chosen(name), parse_sink(sink)
+            if chosen in self._queries:
+                record = self._queries.again(chosen, text, target)
+                self._deliver()
+                return Query(self, record)
             plan = bind_query(text, self._coordinator.catalog())
             check_past(plan, past=past)
-            check_sink(chosen, target, (self._records[number] for number in self._names.values()))
-            record = QueryRecord(self._next_id, chosen, text, target)
-            record.schema = plan.schema
-            record.accepted_at = time.monotonic()
-            self._next_id += 1
-            self._records[record.id], self._names[chosen] = record, record.id
+            check_sink(chosen, target, self._queries.present())
+            record = self._queries.new(chosen, text, target, plan.schema)
             described = None if isinstance(target, CallbackSink) else target.to_json()
             self._requests.append(Add(record.id, chosen, text, described, past))
             return Query(self, record)
-
-    def _again(self, name: str, sql: str, sink: Sink) -> Query:
-        record = self._records[self._names[name]]
-        if not record.recovered or record.sql != sql:
-            raise NameTakenError(
-                f"query '{name}' is already there",
-                detail=f"its text: {record.sql}",
-                hint="choose another name, or remove it first",
-            )
-        if isinstance(sink, CallbackSink):
-            record.sink, record.waiting = sink, False
-            self._deliver()
-        elif not isinstance(sink, MemorySink) and sink != record.sink:
-            raise NameTakenError(f"query '{name}' is already there with another sink", detail=f"its sink: {record.sink}")
-        record.recovered = False
-        return Query(self, record)
-
-    def _free_name(self) -> str:
-        number = self._next_id + 1
-        while f"q{number}" in self._names:
-            number += 1
-        return f"q{number}"
 
     def remove(self, name: str) -> None:
         """Remove a query: what it emitted stays, nothing is emitted from the next micro-batch on."""
         self._check_open()
         with self._lock:
-            if name not in self._names:
-                raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._names)) or 'none'}")
-            record = self._records[self._names.pop(name)]
+            record = self._queries.removed(name)
             if self._requests.withdraw(record.id):  # it never was live
                 record.status = "removed"
             elif record.status != "failed":
                 self._requests.append(Remove(record.id))
             self._changed.notify_all()
 
+    def replace(self, name: str, sql: QueryText, *, sink: Any = None) -> Query:
+        """Put another query in the place of one: the old one ends and the new one begins with the same micro-batch.
+
+        If anything is wrong with the new one, the old one stays as it is.
+        """
+        self._check_open()
+        with self._lock, self._requests.together():
+            self.check(text_of(sql))
+            target = parse_sink(sink)
+            check_sink(name, target, (one for one in self._queries.present() if one.name != name))
+            self.remove(name)
+            return self.add(sql, name=name, sink=target)
+
     def query(self, name: str) -> Query:
         """Return the query of that name."""
         with self._lock:
-            if name not in self._names:
-                raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._names)) or 'none'}")
-            return Query(self, self._records[self._names[name]])
+            return Query(self, self._queries.named(name))
 
     def find(self, name: str) -> Query | None:
         """Return the newest query of that name, also one that was removed or failed; None if there never was one."""
         with self._lock:
-            found = [record for record in self._records.values() if record.name == name]
-            return Query(self, found[-1]) if found else None
+            found = self._queries.newest(name)
+            return None if found is None else Query(self, found)
 
     def queries(self) -> list[Query]:
         """Return all queries that were added and not removed, oldest first."""
         with self._lock:
-            return [Query(self, self._records[number]) for number in sorted(self._names.values())]
+            return [Query(self, record) for record in self._queries.present()]
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return for each stream its declaration and what was counted: rows, rows without event time, files skipped."""
@@ -230,39 +201,32 @@ class Session:
 
     def _advance(self, *, final: bool = False) -> BatchReport:
         if self._coordinator.unfinished is not None:
-            self._finish(self._coordinator.advance())
+            self._finish(self._coordinator.advance(), time.monotonic())
         if not self._requests and not final and not self._coordinator.has_work():
             return BatchReport(self._coordinator.state.batch, 0, 0)
+        begun = time.monotonic()
         report = self._coordinator.advance(final=final)
-        self._finish(report)
+        self._finish(report, begun)
         return report
 
-    def _finish(self, report: BatchReport) -> None:
+    def _finish(self, report: BatchReport, begun: float) -> None:
         """After a commit: tell the queries, hand rows to callbacks, fail the queries whose callback fails."""
         state = self._coordinator.state
         with self._lock:
             for number in {*report.added, *report.removed, *report.failed}:
-                if number in self._records and number in state.queries:
-                    self._records[number].update(state.queries[number], state.batch, fresh=True)
+                if number in self._queries.records and number in state.queries:
+                    self._queries.records[number].update(state.queries[number], state.batch, fresh=True)
             self._deliver()
             for number in report.failed:
-                self._records[number].discard(report.batch)
-            self._forget()
-            self.last_report = report
+                self._queries.records[number].discard(report.batch)
+            self._queries.forget(state.queries, len(state.queries))
+            self._done.append(Done(report, time.time(), time.monotonic() - begun))
             self._changed.notify_all()
 
     def _fail(self, number: int, message: str) -> None:
-        record = self._records[number]
+        record = self._queries.records[number]
         record.status, record.error = "failed", message
         self._requests.append(Remove(number, message))
-
-    def _forget(self) -> None:
-        """Let go of queries that are over and no longer in the manifest."""
-        known = self._coordinator.state.queries
-        if len(self._records) < 2 * len(known) + _REMEMBERED:
-            return
-        for number in [n for n, r in self._records.items() if r.status in {"removed", "failed"} and n not in known]:
-            del self._records[number]
 
     def drain(self) -> None:
         """Read all that is there, then close every open window: the end of a bounded input."""
@@ -343,6 +307,20 @@ class Session:
             if self._temporary:
                 shutil.rmtree(self._checkpoint.path, ignore_errors=True)
 
+    def check(self, sql: str) -> pa.Schema:
+        """Return the columns that a query would have; raises what is wrong with it."""
+        return bind_query(sql, self._coordinator.catalog()).schema.to_arrow()
+
+    def done(self) -> list[Done]:
+        """Return the last micro-batches that this session ran, oldest first."""
+        with self._lock:
+            return list(self._done)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """What runs the micro-batches; for tools that look inside."""
+        return self._coordinator
+
     @property
     def last_batch(self) -> int:
         """The number of the last committed micro-batch; −1 before the first."""
@@ -374,6 +352,11 @@ class Session:
     def state_of(self, record: QueryRecord) -> QueryState | None:
         """Return what the last committed batch says of a query; None before it was live."""
         return self._coordinator.state.queries.get(record.id)
+
+    def name_of(self, number: int) -> str:
+        """Return the name of a query by its id, or the id where it is long forgotten."""
+        record = self._queries.records.get(number)
+        return str(number) if record is None else record.name
 
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""

@@ -57,4 +57,4 @@ def test_the_checks_can_fail():
     assert isinstance(tight, ast.ClassDef)
     assert (_is_value(loose), _is_value(tight)) == (False, True)
     assert Module(next(m.path for m in modules() if m.name == "session")).defines("Session.add")
-    assert not Module(next(m.path for m in modules() if m.name == "session")).defines("Session.replace")
+    assert not Module(next(m.path for m in modules() if m.name == "session")).defines("Session.vanish")

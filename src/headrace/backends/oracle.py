@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.backends.reference import ReferenceQuery, with_time
+from headrace.backends.reference import ReferenceQuery, with_time, with_unfolded
 from headrace.connectors import Range, read_range
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
 from headrace.execution.job import Header, Job, LoadedQuery, Outcome
@@ -47,6 +47,7 @@ class OracleBackend:
                 "the reference back-end cannot go on after a restart", hint="use a new checkpoint, or another back-end"
             )
         self._next = job.batch + 1
+        job.load_functions()
         header = Header()
         rows = self._rows(job, [one for task in tasks for one in task], header)
         seen = job.before() | {n: max(t, job.before()[n]) for n, t in header.seen.items()}
@@ -97,13 +98,15 @@ class OracleBackend:
         before, after = job.watermark(loaded.plan.streams, job.before()), job.watermark(loaded.plan.streams, seen)
         late = dict(query.late)
         try:
-            emitted = query.batch(rows, _bound(before), _bound(FOREVER if job.final else after))
+            given = with_unfolded(dict(rows), loaded.live.unfolded)
+            emitted = query.batch(given, _bound(before), _bound(FOREVER if job.final else after))
         except EvaluationError as error:
             outcome.failures[number] = str(error)
             return
         for name, count in query.late.items():
             if count > late.get(name, 0):
-                header.late[number, name] = count - late.get(name, 0)
+                at = number, (job.streams[name].base or (name,))[0]
+                header.late[at] = header.late.get(at, 0) + count - late.get(name, 0)
         if loaded.live.feeds:
             if loaded.live.since <= self._fed.get(loaded.live.feeds, FOREVER):
                 self._fed[loaded.live.feeds] = loaded.live.since

@@ -24,6 +24,8 @@ from headrace.errors import HeadraceError
 COMMANDS = {
     "demo": ("headrace.cli.demo", "Watch queries come and go on a live stream; needs no files."),
     "run": ("headrace.cli.run", "Run the streams and queries of a session file."),
+    "serve": ("headrace.cli.serve", "Serve a session over HTTP: add queries, follow their results."),
+    "sql": ("headrace.cli.sql", "A shell: add queries and watch their results, here or on a service."),
     "explain": ("headrace.cli.explain", "Show what the queries of a session file share; reads no data."),
     "bench": ("headrace.cli.bench", "Measure throughput beside plain Spark, on the same data in the same run."),
 }

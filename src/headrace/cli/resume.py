@@ -58,7 +58,7 @@ class Known:
 
 def known_queries(session: Session) -> dict[str, Known]:
     """Return the queries a recovered session has, live or failed, by name; of several failed ones the last."""
-    records = session._records.values()  # noqa: SLF001
+    records = session._queries.records.values()  # noqa: SLF001
     failed = {record.name: Known(Query(session, record), record.sink) for record in records if record.status == "failed"}
     return failed | {query.name: Known(query, query._record.sink) for query in session.queries()}  # noqa: SLF001
 

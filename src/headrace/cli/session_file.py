@@ -115,14 +115,14 @@ class SessionFile:
     master: str | None = None
 
     @staticmethod
-    def load(path: Path) -> SessionFile:
+    def load(path: Path, *, queries_needed: bool = True) -> SessionFile:
         """Read a file; raises HeadraceError that names the file and the key."""
         path = path.expanduser().absolute()
         top = _Table(path, "", _parsed(path))
         top.check(_TOP)
         streams = tuple(_stream(_Table(path, f"streams.{name}", value)) for name, value in top.tables("streams"))
         queries = tuple(_query(_Table(path, f"queries.{name}", value)) for name, value in top.tables("queries"))
-        if not streams or not queries:
+        if not streams or (queries_needed and not queries):
             raise HeadraceError(
                 f"session file '{path}' has no {'streams' if not streams else 'queries'}",
                 hint="see `headrace run --help` for the format",

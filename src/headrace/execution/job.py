@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.connectors import Sink, sink_from_json
 from headrace.execution.bucketing import Bucket
 from headrace.execution.finish import Shape, needs_of, shape_of
+from headrace.execution.functions import load_functions
 from headrace.execution.joiner import Joiner, joiners_of
 from headrace.execution.multiway.loaded import LoadedProbes
 from headrace.execution.multiway.sampling import Sample
@@ -30,6 +31,7 @@ from headrace.kernels.partial import Partial
 from headrace.kernels.sets import Sets
 from headrace.model.stream import Stream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.plan.unfolded import Unfolded
 from headrace.sharing.aggregation import Component
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.parts import level
@@ -133,6 +135,12 @@ class Job:
     probing: str = ""  # the plan of multi-way joins, if there are any
     stores: tuple[StoreRef, ...] = ()
     born: Mapping[int, int] = field(default_factory=dict)  # the first batch of each of their queries
+    functions: tuple[str, ...] = ()  # tags of user functions that expressions may name
+    unfolded: tuple[Unfolded, ...] = ()  # streams that are made of declared ones, those that others are made of first
+
+    def load_functions(self) -> None:
+        """Make user functions ready; called before anything is evaluated."""
+        load_functions(self.directory, self.functions)
 
     def watermark(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each."""

@@ -28,6 +28,7 @@ from headrace.execution.result import Failures
 from headrace.execution.routing import route
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.execution.sessions import runs
+from headrace.execution.unfolding import looked_at, made_of, unfold
 from headrace.kernels.sets import Sets, set_of
 from headrace.sharing.selection import Dimension
 from headrace.sharing.shared_plan import Buckets, Member, Operator, Store
@@ -38,6 +39,7 @@ from headrace.sharing.statistics import key_text
 def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, Parcel]]:
     """Process one task; return for every partition the parcel it gets."""
     begun = time.perf_counter()
+    job.load_functions()
     header = Header()
     parcels = [Parcel(task, header) for _ in range(job.partitions)]
     by_stream: dict[str, list[Range]] = defaultdict(list)
@@ -45,7 +47,7 @@ def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, P
         by_stream[one.stream].append(one)
     for name, found in by_stream.items():
         rows = Pass(job, job.streams[name], header, parcels)
-        rows.run(rows.read(found))
+        rows.run_all(rows.read(found))
     header.seconds = time.perf_counter() - begun
     return list(enumerate(parcels))
 
@@ -62,6 +64,16 @@ class Pass:
         members = self.current.plan.members
         by_streams = {streams: job.watermark(streams, job.before()) for streams in {m.streams for m in members}}
         self.watermarks = {m.query: by_streams[m.streams] for m in members}
+
+    def run_all(self, table: pa.Table) -> None:
+        """Put rows through the operators of their stream, and what is made of them through those of streams made of it."""
+        self.run(table)
+        for one in made_of(self.job, self.name):
+            rows, wrong = unfold(one, table.filter(pc.is_valid(table[self.stream.stream.time])))
+            for query in self.job.queries if wrong else ():
+                if one in self.job.query(query).live.unfolded:
+                    self.failures.add(query, wrong)
+            Pass(self.job, self.job.streams[one.name], self.header, self.parcels).run_all(rows)
 
     def run(self, table: pa.Table) -> None:
         """Select → slice → aggregate, sessions, and routing, in this order."""
@@ -82,7 +94,7 @@ class Pass:
 
     def read(self, ranges: Iterable[Range]) -> pa.Table:
         """Return the rows of ranges, with the columns that some query looks at."""
-        needed = set(self.current.plan.columns).union(*(self.job.plan(e.plan).plan.columns for e in self.stream.epochs))
+        needed = looked_at(self.job, self.stream)
         schema, time = self.stream.stream.schema, self.stream.stream.time
         columns = [f.name for f in schema if f.name in needed or f.name == time]
         tables = []
@@ -184,7 +196,7 @@ class Pass:
                     self._add_late(query, count)
 
     def _add_late(self, query: int, count: int) -> None:
-        at = (query, self.name)
+        at = (query, self.stream.base[0] if self.stream.base else self.name)
         self.header.late[at] = self.header.late.get(at, 0) + count
 
     def _multiway(self, batch: Batch) -> None:

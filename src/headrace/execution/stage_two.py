@@ -48,12 +48,14 @@ def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> tuple[Outc
     Returns the account of it, and what goes on to partitions of the next level.
     """
     job.release()
+    job.load_functions()
     received = sorted(parcels, key=lambda parcel: parcel.task)
     return _Partition(job, partition, Arrived(0, received, [], [], job.before())).run()
 
 
 def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward]) -> tuple[Outcome, dict[int, Onward]]:
     """Process one partition of a later level: joins that go on by other keys, groups of joined rows, windows over results."""
+    job.load_functions()
     received = sorted(arrived, key=lambda one: one.sender)
     parcels = [one.results for one in received if one.results is not None]
     guests = [one.guests for one in received if one.guests is not None]

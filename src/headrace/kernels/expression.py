@@ -1,8 +1,9 @@
 """The vectorised evaluator: expressions over a batch of Arrow columns.
 
-Every function of the model has a kernel in one table, name → function. A kernel works on whole columns; Python runs per
-row, or per distinct value, only where a kernel's module says so. AND, OR, CASE and COALESCE are here, not in the table,
-because they decide which errors of their arguments matter: an error in a part that is not needed does not occur.
+Every function of the model has a kernel in one table, name → function; those of users have one for all. A kernel works on
+whole columns; Python runs per row, or per distinct value, only where a kernel's module says so. AND, OR, CASE and COALESCE are
+here, not in the table, because they decide which errors of their arguments matter: an error in a part that is not needed does
+not occur.
 
 Errors are rare, so they cost nothing until they happen: a kernel computes with overflow checks on, and only when these
 fail does it look for the rows that failed. Such a row is NULL in the result and set in `Evaluator.errors`.
@@ -22,9 +23,11 @@ from headrace.kernels import (
     expression_functions,
     expression_search,
     expression_time,
+    expression_user,
 )
 from headrace.kernels.expression_values import Kernel, Outcome, Value, blank, broadcast, is_scalar
 from headrace.model.expression import Call, Column, Expression, Literal
+from headrace.model.function import is_tag
 
 KERNELS: dict[str, Kernel] = {
     **expression_arithmetic.KERNELS,
@@ -95,7 +98,8 @@ def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _apply(call: Call, values: Sequence[Value]) -> Outcome:
-    result = KERNELS[call.function](call, values)
+    kernel = expression_user.kernel if is_tag(call.function) else KERNELS[call.function]
+    result = kernel(call, values)
     return result if isinstance(result, Outcome) else Outcome(result)
 
 

@@ -4,7 +4,8 @@ Three node kinds are enough: a column, a literal, and a call of a named function
 the arguments of a comparison or of arithmetic always have one type, and an evaluator never has to promote. Structural
 equality is the sharing test: equal expressions are computed once, whoever wrote them.
 
-`FUNCTIONS` lists every function name an evaluator must know; nothing else may appear in a `Call`.
+`FUNCTIONS` lists every function name an evaluator must know; nothing else may appear in a `Call`, but tags of functions that
+users registered (`headrace.model.function`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of `FUNCTIONS` applied to arguments; `type` is the type of the result."""
+    """A function of `FUNCTIONS`, or a user's, applied to arguments; `type` is the type of the result."""
 
     function: str
     args: tuple[Expression, ...]
@@ -76,7 +77,7 @@ class Call:
 
     def __post_init__(self) -> None:
         """Refuse names no evaluator knows."""
-        if self.function not in FUNCTIONS:
+        if self.function not in FUNCTIONS and "@" not in self.function:
             raise ValueError(f"unknown function '{self.function}'")
 
     def __str__(self) -> str:

@@ -23,6 +23,7 @@ from headrace.model.window import Sliding, ends_of
 from headrace.plan.join import JoinQuery
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, key_column
 from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.unfolded import Unfolded, declared
 
 START, END, TIME = "#start", "#end", "#time"
 BOUNDS = (Column(START, TIMESTAMP), Column(END, TIMESTAMP))
@@ -51,10 +52,14 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class StackedQuery:
-    """`inner` are in an order in which each reads declared streams and those before it; `outer` reads any of them."""
+    """`inner` are in an order in which each reads declared streams and those before it; `outer` reads any of them.
+
+    `unfolded` are streams that they read, too, made of declared ones; those that others are made of come before these.
+    """
 
     inner: tuple[Derived, ...]
     outer: LogicalQuery
+    unfolded: tuple[Unfolded, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -64,9 +69,9 @@ class StackedQuery:
     @property
     def streams(self) -> tuple[str, ...]:
         """The declared streams that are read, each once."""
-        made = {one.name for one in self.inner}
+        made, unfolds = {one.name for one in self.inner}, {one.name: one for one in self.unfolded}
         read = (name for plan in (*(one.plan for one in self.inner), self.outer) for name in plan.streams)
-        return tuple(dict.fromkeys(name for name in read if name not in made))
+        return tuple(dict.fromkeys(declared(name, unfolds) for name in read if name not in made))
 
 
 AnyQuery: TypeAlias = LogicalQuery | StackedQuery
@@ -109,7 +114,7 @@ def own(query: StackedQuery, number: int) -> StackedQuery:
             found.append(Derived(stream, reading(one.plan, names)))
         else:
             found.append(one)
-    return StackedQuery(tuple(found), reading(query.outer, names))
+    return StackedQuery(tuple(found), reading(query.outer, names), query.unfolded)
 
 
 def reading(plan: _Plan, names: Mapping[str, str]) -> _Plan:

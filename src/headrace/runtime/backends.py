@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 from headrace.connectors import Source
@@ -23,6 +24,12 @@ def load_backend(name: str, *, master: str, spark: Any, fault: Callable[[str], N
         raise SessionError(f"unknown back-end '{name}'", detail=f"back-ends: {', '.join(_MODULES)}")
     create: Callable[..., Backend] = importlib.import_module(_MODULES[name]).create
     return create(master=master, spark=spark, fault=fault)
+
+
+def pickled(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:
+    """Return a function as bytes; the pickler is Spark's, and loaded only by who registers functions."""
+    pickle: Callable[..., bytes] = importlib.import_module("headrace.backends.spark.pickling").pickled
+    return pickle(name, code, modules)
 
 
 def as_source(source: Any, backend: Backend) -> Source:

@@ -20,7 +20,7 @@ from headrace.connectors.durable import replace_file
 from headrace.errors import CheckpointError
 
 FORMAT = 5
-_FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources", "exchange")
+_FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources", "exchange", "functions")
 _KEEP = 2
 
 

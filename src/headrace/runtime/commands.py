@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -35,17 +36,28 @@ class Requests:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: list[Command] = []
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
         return bool(self._waiting)
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Let all commands of a block go into the same batch."""
+        with self._lock:
+            yield
+
     def append(self, command: Command) -> None:
         """Let a command wait for the next batch."""
         with self._lock:
             self._waiting.append(command)
+
+    def additions(self) -> list[Add]:
+        """Return the queries that wait."""
+        with self._lock:
+            return [command for command in self._waiting if isinstance(command, Add)]
 
     def take(self) -> list[Command]:
         """Return all that wait; they wait no longer."""

@@ -7,7 +7,7 @@ runs, so that a batch that was cut off is run again exactly as it was meant.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from headrace.connectors import Range, Source
@@ -19,14 +19,16 @@ from headrace.runtime import commands, epoch, probing
 from headrace.runtime.backend import Backend
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
+from headrace.runtime.functions import Functions
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
+from headrace.runtime.report import BatchReport, changes
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.changelog import Addition, Changelog, apply
 from headrace.sharing.join_order import JoinStatistics
 from headrace.sharing.multiway.probes import ProbePlan
-from headrace.sharing.parts import depths, level, parts_of, whole
+from headrace.sharing.parts import depths, level, made_of, parts_of, unfolded_of, whole
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
 from headrace.sharing.slicing import NEVER
 from headrace.sharing.statistics import most_keys, next_rate
@@ -34,21 +36,6 @@ from headrace.sql import Catalog, bind_query
 
 _MAX_PARTITIONS = 10_000
 _REMEMBERED = 1_000  # queries that are over and still known by name
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What a micro-batch did."""
-
-    batch: int
-    rows: int
-    emitted: int
-    added: tuple[int, ...] = ()
-    removed: tuple[int, ...] = ()
-    failed: Mapping[int, str] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
-    stage_one_seconds: float = 0.0  # of the slowest task
-    stage_two_seconds: float = 0.0  # of the slowest partition
 
 
 class Coordinator:
@@ -78,17 +65,19 @@ class Coordinator:
             self.state = EngineState.from_json(found[1])
             self.probes = pack.read(self.checkpoint.path / self.state.probing) if self.state.probing else None
         self.unfinished = self.checkpoint.logged(self.state.batch + 1)
+        if self.unfinished is not None:
+            self.state.functions = Functions.from_json(self.unfinished.get("functions", {}))
         for query in self.state.live():
             arranged = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
             part = self._part_of(query)
             begun = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, arranged, part.feeds)
-            self.live[query.id] = replace(begun, lent=probing.loans_of(query))
+            self.live[query.id] = replace(begun, lent=probing.loans_of(query), unfolded=part.unfolded)
             self._write_query(query)
         probing.check_sharing(self.probes, self.live, self.prober.sharing)
 
     def catalog(self) -> Catalog:
-        """Return the declared streams."""
-        return Catalog.of(s.stream for s in self.state.declared().values())
+        """Return the declared streams and registered functions."""
+        return self.state.catalog()
 
     def _part_of(self, query: QueryState) -> Addition:
         """Return what a recovered query, or part of one, is."""
@@ -177,6 +166,7 @@ class Coordinator:
         return {
             "batch": self.state.batch + 1,
             "streams": {name: declaration(s.stream, s.source) for name, s in self.state.declared().items()},
+            "functions": self.state.functions.to_json(),
             "positions": positions,
             "tasks": [[one.to_json() for one in task] for task in tasks],
             "commands": [commands.to_json(c) for c in requests],
@@ -203,10 +193,10 @@ class Coordinator:
             state.streams[name].position = position
         self.checkpoint.fault("planned")
         outcomes = self._execute(state, entry, live, probes)
-        report = self._account(state, outcomes, requests)
+        report = replace(self._account(state, outcomes, requests), changes=changes(self.state, state, entry))
         for number in [number for number in live if whole(number) in report.failed]:
             del live[number]
-        state.forget_parts(live, {query.feeds for query in live.values()})
+        state.forget_parts(live, made_of(live.values()))
         state.drained = state.drained or entry["final"]
         state.forget(_REMEMBERED)
         self._retire(state, live)
@@ -234,7 +224,7 @@ class Coordinator:
             if isinstance(request, Remove) and request.id in state.queries:
                 over = state.queries[request.id]
                 over.live, over.last_batch, over.error = False, state.batch, request.error
-        state.forget_parts(live, {query.feeds for query in live.values()})
+        state.forget_parts(live, made_of(live.values()))
         for query in state.live():
             if query.first_batch == state.batch:
                 self._write_query(query, live[query.id])
@@ -242,9 +232,13 @@ class Coordinator:
 
     def _parts(self, state: EngineState, request: Add) -> list[Addition]:
         """Return what a query adds; the streams that inner results are get known."""
-        query = bind_query(request.sql, Catalog.of(s.stream for s in state.declared().values()))
+        query = bind_query(request.sql, state.catalog())
         since = epoch.start_of(max(state.streams[name].seen for name in query.streams))
         parts = parts_of(request.id, request.name, query, since)
+        for one in parts[-1].addition.unfolded:
+            if one.name not in state.streams:
+                below = state.streams[one.base].base or (one.base,)
+                state.streams[one.name] = StreamState(one.stream, state.next_number(), {}, base=below)
         for part in parts:
             made = part.results
             if made is not None and made.name not in state.streams:
@@ -291,6 +285,8 @@ class Coordinator:
             identity=self.checkpoint.identity,
             probing=state.probing,
             stores=state.stores,
+            functions=state.functions.tags,
+            unfolded=unfolded_of(live.values()),
             born={one.id: state.queries[one.id].first_batch for one in probes.queries} if probes else {},
         )
 
@@ -325,7 +321,7 @@ class Coordinator:
         files = tuple(file for outcome in outcomes for file in outcome.results)
         one = max((header.seconds for outcome in outcomes for header in outcome.headers), default=0.0)
         two = max((outcome.seconds for outcome in outcomes), default=0.0)
-        return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files, one, two)
+        return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files, one, two, emitted)
 
     def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> None:
         read = {number: query.plan.streams for number, query in live.items()}

@@ -9,8 +9,10 @@ from typing import Any
 from headrace.execution.job import Epoch, PartRef, SessionRef, StoreRef
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.runtime.functions import Functions
 from headrace.sharing.parts import whole
 from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sql import Catalog
 
 _PLAIN = ("number", "position", "seen", "plan", "rows", "untimed", "skipped", "rate", "keys")  # as they are in JSON
 
@@ -77,10 +79,15 @@ class EngineState:
     stores: tuple[StoreRef, ...] = ()
     probing: str = ""  # the plan of multi-way joins, and for how many partitions it was made
     probed_by: int = 1
+    functions: Functions = field(default_factory=Functions)
 
     def declared(self) -> dict[str, StreamState]:
         """Return the streams that were declared: not those that are results of queries."""
         return {name: stream for name, stream in self.streams.items() if not stream.base}
+
+    def catalog(self) -> Catalog:
+        """Return what queries may read and call."""
+        return Catalog.of((one.stream for one in self.declared().values()), self.functions.offered.values())
 
     def next_number(self) -> int:
         """Return a number no stream has."""
@@ -128,6 +135,7 @@ class EngineState:
             self.stores,
             self.probing,
             self.probed_by,
+            self.functions,
         )
 
     def files(self) -> set[str]:
@@ -155,6 +163,7 @@ class EngineState:
             "dealt": self.dealt,
             "stores": [_fields(ref) for ref in self.stores],
             "probing": [self.probing, self.probed_by],
+            "functions": self.functions.to_json(),
         }
 
     @staticmethod
@@ -173,7 +182,9 @@ class EngineState:
             tuple(PartRef(*ref) for ref in value["buckets"]),
             value["dealt"],
             tuple(_store_ref(ref) for ref in value["stores"]),
-            *value["probing"],
+            value["probing"][0],
+            value["probing"][1],
+            Functions.from_json(value.get("functions", {})),
         )
 
 

@@ -11,18 +11,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.plan.logical import LogicalQuery
+from headrace.plan.unfolded import Unfolded
 from headrace.sharing.shared_plan import LiveQuery
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A query to add; `since` is the event time from which it sees rows, `feeds` the stream its results are, if they are one."""
+    """A query to add; `since` is the event time from which it sees rows, `feeds` the stream its results are, if they are one.
+
+    `unfolded` are the streams it reads that are to be made of declared ones.
+    """
 
     id: int
     name: str
     plan: LogicalQuery
     since: int
     feeds: str = ""
+    unfolded: tuple[Unfolded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,9 @@ def apply(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, .
     taken = {query.bit for query in kept}
     free = (bit for bit in range(len(kept) + len(changelog.additions) + 1) if bit not in taken)
     kept += [
-        LiveQuery(addition.id, addition.name, addition.plan, addition.since, next(free), (), addition.feeds)
-        for addition in sorted(changelog.additions, key=lambda a: a.id)
-        if addition.id not in changelog.removals
+        LiveQuery(a.id, a.name, a.plan, a.since, next(free), (), a.feeds, (), a.unfolded)
+        for a in sorted(changelog.additions, key=lambda one: one.id)
+        if a.id not in changelog.removals
     ]
     return tuple(sorted(kept, key=lambda query: query.id))
 

@@ -35,9 +35,9 @@ def explain(
         readers, columns = f"{len(reading)} {plural('query', len(reading))}", listed(sorted(plan.columns))
         lines += ["", f"stream {plan.stream}{_made(plan.stream, live)}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
-            lines += [f"  {line}" for line in _operator(operator, names, plan.stats)]
+            lines += [f"  {line}" for line in operator_lines(operator, names, plan.stats)]
         for buckets in plan.buckets:
-            lines += [f"  {line}" for line in _buckets(buckets, names)]
+            lines += [f"  {line}" for line in bucket_lines(buckets, names)]
     lines += _chains(live, names, joins or JoinStatistics())
     lines += explained(probes)
     return "\n".join(lines) + "\n"
@@ -50,10 +50,14 @@ def _trails(plan: LogicalQuery, stream: str) -> bool:
 
 def _made(stream: str, live: Sequence[LiveQuery]) -> str:
     makers = [query for query in live if query.feeds == stream]
-    return f" (results of {listed([query.name for query in makers])}: {_described(makers[0].plan)})" if makers else ""
+    if makers:
+        return f" (results of {listed([query.name for query in makers])}: {_described(makers[0].plan)})"
+    made = next((one for query in live for one in query.unfolded if one.name == stream), None)
+    return "" if made is None else f" (elements of {made.values} in {made.base})"
 
 
-def _buckets(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
+def bucket_lines(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
+    """Return what is said of rows that are kept for joins."""
     windows = sorted({m.window for m in buckets.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
     distinct = len({m.predicate for m in buckets.members})
     return [
@@ -124,7 +128,8 @@ def _named(expression: Expression, called: Mapping[int, str]) -> str:
     return str(substitute(expression, replaced))
 
 
-def _operator(operator: Operator, names: Mapping[int, str], stats: Statistics) -> list[str]:
+def operator_lines(operator: Operator, names: Mapping[int, str], stats: Statistics) -> list[str]:
+    """Return what is said of an operator: what it does and for whom, and below it how."""
     lines = [f"{_kind(operator)} · used by {_users(operator, names)}"]
     lines += [f"  {line}" for line in _selection(operator.selection)]
     if isinstance(operator, Store):
@@ -170,10 +175,20 @@ def _dimension(dimension: Dimension) -> str:
 
 def _saving(operator: Operator, stats: Statistics) -> str:
     """Compare the model's cost of the shared selection with that of every query by itself, at the rate known when planned."""
+    here, alone = shared_cost(operator, stats), sum(alone_costs(operator, stats))
+    return f"{here:.0f} ns a row, {alone:.0f} ns if every query worked alone (model)"
+
+
+def shared_cost(operator: Operator, stats: Statistics) -> float:
+    """Return what the model says an operator takes of each row, in nanoseconds."""
     work = load((m.window for m in operator.members), operator.keys, stats)
-    here = {c.layout: c.nanoseconds for c in costs(operator.selection.predicates, work)}[operator.selection.layout]
-    alone = sum(min(c.nanoseconds for c in costs([m.predicate], load([m.window], m.keys, stats))) for m in operator.members)
-    return f"{here / work.rows:.0f} ns a row, {alone / work.rows:.0f} ns if every query worked alone (model)"
+    return {c.layout: c.nanoseconds for c in costs(operator.selection.predicates, work)}[operator.selection.layout] / work.rows
+
+
+def alone_costs(operator: Operator, stats: Statistics) -> list[float]:
+    """Return what each of its members would take of each row if it worked alone, in nanoseconds."""
+    rows = load((m.window for m in operator.members), operator.keys, stats).rows
+    return [min(c.nanoseconds for c in costs([m.predicate], load([m.window], m.keys, stats))) / rows for m in operator.members]
 
 
 def _users(operator: Operator | Buckets, names: Mapping[int, str]) -> str:

@@ -13,6 +13,7 @@ from headrace.model.stream import Stream
 from headrace.plan.join import JoinQuery
 from headrace.plan.logical import LogicalQuery
 from headrace.plan.stacked import MAX_PARTS, AnyQuery, StackedQuery, beginnings, own
+from headrace.plan.unfolded import Unfolded
 from headrace.sharing.arrangement import canonical
 from headrace.sharing.changelog import Addition
 from headrace.sharing.shared_plan import LiveQuery
@@ -33,13 +34,23 @@ def parts_of(number: int, name: str, query: AnyQuery, since: int = NEVER) -> lis
     """Return the parts of a query that sees rows from `since` on, inner ones first; the last has the query's own id."""
     if not isinstance(query, StackedQuery):
         return [Part(Addition(number, name, _ready(query), since))]
-    mine = own(query, number)
+    mine, made = own(query, number), query.unfolded
     begins = [NEVER if one is None else one for one in beginnings(mine, None if since == NEVER else since)]
     found = [
-        Part(Addition(_PARTS + number * MAX_PARTS + n, f"{name}/{n + 1}", _ready(one.plan), begin, one.name), one.stream)
+        Part(Addition(_PARTS + number * MAX_PARTS + n, f"{name}/{n + 1}", _ready(one.plan), begin, one.name, made), one.stream)
         for n, (one, begin) in enumerate(zip(mine.inner, begins, strict=False))
     ]
-    return [*found, Part(Addition(number, name, _ready(mine.outer), begins[-1]))]
+    return [*found, Part(Addition(number, name, _ready(mine.outer), begins[-1], unfolded=made))]
+
+
+def unfolded_of(live: Iterable[LiveQuery]) -> tuple[Unfolded, ...]:
+    """Return the streams that are to be made of declared ones, each once, those that others are made of first."""
+    return tuple({one.name: one for query in live for one in query.unfolded}.values())
+
+
+def made_of(live: Iterable[LiveQuery]) -> frozenset[str]:
+    """Return the names of all streams that live queries make, or have made for them."""
+    return frozenset(name for query in live for name in (query.feeds, *(one.name for one in query.unfolded)))
 
 
 def whole(part: int) -> int:

@@ -15,6 +15,7 @@ from headrace.model.window import Ends, SessionGap, Sliding, Window
 from headrace.plan.join import JoinQuery, owner
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.unfolded import Unfolded
 from headrace.sharing.aggregation import Component, components
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.grouping import group
@@ -37,6 +38,7 @@ class LiveQuery:
     arrangements: tuple[Arrangement, ...] = ()  # of a join: how it is worked off, from which windows on
     feeds: str = ""  # the stream its results are, which other queries read
     lent: tuple[Loan, ...] = ()  # rows of before it came, that others had stored
+    unfolded: tuple[Unfolded, ...] = ()  # streams it reads that are made of declared ones
 
     @property
     def signature(self) -> str:

@@ -12,6 +12,7 @@ from headrace.model.expression import columns, conjunction, conjuncts, substitut
 from headrace.model.schema import Schema
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, SelectBranch, StatelessQuery
 from headrace.plan.stacked import AnyQuery, Derived, StackedQuery, Windowed
+from headrace.plan.unfolded import needed as of_streams
 from headrace.sql.aggregation import bind_aggregation
 from headrace.sql.catalog import Catalog
 from headrace.sql.flatten import Context, Inner, aggregates, bind_from, flatten, project, with_ctes
@@ -20,6 +21,7 @@ from headrace.sql.parse import Source, parse
 from headrace.sql.relation import Relation
 from headrace.sql.sliding import bind_sliding, is_sliding, trails_of
 from headrace.sql.trails import Trails
+from headrace.sql.user_functions import note_user_functions
 
 _BOUNDS = {WINDOW_START.name, WINDOW_END.name}
 
@@ -42,12 +44,13 @@ def bind_query(text: str, catalog: Catalog) -> AnyQuery:
 
 def _bind(context: Context) -> AnyQuery:
     tree = parse(context.source)
+    note_user_functions(tree, context.catalog)
     while isinstance(tree, exp.Subquery) and isinstance(tree.this, exp.Query) and set(_given(tree)) == {"this"}:
         tree = tree.this
     if not isinstance(tree, exp.Query):
         raise context.source.error(tree, f"{tree.key.upper()} is not a query", hint="write SELECT … FROM …")
     if isinstance(tree, exp.Select) and is_sliding(context, tree):
-        return bind_sliding(context, tree)
+        return _stacked(context, bind_sliding(context, tree))
     if isinstance(tree, exp.Select) and _is_windowed(tree):
         return _stacked(context, _windowed(context, tree))
     return _stacked(context, _unwindowed(context, tree))
@@ -114,11 +117,12 @@ def _narrowed(plan: Windowed, relation: Relation) -> Windowed | None:
 
 
 def _stacked(context: Context, plan: LogicalQuery) -> AnyQuery:
-    """Return a plan with the inner queries it reads, if any."""
+    """Return a plan with the inner queries and unfolded streams it reads, if any."""
     needed = set(plan.streams)
     inner: list[Derived] = []
     for one in reversed(context.inner.found.values()):
         if one.name in needed:
             needed.update(one.plan.streams)
             inner.insert(0, one)
-    return StackedQuery(tuple(inner), plan) if inner else plan
+    unfolded = of_streams(sorted(needed), context.inner.unfolded)
+    return StackedQuery(tuple(inner), plan, unfolded) if inner or unfolded else plan

@@ -34,6 +34,7 @@ from headrace.sql.operators import (
 from headrace.sql.scope import END as WINDOW_END
 from headrace.sql.scope import START as WINDOW_START
 from headrace.sql.scope import WINDOW_NAMES, Scope, resolve, unknown, window_part
+from headrace.sql.user_functions import apply, user_function
 from headrace.sql.windows import TABLE_FUNCTIONS, Interval, interval, window_of
 
 _CLOCKS = frozenset({"current_timestamp", "current_date", "now", "rand", "random", "uuid", "localtimestamp"})
@@ -193,6 +194,9 @@ def _function(scope: Scope, node: exp.Anonymous) -> Expression:
     name = node.name
     if name.lower() in AGGREGATES:
         return _aggregate(scope, node)
+    registered = user_function(node)
+    if registered is not None:
+        return apply(registered, [bind(scope, arg) for arg in node.expressions])
     if name.lower() not in functions.FUNCTIONS:
         raise _no_function(name)
     return functions.call(name, [bind(scope, arg) for arg in node.expressions])

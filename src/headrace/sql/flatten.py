@@ -15,6 +15,7 @@ from headrace.errors import SqlError
 from headrace.model.expression import Expression
 from headrace.model.schema import Field
 from headrace.plan.stacked import MAX_PARTS, Derived, Windowed, derived, in_inner_windows
+from headrace.plan.unfolded import Unfolded
 from headrace.sql.aggregates import AGGREGATES, UNSUPPORTED
 from headrace.sql.catalog import Catalog
 from headrace.sql.coerce import NULL
@@ -25,16 +26,17 @@ from headrace.sql.parse import Source
 from headrace.sql.relation import Relation, Results, check_event_time, of_results, of_stream, results, union_all
 from headrace.sql.scope import Collector, Scope, unknown
 from headrace.sql.trails import Trails
+from headrace.sql.unfold import unfold
 from headrace.sql.windows import TABLE_FUNCTIONS, window_of
 
-_CLAUSES = frozenset({"expressions", "from_", "where", "group", "having", "with_"})
+_CLAUSES = frozenset({"expressions", "from_", "where", "group", "having", "with_", "laterals"})
 _REFUSED = {
     "distinct": ("SELECT DISTINCT", "GROUP BY the columns in a window"),
     "order": ("ORDER BY", "results come in the order windows close; sort them where they are read"),
     "sort": ("SORT BY", "sort results where they are read"),
     "limit": ("LIMIT", "a stream has no end to count from; leave it out"),
     "offset": ("OFFSET", "leave it out"),
-    "laterals": ("LATERAL VIEW", "unnest before the rows get here"),
+    "laterals": ("LATERAL VIEW of joined rows", "put it into a sub-query of one side"),
     "windows": ("the WINDOW clause", "GROUP BY window(time, '8 seconds') groups by time"),
     "qualify": ("QUALIFY", "filter with WHERE or HAVING"),
     "sample": ("TABLESAMPLE", "filter with WHERE"),
@@ -49,12 +51,15 @@ _REFUSED = {
 class Inner:
     """The windowed queries inside of a query, inner ones first; `bind` makes one of a SELECT that aggregates or joins.
 
+    `unfolded` are the streams that LATERAL VIEWs make.
+
     `sliding` makes what is joined of a query that joins in SLIDING windows, None of any other.
     """
 
     bind: Callable[[Context, exp.Select], Windowed]
     sliding: Callable[[Context, exp.Expr, str], Trails | None]
     found: dict[str, Derived] = field(default_factory=dict)
+    unfolded: dict[str, Unfolded] = field(default_factory=dict)
     _results: dict[str, Results | None] = field(default_factory=dict)
 
     def add(self, plan: Windowed) -> Relation:
@@ -136,7 +141,10 @@ def _placed(context: Context, node: exp.Expr, relation: Relation, name: str | No
 def bind_from(context: Context, select: exp.Select) -> Relation:
     """Return what a SELECT reads."""
     check_clauses(context, select, _CLAUSES)
-    return bind_source(context, source_of(context, select))
+    relation = bind_source(context, source_of(context, select))
+    for view in select.args.get("laterals") or []:
+        relation = unfold(context.source, relation, view, context.inner.unfolded)
+    return relation
 
 
 def source_of(context: Context, select: exp.Select) -> exp.Expr:

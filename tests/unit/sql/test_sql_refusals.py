@@ -73,7 +73,7 @@ CASES = [
     ("SELECT price FROM purchases EXCEPT SELECT price FROM ads", "price", "EXCEPT is not supported", ""),
     ("SELECT name FROM purchases UNION ALL SELECT price FROM ads", "price FROM ads", "cannot unite column STRING with INT", "cast"),
     ("SELECT name, d FROM purchases UNION ALL SELECT price FROM ads", "price FROM ads", "UNION ALL of 2 and 1 columns", "same number"),
-    ("SELECT price FROM purchases LATERAL VIEW explode(x) t AS y", "explode", "LATERAL VIEW is not supported", ""),
+    ("SELECT price FROM purchases LATERAL VIEW explode(x) t AS y", "explode", "only lists of registered functions can be exploded", "words(text)"),
     ("SELECT * EXCEPT (price) FROM purchases", "price", "EXCEPT is not supported", ""),
     ("SELECT count(*) AS n FROM (SELECT count(*) AS c FROM SESSION(purchases, '5 s'))", "count(*) AS n", "an aggregation over a stream needs a window", "TUMBLE"),
     ("SELECT window_start FROM TUMBLE((SELECT window_start, count(*) AS c FROM TUMBLE(purchases, '5 s')), '10 s') GROUP BY c", "window_start FROM TUMBLE((", "column 'window_start' is ambiguous", "rename"),

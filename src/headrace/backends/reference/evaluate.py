@@ -10,8 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.backends.reference import calendar_time, casting, numeric, text
+from headrace.errors import EvaluationError
 from headrace.model.expression import Call, Column, Expression, Literal
+from headrace.model.function import code_of, is_tag, named
 
 Row = Mapping[str, object]
 
@@ -25,6 +29,8 @@ def evaluate(expression: Expression, row: Row) -> Any:
     if expression.function in _LAZY:
         return _LAZY[expression.function](expression.args, row)
     values = [evaluate(arg, row) for arg in expression.args]
+    if is_tag(expression.function):
+        return _of_user(expression, values)
     if expression.function in _NULL_AWARE:
         return _NULL_AWARE[expression.function](values)
     if any(value is None for value in values):
@@ -44,6 +50,18 @@ def _strict(call: Call, values: list[Any]) -> Any:
     if call.function in _NUMERIC:
         return _NUMERIC[call.function](call.type, *values)
     return _PLAIN[call.function](*values)
+
+
+def _of_user(call: Call, values: list[Any]) -> Any:
+    """Call a user's function with columns of one row."""
+    columns = [pa.array([value], type=arg.type) for value, arg in zip(values, call.args, strict=True)]
+    try:
+        found = code_of(call.function)(*columns)
+        column = found if isinstance(found, pa.Array | pa.ChunkedArray) else pa.array(found, type=call.type)
+        (value,) = column.cast(call.type).to_pylist()
+    except Exception as error:
+        raise EvaluationError(f"function '{named(call.function)}' failed: {type(error).__name__}: {error}") from error
+    return value
 
 
 def _and(args: tuple[Expression, ...], row: Row) -> bool | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from headrace.backends.reference.evaluate import Row
 from headrace.backends.reference.query import ReferenceQuery, Rows
+from headrace.backends.reference.unfold import with_unfolded
 from headrace.plan.stacked import TIME, StackedQuery, beginnings
+from headrace.plan.unfolded import declared
 
 
 class ReferenceStack:
@@ -18,12 +19,13 @@ class ReferenceStack:
         """`since` and `times` are as of a query without parts."""
         self.plan = plan
         begins = beginnings(plan, since)
-        known = {**times, **{one.name: TIME for one in plan.inner}}
+        known = {**times, **{one.name: TIME for one in plan.inner}, **{one.name: one.stream.time for one in plan.unfolded}}
         self._parts = [
             ReferenceQuery(p, b, known) for p, b in zip([*(one.plan for one in plan.inner), plan.outer], begins, strict=True)
         ]
         self._names = [one.name for one in plan.inner]
-        self._base: dict[str, tuple[str, ...]] = {}
+        unfolds = {one.name: one for one in plan.unfolded}
+        self._base: dict[str, tuple[str, ...]] = {name: (declared(name, unfolds),) for name in unfolds}
         for one in plan.inner:
             self._base[one.name] = self._declared(one.plan.streams)
 
@@ -33,13 +35,13 @@ class ReferenceStack:
         found = dict.fromkeys(self.plan.streams, 0)
         for part in self._parts:
             for stream, count in part.late.items():
-                if stream in found:
-                    found[stream] += count
+                (name,) = self._declared([stream])[:1]
+                found[name] += count  # results of windows are never late
         return found
 
     def batch(self, rows: Rows, before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, Any]]:
         """Take the rows of a batch and return what the outermost query emits; watermarks are given by stream."""
-        given: dict[str, Sequence[Row]] = dict(rows)
+        given = with_unfolded(dict(rows), self.plan.unfolded)
         emitted: list[dict[str, Any]] = []
         for number, part in enumerate(self._parts):
             streams = self._declared(part.plan.streams)

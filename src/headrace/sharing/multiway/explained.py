@@ -20,6 +20,12 @@ def explained(plan: ProbePlan | None) -> list[str]:
     return _Explanation.of(plan).lines() if plan is not None else []
 
 
+def told_stores(plan: ProbePlan) -> dict[StoreSpec, tuple[str, frozenset[int]]]:
+    """Return for each store what is said of it, and the queries it is there for."""
+    explanation = _Explanation.of(plan)
+    return {one: (explanation.told_store(one), explanation.users(one)) for one in plan.stores}
+
+
 def to_json(plan: ProbePlan) -> dict[str, Any]:
     """Return the same for machines; a probe has those that follow it in `then`."""
     return _Explanation.of(plan).document()
@@ -37,14 +43,14 @@ class _Explanation:
 
     def lines(self) -> list[str]:
         found = ["", f"joins in SLIDING windows · used by {users(sorted(self.names.values()))}"]
-        found += [f"  {self._told_store(one)}" for one in self.plan.stores]
+        found += [f"  {self.told_store(one)}" for one in self.plan.stores]
         for name in sorted(self.plan.roots):
             found.append(f"  new rows of {name}")
             for probe in self.plan.roots[name]:
                 found += [f"    {line}" for line in self._told_probe(probe)]
         return found
 
-    def _told_store(self, one: StoreSpec) -> str:
+    def told_store(self, one: StoreSpec) -> str:
         kept = "" if one.relation.is_input else ", a join that is kept"
         life = f"since batch {one.since}" if one.until is None else f"of batches {one.since} to {one.until - 1}"
         length = f", for {duration(self._longest(one))}" if one.relation.is_input else ""
@@ -57,8 +63,11 @@ class _Explanation:
 
     def _probing(self, one: StoreSpec) -> list[str]:
         """Return the queries whose rows look into a store, or whose joins are kept there."""
+        return sorted(self.names[number] for number in self.users(one))
+
+    def users(self, one: StoreSpec) -> frozenset[int]:
         found = {number for _, probe in self.plan.probes if probe.store == one.number for number in probe.users}
-        return sorted(self.names[number] for number in found | set(self.plan.uses.get(one.number, ())))
+        return frozenset(found | set(self.plan.uses.get(one.number, ())))
 
     def _told_probe(self, probe: Probe) -> Iterator[str]:
         store = self.stores[probe.store]

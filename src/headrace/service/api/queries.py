@@ -1,0 +1,140 @@
+"""Queries: add, look, replace, remove; and what a text would mean, without adding it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Response
+from fastapi import Query as Parameter
+from pydantic import BaseModel, ConfigDict, Field
+
+from headrace.query import Query
+from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Writer
+from headrace.service.following import columns_of
+from headrace.service.host import Host
+from headrace.service.insight import accounts_of
+
+router = APIRouter(prefix="/v1", tags=["queries"], responses=REFUSALS)
+Wait = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until it is live.")]
+
+
+class NewQuery(BaseModel):
+    """A query to be added."""
+
+    model_config = ConfigDict(extra="forbid")
+    sql: str = Field(min_length=1, description="Its text.")
+    name: str | None = Field(
+        default=None, min_length=1, max_length=200, pattern=r"^[^/\x00-\x1f]*$", description="Chosen if not given."
+    )
+
+
+class Text(BaseModel):
+    """A query's text."""
+
+    model_config = ConfigDict(extra="forbid")
+    sql: str = Field(min_length=1)
+
+
+class Cost(BaseModel):
+    """What a query takes, in seconds of work a second."""
+
+    alone: float = Field(description="If it ran alone.")
+    shared: float = Field(description="Its part of what is done for all.")
+    share: float = Field(description="The same, of all that is spent.")
+
+
+class QueryInfo(BaseModel):
+    """A query that was added."""
+
+    name: str
+    id: int = Field(description="No other query has, had or will have it.")
+    sql: str
+    status: str = Field(description="accepted, live, removed or failed")
+    error: str = Field(description="Why it failed, if it did.")
+    columns: list[ColumnInfo]
+    emitted: int = Field(description="Rows so far.")
+    late: dict[str, int] = Field(description="Rows that came too late for it, by stream.")
+    deployment_seconds: float | None = Field(description="From the request until it was live; null before, and after a restart.")
+    owner: str = Field(description="Whose token added it.")
+    rows_per_second: float = Field(description="Rows it emitted a second, lately.")
+    cost: Cost | None = Field(description="By the model; null before it is live, and for joins.")
+
+
+class Meaning(BaseModel):
+    """What a query would give."""
+
+    columns: list[ColumnInfo]
+
+
+class Describing:
+    """Describes queries; what holds for all of them is looked up once."""
+
+    def __init__(self, host: Host) -> None:
+        """Take the figures of now."""
+        self._host = host
+        self._accounts, self._rates = accounts_of(host.session), host.emission_rates()
+
+    def of(self, query: Query) -> QueryInfo:
+        """Return what is known of a query."""
+        account = self._accounts.get(query.id) if query.status == "live" else None
+        return QueryInfo(
+            name=query.name,
+            id=query.id,
+            sql=query.sql,
+            status=query.status,
+            error=query.error or "",
+            columns=[ColumnInfo(**one) for one in columns_of(query.schema)],
+            emitted=query.emitted,
+            late=query.late,
+            deployment_seconds=query.deployment_seconds,
+            owner=self._host.owner(query.name),
+            rows_per_second=self._rates.get(query.id, 0.0),
+            cost=None if account is None else Cost(**asdict(account)),
+        )
+
+
+@router.get("/queries")
+def queries(host: Served, _: Reader) -> list[QueryInfo]:
+    """Return all queries that were added and not removed, oldest first."""
+    describing = Describing(host)
+    return [describing.of(query) for query in host.session.queries()]
+
+
+@router.post("/queries", status_code=201, responses={202: {"model": QueryInfo}, **TAKEN, **BUSY})
+async def add(new: NewQuery, response: Response, host: Served, holder: Writer, wait: Wait = 10) -> QueryInfo:
+    """Add a query; 201 says that it is live, 202 that it was accepted and will be."""
+    query = await anyio.to_thread.run_sync(host.add, new.sql, new.name, holder)
+    return await _answered(host, query, response, wait)
+
+
+@router.get("/queries/{name}", responses=MISSING)
+def query(name: str, host: Served, _: Reader) -> QueryInfo:
+    """Return a query, also one that is over."""
+    return Describing(host).of(host.query(name))
+
+
+@router.put("/queries/{name}", responses={202: {"model": QueryInfo}, **MISSING, **TAKEN, **BUSY})
+async def replace(name: str, text: Text, response: Response, host: Served, holder: Writer, wait: Wait = 10) -> QueryInfo:
+    """Put another text in the place of a query: the old one ends and the new one begins with the same micro-batch."""
+    query = await anyio.to_thread.run_sync(host.replace, name, text.sql, holder)
+    return await _answered(host, query, response, wait)
+
+
+@router.delete("/queries/{name}", status_code=204, responses={**MISSING, **TAKEN})
+def remove(name: str, host: Served, _: Writer) -> None:
+    """Remove a query: what it emitted stays to be read."""
+    host.remove(name)
+
+
+@router.post("/check")
+def check(text: Text, host: Served, _: Reader) -> Meaning:
+    """Say what a query would give, or what is wrong with it; nothing is added."""
+    return Meaning(columns=[ColumnInfo(**one) for one in columns_of(host.check(text.sql))])
+
+
+async def _answered(host: Host, query: Query, response: Response, wait: float) -> QueryInfo:
+    if not await host.live(query, wait):
+        response.status_code = 202
+    return await anyio.to_thread.run_sync(lambda: Describing(host).of(query))

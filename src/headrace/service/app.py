@@ -1,0 +1,133 @@
+"""The application: paths put together, and what holds for every request."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.errors import HeadraceError
+from headrace.service.api import operations, queries, results, streams
+from headrace.service.host import Host
+from headrace.service.page_files import mount
+from headrace.service.refusals import Problem, RefusedError, problem, refused
+
+_ABOUT = """Windowed SQL on live streams, shared: queries come and go at any moment, and all of them run as one pipeline.
+
+A query is added with `POST /v1/queries`, and answered when it is live. Its results are pages of `/v1/queries/{name}/results`, or
+come as they are made by `/v1/queries/{name}/live` (server-sent events; the id of each is the position to go on from)."""
+
+
+def create_app(host: Host) -> FastAPI:
+    """Return the application around a host; the session runs as long as it does."""
+
+    @contextlib.asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[None]:
+        async with host.running():
+            yield
+
+    app = FastAPI(title="headrace", version=host.version, description=_ABOUT, lifespan=running, docs_url=None, redoc_url=None)
+    app.state.host = host
+    for one in (queries, results, streams, operations):
+        app.include_router(one.router)
+    app.add_exception_handler(HeadraceError, refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _unknown)
+    mount(app)
+    app.add_middleware(Guard, host=host)
+    return app
+
+
+class Guard:
+    """Refuses what is too large, or was meant for another: before anything of it is read into memory.
+
+    Without tokens only requests to a loopback name are served. Otherwise a page of somebody else could have a browser, for
+    which a name of theirs is made to mean this machine, ask here.
+    """
+
+    def __init__(self, app: ASGIApp, host: Host) -> None:
+        """Stand before an application."""
+        self._app, self._host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass, or answer it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        try:
+            self._check(headers)
+        except RefusedError as error:
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
+            else:
+                await problem(error)(scope, receive, send)
+            return
+        if scope["type"] == "http":
+            await self._limited(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _check(self, headers: dict[bytes, bytes]) -> None:
+        if not self._host.tokens.required and not _is_loopback(headers.get(b"host", b"").decode("latin-1")):
+            raise RefusedError(421, "this service answers on loopback only", hint="ask 127.0.0.1, or start it with tokens")
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit():
+            raise RefusedError(400, "the length of the request is no number")
+        if int(length) > self._host.limits.body_bytes:
+            raise self._too_large()
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what comes without a length, too; whatever the application makes of the cut is not what is answered."""
+        taken, cut = 0, False
+
+        async def counted() -> Message:
+            nonlocal taken, cut
+            message = await receive()
+            taken += len(message.get("body", b""))
+            cut = taken > self._host.limits.body_bytes
+            return {"type": "http.disconnect"} if cut else message
+
+        async def unless_cut(message: Message) -> None:
+            if not cut:
+                await send(message)
+
+        try:
+            await self._app(scope, counted, unless_cut)
+        except ClientDisconnect:
+            if not cut:
+                raise
+        if cut:
+            await problem(self._too_large())(scope, receive, send)
+
+    def _too_large(self) -> RefusedError:
+        return RefusedError(413, f"a request has at most {self._host.limits.body_bytes:,} bytes")
+
+
+def _is_loopback(given: str) -> bool:
+    name = given.rpartition(":")[0] if given.rpartition(":")[2].isdigit() and given.count(":") != 0 else given
+    name = name.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    parts = [f"{'.'.join(str(one) for one in found['loc'])}: {found['msg']}" for found in error.errors()[:10]]
+    return JSONResponse(Problem(error="the request is not understood", detail="; ".join(parts)).model_dump(), 422)
+
+
+async def _unknown(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return JSONResponse(Problem(error=str(error.detail)).model_dump(), error.status_code, headers=error.headers)

@@ -1,0 +1,195 @@
+"""A session that is being served: its changes, its readers, and what it takes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+import anyio
+import pyarrow as pa
+
+from headrace.connectors import Range
+from headrace.connectors.read import read_range
+from headrace.errors import NotFoundError
+from headrace.model.schema import Schema
+from headrace.query import Query
+from headrace.service.admission import admit
+from headrace.service.declared import Declarations
+from headrace.service.following import Followers
+from headrace.service.kept import Kept
+from headrace.service.limits import Limits
+from headrace.service.news import News
+from headrace.service.refusals import RefusedError
+from headrace.service.tokens import Holder, Tokens
+from headrace.session import Session
+
+_LOOK_SECONDS = 1.0
+_LATELY_SECONDS = 10.0
+_TIDY_SECONDS = 10.0
+
+
+class Host:
+    """Runs a session for as long as the service does."""
+
+    def __init__(self, session: Session, tokens: Tokens, limits: Limits, *, interval: float = 0.0) -> None:
+        """Take a session whose streams are declared; micro-batches are at least `interval` seconds apart."""
+        self.session, self.tokens, self.limits = session, tokens, limits
+        self.kept, self.news = Kept(session, limits.results_bytes), News(session)
+        self.followers = Followers(self.kept, self.news, limits.event_rows)
+        self.declarations = Declarations(session, session.coordinator.checkpoint.path / "service-streams.json")
+        self.version = metadata.version("headrace")
+        self._begun = time.monotonic()
+        self.readers = 0
+        self._interval = interval
+        self._owners: dict[str, str] = {}
+        self._changing = threading.Lock()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run micro-batches, and tell of them, until the end of the block."""
+        self.session.start(self._interval)
+        self.news.start()
+        tidying = asyncio.create_task(self._tidy())
+        try:
+            yield
+        finally:
+            tidying.cancel()
+            self.news.end()
+            await anyio.to_thread.run_sync(self.news.join)
+
+    async def _tidy(self) -> None:
+        """Let go of results that are too old, now and then."""
+        while True:
+            await asyncio.sleep(_TIDY_SECONDS)
+            await anyio.to_thread.run_sync(self.kept.forget)
+
+    def now(self) -> datetime:
+        """Return the time of day."""
+        return datetime.now(UTC)
+
+    def health(self) -> dict[str, Any]:
+        """Return whether micro-batches run."""
+        return {
+            "status": "stopped" if self.news.over else "ok",
+            "detail": self.news.failure,
+            "batch": self.session.last_batch,
+            "queries": len(self.session.queries()),
+            "uptime_seconds": time.monotonic() - self._begun,
+            "version": self.version,
+            "tokens": self.tokens.required,
+        }
+
+    def rate(self, stream: str) -> float:
+        """Return how many rows a stream has in a second of event time, lately."""
+        return self.session.coordinator.state.streams[stream].rate
+
+    def emission_rates(self) -> dict[int, float]:
+        """Return how many rows each query emitted a second, lately, by its id."""
+        now = time.time()
+        lately = [one for one in self.session.done() if one.at > now - _LATELY_SECONDS]
+        since = max(now - min((one.at for one in lately), default=now), 1.0)
+        counts: Counter[int] = Counter()
+        for one in lately:
+            counts.update(one.report.emitted_by)
+        return {number: count / since for number, count in counts.items()}
+
+    def sample(self, stream: str, schema: Schema, most: int) -> pa.Table:
+        """Return rows of a stream that the last micro-batch read, if it read any."""
+        entry = self.session.coordinator.checkpoint.logged(self.session.last_batch) or {"tasks": []}
+        ranges = [Range.from_json(one) for task in entry["tasks"] for one in task if one["stream"] == stream]
+        if not ranges:
+            return schema.to_arrow().empty_table()
+        rows = read_range(ranges[-1], schema, [field.name for field in schema.fields])
+        return rows.slice(max(0, rows.num_rows - most))
+
+    def query(self, name: str) -> Query:
+        """Return the newest query of a name, also one that is over."""
+        found = self.session.find(name)
+        if found is None:
+            live = ", ".join(query.name for query in self.session.queries()[:20]) or "none"
+            raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {live}")
+        return found
+
+    def add(self, sql: str, name: str | None, holder: Holder) -> Query:
+        """Accept a query for a user, or refuse it."""
+        self._check_text(sql)
+        with self._changing:
+            self._admit(holder)
+            if self.limits.latency_s is not None:
+                admit(self.session, sql, self.limits.latency_s)
+            query = self.session.add(sql, name=name)
+            self._owners[query.name] = holder.user
+            return query
+
+    def _admit(self, holder: Holder) -> None:
+        """Refuse more queries than the service takes, in all or of one user."""
+        queries = self.session.queries()
+        waiting = sum(query.status == "accepted" for query in queries)
+        mine = sum(self._owners.get(query.name) == holder.user for query in queries) if holder.user else 0
+        for count, most, what, retry_s in (
+            (waiting, self.limits.waiting, "queries wait to become live", self._batch_seconds()),
+            (len(queries), self.limits.queries, "queries are there", 60.0),
+            (mine, self.limits.queries_per_user, f"queries are of user '{holder.user}'", 60.0),
+        ):
+            if count >= most:
+                hint = "try again later" if count == waiting else "remove one"
+                raise RefusedError(429, f"{count} {what}, and no more are taken", hint=hint, retry_s=retry_s)
+
+    def replace(self, name: str, sql: str, holder: Holder) -> Query:
+        """Put a query in the place of another of that name: both changes in the same micro-batch, or none."""
+        self._check_text(sql)
+        with self._changing:
+            query = self.session.replace(name, sql)
+            self._owners[name] = holder.user
+            return query
+
+    def check(self, sql: str) -> pa.Schema:
+        """Return the columns that a query would have."""
+        self._check_text(sql)
+        return self.session.check(sql)
+
+    def remove(self, name: str) -> None:
+        """Remove a query."""
+        with self._changing:
+            self.session.remove(name)
+            self._owners.pop(name, None)
+
+    def owner(self, name: str) -> str:
+        """Return who added a query, if that is known."""
+        return self._owners.get(name, "")
+
+    async def live(self, query: Query, seconds: float) -> bool:
+        """Wait until a query is in the pipeline, or over; False if it still waits after that."""
+        until = time.monotonic() + seconds
+        while query.status == "accepted" and (left := until - time.monotonic()) > 0:
+            await self.news.after(self.session.last_batch, min(left, _LOOK_SECONDS))
+            if self.news.over:
+                break
+        return query.status != "accepted"
+
+    def enter(self) -> Callable[[], None]:
+        """Count a reader that stays; return what it is to call when it leaves."""
+        if self.readers >= self.limits.readers:
+            raise RefusedError(
+                429, f"there are {self.readers} readers, and no more are served", hint="try again later", retry_s=10
+            )
+        self.readers += 1
+        return self._leave
+
+    def _leave(self) -> None:
+        self.readers -= 1
+
+    def _check_text(self, sql: str) -> None:
+        most = self.limits.sql_characters
+        if len(sql) > most:
+            raise RefusedError(413, f"the query has {len(sql):,} characters, and {most:,} are taken at most")
+
+    def _batch_seconds(self) -> float:
+        return max((done.seconds for done in self.session.done()[-5:]), default=1.0)

@@ -1,0 +1,123 @@
+"""Results that lie in the checkpoint, read from any position: for pages, and for readers that follow.
+
+They are kept up to a number of bytes, the oldest go first; whoever comes for them later is told that they are gone.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.connectors.durable import replace_file
+from headrace.query import Query
+from headrace.runtime import results
+from headrace.service.position import Position
+from headrace.session import Session
+
+_BATCHES = 500  # that are looked into for one answer: a query that seldom has rows must not hold a request up
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of a query that follow each other: where they begin, where the next begin, and whether there are any by now."""
+
+    rows: pa.Table
+    begin: Position
+    end: Position
+    more: bool
+    left_out: int = 0
+    """Rows that were there but are not shown, because only a sample was asked for."""
+    missed: bool = False
+    """Whether rows before these were asked for, and are no longer kept."""
+
+    def sampled(self, most: int) -> Piece:
+        """Return the piece with at most so many rows, evenly picked."""
+        if self.rows.num_rows <= most:
+            return self
+        picked = [number * self.rows.num_rows // most for number in range(most)]
+        taken = self.rows.take(pa.array(picked, pa.int64()))
+        return replace(self, rows=taken, left_out=self.left_out + self.rows.num_rows - len(picked))
+
+
+class Kept:
+    """The result files of a session; calls may come from any thread."""
+
+    def __init__(self, session: Session, most_bytes: int) -> None:
+        """Look into the folder when first asked."""
+        self._session, self._most_bytes = session, most_bytes
+        self._mark = session.results_folder.parent / "results-kept-from"
+        self._floor = int(self._mark.read_bytes()) if self._mark.exists() else 0
+        self._lock = threading.Lock()
+        self._batches: list[int] = []
+        self._files: dict[int, list[Path]] = {}
+        self._listed = -1
+
+    def read(self, query: Query, begin: Position, most: int) -> Piece:
+        """Return rows of a query from a position on, at most so many."""
+        until = query.last_batch
+        missed = begin.batch < self._floor
+        begin = max(begin, Position(self._floor))
+        found, at, count = [], begin, 0
+        batches = self._between(begin.batch, until)
+        for batch in batches:
+            table = self._rows(query, batch)
+            skip = begin.rows if batch == begin.batch else 0
+            take = min(max(table.num_rows - skip, 0), most - count)
+            if take:
+                found.append(table.slice(skip, take))
+            count += take
+            at = Position(batch, skip + take) if skip + take < table.num_rows else Position(batch + 1)
+            if count == most:
+                break
+        else:
+            if len(batches) < _BATCHES:
+                at = max(at, Position(until + 1))
+        rows = pa.concat_tables(found) if found else query.schema.empty_table()
+        return Piece(rows, begin, at, at < Position(until + 1), missed=missed)
+
+    def _between(self, first: int, last: int) -> list[int]:
+        """Return the batches that have files, of those from `first` to `last`, but not too many."""
+        if last > self._listed:
+            self._list(last)
+        place = bisect.bisect_left(self._batches, first)
+        return [batch for batch in self._batches[place : place + _BATCHES] if batch <= last]
+
+    def _rows(self, query: Query, batch: int) -> pa.Table:
+        try:
+            found = [rows for path in self._files.get(batch, ()) for rows in results.load(path).of(query.id)]
+        except FileNotFoundError:  # it went in this moment
+            found = []
+        return pa.Table.from_batches(found, query.schema)
+
+    def _list(self, until: int) -> None:
+        """Look into the folder, once for each batch that somebody asks for."""
+        with self._lock:
+            if until <= self._listed:
+                return
+            listed = results.files(self._session.results_folder, -1, until)
+            files = {batch: [path for _, path in found] for batch, found in groupby(listed, key=lambda one: one[0])}
+            self._files, self._batches, self._listed = files, sorted(files), until
+
+    def forget(self) -> None:
+        """Remove the oldest results beyond what is kept; the mark first, so that what is gone is never taken for empty."""
+        self._between(0, self._session.last_batch)
+        with self._lock:
+            kept, floor = 0, 0
+            for batch in reversed(self._batches):
+                kept += sum(path.stat().st_size for path in self._files[batch])
+                if kept > self._most_bytes:
+                    floor = batch + 1
+                    break
+            if floor <= self._floor:
+                return
+            replace_file(self._mark, str(floor).encode())
+            self._floor = floor
+            for batch in [one for one in self._batches if one < floor]:
+                for path in self._files.pop(batch):
+                    path.unlink(missing_ok=True)
+            self._batches = sorted(self._files)

@@ -1,0 +1,27 @@
+"""What a service takes on, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All of them can be set by whoever starts the service; 429 is the answer where waiting helps, 413 or 422 where not."""
+
+    body_bytes: int = 8 * _MIB
+    sql_characters: int = 20_000
+    queries: int = 5_000
+    queries_per_user: int = 1_000
+    waiting: int = 500
+    """Queries that were accepted and are not live yet."""
+    latency_s: float | None = None
+    """What is promised for results: a query that would make micro-batches longer than this is refused."""
+    readers: int = 2_000
+    page_rows: int = 10_000
+    results_bytes: int = 4096 * _MIB
+    """Of results that are kept to be read; the oldest go first."""
+    event_rows: int = 1_000
+    """Rows of one event of a live reader; of more, that many are picked evenly."""

@@ -1,0 +1,57 @@
+"""Figures for Prometheus: what was read, emitted and added, how long batches take, and each query's share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+if TYPE_CHECKING:
+    from headrace.service.host import Host
+
+
+class _Figures:
+    """Made anew for each look: nothing is counted twice, and a restart goes on where the checkpoint is."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all figures."""
+        session = self._host.session
+        rows = CounterMetricFamily("headrace_stream_rows", "Rows read from a stream.", labels=["stream"])
+        rate = GaugeMetricFamily("headrace_stream_rate", "Rows in a second of event time, lately.", labels=["stream"])
+        lag = GaugeMetricFamily("headrace_stream_lag_seconds", "How far event time is behind the time of day.", labels=["stream"])
+        now = self._host.now().timestamp()
+        for name, report in session.streams().items():
+            rows.add_metric([name], report["rows"])
+            rate.add_metric([name], self._host.rate(name))
+            if report["max_event_time"] > 0:
+                lag.add_metric([name], now - report["max_event_time"] / 1e6)
+        emitted = CounterMetricFamily("headrace_query_rows", "Rows a query emitted.", labels=["query"])
+        late = CounterMetricFamily("headrace_query_late_rows", "Rows that came too late for a query.", labels=["query"])
+        queries = session.queries()
+        for query in queries:
+            emitted.add_metric([query.name], query.emitted)
+            late.add_metric([query.name], sum(query.late.values()))
+        done = session.done()
+        last = done[-1] if done else None
+        yield from (rows, rate, lag, emitted, late)
+        yield CounterMetricFamily("headrace_batches", "Committed micro-batches.", value=session.last_batch + 1)
+        yield GaugeMetricFamily("headrace_batch_seconds", "Length of the last micro-batch.", value=last.seconds if last else 0)
+        yield GaugeMetricFamily("headrace_batch_rows", "Rows of the last micro-batch.", value=last.report.rows if last else 0)
+        live = sum(query.status == "live" for query in queries)
+        yield GaugeMetricFamily("headrace_queries_live", "Queries in the pipeline.", value=live)
+        yield GaugeMetricFamily("headrace_queries_waiting", "Queries that wait for it.", value=len(queries) - live)
+        yield GaugeMetricFamily("headrace_readers", "Readers that follow a query.", value=self._host.readers)
+        yield GaugeMetricFamily("headrace_up", "Whether micro-batches run.", value=float(not self._host.news.over))
+
+
+def exposition(host: Host) -> str:
+    """Return the figures as text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(host))
+    return generate_latest(registry).decode()

@@ -1,0 +1,71 @@
+"""Every micro-batch, told to coroutines: one thread waits for the session, and wakes whoever waits here."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from headrace.errors import SessionError
+from headrace.session import Session
+
+_LOOK_SECONDS = 0.5
+
+
+class News:
+    """Belongs to one event loop; `start` is called in it."""
+
+    def __init__(self, session: Session) -> None:
+        """Nothing is waited for before `start`."""
+        self._session = session
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._happened = asyncio.Event()
+        self.failure = ""
+        """Why there will be no more batches, if that is so."""
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._listen, name="headrace-news", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop listening, and let everybody go on; called in the loop."""
+        self._stopping.set()
+        self._wake()
+
+    def join(self) -> None:
+        """Wait for the thread that listened."""
+        if self._thread is not None:
+            self._thread.join()
+
+    async def after(self, batch: int, seconds: float) -> bool:
+        """Wait for a batch after that one, for requests that were withdrawn, or for the end; False on time-out."""
+        if self._session.last_batch > batch or self.over:
+            return True
+        happened = self._happened
+        try:
+            await asyncio.wait_for(happened.wait(), seconds)
+        except TimeoutError:
+            return self._session.last_batch > batch
+        return True
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self._stopping.is_set() or bool(self.failure) or self._session.is_closed
+
+    def _listen(self) -> None:
+        while not self.over:
+            seen = self._session.last_batch
+            try:
+                found = self._session.wait(lambda seen=seen: self._session.last_batch > seen, _LOOK_SECONDS)  # type: ignore[misc]
+            except SessionError as error:
+                self.failure, found = str(error), True
+            if found and self._loop is not None and not self._stopping.is_set():
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        happened, self._happened = self._happened, asyncio.Event()
+        happened.set()

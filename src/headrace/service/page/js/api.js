@@ -1,0 +1,107 @@
+// Requests to the service: the token, errors with their parts, and whether anybody answers.
+
+import { get, set } from "/page/js/state.js";
+
+const TOKEN = "headrace-token";
+let tokenWanted = () => {};
+
+/** An answer that is no success. `status` is that of HTTP, 0 if nobody answered; the other parts are the service's. */
+export class Problem extends Error {
+  constructor(status, told) {
+    super(told.error || `the service answered ${status}`);
+    this.status = status;
+    this.place = told.place || "";
+    this.detail = told.detail || "";
+    this.hint = told.hint || "";
+    [this.line, this.column] = placeOf(told);
+  }
+}
+
+/** Line and column of an error in SQL, from 1 on; zeros if it has no place. */
+export function placeOf(told) {
+  if (told.line > 0) return [told.line, told.column || 1];
+  const match = /^line (\d+), column (\d+)/.exec(told.place || "");
+  return match ? [Number(match[1]), Number(match[2])] : [0, 0];
+}
+
+/** Has `ask` called when the service wants a token, with what is wrong with the one it got, if it got one. */
+export function onTokenWanted(ask) {
+  tokenWanted = ask;
+}
+
+/** Keeps a token until the tab is closed. */
+export function keepToken(token) {
+  sessionStorage.setItem(TOKEN, token);
+}
+
+function headers(accept, body) {
+  const token = sessionStorage.getItem(TOKEN);
+  return {
+    Accept: accept,
+    ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+    ...(token ? { Authorization: `Bearer ${token}` } : {}),
+  };
+}
+
+/** Sends a request; returns the response if it is a success, and throws a Problem if not. */
+export async function send(method, path, { body, signal, accept = "application/json" } = {}) {
+  let response;
+  try {
+    const text = body === undefined ? undefined : JSON.stringify(body);
+    response = await fetch(path, { method, headers: headers(accept, body), body: text, signal, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    if (get("connection") !== "token") set("connection", "reconnecting");
+    throw new Problem(0, { error: "the service does not answer" });
+  }
+  if (response.status === 401) {
+    set("connection", "token");
+    tokenWanted(sessionStorage.getItem(TOKEN) ? "This token is not known here." : "");
+  } else if (get("connection") !== "stopped") {
+    set("connection", "ok");
+  }
+  if (response.ok) return response;
+  const told = await response.json().catch(() => ({}));
+  throw new Problem(response.status, typeof told === "object" && told !== null ? told : {});
+}
+
+async function json(method, path, options) {
+  const response = await send(method, path, options);
+  return response.status === 204 ? null : response.json();
+}
+
+const named = (name) => `/v1/queries/${encodeURIComponent(name)}`;
+
+/** Returns whether it runs; it says so, too, when it does not. */
+export async function health() {
+  const response = await fetch("/v1/health", { cache: "no-store" }).catch(() => null);
+  const found = await response?.json().catch(() => null);
+  if (!found || typeof found.status !== "string") throw new Problem(response?.status ?? 0, found ?? {});
+  return found;
+}
+
+export const overview = () => json("GET", "/v1/overview");
+export const queries = () => json("GET", "/v1/queries");
+export const query = (name) => json("GET", named(name));
+export const streams = () => json("GET", "/v1/streams");
+export const sample = (stream) => json("GET", `/v1/streams/${encodeURIComponent(stream)}/sample?rows=50`);
+export const declare = (stream) => json("POST", "/v1/streams", { body: stream });
+export const check = (sql, signal) => json("POST", "/v1/check", { body: { sql }, signal });
+export const add = (sql, name) => json("POST", "/v1/queries?wait=10", { body: name ? { sql, name } : { sql } });
+export const replace = (name, sql) => json("PUT", `${named(name)}?wait=10`, { body: { sql } });
+export const remove = (name) => json("DELETE", named(name));
+export const plan = () => json("GET", "/v1/plan");
+export const batches = (most) => json("GET", `/v1/batches?most=${most}`);
+export const events = () => json("GET", "/v1/events");
+export const reports = () => json("GET", "/v1/reports");
+
+/** Returns a page of results behind a position: what begins with batch 17 is behind "17.0". */
+export function results(name, after, limit) {
+  return json("GET", `${named(name)}/results?${new URLSearchParams({ after, limit })}`);
+}
+
+/** Opens the live results of a query, from a position on. */
+export function live(name, from, sampled, signal) {
+  const given = new URLSearchParams({ from, sample: sampled });
+  return send("GET", `${named(name)}/live?${given}`, { signal, accept: "text/event-stream" });
+}

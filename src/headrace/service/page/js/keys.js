@@ -1,0 +1,42 @@
+// Keys that work everywhere but where one writes; Ctrl+Enter works there, too.
+
+import { at } from "/page/js/dom.js";
+import { go, toNew } from "/page/js/route.js";
+
+function writes(event) {
+  const target = event.composedPath()[0];
+  return target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName));
+}
+
+/** Starts them; `focusEditor()` puts the cursor into the editor, `pause()` and `run()` are what they say. */
+export function startKeys({ focusEditor, pause, run }) {
+  const keys = {
+    "/": () => at("query-search").focus(),
+    "?": () => at("help").showModal(),
+    n: () => (go(toNew), focusEditor()),
+    e: () => (at("view-queries").hidden && go(toNew), focusEditor()),
+    q: () => go(toNew),
+    p: () => go("#/plan"),
+    t: () => go("#/time"),
+    " ": pause,
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && document.activeElement === at("query-search")) {
+      if (at("query-search").value) {
+        at("query-search").value = "";
+        at("query-search").dispatchEvent(new Event("input"));
+      } else at("query-search").blur();
+      return;
+    }
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("view-queries").hidden && !event.defaultPrevented) {
+      if (!document.querySelector("dialog[open]")) run();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || writes(event) || document.querySelector("dialog[open]")) return;
+    if (event.key === " " && document.activeElement !== document.body) return;
+    if (!(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  at("help-open").addEventListener("click", () => at("help").showModal());
+}

@@ -1,0 +1,125 @@
+// The page begins here: what is asked of the service, and which view is shown.
+
+import * as api from "/page/js/api.js";
+import { startDialogs, tokenDialog } from "/page/js/dialogs.js";
+import { at, mark, say } from "/page/js/dom.js";
+import * as format from "/page/js/format.js";
+import { startKeys } from "/page/js/keys.js";
+import { startOverview } from "/page/js/overview.js";
+import { PlanView } from "/page/js/plan.js";
+import { every } from "/page/js/poll.js";
+import { QueryList } from "/page/js/queries.js";
+import { startReports } from "/page/js/reports.js";
+import { Results } from "/page/js/results.js";
+import { go, startRoute, toQuery } from "/page/js/route.js";
+import { get, set, watch } from "/page/js/state.js";
+import { startStreams } from "/page/js/streams.js";
+import { startTheme } from "/page/js/theme.js";
+import { TimeLine } from "/page/js/timeline.js";
+import { Workbench } from "/page/js/workbench.js";
+
+const STATES = {
+  connecting: "connecting …",
+  ok: "running",
+  reconnecting: "reconnecting …",
+  token: "a token is needed",
+  stopped: "stopped",
+};
+
+/** Asks, unless nothing but 401 could be the answer. */
+const asking = (key, ask) => async () => {
+  if (get("connection") === "token") return;
+  set(key, await ask());
+};
+
+function startAsking() {
+  const health = every(3, async () => {
+    try {
+      const found = await api.health();
+      set("health", found);
+      const was = get("connection");
+      if (found.status !== "ok") set("connection", "stopped");
+      else if (was !== "token") set("connection", "ok");
+    } catch (problem) {
+      if (get("connection") !== "token") set("connection", "reconnecting");
+      throw problem;
+    }
+  });
+  const others = [
+    every(
+      1,
+      asking("overview", () => api.overview()),
+    ),
+    every(
+      2,
+      asking("queries", () => api.queries()),
+    ),
+    every(
+      5,
+      asking("streams", () => api.streams()),
+    ),
+  ];
+  return () => [health, ...others].forEach((ask) => ask());
+}
+
+function showConnection() {
+  const connection = get("connection");
+  const health = get("health");
+  say(at("connection-text"), STATES[connection]);
+  mark(at("connection"), "data-state", connection);
+  mark(at("connection"), "title", health ? `headrace ${health.version}, up for ${format.seconds(health.uptime_seconds)}` : null);
+  const batch = get("overview")?.batch ?? health?.batch;
+  say(at("batch"), connection === "ok" && batch >= 0 ? `batch ${format.count(batch)}` : "");
+  const lost = connection === "reconnecting" || connection === "stopped";
+  at("lost").hidden = !lost;
+  say(
+    at("lost-text"),
+    connection === "stopped"
+      ? `Micro-batches have stopped. ${health?.detail ?? ""}`
+      : "The service does not answer. What is shown is the last that was known; it goes on by itself.",
+  );
+}
+
+function showView({ view }) {
+  for (const one of ["queries", "plan", "time", "reports"]) {
+    at(`view-${one}`).hidden = one !== view;
+    mark(at(`tab-${one}`), "aria-current", one === view ? "page" : null);
+  }
+}
+
+startRoute();
+startTheme();
+startDialogs();
+startOverview();
+const results = new Results();
+const workbench = new Workbench(results);
+new QueryList({
+  open: (name) => go(toQuery(name)),
+  remove: (name) => workbench.remove(name),
+});
+startStreams((text) => (go(location.hash || "#/new"), workbench.editor.insert(text)));
+new PlanView();
+new TimeLine();
+startKeys({
+  run: () => workbench.run(),
+  focusEditor: () => workbench.editor.focus(),
+  pause: () => results.query && results.pause(!results.paused),
+});
+watch(["route"], showView);
+
+const askNow = { all: () => {} };
+api.onTokenWanted(
+  tokenDialog(() => {
+    set("connection", "connecting");
+    askNow.all();
+    workbench.follow();
+    startReports();
+  }),
+);
+watch(["connection"], showConnection);
+watch(["health", "overview"], showConnection);
+at("retry").addEventListener("click", () => askNow.all());
+askNow.all = startAsking();
+startReports();
+if (navigator.platform.startsWith("Mac")) for (const key of document.querySelectorAll(".mod")) say(key, "⌘");
+mark(document.body, "data-ready", true);

@@ -1,0 +1,108 @@
+// The strip on top: what comes in, what goes out, how late, how many. Tiles are there before their figures are.
+
+import { at, h, mark, s, say } from "/page/js/dom.js";
+import * as format from "/page/js/format.js";
+import { watch } from "/page/js/state.js";
+
+const WIDTH = 96;
+const HEIGHT = 26;
+
+/** What the tiles are: a title, the figure, what stands below it, and what its line is drawn of. */
+const TILES = [
+  {
+    id: "in",
+    title: "Rows in",
+    unit: "/s",
+    value: (o) => format.rate(o.rows_per_second),
+    note: () => "read from streams",
+    line: "rows_per_second",
+  },
+  {
+    id: "out",
+    title: "Rows out",
+    unit: "/s",
+    value: (o) => format.rate(o.emitted_per_second),
+    note: () => "emitted by all queries",
+    line: "emitted_per_second",
+  },
+  {
+    id: "latency",
+    title: "Latency",
+    unit: "median",
+    value: (o) => format.seconds(o.latency_seconds?.p50),
+    note: (o) => `95 %: ${format.seconds(o.latency_seconds?.p95)}`,
+  },
+  {
+    id: "live",
+    title: "Live queries",
+    unit: "",
+    value: (o) => format.count(o.live),
+    note: (o) => (o.waiting ? `${format.count(o.waiting)} waiting` : "none waiting"),
+    line: "live",
+  },
+  {
+    id: "watermark",
+    title: "Watermark",
+    unit: "",
+    value: (o) => format.time(o.watermark),
+    note: (o) => (o.watermark ? `${format.seconds(o.lag_seconds)} behind` : "no rows yet"),
+    tip: (o) => format.iso(o.watermark),
+  },
+  {
+    id: "batch",
+    title: "Micro-batch",
+    unit: "",
+    value: (o) => format.seconds(o.batch_seconds ?? o.history?.at(-1)?.batch_seconds),
+    note: () => "length of the last",
+    line: "batch_seconds",
+  },
+];
+
+/** Returns the points of a line through values, in a box; "" for less than two. */
+export function sparkline(values, width = WIDTH, height = HEIGHT) {
+  const known = values.filter((value) => Number.isFinite(value));
+  if (known.length < 2) return "";
+  const top = Math.max(...known);
+  const low = Math.min(0, ...known);
+  const scale = top === low ? 0 : (height - 4) / (top - low);
+  return known
+    .map(
+      (value, index) => `${((index * width) / (known.length - 1)).toFixed(1)},${(height - 2 - (value - low) * scale).toFixed(1)}`,
+    )
+    .join(" ");
+}
+
+/** Makes the tiles, and keeps them up to date. */
+export function startOverview() {
+  const tiles = TILES.map((tile) => {
+    const value = h("span", { class: "tile-value" }, format.NONE);
+    const note = h("span", { class: "tile-note" });
+    const line = s("polyline", { class: "spark" });
+    const drawing = s(
+      "svg",
+      {
+        viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+        width: WIDTH,
+        height: HEIGHT,
+        "aria-hidden": "true",
+        preserveAspectRatio: "none",
+      },
+      line,
+    );
+    const figure = h("dd", null, value, h("span", { class: "tile-unit" }, tile.unit), note);
+    at("overview").append(
+      h("div", { class: "tile", "data-tile": tile.id }, h("dt", null, tile.title), figure, tile.line && drawing),
+    );
+    return { ...tile, show: { value, note, line } };
+  });
+  watch(["overview"], (overview) => {
+    for (const tile of tiles) update(tile, overview ?? {});
+  });
+}
+
+function update({ value, note, tip, line, show }, overview) {
+  say(show.value, value(overview));
+  say(show.note, note(overview));
+  if (tip) mark(show.value, "title", tip(overview) || null);
+  if (line) mark(show.line, "points", sparkline((overview.history ?? []).slice(0, -1).map((one) => one[line])));
+}

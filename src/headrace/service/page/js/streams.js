@@ -1,0 +1,107 @@
+// Streams in the side bar: their columns, to be written into the editor by a click, and some of their rows.
+
+import * as api from "/page/js/api.js";
+import { openDeclaring } from "/page/js/declare.js";
+import { at, h, mark, say } from "/page/js/dom.js";
+import * as format from "/page/js/format.js";
+import { quoted } from "/page/js/language.js";
+import { watch } from "/page/js/state.js";
+import { Table } from "/page/js/table.js";
+
+/** Starts the list; `insert(text)` writes into the editor. */
+export function startStreams(insert) {
+  const made = new Map();
+  at("declare").addEventListener("click", openDeclaring);
+  at("declare-first").addEventListener("click", openDeclaring);
+  watch(["streams"], (streams) => {
+    mark(at("streams"), "data-state", streams === null ? "loading" : streams.length ? "some" : "empty");
+    say(at("stream-count"), streams === null ? "" : format.count(streams.length));
+    for (const stream of streams ?? []) {
+      if (!made.has(stream.name)) made.set(stream.name, make(stream, insert));
+      update(made.get(stream.name), stream);
+    }
+    for (const [name, { element }] of made) {
+      if (streams?.some((stream) => stream.name === name)) continue;
+      element.remove();
+      made.delete(name);
+    }
+  });
+}
+
+function make(stream, insert) {
+  const pace = h("span", { class: "stream-pace" });
+  const name = h("span", { class: "stream-name" }, stream.name);
+  const use = h(
+    "button",
+    {
+      type: "button",
+      class: "link",
+      on: { click: () => insert(quoted(stream.name)) },
+    },
+    "write its name",
+  );
+  const look = h(
+    "button",
+    {
+      type: "button",
+      class: "link",
+      on: { click: () => showSample(stream.name) },
+    },
+    "look at rows",
+  );
+  const columns = stream.columns.map((column) =>
+    h(
+      "li",
+      null,
+      h(
+        "button",
+        {
+          type: "button",
+          class: "column",
+          title: "Write it into the editor",
+          on: { click: () => insert(quoted(column.name)) },
+        },
+        column.name,
+      ),
+      h("span", { class: "type" }, column.type.toLowerCase(), column.name === stream.time ? " · event time" : ""),
+    ),
+  );
+  const facts = h("p", { class: "stream-facts" });
+  const element = h(
+    "details",
+    { class: "stream" },
+    h("summary", null, name, pace),
+    h("ul", null, columns),
+    facts,
+    h("p", null, use, " ", look),
+  );
+  at("stream-list").append(element);
+  return { element, pace, facts };
+}
+
+function update({ pace, facts }, stream) {
+  say(pace, `${format.rate(stream.rows_per_second)} rows/s`);
+  const parts = [`${format.count(stream.rows)} rows so far`, `out of order by up to ${format.seconds(stream.delay_seconds)}`];
+  if (stream.untimed) parts.push(`${format.count(stream.untimed)} without event time`);
+  const skipped = Object.keys(stream.skipped ?? {}).length;
+  if (skipped) parts.push(`${format.count(skipped)} files left out`);
+  say(facts, parts.join(" · "));
+  mark(facts, "title", stream.latest ? `newest event time: ${stream.latest}` : null);
+}
+
+async function showSample(name) {
+  const note = at("sample-note");
+  say(at("sample-title"), `Rows of ${name}`);
+  say(note, "Loading …");
+  at("sample-rows").replaceChildren();
+  at("sample").showModal();
+  try {
+    const { columns, rows } = await api.sample(name);
+    say(note, rows.length ? "Rows of the last micro-batch, newest first." : "The last micro-batch had no rows of this stream.");
+    const table = new Table(at("sample-rows"));
+    table.begin(columns);
+    table.show(rows.reverse());
+  } catch (problem) {
+    say(note, problem.message);
+  }
+}

@@ -1,0 +1,258 @@
+// The editor with what surrounds it: a new query, or one that is there. Text is checked while it is written.
+
+import * as api from "/page/js/api.js";
+import { confirmed } from "/page/js/dialogs.js";
+import { at, h, mark, say } from "/page/js/dom.js";
+import { Editor } from "/page/js/editor.js";
+import * as format from "/page/js/format.js";
+import { exampleQuery } from "/page/js/language.js";
+import { go, toNew, toQuery } from "/page/js/route.js";
+import { get, queryNamed, set, watch } from "/page/js/state.js";
+
+const DRAFT = "headrace-draft";
+const PAUSE_MS = 300; // after the last key, before the text is checked
+
+/** Follows the route: a name shows that query, no name a new one. */
+export class Workbench {
+  constructor(results) {
+    this.results = results;
+    this.query = null; // the query that is shown; null is a new one
+    this.drafts = new Map(); // texts that were changed and not sent, by the name of the query
+    this.busy = false;
+    this.editor = new Editor(at("editor"), {
+      streams: () => get("streams") ?? [],
+      changed: (text) => this.changed(text),
+      run: () => this.run(),
+    });
+    at("run").addEventListener("click", () => this.run());
+    at("remove").addEventListener("click", () => this.remove(this.query.name));
+    at("copy").addEventListener("click", () => this.copy());
+    at("new-query").addEventListener("click", () => (go(toNew), this.editor.focus()));
+    at("query-name").addEventListener("input", () => mark(at("query-name"), "aria-invalid", null));
+    at("query-name").addEventListener("keydown", (event) => event.key === "Enter" && this.run());
+    watch(["route"], () => this.follow());
+    watch(["queries"], () => this.refresh());
+    watch(["streams"], () => this.offerExample());
+  }
+
+  /** Shows what the route says. */
+  async follow() {
+    const { view, name } = get("route");
+    if (view !== "queries" || (name !== null && name === this.query?.name)) return;
+    if (name === null) {
+      this.show(null, sessionStorage.getItem(DRAFT) ?? "");
+      this.offerExample();
+      this.results.close();
+      return;
+    }
+    const known = queryNamed(name);
+    if (known) this.open(known);
+    else await this.find(name);
+  }
+
+  async find(name) {
+    say(at("workbench-title"), name);
+    this.results.close({ expected: true });
+    try {
+      const query = await api.query(name);
+      if (get("route").name === name) this.open(query);
+    } catch (problem) {
+      if (problem.status !== 404 || get("route").name !== name) return; // asked again when the service answers
+      go(toNew);
+      this.tell(
+        {
+          message: `there is no query '${name}'`,
+          detail: "",
+          hint: "choose one from the list, or run one",
+          line: 0,
+        },
+        "note",
+      );
+    }
+  }
+
+  open(query, options) {
+    this.show(query, this.drafts.get(query.name) ?? query.sql);
+    this.results.open(query, options);
+  }
+
+  show(query, text) {
+    this.query = query;
+    this.editor.show(text);
+    this.tell(null);
+    this.describe();
+    if (text.trim()) this.checkSoon(0);
+  }
+
+  /** Writes an example into an empty editor for a new query, once streams are known. */
+  offerExample() {
+    if (this.query || this.editor.text.trim() || sessionStorage.getItem(DRAFT) || !get("streams")?.length) return;
+    this.editor.show(exampleQuery(get("streams")));
+    this.checkSoon(0);
+  }
+
+  /** Takes over what the list says of the query that is shown. */
+  refresh() {
+    const { name } = get("route");
+    if (!this.query) {
+      if (name !== null && get("route").view === "queries") this.follow();
+      return;
+    }
+    const found = queryNamed(this.query.name);
+    if (!found) return this.gone();
+    const replaced = found.id !== this.query.id;
+    const untouched = !this.drafts.has(found.name);
+    this.query = found;
+    if (replaced) this.results.open(found, { fresh: true });
+    if (replaced && untouched) this.editor.show(found.sql);
+    this.describe();
+  }
+
+  async gone() {
+    const { name, status } = this.query;
+    if (["removed", "failed"].includes(status) || !get("queries")) return;
+    const found = await api.query(name).catch(() => null);
+    if (!found || found.name !== this.query?.name) return;
+    this.query = found;
+    this.describe();
+  }
+
+  /** Says what is known of the query, and what can be done. */
+  describe() {
+    const { query } = this;
+    const changed = query && this.editor.text !== query.sql;
+    const over = query?.status === "removed";
+    mark(at("workbench"), "data-mode", query ? "query" : "new");
+    say(at("workbench-title"), query ? query.name : "New query");
+    at("query-name").hidden = Boolean(query);
+    at("status").hidden = at("facts").hidden = at("remove").hidden = at("copy").hidden = !query;
+    at("remove").disabled = query?.status === "removed";
+    say(at("run-label"), this.busy ? (query ? "Replacing …" : "Adding …") : query ? "Replace" : "Run");
+    at("run").disabled = this.busy || Boolean(query && (!changed || over));
+    mark(at("run"), "title", query ? "Put this text in the place of the query" : "Add the query, and watch its results");
+    if (!query) return;
+    say(at("status"), query.status);
+    mark(at("status"), "data-status", query.status);
+    say(at("facts"), factsOf(query).join(" · "));
+  }
+
+  changed(text) {
+    if (this.query) {
+      if (text === this.query.sql) this.drafts.delete(this.query.name);
+      else this.drafts.set(this.query.name, text);
+    } else sessionStorage.setItem(DRAFT, text);
+    this.describe();
+    this.checkSoon(PAUSE_MS);
+  }
+
+  checkSoon(ms) {
+    clearTimeout(this.timer);
+    this.checking?.abort();
+    mark(at("answer"), "data-stale", true);
+    this.timer = setTimeout(() => this.check(), ms);
+  }
+
+  /** Asks the service what the text would give. */
+  async check() {
+    const { text } = this.editor;
+    if (!text.trim()) return this.tell(null);
+    const control = (this.checking = new AbortController());
+    try {
+      const { columns } = await api.check(text, control.signal);
+      if (!control.signal.aborted) this.tell(null, "columns", columns);
+    } catch (problem) {
+      if (control.signal.aborted || problem.status === undefined) return;
+      if (problem.status === 422) this.tell(problem, "problem");
+    }
+  }
+
+  /** Adds the query, or puts it in the place of the one that is shown. */
+  async run() {
+    const { query } = this;
+    const { text } = this.editor;
+    if (at("run").disabled || !text.trim()) return;
+    clearTimeout(this.timer);
+    this.checking?.abort();
+    this.busy = true;
+    this.describe();
+    try {
+      const made = query ? await api.replace(query.name, text) : await api.add(text, at("query-name").value.trim());
+      this.busy = false;
+      this.taken(made);
+    } catch (problem) {
+      this.busy = false;
+      if (problem.status === undefined) throw problem;
+      if (problem.status === 409 && !query) mark(at("query-name"), "aria-invalid", "true");
+      this.tell(problem, "problem");
+      this.editor.focus();
+    } finally {
+      this.describe();
+    }
+  }
+
+  taken(made) {
+    this.drafts.delete(made.name);
+    if (!this.query) sessionStorage.removeItem(DRAFT);
+    at("query-name").value = "";
+    set("queries", [...(get("queries") ?? []).filter(({ name }) => name !== made.name), made]);
+    this.open(made, { fresh: true });
+    go(toQuery(made.name));
+  }
+
+  copy() {
+    sessionStorage.setItem(DRAFT, this.editor.text);
+    go(toNew);
+    this.editor.focus();
+  }
+
+  /** Removes a query, if that is meant. */
+  async remove(name) {
+    const text = "No more rows come of it. What it emitted stays in the checkpoint.";
+    if (!(await confirmed(`Remove '${name}'?`, text, "Remove"))) return;
+    try {
+      await api.remove(name);
+    } catch (problem) {
+      return this.tell(problem, "problem");
+    }
+    this.drafts.delete(name);
+    set("queries", get("queries")?.filter((query) => query.name !== name) ?? null);
+    if (this.query?.name === name) go(toNew);
+  }
+
+  /** Says below the editor what is wrong, and marks it; or which columns the query would have. */
+  tell(problem, kind = "none", columns = []) {
+    const inSql = kind === "problem" && (problem.line > 0 || problem.status === 422);
+    if (inSql) this.editor.markProblem(problem);
+    else this.editor.clear();
+    mark(at("answer"), "data-stale", null);
+    mark(at("answer"), "data-kind", problem ? kind : columns.length ? "columns" : "none");
+    if (problem) at("answer").replaceChildren(...problemLines(problem));
+    else if (columns.length) at("answer").replaceChildren(h("span", { class: "dim" }, "gives "), ...columns.flatMap(columnWords));
+    else at("answer").replaceChildren();
+  }
+}
+
+function problemLines({ message, detail, hint, line, column }) {
+  const place = line > 0 ? h("span", { class: "place" }, `line ${line}, column ${column}`) : null;
+  const lines = [h("p", { class: "message" }, place, message)];
+  if (detail) lines.push(h("p", null, detail));
+  if (hint) lines.push(h("p", { class: "hint" }, hint));
+  return lines;
+}
+
+function columnWords({ name, type }) {
+  return [h("span", { class: "chip" }, h("b", null, name), " ", type.toLowerCase()), " "];
+}
+
+function factsOf(query) {
+  const late = Object.values(query.late ?? {}).reduce((sum, number) => sum + number, 0);
+  const facts = [format.several(query.emitted, "row", "rows")];
+  if (typeof query.rows_per_second === "number") facts.push(`${format.rate(query.rows_per_second)} rows/s`);
+  if (typeof query.deployment_seconds === "number") facts.push(`live after ${format.seconds(query.deployment_seconds)}`);
+  if (typeof query.latency_seconds === "number") facts.push(`latency ${format.seconds(query.latency_seconds)}`);
+  if (typeof query.cost?.share === "number") facts.push(`${format.percent(query.cost.share)} of the work`);
+  if (typeof query.state_bytes === "number") facts.push(`${format.bytes(query.state_bytes)} kept`);
+  if (late) facts.push(`${format.count(late)} rows too late`);
+  if (query.owner) facts.push(`of ${query.owner}`);
+  return facts;
+}

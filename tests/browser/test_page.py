@@ -1,0 +1,249 @@
+"""The page, used as people use it: by keys and clicks, against a service that makes up its own rows."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from support.browsing import Service, watched
+
+pytestmark = pytest.mark.browser
+
+TOTALS = "SELECT window_start, gem_pack, SUM(price) AS total FROM TUMBLE(purchases, '1 second') GROUP BY gem_pack"
+FRAMES = """() => new Promise(done => {
+    let frames = 0;
+    const end = performance.now() + 1500;
+    const step = () => { frames++; performance.now() < end ? requestAnimationFrame(step) : done(frames); };
+    step();
+})"""
+TOKEN = "a-token-for-tests-only"
+
+
+def write(page: Page, sql: str, name: str = "") -> None:
+    page.locator("#editor .cm-content").click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(sql)
+    if name:
+        page.locator("#query-name").fill(name)
+
+
+def row_of(page: Page, name: str) -> Locator:
+    return page.get_by_role("option").filter(has_text=re.compile(rf"^{re.escape(name)}\d"))
+
+
+def rows_so_far(page: Page) -> int:
+    return int(re.sub(r"\D", "", page.locator("#results-count").inner_text()) or 0)
+
+
+def test_from_opening_it_to_a_first_live_chart_it_takes_one_key(page: Page):
+    begun = time.monotonic()
+    page.goto("/")
+    expect(page.locator("#editor .cm-content")).to_contain_text("FROM TUMBLE(purchases")  # one is offered
+    expect(page.locator("#answer")).to_contain_text("gives")
+    page.locator("#editor .cm-content").press("ControlOrMeta+Enter")
+    expect(page.locator("#chart canvas")).to_be_visible()
+    expect(page.locator("#results")).to_have_attribute("data-kind", "line")
+    expect(page.locator(".legend-entry")).to_have_count(10)
+    assert time.monotonic() - begun < 30
+
+
+def test_a_query_is_added_by_typing_its_rows_arrive_and_it_is_removed(page: Page):
+    page.goto("/#/new")
+    write(page, TOTALS, name="typed")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#status")).to_have_text("live")
+    expect(page.locator("#table tbody tr").first).to_be_visible()
+    before = rows_so_far(page)
+    expect(page.locator("#table thead")).to_contain_text("total")
+    page.wait_for_function(
+        "before => parseInt(document.getElementById('results-count').textContent.replace(/\\D/g, '')) > before", arg=before
+    )
+    page.get_by_role("button", name="Bars").click()
+    expect(page.locator("#results")).to_have_attribute("data-kind", "bars")
+    page.get_by_role("button", name="Remove").click()
+    page.locator("#confirm-yes").click()
+    expect(page.locator("#workbench-title")).to_have_text("New query")
+    expect(row_of(page, "typed")).to_have_count(0)
+
+
+def test_an_error_is_shown_in_place(page: Page):
+    page.goto("/#/new")
+    write(page, "SELECT window_start, SUM(cost) AS total\nFROM TUMBLE(purchases, '1 second')")
+    expect(page.locator("#answer")).to_contain_text("line 1, column 26")
+    expect(page.locator("#editor .cm-lintRange-error")).to_have_text("cost")
+    expect(page.locator("#editor .cm-lint-marker-error")).to_have_count(1)
+    page.keyboard.press("ControlOrMeta+Enter")
+    expect(page.locator("#answer")).to_have_attribute("data-kind", "problem")
+    expect(page.locator("#workbench-title")).to_have_text("New query")
+    write(page, TOTALS)
+    expect(page.locator("#answer")).to_contain_text("gives")
+    expect(page.locator("#editor .cm-lintRange-error")).to_have_count(0)
+
+
+def test_streams_and_their_columns_are_completed(page: Page):
+    page.goto("/#/new")
+    write(page, "SELECT p. FROM TUMBLE(purchases, '1 second') p")
+    page.keyboard.press("Home")
+    for _ in "SELECT p.":
+        page.keyboard.press("ArrowRight")
+    page.keyboard.type("ge")
+    expect(page.locator("#editor .cm-tooltip-autocomplete")).to_contain_text("gem_pack")
+    page.wait_for_timeout(200)  # the editor takes no Enter at once, lest somebody is surprised
+    page.keyboard.press("Enter")
+    expect(page.locator("#editor .cm-content")).to_contain_text("SELECT p.gem_pack FROM")
+    write(page, "SELECT x FROM ")
+    page.keyboard.type("pur")
+    expect(page.locator("#editor .cm-tooltip-autocomplete")).to_contain_text("purchases")
+
+
+def test_a_reload_shows_the_same_query(page: Page, service: Service):
+    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "kept"})
+    page.goto("/#/q/kept")
+    expect(page.locator("#workbench-title")).to_have_text("kept")
+    expect(page.locator("#chart canvas")).to_be_visible()
+    page.reload()
+    expect(page.locator("#workbench-title")).to_have_text("kept")
+    expect(page.locator("#editor .cm-content")).to_contain_text("TUMBLE(purchases, '1 second')")
+    expect(page.locator("#chart canvas")).to_be_visible()
+
+
+def test_the_list_is_searched_and_used_by_keys(page: Page, service: Service):
+    service.ask(
+        "POST", "/v1/queries", {"sql": "SELECT user_id, price, time FROM purchases WHERE price > 99", "name": "dear_ones"}
+    )
+    page.goto("/")
+    expect(row_of(page, "dear_ones")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("dear")
+    expect(page.get_by_role("option").filter(visible=True)).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#workbench-title")).to_have_text("dear_ones")
+    expect(page.locator("#table tbody tr").first).to_be_visible()
+
+
+def test_a_query_is_replaced(page: Page, service: Service):
+    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "changing"})
+    page.goto("/#/q/changing")
+    expect(page.locator("#workbench-title")).to_have_text("changing")
+    expect(page.get_by_role("button", name="Replace")).to_be_disabled()
+    write(page, "SELECT window_end, COUNT(*) AS sold FROM TUMBLE(purchases, '1 second')")
+    page.keyboard.press("ControlOrMeta+Enter")
+    expect(page.locator("#table thead")).to_contain_text("sold")
+    expect(page.locator("#table tbody tr").first).to_be_visible()
+
+
+def test_ten_thousand_rows_a_second_are_sampled(page: Page, service: Service):
+    fast = {"name": "fast", "source": "rate", "rows_per_second": 12_000, "time": "time"}
+    service.ask("POST", "/v1/streams", fast)
+    service.ask("POST", "/v1/queries", {"sql": "SELECT gem_pack, price, time FROM fast", "name": "flood"})
+    page.goto("/#/q/flood")
+    expect(page.locator("#results-sampled")).to_contain_text("sampled")
+    expect(page.locator("#table tbody tr")).to_have_count(200)
+    frames = page.evaluate(FRAMES)
+    service.ask("DELETE", "/v1/queries/flood")
+    assert frames > 15  # it still moves
+
+
+def test_a_query_lights_up_what_it_uses(page: Page, service: Service):
+    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "lit"})
+    page.goto("/#/plan")
+    box = page.locator(".box-query").filter(has_text=re.compile("^lit$"))
+    box.hover()
+    expect(page.locator(".box-query.lit")).to_have_count(1)
+    expect(page.locator(".box-stream.lit")).to_have_count(1)
+    expect(page.locator(".box-aggregation.lit")).to_have_count(1)
+    box.click()
+    expect(page.locator("#workbench-title")).to_have_text("lit")
+
+
+def test_the_time_line_tells_of_additions(page: Page):
+    page.goto("/#/time")
+    expect(page.locator(".time-picture .batch").first).to_be_attached()
+    expect(page.locator("#event-rows .event-added").first).to_be_visible()
+
+
+def test_figures_are_shown_on_top(page: Page):
+    page.goto("/")
+    for tile in ("in", "live", "watermark"):
+        expect(page.locator(f"[data-tile={tile}] .tile-value")).not_to_have_text("–")
+
+
+def test_functions_of_the_page(page: Page):
+    """Which chart suits which columns, and numbers as they are read."""
+    page.goto("/")
+    columns = [{"name": "window_end", "type": "TIMESTAMP"}, {"name": "pack", "type": "INT"}, {"name": "total", "type": "DOUBLE"}]
+    choose = (
+        "async ([columns, sql]) => { const m = await import('/page/js/shape.js');"
+        " const c = m.choose(m.rolesOf(columns, sql)); return [c.kind, c.by, c.values]; }"
+    )
+    by_pack = "SELECT * FROM TUMBLE(s, '1 s') GROUP BY pack HAVING total > 1"
+    assert page.evaluate(choose, [columns, by_pack]) == ["line", [1], [2]]
+    assert page.evaluate(choose, [columns, ""]) == ["line", [], [1, 2]]
+    assert page.evaluate(choose, [columns[1:], by_pack]) == ["bars", [1 - 1], [1]]
+    assert page.evaluate(choose, [columns[1:2], ""]) == ["table", [], [0]]
+    formats = (
+        "async () => { const f = await import('/page/js/format.js'); return [f.count(1234567), f.seconds(0.25), f.time('')]; }"
+    )
+    assert page.evaluate(formats) == ["1\u202f234\u202f567", "250\u202fms", "–"]
+    ring = (
+        "async () => { const { Rows } = await import('/page/js/rows.js'); const r = new Rows(3);"
+        " r.push([[1], [2]]); r.push([[3], [4]]); return [[...r].flat(), r.newest(2).flat(), r.added]; }"
+    )
+    assert page.evaluate(ring) == [[2, 3, 4], [4, 3], 4]
+
+
+def test_it_goes_on_after_the_service_was_killed_and_started_again(page: Page, service: Service):
+    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "survivor"})
+    page.goto("/#/q/survivor")
+    expect(page.locator("#table tbody tr").first).to_be_visible()
+    service.kill()
+    expect(page.locator("#connection-text")).to_have_text("reconnecting …")
+    expect(page.locator("#results-state")).to_have_text("reconnecting …")
+    expect(page.locator("#lost")).to_be_visible()
+    before = rows_so_far(page)
+    service.start()
+    expect(page.locator("#connection-text")).to_have_text("running")
+    expect(page.locator("#results-state")).to_have_text("live")
+    expect(page.locator("#lost")).to_be_hidden()
+    page.wait_for_function(
+        "before => parseInt(document.getElementById('results-count').textContent.replace(/\\D/g, '')) > before", arg=before
+    )
+
+
+@pytest.fixture
+def guarded(browser: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
+    (tmp_path / "tokens").write_text(f"admin ann {TOKEN}\n")
+    service = Service(tmp_path / "checkpoint", "--tokens", str(tmp_path / "tokens"))
+    service.start()
+    yield from watched(browser, service, request)
+    service.kill()
+
+
+def test_a_token_is_asked_for_once_and_an_empty_service_says_so(guarded: Page):
+    guarded.goto("/")
+    expect(guarded.locator("#token")).to_be_visible()
+    guarded.locator("#token-input").fill("not the one")
+    guarded.keyboard.press("Enter")
+    expect(guarded.locator("#token-problem")).to_contain_text("not known")
+    guarded.locator("#token-input").fill(TOKEN)
+    guarded.keyboard.press("Enter")
+    expect(guarded.locator("#token")).to_be_hidden()
+    expect(guarded.get_by_text("There is no stream to ask about.")).to_be_visible()
+    for view, title in (
+        ("plan", "Nothing is shared yet"),
+        ("time", "Nothing has happened yet"),
+        ("new", "There are no streams yet"),
+    ):
+        guarded.goto(f"/#/{view}")
+        expect(guarded.get_by_text(title)).to_be_visible()
+    guarded.reload()
+    expect(guarded.get_by_text("No queries yet.")).to_be_visible()
+    guarded.get_by_role("button", name="Declare one").click()
+    guarded.get_by_role("button", name="Declare", exact=True).click()
+    expect(guarded.locator("#editor .cm-content")).to_contain_text("TUMBLE(purchases")

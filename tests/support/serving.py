@@ -1,0 +1,97 @@
+"""A service on a free port of loopback, in this process: a session on the local back-end, and uvicorn in a thread."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import headrace as hr
+from headrace.service.host import Host
+from headrace.service.limits import Limits
+from headrace.service.server import Server
+from headrace.service.tokens import Tokens
+
+COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
+COUNTING = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(purchases, '1 second')"
+
+
+class Service:
+    """Started at once; `close` ends it, `url` stays the same over `again`."""
+
+    def __init__(self, checkpoint: Path, *, limits: Limits | None = None, tokens: Tokens | None = None) -> None:
+        self._checkpoint, self._limits, self._tokens = checkpoint, limits or Limits(), tokens or Tokens()
+        self._port = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
+        self.host = Host(self.session, self._tokens, self._limits)
+        listening = socket.create_server(("127.0.0.1", self._port))
+        self._port = listening.getsockname()[1]
+        self._server = Server(self.host)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
+        self._thread.start()
+        until = time.monotonic() + 20
+        while not self._server.started:
+            assert time.monotonic() < until, "the service does not start"
+            assert self._thread.is_alive(), "the service ended"
+            time.sleep(0.01)
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.http = httpx.Client(base_url=self.url, timeout=20)
+
+    def again(self) -> None:
+        """End, and start on the same checkpoint and port."""
+        self.close()
+        self._begin()
+
+    def close(self) -> None:
+        self.http.close()
+        self._server.should_exit = True
+        self._thread.join(20)
+        self.session.close()
+
+    def declare(self, name: str = "purchases") -> None:
+        answer = self.http.post("/v1/streams", json={"source": "memory", "name": name, "columns": COLUMNS, "time": "time"})
+        assert answer.status_code == 201, answer.text
+
+    def add(self, sql: str = COUNTING, **given: Any) -> httpx.Response:
+        return self.http.post("/v1/queries", json={"sql": sql, **given})
+
+    def work_off(self, *seconds: float) -> None:
+        """Add a purchase at each of these seconds, and wait until each was read."""
+        for second in seconds:
+            rows = self.http.get("/v1/streams/purchases").json()["rows"]
+            self.append(second)
+            until = time.monotonic() + 20
+            while self.http.get("/v1/streams/purchases").json()["rows"] == rows:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+
+    def append(self, *seconds: float, stream: str = "purchases", price: float = 10.0) -> None:
+        """Add a purchase at each of these seconds."""
+        rows = [{"user_id": 1, "gem_pack": 1, "price": price, "time": at(second)} for second in seconds]
+        answer = self.http.post(f"/v1/streams/{stream}/rows", json=rows)
+        assert answer.status_code == 202, answer.text
+
+
+def at(second: float) -> str:
+    return f"2026-01-01T00:{int(second // 60):02d}:{second % 60:09.6f}Z"
+
+
+def events(answer: httpx.Response) -> Iterator[tuple[str, str, Any]]:
+    """Yield (kind, id, data) of server-sent events."""
+    found: dict[str, str] = {}
+    for line in answer.iter_lines():
+        name, _, value = line.partition(": ")
+        if line:
+            found[name] = value
+        elif found:
+            yield found["event"], found["id"], json.loads(found["data"])
+            found = {}

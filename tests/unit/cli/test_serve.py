@@ -1,0 +1,120 @@
+"""`headrace serve` as a process of its own: started, killed, started again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+import headrace as hr
+
+SLOW = 60.0
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start the command; yields its address and process, which is ended if it is still there."""
+    command = [sys.executable, "-c", "from headrace.cli import main; main()", "serve", "--backend", "local", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "300"})
+    try:
+        assert process.stderr is not None
+        said = ""
+        for line in process.stderr:
+            said += line
+            if found := re.search(r"headrace serves (http://\S+?),", line):
+                wait(partial(healthy, found[1].replace("0.0.0.0", "127.0.0.1")))
+                yield found[1], process
+                return
+        pytest.fail(f"it ended with {process.wait()}: {said}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/v1/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait(condition) -> None:
+    until = time.monotonic() + SLOW
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
+    words = ("--demo", "--port", "0", "--checkpoint", str(tmp_path / "state"), "--interval", "0.05")
+    seen: list[tuple] = []
+    at = "beginning"
+
+    def read(url: str, rows: int) -> str:
+        """Read pages until there are so many rows; return the position behind them."""
+        position = at
+        until = time.monotonic() + SLOW
+        while len(seen) < rows:
+            page = httpx.get(f"{url}/v1/queries/mine/results", params={"after": position, "wait": 5}, timeout=30).json()
+            seen.extend(tuple(row) for row in page["rows"])
+            position = page["next"]
+            assert time.monotonic() < until
+        return position
+
+    with serving(*words) as (url, process):
+        session = hr.connect(url)
+        assert {"purchases", "ads"} <= set(session.streams())
+        assert len(session.queries()) > 3
+        session.add("SELECT window_start, COUNT(*) AS n FROM TUMBLE(purchases, '1 second')", name="mine")
+        at = read(url, 2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with serving(*words) as (url, _):
+        session = hr.connect(url)
+        assert session.query("mine").status == "live"
+        at = read(url, 5)
+        whole = session.query("mine").results().to_pylist()
+    windows = [datetime.fromisoformat(row[0]) for row in seen]
+    assert windows == [windows[0] + timedelta(seconds=number) for number in range(len(windows))]  # none twice, none left out
+    assert [row[1] for row in seen] == [row["n"] for row in whole][: len(seen)]
+
+
+def test_a_session_file_gives_streams_and_queries(tmp_path: Path):
+    with serving("examples/purchases.toml", "--port", "0") as (url, process):
+        names = {one.name for one in hr.connect(url).queries()}
+        assert "revenue" in names
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SLOW) == 0
+
+
+def test_an_address_in_use_is_refused_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-c", "from headrace.cli import main; main()", "serve", "--backend", "local", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW, check=False)
+    assert done.returncode == 1
+    assert "cannot be listened on" in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_beyond_loopback_tokens_are_made(tmp_path: Path):
+    words = ("--demo", "--host", "0.0.0.0", "--port", "0", "--checkpoint", str(tmp_path / "state"))
+    with serving(*words) as (url, _):
+        address = url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(f"{address}/v1/queries").status_code == 401
+        token = next(line.split()[2] for line in (tmp_path / "state" / "tokens").read_text().splitlines() if line[:5] == "write")
+        assert hr.connect(address, token=token).queries()

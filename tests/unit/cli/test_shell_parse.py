@@ -1,0 +1,181 @@
+"""Statements of the shell: what they mean, and what is said of those that mean nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.shell.parse import parse
+from headrace.cli.shell.scan import split
+from headrace.cli.shell.statements import (
+    Add,
+    Describe,
+    End,
+    Explain,
+    Help,
+    Quit,
+    Remove,
+    Replace,
+    Results,
+    Select,
+    Show,
+    Shown,
+    Sql,
+    Tail,
+)
+from headrace.errors import SqlError
+from headrace.sql.quoting import identifier
+
+
+def statement(text: str):
+    (piece,), rest = split(text if text.endswith(";") else f"{text}\n;")
+    assert not rest.words
+    return parse(piece)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("SELECT 1 FROM s", Select(Sql("SELECT 1 FROM s"))),
+        ("select * from s limit 10", Select(Sql("select * from s"), End(rows=10))),
+        ("SELECT * FROM s FOR 5 SECONDS", Select(Sql("SELECT * FROM s"), End(seconds=5))),
+        ("SELECT * FROM s FOR '1 minute 30 seconds' LIMIT 3", Select(Sql("SELECT * FROM s"), End(3, 90))),
+        ("SELECT * FROM s LIMIT 3 FOR 250 ms", Select(Sql("SELECT * FROM s"), End(3, 0.25))),
+        ("SELECT * FROM (SELECT a FROM s LIMIT 3)", Select(Sql("SELECT * FROM (SELECT a FROM s LIMIT 3)"))),
+        ("(SELECT 1)", Select(Sql("(SELECT 1)"))),
+        ("WITH a AS (SELECT 1) SELECT * FROM a", Select(Sql("WITH a AS (SELECT 1) SELECT * FROM a"))),
+        ("REMOVE a", Remove(("a",))),
+        ("remove a, `b c` ,d", Remove(("a", "b c", "d"))),
+        ("SHOW QUERIES", Show(Shown.queries)),
+        ("show\nstreams", Show(Shown.streams)),
+        ("SHOW PLAN -- all of it", Show(Shown.plan)),
+        ("EXPLAIN", Explain()),
+        ("EXPLAIN q", Explain("q")),
+        ("EXPLAIN `select`", Explain("select")),
+        ("EXPLAIN SELECT 1 LIMIT 3", Explain(Sql("SELECT 1 LIMIT 3", 1, 9))),
+        ("EXPLAIN\n  SELECT 1", Explain(Sql("SELECT 1", 2, 3))),
+        ("DESCRIBE s", Describe("s")),
+        ("DESC s", Describe("s")),
+        ("TAIL q", Tail("q")),
+        ("TAIL q FOR 5 SECONDS", Tail("q", End(seconds=5))),
+        ("TAIL q LIMIT 10", Tail("q", End(rows=10))),
+        ("TAIL q FROM BEGINNING LIMIT 10 FOR 1.5 s", Tail("q", End(10, 1.5), from_beginning=True)),
+        ("TAIL q FROM NOW", Tail("q")),
+        ("TAIL limit LIMIT 1", Tail("limit", End(rows=1))),
+        ("RESULTS q", Results("q")),
+        ("RESULTS q LIMIT 7", Results("q", 7)),
+        ("HELP", Help()),
+        ("quit", Quit()),
+        ("EXIT", Quit()),
+    ],
+)
+def test_statements(text, meant):
+    assert statement(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "sql", "name"),
+    [
+        ("ADD SELECT a FROM s AS q", "SELECT a FROM s", "q"),
+        ("ADD SELECT a FROM s", "SELECT a FROM s", None),
+        # the last AS is the query's, whatever else it could be
+        ("ADD SELECT a AS b FROM s AS t", "SELECT a AS b FROM s", "t"),
+        ("ADD SELECT a AS b", "SELECT a", "b"),
+        ("ADD SELECT a FROM s AS t AS q", "SELECT a FROM s AS t", "q"),
+        # in front of it there is no doubt
+        ("ADD q AS SELECT a FROM s AS t", "SELECT a FROM s AS t", "q"),
+        ("ADD q AS WITH c AS (SELECT 1) SELECT * FROM c AS t", "WITH c AS (SELECT 1) SELECT * FROM c AS t", "q"),
+        ("ADD `select` AS SELECT 1", "SELECT 1", "select"),
+        # an AS inside of parentheses, or in front of something that is no name, is the query's own
+        ("ADD SELECT CAST(a AS INT) FROM s", "SELECT CAST(a AS INT) FROM s", None),
+        ("ADD SELECT * FROM (SELECT a FROM s AS t)", "SELECT * FROM (SELECT a FROM s AS t)", None),
+        ("ADD WITH c AS (SELECT 1) SELECT * FROM c", "WITH c AS (SELECT 1) SELECT * FROM c", None),
+        ("ADD SELECT a FROM s WHERE b = 'x AS y'", "SELECT a FROM s WHERE b = 'x AS y'", None),
+        ("ADD SELECT a FROM s AS 'q'", "SELECT a FROM s AS 'q'", None),
+        ("ADD SELECT a FROM s -- AS q", "SELECT a FROM s", None),
+        ("ADD SELECT a -- AS b\nFROM s /* as */ AS /* c */ q", "SELECT a -- AS b\nFROM s", "q"),
+        ("ADD SELECT a FROM s AS `of, all; things`", "SELECT a FROM s", "of, all; things"),
+        ("ADD (SELECT a FROM s) AS q", "(SELECT a FROM s)", "q"),
+        ("add select a from s as as as q", "select a from s as as", "q"),
+    ],
+)
+def test_the_name_of_a_query(text, sql, name):
+    found = statement(text)
+    assert isinstance(found, Add)
+    assert (found.sql.text, found.name) == (sql, name)
+
+
+def test_replace():
+    assert statement("REPLACE q AS SELECT 1") == Replace("q", Sql("SELECT 1", 1, 14))
+    assert statement("REPLACE SELECT 1 AS q") == Replace("q", Sql("SELECT 1", 1, 9), at_end=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place", "told"),
+    [
+        ("SELEKT 1", "unknown statement 'SELEKT'", "column 1", "did you mean SELECT?"),
+        ("frobnicate", "unknown statement 'frobnicate'", "column 1", "HELP; lists"),
+        ("`tail` q", "unknown statement '`tail`'", "column 1", "statements: SELECT, ADD"),
+        ("TAIL", "TAIL ends too early", "column 5", "usage: TAIL name"),
+        ("TAIL a-b", "unexpected '-' in TAIL", "column 7", "back-quotes"),
+        ("TAIL q LIMIT", "TAIL ends too early", "column 13", "usage"),
+        ("TAIL q LIMIT x", "unexpected 'x' in TAIL", "column 14", "usage"),
+        ("TAIL q LIMIT 0", "0 rows are none to wait for", "column 14", "greater than 0"),
+        ("TAIL q LIMIT 1 LIMIT 2", "unexpected 'LIMIT' in TAIL", "column 16", "usage"),
+        ("TAIL q FOR 5", "unexpected '5' in TAIL", "column 12", "usage"),
+        ("TAIL q FOR 5 PARSECS", "duration '5 parsecs' is not understood", "column 12", "'8 seconds'"),
+        ("TAIL q FOR 0 SECONDS", "0 seconds are too short", "column 12", ""),
+        ("TAIL q FROM THEN", "unexpected 'THEN' in TAIL", "column 13", "usage"),
+        ("SELECT a FROM s FOR 5 PARSECS", "duration '5 parsecs'", "column 21", "'8 seconds'"),
+        ("SELECT a FROM s LIMIT 1 LIMIT 2", "unexpected 'LIMIT' in SELECT", "column 25", "usage: SELECT"),
+        ("SHOW", "SHOW ends too early", "column 5", "QUERIES | STREAMS | PLAN"),
+        ("SHOW TABLES", "unexpected 'TABLES' in SHOW", "column 6", "QUERIES | STREAMS | PLAN"),
+        ("SHOW PLAN now", "unexpected 'now' in SHOW", "column 11", "usage"),
+        ("ADD", "ADD ends too early", "column 4", "usage: ADD SELECT … AS name"),
+        ("ADD q", "ADD ends too early", "column 6", "usage"),
+        ("ADD q AS", "ADD ends too early", "column 9", "usage"),
+        ("ADD q AS 5", "unexpected '5' in ADD", "column 10", "usage"),
+        ("ADD q SELECT 1", "unexpected 'SELECT' in ADD", "column 7", "usage"),
+        ("REPLACE SELECT 1", "REPLACE ends too early", "column 17", "REPLACE name AS SELECT"),
+        ("REMOVE a b", "unexpected 'b' in REMOVE", "column 10", "usage"),
+        ("REMOVE a,", "REMOVE ends too early", "column 10", "usage"),
+        ("REMOVE ``", "unexpected '``' in REMOVE", "column 8", "usage"),
+        ("EXPLAIN a b", "unexpected 'b' in EXPLAIN", "column 11", "usage"),
+        ("EXIT now", "unexpected 'now' in EXIT", "column 6", ""),
+        ("DESCRIBE\n\n 'x'", "unexpected ''x'' in DESCRIBE", "line 3, column 2", "usage"),
+    ],
+)
+def test_refusals(text, message, place, told):
+    with pytest.raises(SqlError) as caught:
+        statement(text)
+    assert message in caught.value.message
+    assert place in caught.value.place
+    assert told in str(caught.value)
+
+
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
+QUERIES = st.sampled_from([
+    "SELECT a FROM s",
+    "SELECT a AS b FROM s AS t",
+    "SELECT 'AS x;' FROM s",
+    "WITH c AS (SELECT 1) SELECT * FROM c",
+    "SELECT CAST(a AS INT) FROM TUMBLE(s, '1 second') AS t WHERE a = `b;`",
+])  # fmt: skip
+
+
+@given(NAMES, QUERIES)
+def test_any_name_can_be_given_at_either_end(name: str, query: str):
+    quoted = identifier(name)
+    assert statement(f"ADD {query} AS {quoted};") == Add(Sql(query, 1, 5), name, at_end=True)
+    front = statement(f"ADD {quoted} AS {query};")
+    assert isinstance(front, Add)
+    assert (front.sql.text, front.name, front.at_end) == (query, name, False)
+    assert statement(f"TAIL {quoted};") == Tail(name)
+
+
+@given(st.lists(QUERIES, min_size=1, max_size=5))
+def test_statements_one_after_the_other(queries: list[str]):
+    pieces, rest = split("\n".join(f"{query};" for query in queries))
+    assert [parse(piece) for piece in pieces] == [Select(Sql(query)) for query in queries]
+    assert not rest.words

@@ -1,0 +1,359 @@
+"""What comes of statements, and how it is shown: for people, for scripts, for machines."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from headrace.cli.shell.json_lines import JsonLines
+from headrace.cli.shell.meaning import Meaning
+from headrace.cli.shell.outcomes import Changed, Columns, Ended, Following, Plan, Queries, Rows, Streams, Usage
+from headrace.cli.shell.run import Runner
+from headrace.cli.shell.scan import split
+from headrace.cli.shell.script import run_piece
+from headrace.cli.shell.show import Plain, Screen, lines_of
+from headrace.cli.shell.statements import End
+from headrace.cli.shell.tail import Newest, bounded
+from headrace.errors import EvaluationError, HeadraceError, NotFoundError
+from support.shell_targets import embedded, until
+
+SUMS = "SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP BY k"
+
+
+@pytest.fixture
+def shell():
+    """Statements done on a session of their own; `shell(text)` returns what came of them."""
+    with embedded() as (target, append):
+        yield Shell(target, append)
+
+
+class Kept:
+    """A view that keeps what it is shown; it takes a followed query's tables to the end."""
+
+    def __init__(self):
+        self.outcomes = []
+        self.rows = []
+
+    def show(self, outcome):
+        self.outcomes.append(outcome)
+        if isinstance(outcome, Following):
+            tables = outcome.open(None if outcome.from_beginning else 0)
+            self.rows += [row for table in bounded(tables, outcome.end) for row in table.to_pylist()]
+
+
+class Shell:
+    def __init__(self, target, append):
+        self.target, self.append = target, append
+        names = (f"watched_{number}" for number in itertools.count(1))
+        self.runner = Runner(target, rows=20, name=lambda: next(names))
+
+    def __call__(self, text, view=None):
+        kept = Kept() if view is None else view
+        for piece in split(text)[0]:
+            run_piece(piece, self.runner, kept)
+        return kept
+
+    def shown(self, text):
+        out = io.StringIO()
+        self(text, Plain(out))
+        return out.getvalue()
+
+    def documents(self, text):
+        out = io.StringIO()
+        self(text, JsonLines(out))
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    def emitted(self, name, count):
+        until(lambda: self.target.query(name).emitted == count)
+
+
+def test_add_remove_replace(shell):
+    (added,) = shell("ADD SELECT k FROM t AS q;").outcomes
+    assert isinstance(added, Changed)
+    assert (added.verb, added.query.name, added.query.status) == ("added", "q", "live")
+    (replaced,) = shell("REPLACE q AS SELECT v FROM t;").outcomes
+    assert (replaced.verb, replaced.query.columns) == ("replaced", {"v": "BIGINT"})
+    removed = shell("ADD SELECT k FROM t AS r; REMOVE q, r;").outcomes[1:]
+    assert [(one.verb, one.query.name) for one in removed] == [("removed", "q"), ("removed", "r")]
+    assert shell("SHOW QUERIES;").outcomes == [Queries(())]
+
+
+def test_show_and_describe(shell):
+    shell(f"ADD {SUMS} AS sums;")
+    queries, streams, plan, stream, query = shell("SHOW QUERIES; SHOW STREAMS; SHOW PLAN; DESCRIBE T; DESC sums;").outcomes
+    assert isinstance(queries, Queries)
+    assert isinstance(streams, Streams)
+    assert isinstance(plan, Plan)
+    assert [one.name for one in queries.queries] == ["sums"]
+    assert [one.name for one in streams.streams] == ["t"]
+    assert "used by 1 query: sums" in plan.text
+    assert stream == Columns("stream", "t", (("k", "INT"), ("v", "BIGINT"), ("time", "TIMESTAMP")))
+    assert query == Columns("query", "sums", (("window_start", "TIMESTAMP"), ("k", "INT"), ("s", "BIGINT")), SUMS)
+    with pytest.raises(NotFoundError, match="no stream or query 'x' is there") as caught:
+        shell("DESCRIBE x;")
+    assert "streams: t; queries: sums" in caught.value.detail
+
+
+def test_explain(shell):
+    shell(f"ADD {SUMS} AS sums; ADD SELECT k FROM t AS rows;")
+    (meant,) = shell("EXPLAIN SELECT window_start, k, MAX(v) AS m FROM TUMBLE(t, '20 seconds') WHERE v > 3 GROUP BY k;").outcomes
+    assert isinstance(meant, Meaning)
+    assert meant.columns == {"window_start": "TIMESTAMP", "k": "INT", "m": "BIGINT"}
+    assert [(use.what, use.others) for use in meant.uses] == [("aggregation by k of t", ("sums",))]
+    (alone,) = shell("EXPLAIN SELECT window_start, COUNT(*) AS n FROM SESSION(t, '1 second');").outcomes
+    assert [use.others for use in alone.uses] == [()]
+    (one,) = shell("EXPLAIN rows;").outcomes
+    assert (one.name, [use.others for use in one.uses]) == ("rows", [()])
+    assert isinstance(shell("EXPLAIN;").outcomes[0], Plan)
+    assert [query.name for query in shell.target.queries()] == ["sums", "rows"]
+
+
+JOIN = "SELECT a.v, b.v AS w FROM {0}(t, '2 seconds') a JOIN {0}(t, '2 seconds') b ON a.k = b.k"
+
+
+@pytest.mark.parametrize(
+    ("other", "asked", "shared"),
+    [
+        (JOIN.format("TUMBLE"), JOIN.format("TUMBLE"), "rows of t kept by k for joins"),
+        (JOIN.format("SLIDING"), JOIN.format("SLIDING"), "store"),
+        (f"SELECT MAX(s) AS m FROM TUMBLE(({SUMS}), '20 seconds')", SUMS, "aggregation by k of t"),
+    ],
+)
+def test_explain_of_joins_and_inner_queries(shell, other, asked, shared):
+    shell(f"ADD other AS {other};")
+    (meant,) = shell(f"EXPLAIN {asked};").outcomes
+    assert any(shared in use.what and use.others == ("other",) for use in meant.uses), meant.uses
+
+
+def test_results(shell):
+    shell("ADD SELECT k, v FROM t AS q;")
+    shell.append((1, 1, 0), (2, 2, 1), (3, 3, 2))
+    shell.emitted("q", 3)
+    (rows,) = shell("RESULTS q LIMIT 2;").outcomes
+    assert isinstance(rows, Rows)
+    assert (rows.rows.num_rows, rows.emitted) == (2, 3)
+    assert shell("RESULTS q;").outcomes[0].rows.num_rows == 3
+
+
+def test_tail(shell):
+    shell("ADD SELECT k, v FROM t AS q;")
+    shell.append((1, 1, 0), (2, 2, 1), (3, 3, 2))
+    shell.emitted("q", 3)
+    kept = shell("TAIL q FROM BEGINNING LIMIT 2;")
+    assert [row["k"] for row in kept.rows] == [1, 2]
+    assert isinstance(kept.outcomes[-1], Ended)
+    assert shell("TAIL q FOR 300 ms;").rows == []
+    shell("REMOVE q;")
+    assert shell("TAIL q FROM BEGINNING;").outcomes[-1].query.status == "removed"
+
+
+def test_a_bare_select_is_gone_when_it_ends(shell):
+    shell.append((1, 1, 0))
+    until(lambda: shell.target.streams()[0].rows == 1)
+    outcomes = shell.runner.run(_parsed("SELECT k FROM t LIMIT 1;"))
+    added, following = next(outcomes), next(outcomes)
+    assert (added.verb, added.passing, added.query.name) == ("added", True, "watched_1")
+    assert following.end == End(rows=1)
+    assert [query.name for query in shell.target.queries()] == ["watched_1"]
+    shell.append((7, 7, 1))
+    assert [row for table in bounded(following.open(None), following.end) for row in table.to_pylist()] == [{"k": 7}]
+    assert isinstance(next(outcomes), Ended)
+    removed = next(outcomes)
+    assert (removed.verb, removed.passing) == ("removed", True)
+    assert shell.target.queries() == []
+
+
+def test_a_bare_select_is_gone_when_it_is_interrupted(shell):
+    class Interrupted(Kept):
+        def show(self, outcome):
+            if isinstance(outcome, Following):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shell("SELECT k FROM t;", Interrupted())
+    assert shell.target.queries() == []
+
+
+def test_a_bare_select_that_somebody_else_removed(shell):
+    class Removing(Kept):
+        def show(self, outcome):
+            super().show(outcome)
+            if isinstance(outcome, Changed) and outcome.verb == "added":
+                shell.target.remove(outcome.query.name)
+
+    kept = shell("SELECT k FROM t;", Removing())
+    assert kept.outcomes[-1].query.status == "removed"
+
+
+def test_a_query_that_fails_while_it_is_followed(shell):
+    shell("ADD SELECT v * 9223372036854775807 AS w FROM t AS bad;")
+    shell.append((1, 5, 0))
+    with pytest.raises(EvaluationError, match="query 'bad' failed"):
+        shell("TAIL bad;")
+
+
+def _parsed(text):
+    from headrace.cli.shell.parse import parse
+
+    return parse(split(text)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("ADD SELECT w FROM t;", "line 1, column 12:\n  ADD SELECT w FROM t\n             ^"),
+        ("SHOW QUERIES;\n  ADD SELECT k,\n   w FROM t AS q;", "line 3, column 4:\n     w FROM t AS q\n     ^"),
+        ("HELP; EXPLAIN SELECT w FROM t;", "line 1, column 22:\n  EXPLAIN SELECT w FROM t\n                 ^"),
+        ("\nSELECT w FROM t LIMIT 1;", "line 2, column 8:\n  SELECT w FROM t LIMIT 1\n         ^"),
+        ("HELP;\nTAIL q LIMIT x;", "line 2, column 14:\n  TAIL q LIMIT x\n               ^"),
+    ],
+)
+def test_errors_say_where_in_the_text(shell, text, place):
+    with pytest.raises(HeadraceError) as caught:
+        shell(text)
+    assert caught.value.place == place
+
+
+def test_an_alias_that_was_taken_for_a_name_is_told(shell):
+    with pytest.raises(HeadraceError) as caught:
+        shell("ADD SELECT x.k FROM t AS x;")
+    assert "'AS x' at the end was taken as the query's name" in caught.value.hint
+    assert "ADD name AS SELECT" in caught.value.hint
+    with pytest.raises(HeadraceError) as caught:
+        shell("ADD SELECT w FROM t AS x;")
+    assert "at the end" not in caught.value.hint
+    shell("ADD q AS SELECT x.k FROM t AS x;")
+    assert shell.target.query("q").status == "live"
+
+
+def table(*values: int) -> pa.Table:
+    return pa.table({"v": pa.array(values, pa.int64())})
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [(End(), [1, 2, 3, 4]), (End(rows=3), [1, 2, 3]), (End(rows=2), [1, 2]), (End(rows=9), [1, 2, 3, 4])],
+)
+def test_bounded_by_rows(end, found):
+    tables = iter([table(1, 2), table(), table(3, 4)])
+    assert [value for one in bounded(tables, end) for value in one["v"].to_pylist()] == found
+
+
+def test_bounded_by_time():
+    """Begun at 0, asked for 2.5 s: the table that comes at 3 s is the last."""
+    clock = itertools.count()
+    tables = (table(number) for number in itertools.count())
+    assert len(list(bounded(tables, End(seconds=2.5), lambda: float(next(clock))))) == 3
+
+
+def test_the_newest_rows_keep_up():
+    """10,000 rows a second for ten seconds: all are counted, the last few are kept, and the rate is that of late."""
+    now = [0.0]
+    newest = Newest(table().schema, 5, lambda: now[0])
+    for tick in range(1, 41):
+        now[0] = tick / 4
+        newest.take(table(*range(2500)))
+    assert newest.count == 100_000
+    assert newest.rate == pytest.approx(10_000, rel=0.1)
+    assert newest.table().row_count == 5
+    now[0] += 60
+    newest.take(table())
+    assert newest.rate == 0
+    newest.before(table(1))
+    assert newest.count == 100_000
+
+
+def test_columns_never_get_narrower():
+    newest = Newest(table().schema, 1)
+    newest.take(table(123_456_789))
+    newest.take(table(1))
+    assert newest.table().columns[0].min_width == 9
+
+
+def screen(shell, text, height=24):
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=height, color_system=None)
+    shell(text, Screen(console))
+    return console.file.getvalue()
+
+
+def test_on_a_terminal(shell):
+    shell("ADD SELECT k, v FROM t AS q;")
+    shell.append(*[(number, number, number) for number in range(1, 41)])
+    shell.emitted("q", 40)
+    shown = screen(shell, "TAIL q FROM BEGINNING LIMIT 40; RESULTS q LIMIT 3; SHOW QUERIES; SHOW STREAMS; EXPLAIN q; HELP;")
+    assert "q · 40 rows" in shown
+    assert "the last 3 of 40 rows" in shown
+    assert "SELECT k, v FROM t" in shown
+    assert "uses routing of t, of its own" in shown
+    assert "ADD SELECT … AS name;" in shown
+
+
+def test_a_live_table_shows_what_there_was(shell):
+    shell("ADD SELECT k, v FROM t AS q;")
+    shell.append((1, 1_234_567, 0))
+    shell.emitted("q", 1)
+    shown = screen(shell, "TAIL q FOR 100 ms;")
+    assert "1234567" in shown
+    assert "q · 0 rows" in shown
+
+
+def test_for_scripts(shell):
+    assert shell.shown("SHOW QUERIES;") == "no queries: ADD SELECT … AS name; adds one\n"
+    assert shell.shown("ADD SELECT k, v FROM t AS q;").startswith("q added, live after ")
+    assert shell.shown("RESULTS q;") == "q has emitted nothing yet\n"
+    shell.append((1, 10, 0), (20, 2, 1))
+    shell.emitted("q", 2)
+    rows = " k   v\n--  --\n 1  10\n20   2\n"
+    assert shell.shown("RESULTS q;") == f"{rows}2 rows\n"
+    assert shell.shown("TAIL q FROM BEGINNING LIMIT 2;") == rows
+    assert shell.shown("DESCRIBE q;") == "column  type\n------  ------\nk       INT\nv       BIGINT\nSELECT k, v FROM t\n"
+    assert shell.shown("EXPLAIN SELECT k FROM t;") == "would give k INT\nwould use routing of t, shared with q\n"
+    assert shell.shown("REMOVE q;") == "q removed\n"
+    assert shell.shown("TAIL q;") == "query 'q' was removed\n"
+
+
+def test_for_machines(shell):
+    (added,) = shell.documents("ADD SELECT k, v FROM t AS q;")
+    assert {part: added[part] for part in ("kind", "name", "status", "columns", "error")} == {
+        "kind": "added",
+        "name": "q",
+        "status": "live",
+        "columns": {"k": "INT", "v": "BIGINT"},
+        "error": None,
+    }
+    shell.append((1, 10, 0), (2, 20, 1))
+    shell.emitted("q", 2)
+    row, ended = shell.documents("TAIL q FROM BEGINNING LIMIT 1;")
+    assert row == {"kind": "row", "query": "q", "row": {"k": 1, "v": 10}}
+    assert ended == {"kind": "ended", "query": "q", "status": "live"}
+    assert [one["row"]["k"] for one in shell.documents("RESULTS q;")] == [1, 2]
+    (stream,) = shell.documents("SHOW STREAMS;")
+    assert (stream["kind"], stream["name"], stream["rows"], stream["delay_seconds"]) == ("stream", "t", 2, 1.0)
+    (query,) = shell.documents("SHOW QUERIES;")
+    assert (query["kind"], query["emitted"]) == ("query", 2)
+    (meant,) = shell.documents("EXPLAIN SELECT k FROM t;")
+    assert meant["uses"] == [{"what": "routing of t", "shared_with": ["q"]}]
+    assert [one["kind"] for one in shell.documents("SHOW PLAN; DESCRIBE t; REMOVE q;")] == ["plan", "columns", "removed"]
+    assert {one["kind"] for one in shell.documents("HELP;")} == {"usage"}
+
+
+def test_many_that_share_are_counted():
+    from headrace.cli.shell.meaning import Use
+
+    (_, line) = lines_of(Meaning("", {"k": "INT"}, (Use("routing of t", tuple(f"q{n}" for n in range(9))),)))
+    assert line.plain == "would use routing of t, shared with q0, q1, q2, q3, q4, q5 and 3 more"
+
+
+def test_help_names_every_statement():
+    assert lines_of(Usage()) == []
+    with contextlib.closing(io.StringIO()) as out:
+        Plain(out).show(Usage())
+        assert all(
+            word in out.getvalue() for word in ("SELECT", "ADD", "REPLACE", "REMOVE", "TAIL", "RESULTS", "SHOW", "EXPLAIN")
+        )

@@ -1,0 +1,231 @@
+"""What a shell can rely on, whatever it works on: the same tests for a session of its own and for a service."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from headrace.cli.shell.embedded import Embedded, demo_session
+from headrace.cli.shell.remote import Remote, opened
+from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
+from headrace.service.tokens import Tokens
+from support.shell_targets import embedded, remote, served, until
+
+ROWS = "SELECT k, v FROM t WHERE v > 0"
+SUMS = "SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP BY k"
+
+
+@pytest.fixture(params=[embedded, remote], ids=["embedded", "remote"])
+def opened_target(request):
+    with request.param() as found:
+        yield found
+
+
+@pytest.fixture
+def target(opened_target):
+    return opened_target[0]
+
+
+@pytest.fixture
+def append(opened_target):
+    return opened_target[1]
+
+
+def rows(table: pa.Table) -> list[tuple]:
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def taken(tables, count: int) -> list[tuple]:
+    """Take tables until there are so many rows."""
+    found = []
+    while len(found) < count:
+        found += rows(next(tables))
+    return found
+
+
+def test_streams(target, append):
+    append((1, 1, 0), (2, 2, 1))
+    until(lambda: target.streams()[0].rows == 2)
+    (stream,) = target.streams()
+    assert (stream.name, stream.source, stream.stream.time, stream.stream.delay) == ("t", "memory", "time", 1_000_000)
+    assert stream.columns == {"k": "INT", "v": "BIGINT", "time": "TIMESTAMP"}
+    age = (datetime.now(UTC) - datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)).total_seconds()
+    assert stream.lag_seconds == pytest.approx(age, abs=60)
+
+
+def test_a_query_comes_and_goes(target):
+    added = target.add(ROWS, "q")
+    assert (added.name, added.sql, added.status, added.columns) == ("q", ROWS, "live", {"k": "INT", "v": "BIGINT"})
+    assert added.deployment_seconds > 0
+    assert [query.name for query in target.queries()] == ["q"]
+    assert target.query("q").error == ""
+    target.remove("q")
+    assert target.queries() == []
+    until(lambda: target.query("q").status == "removed")
+
+
+def test_a_name_is_chosen(target):
+    first, second = target.add(ROWS, None), target.add(ROWS, None)
+    assert first.name != second.name
+
+
+def test_replace(target, append):
+    target.add(ROWS, "q")
+    assert target.replace("q", SUMS).columns == {"window_start": "TIMESTAMP", "k": "INT", "s": "BIGINT"}
+    assert [(query.name, query.sql) for query in target.queries()] == [("q", SUMS)]
+    with pytest.raises(SqlError):
+        target.replace("q", "SELECT nothing FROM t")
+    assert target.query("q").sql == SUMS
+
+
+def test_check(target):
+    assert target.check(SUMS).names == ["window_start", "k", "s"]
+    with pytest.raises(SqlError, match="unknown column 'w'") as caught:
+        target.check("SELECT k,\n w FROM t")
+    assert caught.value.place.startswith("line 2, column 2:")
+    assert target.queries() == []
+
+
+def test_refusals(target):
+    with pytest.raises(SqlError, match="unknown column") as caught:
+        target.add("SELECT w FROM t", "q")
+    assert caught.value.place.startswith("line 1, column 8:")
+    target.add(ROWS, "q")
+    with pytest.raises(NameTakenError):
+        target.add(ROWS, "q")
+    for act in (target.remove, target.query, lambda name: target.results(name, None), lambda name: next(target.follow(name, 0))):
+        with pytest.raises(NotFoundError, match="query 'none' is not there"):
+            act("none")
+
+
+def test_explain(target):
+    target.add(SUMS, "sums")
+    assert "sums" in target.explain()
+
+
+def test_results(target, append):
+    target.add(ROWS, "q")
+    assert target.results("q", None).num_rows == 0
+    append((1, 1, 0), (2, 2, 1), (3, 0, 2))
+    append((4, 4, 3))
+    until(lambda: target.query("q").emitted == 3)
+    assert rows(target.results("q", None)) == [(1, 1), (2, 2), (4, 4)]
+    assert rows(target.results("q", 2)) == [(2, 2), (4, 4)]
+    assert target.results("q", 20).schema.names == ["k", "v"]
+    target.remove("q")
+    assert rows(target.results("q", 1)) == [(4, 4)]
+
+
+@pytest.mark.parametrize(("back", "before"), [(0, []), (1, [(2, 2)]), (9, [(1, 1), (2, 2)]), (None, [(1, 1), (2, 2)])])
+def test_follow(target, append, back, before):
+    """What there was:  |1|2|  then what comes:  |3|4|  each once."""
+    target.add(ROWS, "q")
+    append((1, 1, 0))
+    append((2, 2, 1))
+    until(lambda: target.query("q").emitted == 2)
+    tables = target.follow("q", back)
+    assert rows(next(tables)) == before
+    append((3, 3, 2))
+    append((4, 4, 3))
+    assert taken(tables, 2) == [(3, 3), (4, 4)]
+
+
+def test_follow_ticks_while_nothing_comes(target):
+    target.add(ROWS, "q")
+    tables = target.follow("q", 0)
+    assert [next(tables).num_rows for _ in range(3)] == [0, 0, 0]
+
+
+def test_follow_ends_with_the_query(target, append):
+    target.add(ROWS, "q")
+    append((1, 1, 0))
+    until(lambda: target.query("q").emitted == 1)
+    tables = target.follow("q", None)
+    assert taken(tables, 1) == [(1, 1)]
+    timer = threading.Timer(0.1, target.remove, ["q"])
+    timer.start()
+    assert [table.num_rows for table in tables if table.num_rows] == []
+    timer.join()
+    assert [rows(table) for table in target.follow("q", None) if table.num_rows] == [[(1, 1)]]
+
+
+def test_a_query_fails_alone(target, append):
+    target.add("SELECT v * 9223372036854775807 AS w FROM t", "bad")
+    target.add(ROWS, "good")
+    append((1, 5, 0))
+    until(lambda: target.query("bad").status == "failed")
+    assert "overflow" in target.query("bad").error.lower()
+    until(lambda: target.query("good").emitted == 1)
+    assert [query.name for query in target.queries() if query.status == "live"] == ["good"]
+
+
+def test_many_rows(target, append):
+    """More than a page of the service has."""
+    target.add("SELECT v FROM t", "q")
+    append(*[(1, number, number % 3000) for number in range(25_000)])
+    until(lambda: target.query("q").emitted == 25_000)
+    assert sorted(target.results("q", None)["v"].to_pylist()) == list(range(25_000))
+    assert target.results("q", 3).num_rows == 3
+    assert next(target.follow("q", 5)).num_rows == 5
+    assert sum(table.num_rows for table, _ in zip(target.follow("q", None), range(4), strict=False)) == 25_000
+
+
+def test_a_service_that_asks_for_a_token(tmp_path):
+    (tmp_path / "tokens").write_text("read ann a-secret-of-ann-and-nobody-else\n")
+    with served(Tokens.load(tmp_path / "tokens")) as (url, _):
+        with pytest.raises(HeadraceError, match="token") as caught:
+            opened(url, None)
+        assert "--token" in caught.value.hint
+        target = opened(url, "a-secret-of-ann-and-nobody-else")
+        assert target.streams()[0].name == "t"
+        with pytest.raises(HeadraceError, match="may read only"):
+            target.add(ROWS, "q")
+        target.close()
+
+
+class Flaky:
+    """A session of a service that is away for some requests."""
+
+    def __init__(self, target: Remote, away: int):
+        self._real, self.away = target._session, away
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def ask(self, *given, **options):
+        if self.away:
+            self.away -= 1
+            raise SessionError("no service answers")
+        return self._real.ask(*given, **options)
+
+
+def test_a_service_that_is_away_for_a_moment(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with remote() as (target, append):
+        target.add(ROWS, "q")
+        tables = target.follow("q", 0)
+        next(tables)
+        target._session = Flaky(target, 3)
+        append((1, 1, 0))
+        assert taken(tables, 1) == [(1, 1)]
+        target._session.away = 99
+        with pytest.raises(SessionError, match="no service answers"):
+            list(tables)
+
+
+def test_no_service():
+    with pytest.raises(HeadraceError, match="no service answers"):
+        opened("http://127.0.0.1:1", None)
+
+
+def test_the_streams_of_the_demonstration_come_at_once():
+    target = Embedded(demo_session("local"))
+    try:
+        until(lambda: all(stream.rows for stream in target.streams()))
+        assert [stream.name for stream in target.streams()] == ["purchases", "ads"]
+        assert all(stream.lag_seconds < 60 for stream in target.streams())
+    finally:
+        target.close()

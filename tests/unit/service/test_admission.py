@@ -1,0 +1,55 @@
+"""Who is let in: the forecast, and what is said to whom it keeps out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headrace.service.admission import forecast
+from headrace.service.insight import addition_to
+from headrace.service.limits import Limits
+from support.serving import COUNTING, Service
+
+OTHER = "SELECT user_id, gem_pack, AVG(price) AS a FROM HOP(purchases, '10 seconds', '1 second') GROUP BY user_id, gem_pack"
+
+
+def busy(service: Service) -> None:
+    service.declare()
+    service.add(name="first")
+    for second in range(8):
+        service.append(*(second + place / 100 for place in range(100)))
+        rows = 100 * (second + 1)
+        until = time.monotonic() + 20
+        while service.http.get("/v1/streams/purchases").json()["rows"] < rows:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def test_a_query_that_is_there_already_adds_nothing(serve: Callable[..., Service]):
+    service = serve()
+    busy(service)
+    same, other = (addition_to(service.session, sql) for sql in (COUNTING, OTHER))
+    assert same.after == same.before > 0
+    assert other.after > other.before
+    assert other.after <= other.before + other.alone
+    expected = forecast(service.session, OTHER)
+    assert expected is not None
+    assert expected.growth > 1
+    assert expected.then_s >= expected.now_s
+
+
+def test_who_would_delay_all_is_refused_with_figures(serve: Callable[..., Service]):
+    service = serve(limits=Limits(latency_s=1e-6))
+    busy(service)
+    answer = service.add(OTHER)
+    assert answer.status_code == 429
+    assert "0.00 s are promised" in answer.json()["error"]
+    assert "would grow by" in answer.json()["detail"]
+    assert answer.headers["Retry-After"] == "60"
+    assert service.add(COUNTING, name="same").status_code == 201  # costs nothing more
+
+
+def test_before_anything_is_known_everybody_is_let_in(serve: Callable[..., Service]):
+    service = serve(limits=Limits(latency_s=1e-6))
+    service.declare()
+    assert service.add(OTHER).status_code == 201

@@ -1,0 +1,92 @@
+"""The client: a session's verbs, elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import headrace as hr
+from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
+from support.serving import COLUMNS, COUNTING, Service, at
+
+ROW = {"user_id": 1, "gem_pack": 1, "price": 10.0}
+
+
+@pytest.fixture
+def remote(service: Service):
+    with hr.connect(service.url) as session:
+        yield session
+
+
+def test_a_query_comes_gives_results_and_goes(remote):
+    query = remote.add(COUNTING, name="counts")
+    assert (query.name, query.status, query.wait_live(5).status) == ("counts", "live", "live")
+    remote.append("purchases", [{**ROW, "time": at(second)} for second in (0.5, 0.6, 1.5)])
+    tables = query.tail("beginning")
+    first = next(tables)
+    assert first.to_pylist()[0]["n"] == 2
+    assert first.schema == query.schema == query.results().schema
+    assert query.results().num_rows == 1
+    assert query.to_pandas()["total"].tolist() == [20.0]
+    assert "counts" in query._repr_html_()
+    assert [one.name for one in remote.queries()] == ["counts"]
+    query.remove()
+    assert list(tables) == []
+    assert remote.query("counts").status == "removed"
+
+
+def test_rows_of_the_builder_are_queries_too(remote):
+    query = remote.add(hr.select("price").from_("purchases"))
+    assert query.sql == hr.select("price").from_("purchases").sql
+
+
+def test_errors_are_those_of_a_session(remote):
+    with pytest.raises(SqlError, match="nope") as found:
+        remote.add("SELECT nope FROM purchases")
+    assert "^" in found.value.place
+    remote.add(COUNTING, name="counts")
+    with pytest.raises(NameTakenError):
+        remote.add("SELECT price FROM purchases", name="counts")
+    with pytest.raises(NotFoundError):
+        remote.remove("nobody")
+    with pytest.raises(SessionError, match="no service answers"):
+        hr.connect("http://127.0.0.1:1")
+
+
+def test_streams_are_declared_and_told(remote):
+    remote.create_stream("other", hr.MemorySource(COLUMNS), time="time", watermark="1 second")
+    found = remote.streams()["other"]
+    assert (found["delay_seconds"], [one["name"] for one in found["columns"]]) == (1.0, ["user_id", "gem_pack", "price", "time"])
+    assert "one shared pipeline" in remote.explain()
+    assert remote.check("SELECT price FROM other") == [{"name": "price", "type": "DOUBLE"}]
+
+
+def test_a_query_is_replaced(remote):
+    first = remote.add(COUNTING, name="counts")
+    second = remote.replace("counts", "SELECT price FROM purchases")
+    assert (second.name, second.id != first.id) == ("counts", True)
+
+
+def test_a_tail_lives_through_a_restart(service: Service, remote):
+    query = remote.add("SELECT price FROM purchases", name="rows")
+    seen: list[float] = []
+
+    def read() -> None:
+        for table in query.tail("beginning"):
+            seen.extend(table["price"].to_pylist())
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    service.append(1.0, 2.0, price=1.0)
+    service.again()
+    service.append(3.0, price=2.0)
+    until = time.monotonic() + 20
+    while len(seen) < 3:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    service.http.delete("/v1/queries/rows")
+    reader.join(30)
+    assert not reader.is_alive()
+    assert sorted(seen) == [1.0, 1.0, 2.0]

@@ -1,0 +1,82 @@
+"""How it goes: health, overview, plan, events, metrics."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from headrace.errors import CheckpointError
+from support.serving import Service
+
+
+def busy(service: Service) -> None:
+    service.add(name="one")
+    service.add("SELECT gem_pack, COUNT(*) AS n FROM TUMBLE(purchases, '1 second') WHERE price > 5 GROUP BY gem_pack", name="two")
+    service.work_off(0.5, 1.5, 2.5, 3.5)
+
+
+def test_health_needs_nothing(service: Service):
+    found = service.http.get("/v1/health").json()
+    assert (found["status"], found["queries"], found["tokens"]) == ("ok", 0, False)
+
+
+def test_a_session_that_stopped_is_told_of(service: Service):
+    service.add(name="one")
+    for file in (service.session.results_folder.parent / "plans").iterdir():
+        file.write_bytes(b"damaged")
+    service.session.coordinator._plans.clear()
+    service.append(1.0)
+    until = time.monotonic() + 20
+    while (answer := service.http.get("/v1/health")).status_code == 200:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert (answer.status_code, answer.json()["status"]) == (503, "stopped")
+    assert answer.json()["detail"]
+    with pytest.raises(CheckpointError):
+        service.close()
+
+
+def test_the_overview_has_rates_and_watermark(service: Service):
+    busy(service)
+    found = service.http.get("/v1/overview").json()
+    assert found["live"] == 2
+    assert found["rows_per_second"] > 0
+    assert found["watermark"] == "2026-01-01T00:00:03.500000Z"
+    assert sum(one["rows_per_second"] for one in found["history"]) == 4
+    assert found["latency_seconds"]["p50"] <= found["latency_seconds"]["p95"]
+
+
+def test_the_plan_is_text_and_a_picture(service: Service):
+    busy(service)
+    found = service.http.get("/v1/plan").json()
+    assert "2 live queries, one shared pipeline" in found["text"]
+    boxes = {one["id"]: one for one in found["operators"]}
+    assert {one["kind"] for one in boxes.values()} == {"stream", "aggregation", "query"}
+    assert all(begin in boxes and end in boxes for begin, end in found["edges"])
+    assert sorted(boxes["stream purchases"]["queries"]) == ["one", "two"]
+    ends = {boxes[end]["label"] for _, end in found["edges"] if boxes[end]["kind"] == "query"}
+    assert ends == {"one", "two"}
+
+
+def test_what_happened_is_told_in_order(service: Service):
+    busy(service)
+    service.http.delete("/v1/queries/one")
+    until = time.monotonic() + 20
+    while not (found := [one for one in service.http.get("/v1/events").json() if one["kind"] == "removed"]):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    told = service.http.get("/v1/events").json()
+    assert [one["text"] for one in told if one["kind"] == "added"] == ["query one is live", "query two is live"]
+    assert found[0]["text"] == "query one is gone"
+    assert any(one["kind"] == "epoch" for one in told)
+    assert told == sorted(told, key=lambda one: one["batch"])
+
+
+def test_metrics_are_those_of_prometheus(service: Service):
+    busy(service)
+    text = service.http.get("/metrics").text
+    assert 'headrace_stream_rows_total{stream="purchases"} 4.0' in text
+    assert 'headrace_query_rows_total{query="one"}' in text
+    assert "headrace_queries_live 2.0" in text
+    assert "headrace_up 1.0" in text

@@ -1,0 +1,77 @@
+"""The page's files: what is said of them, and that they need nobody else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import headrace.service
+from headrace.service.tokens import Holder, Role, Tokens
+from support.serving import Service
+
+PAGE = Path(headrace.service.__file__).parent / "page"
+FILES = sorted(path for path in PAGE.rglob("*") if path.is_file())
+OURS = [path for path in FILES if path.parent.name != "vendor" and path.suffix in {".js", ".css", ".html"}]
+MAX_LINES = 300
+
+
+def test_the_page_is_there_without_a_token_and_may_load_from_here_only(serve: Callable[..., Service]):
+    service = serve(tokens=Tokens([("t" * 20, Holder("ann", Role.read))]))
+    answer = service.http.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+def test_files_have_their_kind_and_are_asked_for_again(service: Service):
+    kinds = {
+        "js/main.js": "text/javascript",
+        "css/base.css": "text/css",
+        "icon.svg": "image/svg+xml",
+        "vendor/uplot.js": "text/javascript",
+    }
+    for name, kind in kinds.items():
+        answer = service.http.get(f"/page/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer.headers["cache-control"] == "no-cache"
+        again = service.http.get(f"/page/{name}", headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    "path", ["/page/", "/page/js", "/page/none.js", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/page//etc/passwd"]
+)
+def test_nothing_else_is_served(service: Service, path: str):
+    assert service.http.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_whatever_a_file_names_is_there_and_nothing_is_elsewhere(path: Path):
+    text = path.read_text(encoding="utf-8")
+    named = set(re.findall(r"""["'(](/page/[^"')]+)""", text))
+    assert [name for name in sorted(named) if not (PAGE / name.removeprefix("/page/")).is_file()] == []
+    assert set(re.findall(r"https?://[^\s\"'`)]+", text)) <= {"http://www.w3.org/2000/svg"}
+    assert len(text.splitlines()) <= MAX_LINES
+
+
+def test_markup_has_no_code_and_no_styles_inside():
+    text = (PAGE / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)", text)
+    named = re.findall(r'\sid="([^"]+)"', text)
+    assert len(named) == len(set(named))
+    wanted = {one for path in OURS for one in re.findall(r'\bat\("([\w-]+)"\)', path.read_text(encoding="utf-8"))}
+    assert wanted <= set(named)
+
+
+def test_licences_of_all_bundled_packages_are_there():
+    text = (PAGE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
+    for package in ("@codemirror/view", "@codemirror/lang-sql", "@lezer/common", "style-mod", "uplot"):
+        assert re.search(rf"^{re.escape(package)} [\d.]+ \(MIT\)$", text, re.MULTILINE)

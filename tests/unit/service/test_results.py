@@ -1,0 +1,188 @@
+"""Results over HTTP: pages, events, sockets; no row twice, none left out, nobody waits for anybody."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from websockets.sync.client import connect
+
+from headrace.service.limits import Limits
+from support.serving import Service, events
+
+ROWS = "SELECT price FROM purchases"
+
+
+def settle(service: Service, name: str, rows: int) -> None:
+    until = time.monotonic() + 20
+    while service.http.get(f"/v1/queries/{name}").json()["emitted"] < rows:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def pages(service: Service, name: str, limit: int) -> list[list[float]]:
+    found, after = [], "beginning"
+    while True:
+        page = service.http.get(f"/v1/queries/{name}/results", params={"after": after, "limit": limit}).json()
+        found.append([row[0] for row in page["rows"]])
+        after = page["next"]
+        if not page["more"]:
+            return found
+
+
+@contextmanager
+def following(service: Service, name: str, **given: object):
+    with service.http.stream("GET", f"/v1/queries/{name}/live", params=given) as answer:
+        assert answer.status_code == 200
+        yield events(answer)
+
+
+def test_pages_have_every_row_once(service: Service):
+    service.add(ROWS, name="rows")
+    for number in range(5):
+        service.append(*range(number * 10, number * 10 + 7), price=float(number))
+        settle(service, "rows", 7 * (number + 1))
+    for limit in (1, 3, 7, 10, 1000):
+        found = pages(service, "rows", limit)
+        assert sorted(price for page in found for price in page) == [float(n) for n in range(5) for _ in range(7)]
+        assert all(len(page) <= limit for page in found)
+
+
+def test_pages_can_be_arrow(service: Service):
+    service.add(name="counts")
+    service.append(0.5, 0.7, 3.5)
+    settle(service, "counts", 1)
+    accepting = {"Accept": "application/vnd.apache.arrow.stream"}
+    answer = service.http.get("/v1/queries/counts/results", headers=accepting)
+    table = pa.ipc.open_stream(io.BytesIO(answer.content)).read_all()
+    assert table.column("n").to_pylist() == [2]
+    assert str(table.schema.field("window_start").type) == "timestamp[us, tz=UTC]"
+    assert answer.headers["X-Headrace-More"] == "false"
+
+
+def test_a_page_waits_for_its_first_row(service: Service):
+    service.add(ROWS, name="rows")
+    timer = threading.Timer(0.5, service.append, [1.0])
+    timer.start()
+    begun = time.monotonic()
+    page = service.http.get("/v1/queries/rows/results", params={"wait": 20}).json()
+    timer.join()
+    assert page["rows"] == [[10.0]]
+    assert 0.3 < time.monotonic() - begun < 15
+    assert service.http.get("/v1/queries/rows/results", params={"after": page["next"], "wait": 0.1}).json()["rows"] == []
+
+
+def test_events_come_as_rows_do(service: Service):
+    service.add(ROWS, name="rows")
+    with following(service, "rows") as found:
+        kind, _, columns = next(found)
+        assert (kind, columns) == ("columns", [{"name": "price", "type": "DOUBLE"}])
+        service.append(1.0, price=7.0)
+        kind, first, data = next(found)
+        assert (kind, data) == ("rows", {"rows": [[7.0]], "left_out": 0})
+    service.append(2.0, price=8.0)  # while nobody looks
+    settle(service, "rows", 2)
+    with service.http.stream("GET", "/v1/queries/rows/live", headers={"Last-Event-ID": first}) as answer:
+        found = events(answer)
+        next(found)
+        assert next(found)[2]["rows"] == [[8.0]]
+        service.http.delete("/v1/queries/rows")
+        kind, _, data = next(found)
+        assert (kind, data) == ("end", {"status": "removed", "error": ""})
+        with pytest.raises(StopIteration):
+            next(found)
+
+
+def test_a_sample_says_how_much_it_left_out(service: Service):
+    service.add(ROWS, name="rows")
+    with following(service, "rows", sample=3) as found:
+        next(found)
+        service.append(*(number / 100 for number in range(50)))
+        seen = left_out = 0
+        while seen + left_out < 50:
+            _, _, data = next(found)
+            assert len(data["rows"]) <= 3
+            seen, left_out = seen + len(data["rows"]), left_out + data["left_out"]
+        assert (seen + left_out, left_out > 0) == (50, True)
+
+
+def test_a_socket_gives_the_same(service: Service):
+    service.add(ROWS, name="rows")
+    service.append(1.0, price=7.0)
+    settle(service, "rows", 1)
+    address = service.url.replace("http", "ws")
+    with connect(f"{address}/v1/queries/rows/socket?from=beginning") as socket:
+        assert json.loads(socket.recv())["event"] == "columns"
+        told = json.loads(socket.recv())
+        assert (told["event"], told["data"]["rows"]) == ("rows", [[7.0]])
+        service.http.delete("/v1/queries/rows")
+        assert json.loads(socket.recv())["event"] == "end"
+
+
+def test_after_a_restart_readers_go_on_where_they_were(service: Service):
+    service.add(ROWS, name="rows")
+    service.append(1.0, 2.0, price=1.0)
+    settle(service, "rows", 2)
+    page = service.http.get("/v1/queries/rows/results").json()
+    service.again()
+    assert [(one["name"], one["status"]) for one in service.http.get("/v1/queries").json()] == [("rows", "live")]
+    service.append(3.0, price=2.0)
+    settle(service, "rows", 3)
+    assert service.http.get("/v1/queries/rows/results", params={"after": page["next"]}).json()["rows"] == [[2.0]]
+    assert sorted(price for page in pages(service, "rows", 2) for price in page) == [1.0, 1.0, 2.0]
+
+
+def test_a_reader_that_does_not_read_keeps_nobody_waiting(service: Service):
+    service.add("SELECT price, user_id, gem_pack, time FROM purchases", name="rows")
+    with service.http.stream("GET", "/v1/queries/rows/live"):  # never read from
+        for number in range(20):
+            service.append(*(number + place / 1000 for place in range(500)))
+        settle(service, "rows", 10_000)
+        assert service.http.get("/v1/health").json()["status"] == "ok"
+
+
+def test_what_is_no_longer_kept_is_told(serve):
+    service = serve(limits=Limits(results_bytes=1))
+    service.declare()
+    service.add(ROWS, name="rows")
+    for second in range(3):
+        service.append(second, price=float(second))
+        settle(service, "rows", second + 1)
+    service.host.kept.forget()
+    page = service.http.get("/v1/queries/rows/results").json()
+    assert (page["rows"], page["missed"]) == ([], True)
+    with following(service, "rows", **{"from": "beginning"}) as found:
+        assert next(found)[0] == "columns"
+        kind, at, data = next(found)
+        assert (kind, data["to"]) == ("missed", at)
+        service.append(9.0, price=9.0)
+        assert next(found)[2]["rows"] == [[9.0]]
+    assert service.http.get("/v1/queries/rows/results", params={"after": page["next"]}).json()["missed"] is False
+    service.again()
+    assert service.http.get("/v1/queries/rows/results").json()["missed"] is True
+
+
+def test_bad_positions_are_refused(service: Service):
+    service.add(ROWS, name="rows")
+    for bad in ("x", "1", "1.x", "-1.0", "٣.٠", "9" * 40 + ".0"):
+        assert service.http.get("/v1/queries/rows/results", params={"after": bad}).status_code == 422
+    assert service.http.get("/v1/queries/rows/results", params={"limit": 0}).status_code == 422
+    assert service.http.get("/v1/queries/none/live").status_code == 404
+    assert service.http.get("/v1/queries/rows/results", params={"after": "99999.0"}).json()["rows"] == []
+
+
+def test_readers_are_counted(service: Service):
+    service.add(ROWS, name="rows")
+    with following(service, "rows") as found:
+        next(found)
+        assert "headrace_readers 1.0" in service.http.get("/metrics").text
+    service.append(1.0)  # the next thing that is sent finds the reader gone
+    until = time.monotonic() + 20
+    while "headrace_readers 0.0" not in service.http.get("/metrics").text:
+        assert time.monotonic() < until
+        time.sleep(0.05)

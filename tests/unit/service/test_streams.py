@@ -1,0 +1,69 @@
+"""Streams over HTTP: declared, filled, looked into; they are there again after a restart."""
+
+from __future__ import annotations
+
+import time
+
+from support.serving import COLUMNS, Service, at
+
+RATE = {"source": "rate", "name": "ads", "rows_per_second": 1000, "generator": "ads", "time": "time"}
+
+
+def test_a_stream_tells_its_columns(service: Service):
+    found = service.http.get("/v1/streams/purchases").json()
+    assert [(one["name"], one["type"]) for one in found["columns"]] == [
+        ("user_id", "INT"), ("gem_pack", "INT"), ("price", "DOUBLE"), ("time", "TIMESTAMP"),
+    ]  # fmt: skip
+    assert (found["time"], found["rows"], found["latest"], found["lag_seconds"]) == ("time", 0, None, None)
+
+
+def test_rows_are_counted_and_can_be_looked_at(service: Service):
+    service.add()
+    service.append(1.0, 2.5)
+    until = time.monotonic() + 20
+    while service.http.get("/v1/streams/purchases").json()["rows"] < 2:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert service.http.get("/v1/streams/purchases").json()["latest"] == "2026-01-01T00:00:02.500000Z"
+    sample = service.http.get("/v1/streams/purchases/sample", params={"rows": 1}).json()
+    assert sample["rows"] == [[1, 1, 10.0, "2026-01-01T00:00:02.500000Z"]]
+
+
+def test_rows_that_do_not_fit_are_refused_all_of_them(service: Service):
+    rows = [{"price": 1.0, "time": at(1)}, {"price": "much", "time": at(2)}]
+    answer = service.http.post("/v1/streams/purchases/rows", json=rows)
+    assert answer.status_code == 422
+    assert "'much'" in answer.json()["error"]
+    assert service.http.post("/v1/streams/purchases/rows", json={"price": 1.0}).status_code == 422
+    assert service.http.post("/v1/streams/nowhere/rows", json=[]).status_code == 404
+    service.http.post("/v1/streams", json=RATE)
+    assert service.http.post("/v1/streams/ads/rows", json=[]).status_code == 409
+
+
+def test_streams_are_there_again_after_a_restart(service: Service):
+    assert service.http.post("/v1/streams", json=RATE).status_code == 201
+    before = service.http.get("/v1/streams").json()
+    service.again()
+    after = service.http.get("/v1/streams").json()
+    assert {one["name"]: one["source"] for one in after} == {one["name"]: one["source"] for one in before}
+
+
+def test_a_stream_that_cannot_be_is_refused_and_leaves_nothing(service: Service):
+    bad = [
+        {"source": "memory", "name": "purchases", "columns": COLUMNS, "time": "time"},  # taken
+        {"source": "memory", "name": "a", "columns": "x NOTYPE", "time": "x"},
+        {"source": "memory", "name": "a", "columns": COLUMNS, "time": "nope"},
+        {"source": "memory", "name": "a b", "columns": COLUMNS, "time": "time"},
+        {"source": "memory", "name": "a", "columns": COLUMNS, "time": "time", "watermark": "soon"},
+        {"source": "files", "name": "a", "path": "/nowhere/at/all.csv", "time": "time"},
+        {"source": "rate", "name": "a", "rows_per_second": 0, "time": "time"},
+        {"source": "tcp", "name": "a", "address": "127.0.0.1:1", "stream": "s", "time": "time"},
+        {"source": "kafka", "name": "a", "time": "time"},
+    ]
+    for one in bad:
+        answer = service.http.post("/v1/streams", json=one)
+        assert answer.status_code in (409, 422), (one, answer.text)
+        assert answer.json()["error"]
+    assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]
+    service.again()
+    assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]

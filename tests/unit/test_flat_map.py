@@ -1,0 +1,301 @@
+"""A row for each element of a list: streams made of others, shared by all who unfold alike."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.errors import SqlError
+from headrace.plan.stacked import StackedQuery
+from headrace.sql import bind_query
+
+COLUMNS = "a INT, text STRING, time TIMESTAMP"
+
+
+@hr.function("ARRAY<STRING>", arguments="STRING")
+def words(text):
+    return pc.utf8_split_whitespace(text)
+
+
+@hr.function("ARRAY<INT>", arguments="STRING")
+def sizes(text):
+    return [None if one is None else list(range(len(one))) for one in text.to_pylist()]
+
+
+def opened(checkpoint: Path | None = None, **options):
+    session = hr.Session(checkpoint, **{"backend": "local", **options})
+    session.source = hr.MemorySource(COLUMNS)
+    session.create_stream("tweets", session.source, time="time", watermark="2 seconds")
+    session.register_function(words)
+    session.register_function(sizes)
+    return session
+
+
+@pytest.fixture
+def session():
+    with opened() as found:
+        yield found
+
+
+def at(second: float) -> datetime:
+    return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+
+
+def rows(*texts: str | None, start: int = 0) -> list[dict]:
+    return [{"a": n, "text": text, "time": at(start + n)} for n, text in enumerate(texts)]
+
+
+# --------------------------------------------------------------------------------------------------------------------- meaning
+
+
+def test_a_row_for_each_element(session) -> None:
+    flow = session.stream("tweets").filter("a < 9").flat_map(word=words("text")).filter("word <> 'the'").select("a", "word")
+    found = flow.add("flow")
+    text = session.add("SELECT a, word FROM tweets LATERAL VIEW explode(words(text)) AS word WHERE a < 9 AND word <> 'the'")
+    session.source.append(rows("the cat", None, "cat sat sat"))
+    session.advance()
+    assert found.results().to_pylist() == [{"a": a, "word": w} for a, w in ((0, "cat"), (2, "cat"), (2, "sat"), (2, "sat"))]
+    assert text.results().equals(found.results())
+
+
+def test_no_row_of_an_empty_list_or_none(session) -> None:
+    found = session.stream("tweets").flat_map(n=sizes("text")).select("a", "n").add()
+    session.source.append(rows("", None, "ab"))
+    session.advance()
+    assert found.results().to_pylist() == [{"a": 2, "n": 0}, {"a": 2, "n": 1}]
+
+
+def test_before_windows(session) -> None:
+    """
+    tweets   the cat ──── cat ────────── sat
+    TUMBLE  |─────────────────|─────────────────|
+    """
+    flow = session.stream("tweets").window(hr.tumble("5 s")).flat_map(word=words("text"))
+    found = flow.group_by("word").agg(n=hr.count()).select("word", "n").add()
+    session.source.append([*rows("the cat", "cat"), *rows("sat", start=6)])
+    session.drain()
+    assert sorted(map(tuple, map(dict.values, found.results().to_pylist()))) == [("cat", 2), ("sat", 1), ("the", 1)]
+
+
+def test_lists_of_elements_of_lists_and_joins_of_them(session) -> None:
+    base = session.stream("tweets").flat_map(word=words("text"))
+    nested = base.flat_map(at=sizes("word")).select("word", "at").add()
+    tumble = hr.tumble("5 s")
+    left, right = base.alias("l").window(tumble), base.alias("r").window(tumble)
+    pairs = left.join(right, "l.word = r.word AND l.a < r.a").select("l.word").add()
+    close = base.alias("l").window(hr.sliding("3 s")).join(base.alias("r").window(hr.sliding("0 s")), "word")
+    close = close.filter("l.a < r.a").select("word").add()
+    session.source.append(rows("ab c", "c ab"))
+    session.drain()
+    assert [tuple(row.values()) for row in nested.results().to_pylist()] == [
+        (word, n) for word in ("ab", "c", "c", "ab") for n in range(len(word))
+    ]
+    assert sorted(pairs.results()["word"].to_pylist()) == sorted(close.results()["word"].to_pylist()) == ["ab", "c"]
+
+
+def test_late_rows_are_counted_for_the_stream_they_are_made_of() -> None:
+    counts = []
+    for backend in ("local", "reference"):
+        with opened(backend=backend) as session:
+            query = session.stream("tweets").flat_map(word=words("text")).window(hr.tumble("2 s")).agg(n=hr.count()).add()
+            session.source.append(rows("a", start=20))
+            session.advance()
+            session.source.append(rows("late too late", start=3))
+            session.advance()
+            counts.append(query.late)
+    assert counts == [{"tweets": 3}] * 2
+
+
+# --------------------------------------------------------------------------------------------------------------------- sharing
+
+
+def test_equal_lists_are_one_stream(session, tmp_path: Path) -> None:
+    def noted(text):
+        with (tmp_path / "calls").open("a") as file:
+            file.write("x")
+        return pc.utf8_split_whitespace(text)
+
+    session.register_function("noted", noted, "ARRAY<STRING>", arguments="STRING")
+    flow = session.stream("tweets").flat_map(word=hr.call("noted", "text")).window(hr.tumble("5 s"))
+    queries = [flow.filter(f"a > {n}").group_by("word").agg(n=hr.count()).add(f"q{n}") for n in range(10)]
+    session.add(
+        "SELECT COUNT(*) AS n FROM HOP(tweets, '4 s', '2 s') LATERAL VIEW explode(noted(text)) AS w WHERE a > 3", name="other"
+    )
+    session.source.append(rows("a b", "c"))
+    session.advance()
+    assert len((tmp_path / "calls").read_text()) <= 2  # a call for each task
+    (line,) = [line for line in session.explain().splitlines() if line.startswith("stream tweets*")]
+    assert "read once for 11 queries" in line
+    for query in queries:
+        query.remove()
+    session.advance()
+    assert "stream tweets*" in session.explain()
+    session.remove("other")
+    session.advance()
+    assert "stream tweets*" not in session.explain()
+
+
+def test_only_columns_that_are_looked_at_are_read(session) -> None:
+    session.stream("tweets").flat_map(word=words("text")).window(hr.tumble("5 s")).agg(n=hr.max("word")).add()
+    session.advance()
+    (line,) = [line for line in session.explain().splitlines() if line.startswith("stream tweets*")]
+    assert line.endswith("columns #3")
+
+
+# -------------------------------------------------------------------------------------------------------------------- recovery
+
+
+@pytest.mark.parametrize("point", ["logged", "stage one", "stage two", "commit"])
+def test_it_goes_on_after_a_crash(tmp_path: Path, point: str) -> None:
+    class CrashError(Exception):
+        pass
+
+    armed = []
+
+    def crash(step: str) -> None:
+        if armed and step == point:
+            raise CrashError
+
+    session = opened(tmp_path / "state", fault=crash)
+    flow = session.stream("tweets").flat_map(word=words("text")).window(hr.tumble("30 s"))
+    flow.group_by("word").agg(n=hr.count()).add("counted")
+    session.source.append(rows("a b", "b"))
+    session.advance()
+    armed.append(True)
+    session.source.append(rows("b c", start=5))
+    flow.agg(n=hr.count()).add("all")
+    with pytest.raises(CrashError):
+        session.advance()
+    session.close()
+    with opened(tmp_path / "state") as session:
+        if point == "logged":
+            assert session.coordinator.unfinished is not None
+        session.drain()
+        assert sorted((row["word"], row["n"]) for row in session.query("counted").results().to_pylist()) == [
+            ("a", 1),
+            ("b", 3),
+            ("c", 1),
+        ]
+
+
+# --------------------------------------------------------------------------------------------------------- shared equals alone
+
+WORDS = "LATERAL VIEW explode(words(text)) AS w"
+QUERIES = (
+    f"SELECT a, w FROM tweets {WORDS} WHERE w > 'b'",
+    f"SELECT window_end, w, COUNT(*) AS n FROM TUMBLE(tweets, '4 s') {WORDS} GROUP BY w",
+    f"SELECT window_end, COUNT(*) AS n, MAX(w) AS x FROM HOP(tweets, '6 s', '2 s') {WORDS} WHERE a > 1",
+    f"SELECT window_start, w, COUNT(*) AS n FROM SESSION(tweets, '3 s') {WORDS} GROUP BY w",
+    f"SELECT i, COUNT(DISTINCT w) AS n FROM TUMBLE(tweets, '4 s') {WORDS} LATERAL VIEW explode(sizes(w)) AS i GROUP BY i",
+    f"SELECT l.w, r.a FROM TUMBLE((SELECT * FROM tweets {WORDS}), '4 s') l JOIN TUMBLE(tweets, '4 s') r ON l.w = r.text",
+    f"SELECT l.w, l.a, r.a AS b FROM SLIDING((SELECT * FROM tweets {WORDS}), '3 s') l, SLIDING(tweets, '2 s') r WHERE w = r.text",
+    f"SELECT MAX(n) AS m FROM (SELECT w, COUNT(*) AS n FROM TUMBLE(tweets, '4 s') {WORDS} GROUP BY w)",
+    f"SELECT COUNT(*) AS n FROM TUMBLE((SELECT time, w FROM tweets {WORDS} UNION ALL SELECT time, text FROM tweets), '4 s')",
+)
+TEXTS = st.lists(st.sampled_from(["a", "b", "cc", "d"]), max_size=4).map(" ".join) | st.none()
+ROW = st.tuples(st.integers(0, 3), TEXTS, st.integers(0, 20) | st.none())
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, len(QUERIES) - 1)),
+        st.tuples(st.just("rows"), st.lists(ROW, max_size=6)),
+        st.tuples(st.just("remove"), st.integers(0, 3)),
+    ),
+    min_size=3,
+    max_size=9,
+)
+
+
+def outcome(steps, backend: str):
+    with opened(backend=backend) as session:
+        queries = []
+        for kind, value in steps:
+            if kind == "add":
+                queries.append(session.add(QUERIES[value]))
+            elif kind == "remove":
+                present = [query for query in queries if query.status in {"accepted", "live"}]
+                if value < len(present):
+                    present[value].remove()
+            else:
+                given = [{"a": a, "text": text, "time": None if t is None else at(t)} for a, text, t in value]
+                session.source.append(given) if given else None
+                session.advance()
+        session.drain()
+        return [(q.sql, q.status, q.late, sorted(map(str, q.results().to_pylist()))) for q in queries]
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+@example([("add", 5), ("rows", [(0, None, 6)]), ("rows", [(0, "", 0)])])
+def test_shared_equals_alone(steps) -> None:
+    assert outcome(steps, "local") == outcome(steps, "reference")
+
+
+# -------------------------------------------------------------------------------------------------------------------- refusals
+
+
+def test_what_cannot_be(session) -> None:
+    rows_ = session.stream("tweets")
+    joined = rows_.window(hr.tumble("5 s")).join(rows_.alias("o").window(hr.tumble("5 s")), "a")
+    for build, message in (
+        (
+            lambda: rows_.map(w=words("text")),
+            r"function 'words' returns lists\n.*\n.*\n.*\nhint: write FROM … LATERAL VIEW explode",
+        ),
+        (lambda: rows_.flat_map(w="upper(text)"), "only lists of registered functions can be exploded"),
+        (lambda: rows_.flat_map(text=words("text")), "column 'text' is already there"),
+        (rows_.flat_map, "flat_map needs one list"),
+        (lambda: joined.flat_map(w=words("o.text")), "joined rows cannot be unfolded\nhint: call flat_map before join"),
+        (
+            lambda: rows_.window(hr.tumble("5 s")).agg(text=hr.max("text")).flat_map(w=words("text")),
+            "results of windows cannot be exploded",
+        ),
+        (
+            lambda: session.add("SELECT a FROM tweets LATERAL VIEW OUTER explode(words(text)) AS w"),
+            "LATERAL VIEW is not supported",
+        ),
+        (
+            lambda: session.add("SELECT a FROM tweets LATERAL VIEW posexplode(words(text)) AS i, w"),
+            "LATERAL VIEW is not supported",
+        ),
+        (
+            lambda: session.add(
+                "SELECT 1 AS x FROM TUMBLE(tweets, '1 s') t JOIN TUMBLE(tweets, '1 s') o ON t.a = o.a "
+                "LATERAL VIEW explode(words(o.text)) AS w"
+            ),
+            "LATERAL VIEW of joined rows is not supported",
+        ),
+    ):
+        with pytest.raises(SqlError, match=message):
+            build()
+
+
+def test_what_it_raises_fails_those_who_unfold_by_it(session) -> None:
+    def picky(text):
+        if "x" in text.to_pylist():
+            raise ValueError("an x")
+        return pc.utf8_split_whitespace(text)
+
+    session.register_function("picky", picky, "ARRAY<STRING>", arguments="STRING")
+    bad = session.stream("tweets").flat_map(w=hr.call("picky", "text")).select("w").add()
+    good = session.stream("tweets").flat_map(w=words("text")).select("w").add()
+    session.source.append(rows("a", "x"))
+    session.advance()
+    assert (bad.status, bad.error) == ("failed", "function 'picky' failed: ValueError: an x")
+    assert good.results()["w"].to_pylist() == ["a", "x"]
+
+
+def test_plans(session) -> None:
+    catalog = session.coordinator.catalog()
+    one = bind_query("SELECT w FROM tweets LATERAL VIEW explode(words(text)) t AS w", catalog)
+    two = bind_query("SELECT w FROM (SELECT a, text AS x FROM tweets) LATERAL VIEW explode(words(x)) AS w", catalog)
+    assert isinstance(one, StackedQuery)
+    assert one == two
+    assert one.streams == ("tweets",)
+    assert one.schema.to_arrow() == pa.schema([("w", pa.string())])
