@@ -43,9 +43,9 @@ class _Figures:
         yield CounterMetricFamily("headrace_batches", "Committed micro-batches.", value=session.last_batch + 1)
         yield GaugeMetricFamily("headrace_batch_seconds", "Length of the last micro-batch.", value=last.seconds if last else 0)
         yield GaugeMetricFamily("headrace_batch_rows", "Rows of the last micro-batch.", value=last.report.rows if last else 0)
-        live = sum(query.status == "live" for query in queries)
+        live, waiting = (sum(query.status == status for query in queries) for status in ("live", "accepted"))
         yield GaugeMetricFamily("headrace_queries_live", "Queries in the pipeline.", value=live)
-        yield GaugeMetricFamily("headrace_queries_waiting", "Queries that wait for it.", value=len(queries) - live)
+        yield GaugeMetricFamily("headrace_queries_waiting", "Queries that wait for it.", value=waiting)
         yield GaugeMetricFamily("headrace_readers", "Readers that follow a query.", value=self._host.readers)
         yield GaugeMetricFamily("headrace_up", "Whether micro-batches run.", value=float(not self._host.news.over))
 

@@ -30,7 +30,7 @@ def seen(host: Host) -> dict[str, Any]:
         "emitted_per_second": sum(one.report.emitted for one in lately) / since,
         "latency_seconds": _spread(lengths),
         "live": live,
-        "waiting": len(queries) - live,
+        "waiting": sum(query.status == "accepted" for query in queries),
         "watermark": None if mark is None else mark.isoformat().replace("+00:00", "Z"),
         "lag_seconds": None if mark is None else (now - mark).total_seconds(),
         "batch": session.last_batch,

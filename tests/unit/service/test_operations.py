@@ -79,4 +79,5 @@ def test_metrics_are_those_of_prometheus(service: Service):
     assert 'headrace_stream_rows_total{stream="purchases"} 4.0' in text
     assert 'headrace_query_rows_total{query="one"}' in text
     assert "headrace_queries_live 2.0" in text
+    assert "headrace_queries_waiting 0.0" in text
     assert "headrace_up 1.0" in text
