@@ -22,7 +22,7 @@ from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Expression, columns
 from headrace.model.schema import TIMESTAMP, Schema
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
-from headrace.sharing.aggregation import Component, components, lift
+from headrace.sharing.aggregation import Component, components_of, pattern
 
 Integers = npt.NDArray[np.int64]
 
@@ -42,15 +42,14 @@ class Shape:
 def shape_of(plan: AggregateQuery) -> Shape:
     """Return the shape of a query."""
     branch = plan.branches[0]
-    needs = {need: i for i, need in enumerate(components(branch.aggregates))}
     calls = tuple((a.function, a.type, a.parameter, tuple(x.type for x in a.args)) for a in branch.aggregates)
-    pattern = tuple(tuple(needs[part] for part in lift(a)) for a in branch.aggregates)
-    return Shape(tuple(k.type for k in branch.keys), calls, plan.output, plan.having, plan.schema, pattern)
+    places = pattern([one.aggregates for one in plan.branches])
+    return Shape(tuple(k.type for k in branch.keys), calls, plan.output, plan.having, plan.schema, places)
 
 
 def needs_of(plan: AggregateQuery) -> tuple[Component, ...]:
     """Return the components a query needs; only kinds and types matter here."""
-    return components(plan.branches[0].aggregates)
+    return tuple(one[0] for one in components_of([branch.aggregates for branch in plan.branches]))
 
 
 @dataclass(frozen=True, slots=True)

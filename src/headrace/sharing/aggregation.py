@@ -14,7 +14,7 @@ How a component is computed is the kernels' business; `lift` below is the whole 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,6 +72,21 @@ def lift(call: AggregateCall) -> tuple[Component, ...]:
     return (total, Component("square", call.args), count)
 
 
-def components(calls: Iterable[AggregateCall]) -> tuple[Component, ...]:
+def components(calls: Sequence[AggregateCall]) -> tuple[Component, ...]:
     """Return all components of several aggregates, each once, the row count first."""
-    return tuple(dict.fromkeys([ROWS, *(part for call in calls for part in lift(call))]))
+    return tuple(one for (one,) in components_of([calls]))
+
+
+def components_of(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[Component, ...], ...]:
+    """Return the components of the aggregates of a union, the row count first: each with what it is in every branch.
+
+    Two aggregates have a component in common only if they have it in all branches.
+    """
+    lifted = ([ROWS, *(part for call in calls for part in lift(call))] for calls in branches)
+    return tuple(dict.fromkeys(zip(*lifted, strict=True)))
+
+
+def pattern(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[int, ...], ...]:
+    """Return for each aggregate of a union where its components are among `components_of`."""
+    at = {one: place for place, one in enumerate(components_of(branches))}
+    return tuple(tuple(at[parts] for parts in zip(*map(lift, calls), strict=True)) for calls in zip(*branches, strict=True))

@@ -16,7 +16,7 @@ from headrace.plan.join import JoinQuery, owner
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
 from headrace.plan.multiway import MultiwayQuery
 from headrace.plan.unfolded import Unfolded
-from headrace.sharing.aggregation import Component, components
+from headrace.sharing.aggregation import Component, components_of
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.grouping import group
 from headrace.sharing.joining import leaves, levels, needed_columns
@@ -228,9 +228,10 @@ def _members(stream: str, query: LiveQuery) -> Iterable[Member]:
                     query.id, index, select_branch.predicate, (), None, query.since, plan.streams, outputs=select_branch.outputs
                 )
     elif isinstance(plan, AggregateQuery):
+        parts = components_of([branch.aggregates for branch in plan.branches])
         for index, branch in enumerate(plan.branches):
             if branch.stream == stream:
-                needs = components(branch.aggregates)
+                needs = tuple(one[index] for one in parts)
                 yield Member(query.id, index, branch.predicate, branch.keys, plan.window, query.since, plan.streams, needs=needs)
 
 

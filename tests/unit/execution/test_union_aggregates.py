@@ -1,0 +1,43 @@
+"""Aggregates over unions whose arguments coincide in some branches and not in others."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace as hr
+
+BRANCHES = {
+    "apart, then alike": ("x AS n, k AS t", "x AS n, x AS t"),
+    "alike, then apart": ("x AS n, x AS t", "x AS n, k AS t"),
+    "alike, apart, alike": ("x AS n, x AS t", "x AS n, k AS t", "k AS n, k AS t"),
+    "crossed": ("x AS n, k AS t", "k AS n, x AS t"),
+}
+AGGREGATES = (
+    "SUM(n) AS a1, SUM(t) AS a2, MAX(t) AS a3, MAX(n) AS a4, COUNT(t) AS a5, COUNT(DISTINCT n) AS a6, COUNT(DISTINCT t) AS a7"
+)
+ROWS = [(1, 10), (2, None), (None, 30), (4, 40)]
+
+
+def results(backend: str, sql: str) -> list[dict]:
+    with hr.Session(backend=backend) as session:
+        source = hr.MemorySource("x INT, k INT, time TIMESTAMP")
+        session.create_stream("s", source, time="time")
+        query = session.add(sql)
+        bystander = session.add("SELECT COUNT(*) AS n FROM TUMBLE(s, '1 minute')")
+        for second, (x, k) in enumerate(ROWS):
+            source.append([{"x": x, "k": k, "time": f"2026-01-01T00:00:{second:02d}Z"}])
+            session.advance()
+        session.drain()
+        assert bystander.results().to_pylist() == [{"n": 4}]
+        assert query.status == "live", query.error
+        return query.results().to_pylist()
+
+
+@pytest.mark.parametrize("window", ["TUMBLE({}, '1 minute')", "HOP({}, '1 minute', '30 seconds')", "SESSION({}, '5 seconds')"])
+@pytest.mark.parametrize("branches", BRANCHES.values(), ids=BRANCHES.keys())
+def test_every_branch_counts_for_what_it_is(branches: tuple[str, ...], window: str):
+    union = " UNION ALL ".join(f"SELECT {columns}, time FROM s" for columns in branches)
+    sql = f"SELECT {AGGREGATES} FROM {window.format(f'({union})')}"
+    expected = results("reference", sql)
+    assert expected
+    assert results("local", sql) == expected
