@@ -219,7 +219,7 @@ def outcome(steps, backend: str):
             if kind == "add":
                 queries.append(session.add(QUERIES[value]))
             elif kind == "remove":
-                present = [query for query in queries if query.status in {"accepted", "live"}]
+                present = session.queries()
                 if value < len(present):
                     present[value].remove()
             else:

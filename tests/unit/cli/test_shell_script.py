@@ -164,10 +164,16 @@ def test_a_service_is_found(headrace, monkeypatch):
         assert f"headrace sql: the service at {url}" in said.err
 
 
+def _hear_interrupts() -> None:
+    """What runs in the background of a shell, as these tests may, ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def started(*words):
     command = [sys.executable, "-c", "from headrace.cli import main; main()", "sql", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, preexec_fn=_hear_interrupts) as process:  # noqa: PLW1509  no threads here
         try:
             yield process
         finally:
