@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import signal
 import socket
@@ -23,6 +22,7 @@ from headrace.connectors import RateSource
 from headrace.errors import HeadraceError
 from headrace.service.host import Host
 from headrace.service.limits import Limits
+from headrace.service.loopback import is_loopback
 from headrace.service.server import Server
 from headrace.service.tokens import Tokens
 from headrace.session import ROWS_PER_BATCH, Session
@@ -105,7 +105,7 @@ def _checkpoint(spec: SessionFile | None, given: Path | None, stack: contextlib.
 
 def _tokens(host: str, checkpoint: Path, console: Console) -> Tokens:
     """Return the tokens to ask for without a file of them: none on loopback, and elsewhere some that are made."""
-    if _is_loopback(host):
+    if is_loopback(host):
         return Tokens()
     path = checkpoint / "tokens"
     if path.exists():
@@ -113,12 +113,6 @@ def _tokens(host: str, checkpoint: Path, console: Console) -> Tokens:
     made = Tokens.make(path)
     console.print(f"whoever asks needs a token: they were made, and are in {path}")
     return made
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _shown(host: str) -> str:

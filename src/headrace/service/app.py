@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.errors import HeadraceError
 from headrace.service.api import operations, queries, results, streams
 from headrace.service.host import Host
+from headrace.service.loopback import is_loopback
 from headrace.service.page_files import mount
 from headrace.service.refusals import Problem, RefusedError, problem, refused
 
@@ -23,6 +23,8 @@ _ABOUT = """Windowed SQL on live streams, shared: queries come and go at any mom
 
 A query is added with `POST /v1/queries`, and answered when it is live. Its results are pages of `/v1/queries/{name}/results`, or
 come as they are made by `/v1/queries/{name}/live` (server-sent events; the id of each is the position to go on from)."""
+
+_DIGITS = 15
 
 
 def create_app(host: Host) -> FastAPI:
@@ -49,7 +51,8 @@ class Guard:
     """Refuses what is too large, or was meant for another: before anything of it is read into memory.
 
     Without tokens only requests to a loopback name are served. Otherwise a page of somebody else could have a browser, for
-    which a name of theirs is made to mean this machine, ask here.
+    which a name of theirs is made to mean this machine, ask here. And what a browser asks for pages of others is refused: it
+    would not let them read answers, but it lets them open sockets.
     """
 
     def __init__(self, app: ASGIApp, host: Host) -> None:
@@ -76,12 +79,15 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _check(self, headers: dict[bytes, bytes]) -> None:
-        if not self._host.tokens.required and not _is_loopback(headers.get(b"host", b"").decode("latin-1")):
+        asked, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        if not self._host.tokens.required and not is_loopback(_name_of(asked)):
             raise RefusedError(421, "this service answers on loopback only", hint="ask 127.0.0.1, or start it with tokens")
+        if origin and origin.partition("://")[2] != asked:
+            raise RefusedError(403, f"pages of '{origin[:80]}' may not ask here", hint="open the page of the service itself")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
             raise RefusedError(400, "the length of the request is no number")
-        if int(length) > self._host.limits.body_bytes:
+        if len(length) > _DIGITS or int(length) > self._host.limits.body_bytes:
             raise self._too_large()
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,15 +117,10 @@ class Guard:
         return RefusedError(413, f"a request has at most {self._host.limits.body_bytes:,} bytes")
 
 
-def _is_loopback(given: str) -> bool:
-    name = given.rpartition(":")[0] if given.rpartition(":")[2].isdigit() and given.count(":") != 0 else given
-    name = name.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+def _name_of(given: str) -> str:
+    """Return a host without its port."""
+    name, colon, port = given.rpartition(":")
+    return name if colon and port.isdigit() else given
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:

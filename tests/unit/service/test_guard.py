@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,11 @@ STREAM = {"source": "memory", "name": "purchases", "columns": COLUMNS, "time": "
 @pytest.fixture
 def guarded(serve: Callable[..., Service]) -> Service:
     return serve(tokens=Tokens(TOKENS))
+
+
+def socket_to(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), 20)
 
 
 def ask(service: Service, method: str, path: str, token: str | None, **given: object) -> int:
@@ -73,10 +79,30 @@ def test_loopback_has_many_names(service: Service, name: str):
 
 
 def test_no_other_site_may_read(service: Service):
-    answer = service.http.get("/v1/queries", headers={"Origin": "http://evil.example"})
-    assert not [name for name in answer.headers if name.lower().startswith("access-control")]
-    asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
-    assert service.http.options("/v1/queries", headers=asked).status_code == 405
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", service.url.replace("127.0.0.1", "evil.example")):
+        answer = service.http.get("/v1/queries", headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        assert service.http.options("/v1/queries", headers=asked).status_code == 403
+    assert service.http.get("/v1/queries", headers={"Origin": service.url}).status_code == 200
+
+
+def test_no_other_site_may_open_a_socket(service: Service):
+    service.add(name="q")
+    address = f"{service.url.replace('http', 'ws')}/v1/queries/q/socket"
+    with pytest.raises(InvalidStatus), connect(address, origin="http://evil.example"):
+        pass
+    with connect(address, origin=service.url) as following:
+        assert "columns" in following.recv()
+
+
+def test_a_length_beyond_all_measure_is_refused(service: Service):
+    for length in ("9" * 12, "9" * 5_000):
+        with socket_to(service.url) as raw:
+            raw.sendall(f"POST /v1/check HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n".encode())
+            assert raw.recv(100).split()[1] in (b"400", b"413")
+    assert service.http.get("/v1/health").status_code == 200
 
 
 HOSTILE = {
