@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -44,6 +45,7 @@ from headrace.writing import QueryText, Writing, text_of
 
 _IDLE_SECONDS = 0.02
 _REMEMBERED = 1_000
+DETAILED = 60
 ROWS_PER_BATCH = 4_000_000
 
 
@@ -221,6 +223,9 @@ class Session(Writing):
                 self._queries.records[number].discard(report.batch)
             self._queries.forget(state.queries, len(state.queries))
             self._done.append(Done(report, time.time(), time.monotonic() - begun))
+            if len(self._done) > DETAILED:  # rows of thousands of queries in a thousand batches would be much to hold
+                old = self._done[-DETAILED - 1]
+                self._done[-DETAILED - 1] = old._replace(report=replace(old.report, emitted_by={}))
             self._changed.notify_all()
 
     def _fail(self, number: int, message: str) -> None:
@@ -312,7 +317,7 @@ class Session(Writing):
         return bind_query(sql, self._coordinator.catalog()).schema.to_arrow()
 
     def done(self) -> list[Done]:
-        """Return the last micro-batches that this session ran, oldest first."""
+        """Return the last micro-batches that this session ran, oldest first; rows by query only of the last DETAILED."""
         with self._lock:
             return list(self._done)
 

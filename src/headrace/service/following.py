@@ -11,7 +11,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import anyio
@@ -81,13 +81,13 @@ class Followers:
 
     async def page(self, query: Query, at: Position, most: int, seconds: float) -> tuple[Piece, bool]:
         """Return rows behind a position, waiting for the first if need be, and whether nothing more will come of the query."""
-        until = time.monotonic() + seconds
+        until, missed = time.monotonic() + seconds, False
         while True:
             over, last = _is_over(query), query.last_batch
             piece = await anyio.to_thread.run_sync(self._kept.read, query, at, most)
-            left = until - time.monotonic()
-            if piece.rows.num_rows or over or left <= 0 or self._news.over:
-                return piece, over
+            left, missed = until - time.monotonic(), missed or piece.missed
+            if piece.rows.num_rows or (over and not piece.more) or left <= 0 or self._news.over:
+                return replace(piece, missed=missed), over
             at = piece.end
             if not piece.more:
                 await self._news.after(last, left)

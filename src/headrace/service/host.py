@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -23,14 +25,18 @@ from headrace.query import Query
 from headrace.service.admission import admit
 from headrace.service.declared import Declarations
 from headrace.service.following import Followers
+from headrace.service.insight import accounts_of
 from headrace.service.kept import Kept
 from headrace.service.limits import Limits
 from headrace.service.news import News
 from headrace.service.refusals import RefusedError
 from headrace.service.tokens import Holder, Tokens
-from headrace.session import Session
+from headrace.session import DETAILED, Session
+from headrace.sharing.account import Account
 
+_LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
+_ACCOUNT_SECONDS = 2.0
 _LATELY_SECONDS = 10.0
 _TIDY_SECONDS = 10.0
 
@@ -49,7 +55,9 @@ class Host:
         self.readers = 0
         self._interval = interval
         self._owners: dict[str, str] = {}
-        self._changing = threading.Lock()
+        self._changing, self._accounting = threading.Lock(), threading.Lock()
+        self._accounts: Mapping[int, Account] = {}
+        self._accounted = -math.inf
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -68,7 +76,10 @@ class Host:
         """Let go of results that are too old, now and then."""
         while True:
             await asyncio.sleep(_TIDY_SECONDS)
-            await anyio.to_thread.run_sync(self.kept.forget)
+            try:
+                await anyio.to_thread.run_sync(self.kept.forget)
+            except OSError:  # a disk that is full, say: the next time it may work
+                _LOG.exception("results that are too old could not be removed")
 
     def now(self) -> datetime:
         """Return the time of day."""
@@ -93,12 +104,19 @@ class Host:
     def emission_rates(self) -> dict[int, float]:
         """Return how many rows each query emitted a second, lately, by its id."""
         now = time.time()
-        lately = [one for one in self.session.done() if one.at > now - _LATELY_SECONDS]
+        lately = [one for one in self.session.done()[-DETAILED:] if one.at > now - _LATELY_SECONDS]
         since = max(now - min((one.at for one in lately), default=now), 1.0)
         counts: Counter[int] = Counter()
         for one in lately:
             counts.update(one.report.emitted_by)
         return {number: count / since for number, count in counts.items()}
+
+    def accounts(self) -> Mapping[int, Account]:
+        """Return what each query costs, by its id; reckoned anew only now and then, for it takes a while with thousands."""
+        with self._accounting:
+            if time.monotonic() - self._accounted > _ACCOUNT_SECONDS:
+                self._accounts, self._accounted = accounts_of(self.session), time.monotonic()
+            return self._accounts
 
     def sample(self, stream: str, schema: Schema, most: int) -> pa.Table:
         """Return rows of a stream that the last micro-batch read, if it read any."""
@@ -122,11 +140,14 @@ class Host:
         self._check_text(sql)
         with self._changing:
             self._admit(holder)
-            if self.limits.latency_s is not None:
-                admit(self.session, sql, self.limits.latency_s)
+            self._forecast(sql)
             query = self.session.add(sql, name=name)
             self._owners[query.name] = holder.user
             return query
+
+    def _forecast(self, sql: str) -> None:
+        if self.limits.latency_s is not None:
+            admit(self.session, sql, self.limits.latency_s)
 
     def _admit(self, holder: Holder) -> None:
         """Refuse more queries than the service takes, in all or of one user."""
@@ -146,6 +167,7 @@ class Host:
         """Put a query in the place of another of that name: both changes in the same micro-batch, or none."""
         self._check_text(sql)
         with self._changing:
+            self._forecast(sql)
             query = self.session.replace(name, sql)
             self._owners[name] = holder.user
             return query

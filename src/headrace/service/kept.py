@@ -59,9 +59,14 @@ class Kept:
 
     def read(self, query: Query, begin: Position, most: int) -> Piece:
         """Return rows of a query from a position on, at most so many."""
+        while True:
+            floor = self._floor
+            found = self._read(query, max(begin, Position(floor)), most)
+            if self._floor == floor:  # else some of it may have gone meanwhile, and that would not be told
+                return replace(found, missed=begin.batch < floor)
+
+    def _read(self, query: Query, begin: Position, most: int) -> Piece:
         until = query.last_batch
-        missed = begin.batch < self._floor
-        begin = max(begin, Position(self._floor))
         found, at, count = [], begin, 0
         batches = self._between(begin.batch, until)
         for batch in batches:
@@ -78,7 +83,7 @@ class Kept:
             if len(batches) < _BATCHES:
                 at = max(at, Position(until + 1))
         rows = pa.concat_tables(found) if found else query.schema.empty_table()
-        return Piece(rows, begin, at, at < Position(until + 1), missed=missed)
+        return Piece(rows, begin, at, at < Position(until + 1))
 
     def _between(self, first: int, last: int) -> list[int]:
         """Return the batches that have files, of those from `first` to `last`, but not too many."""
@@ -90,7 +95,7 @@ class Kept:
     def _rows(self, query: Query, batch: int) -> pa.Table:
         try:
             found = [rows for path in self._files.get(batch, ()) for rows in results.load(path).of(query.id)]
-        except FileNotFoundError:  # it went in this moment
+        except FileNotFoundError:  # it went in this moment; `read` notices
             found = []
         return pa.Table.from_batches(found, query.schema)
 

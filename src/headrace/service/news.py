@@ -41,7 +41,7 @@ class News:
             self._thread.join()
 
     async def after(self, batch: int, seconds: float) -> bool:
-        """Wait for a batch after that one, for requests that were withdrawn, or for the end; False on time-out."""
+        """Wait for a batch after that one, or for the end; False on time-out."""
         if self._session.last_batch > batch or self.over:
             return True
         happened = self._happened

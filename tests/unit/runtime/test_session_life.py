@@ -351,3 +351,20 @@ def test_an_unknown_back_end_is_refused(tmp_path: Path):
     with pytest.raises(SessionError, match="unknown back-end 'flink'"):
         hr.Session(tmp_path / "c", backend="flink")
     hr.Session(tmp_path / "c", backend="local").close()
+
+
+def test_what_batches_did_is_remembered_but_not_for_ever(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace.session.DETAILED", 2)
+    with hr.Session(backend="local") as session:
+        source = hr.MemorySource("x INT, time TIMESTAMP")
+        session.create_stream("s", source, time="time")
+        query = session.add("SELECT x FROM s")
+        session.advance()
+        for second in range(5):
+            source.append([{"x": second, "time": f"2026-01-01T00:00:0{second}Z"}])
+            session.advance()
+        done = session.done()
+        assert [one.report.rows for one in done] == [0, 1, 1, 1, 1, 1]
+        assert [dict(one.report.emitted_by) for one in done[-3:]] == [{}, {query.id: 1}, {query.id: 1}]
+        assert done[0].at <= done[-1].at
+        assert all(one.seconds > 0 for one in done)

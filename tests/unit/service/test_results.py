@@ -13,6 +13,7 @@ import pytest
 from websockets.sync.client import connect
 
 from headrace.service.limits import Limits
+from headrace.service.position import BEGINNING
 from support.serving import Service, events
 
 ROWS = "SELECT price FROM purchases"
@@ -165,6 +166,39 @@ def test_what_is_no_longer_kept_is_told(serve):
     assert service.http.get("/v1/queries/rows/results", params={"after": page["next"]}).json()["missed"] is False
     service.again()
     assert service.http.get("/v1/queries/rows/results").json()["missed"] is True
+
+
+def test_rows_that_go_while_they_are_read_are_told_of(service: Service, monkeypatch: pytest.MonkeyPatch):
+    service.add(ROWS, name="rows")
+    for second in range(3):
+        service.append(second, price=float(second))
+        settle(service, "rows", second + 1)
+    kept, query = service.host.kept, service.session.query("rows")
+    read = kept._rows
+
+    def slowly(query, batch):
+        monkeypatch.setattr(kept, "_rows", read)
+        monkeypatch.setattr(kept, "_most_bytes", 1)
+        kept.forget()
+        return read(query, batch)
+
+    monkeypatch.setattr(kept, "_rows", slowly)
+    piece = kept.read(query, BEGINNING, 1000)
+    assert (piece.rows.num_rows, piece.missed) == (0, True)
+
+
+def test_a_page_that_waits_still_says_what_was_missed(serve):
+    service = serve(limits=Limits(results_bytes=1))
+    service.declare()
+    service.add(ROWS, name="rows")
+    service.append(1.0)
+    settle(service, "rows", 1)
+    service.host.kept.forget()
+    timer = threading.Timer(0.5, service.append, [2.0])
+    timer.start()
+    page = service.http.get("/v1/queries/rows/results", params={"wait": 20}).json()
+    timer.join()
+    assert (page["rows"], page["missed"]) == ([[10.0]], True)
 
 
 def test_bad_positions_are_refused(service: Service):

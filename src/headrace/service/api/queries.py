@@ -14,7 +14,6 @@ from headrace.query import Query
 from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Writer
 from headrace.service.following import columns_of
 from headrace.service.host import Host
-from headrace.service.insight import accounts_of
 
 router = APIRouter(prefix="/v1", tags=["queries"], responses=REFUSALS)
 Wait = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until it is live.")]
@@ -59,7 +58,7 @@ class QueryInfo(BaseModel):
     deployment_seconds: float | None = Field(description="From the request until it was live; null before, and after a restart.")
     owner: str = Field(description="Whose token added it.")
     rows_per_second: float = Field(description="Rows it emitted a second, lately.")
-    cost: Cost | None = Field(description="By the model; null before it is live, and for joins.")
+    cost: Cost | None = Field(description="By the model, of the last seconds; null of what is newer, and of joins.")
 
 
 class Meaning(BaseModel):
@@ -74,7 +73,7 @@ class Describing:
     def __init__(self, host: Host) -> None:
         """Take the figures of now."""
         self._host = host
-        self._accounts, self._rates = accounts_of(host.session), host.emission_rates()
+        self._accounts, self._rates = host.accounts(), host.emission_rates()
 
     def of(self, query: Query) -> QueryInfo:
         """Return what is known of a query."""
