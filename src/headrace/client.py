@@ -13,9 +13,10 @@ from __future__ import annotations
 import html
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 import httpx
@@ -31,6 +32,7 @@ _ARROW = "application/vnd.apache.arrow.stream"
 _PAGE = 10_000
 _PATIENCE_SECONDS = 30.0
 _QUIET_SECONDS = 10.0
+_RESTART_SECONDS = 120.0  # Spark takes its time
 _ERRORS: Mapping[int, type[HeadraceError]] = {404: NotFoundError, 409: NameTakenError, 422: SqlError}
 _TRIES = 8
 
@@ -107,9 +109,7 @@ class RemoteSession:
         try:
             answer = self.http.request(method, path, **given)
         except httpx.TransportError as error:
-            raise _GoneError(
-                f"no service answers at '{self.url}'", detail=str(error), hint="start one: headrace serve"
-            ) from error
+            raise GoneError(f"no service answers at '{self.url}'", detail=str(error), hint="start one: headrace serve") from error
         if answer.status_code >= 400:
             raise error_of(answer)
         return answer
@@ -144,6 +144,15 @@ class RemoteSession:
         return f"<headrace at {self.url}>"
 
 
+class Page(NamedTuple):
+    """Rows that follow each other: the position behind them, whether there are more by now, and whether none will come."""
+
+    rows: pa.Table
+    next: str
+    more: bool
+    over: bool
+
+
 class RemoteQuery:
     """A query of a service; `refresh` asks how it is now."""
 
@@ -161,8 +170,7 @@ class RemoteQuery:
     @property
     def schema(self) -> pa.Schema:
         """The columns of its results."""
-        columns = ", ".join(f"`{one['name'].replace('`', '``')}` {one['type']}" for one in self.info["columns"])
-        return Schema.parse(columns).to_arrow()
+        return schema_of(self.info["columns"])
 
     def refresh(self) -> RemoteQuery:
         """Ask how it is now."""
@@ -182,21 +190,23 @@ class RemoteQuery:
             raise SessionError(f"query '{self.name}' was removed")
         return self
 
-    def _page(self, after: str, wait: float = 0.0) -> tuple[pa.Table, str, bool, bool]:
-        """Return rows behind a position, the position behind them, whether there are more, and whether there ever will be."""
+    def page(self, after: str = "beginning", wait: float = 0.0) -> Page:
+        """Return rows behind a position, the "beginning" or "now", waiting so many seconds for the first."""
         given = {"limit": _PAGE, "wait": wait, "after": after}
         answer = self._session.ask("GET", f"{self._path}/results", params=given, headers={"Accept": _ARROW})
-        says = answer.headers
-        rows = pa.ipc.open_stream(answer.content).read_all()
-        return rows, says["X-Headrace-Next"], says["X-Headrace-More"] == "true", says["X-Headrace-Over"] == "true"
+        rows, said = pa.ipc.open_stream(answer.content).read_all(), answer.headers
+        more, over, missed = (said[f"X-Headrace-{name}"] == "true" for name in ("More", "Over", "Missed"))
+        if missed:
+            text = f"rows of query '{self.name}' before position {said['X-Headrace-Next']} are no longer kept by the service"
+            warnings.warn(text, stacklevel=3)
+        return Page(rows, said["X-Headrace-Next"], more, over and not more)
 
     def results(self) -> pa.Table:
-        """Return everything it has emitted so far."""
-        found, after, more = [], "beginning", True
-        while more:
-            rows, after, more, _ = self._page(after)
-            found.append(rows)
-        return pa.concat_tables(found)
+        """Return everything it has emitted so far, and warn of what is no longer kept."""
+        found = [self.page()]
+        while found[-1].more:
+            found.append(self.page(found[-1].next))
+        return pa.concat_tables(page.rows for page in found)
 
     def to_pandas(self) -> Any:
         """Return everything it has emitted so far, as a DataFrame of pandas."""
@@ -213,20 +223,22 @@ class RemoteQuery:
 
         A connection that is lost, also by a restart of the service, is made again where it was: no row twice, none left out.
         """
-        at = begin
-        failed, over = 0, False
-        while not over:
+        for page in self.follow(begin, _QUIET_SECONDS):
+            if page.rows.num_rows:
+                yield page.rows
+
+    def follow(self, begin: str, tick: float, patience: float = _RESTART_SECONDS) -> Iterator[Page]:
+        """Yield page after page, at least one each `tick` seconds, with rows or without; raises when nobody answers for long."""
+        page, since, wait = Page(self.schema.empty_table(), begin, True, False), time.monotonic(), 0.0
+        while not page.over:
             try:
-                rows, at, more, over = self._page(at, wait=_QUIET_SECONDS)
-            except _GoneError:
-                failed += 1
-                if failed == _TRIES:
+                page, since, wait = self.page(page.next, wait), time.monotonic(), tick  # "now" is a position from here on
+            except GoneError:
+                if time.monotonic() - since > patience:
                     raise
-                time.sleep(min(5.0, 0.1 * 2**failed))
-                continue
-            failed, over = 0, over and not more
-            if rows.num_rows:
-                yield rows
+                time.sleep(min(tick, 1.0))
+                page = page._replace(rows=page.rows.slice(0, 0))
+            yield page
 
     def remove(self) -> None:
         """Remove it."""
@@ -244,7 +256,7 @@ class RemoteQuery:
         return f"<b>{html.escape(self.name)}</b> ({self.status}, {rows.num_rows} rows)<pre>{html.escape(self.sql)}</pre>{table}"
 
 
-class _GoneError(SessionError):
+class GoneError(SessionError):
     """Nobody answers, for now at least."""
 
 
@@ -252,6 +264,11 @@ class _BusyError(SessionError):
     """The service has too much to do, and says when to come again."""
 
     retry_s: float = 1.0
+
+
+def schema_of(columns: Sequence[Mapping[str, str]]) -> pa.Schema:
+    """Return the schema of columns as the service tells of them."""
+    return Schema.parse(", ".join(f"`{one['name'].replace('`', '``')}` {one['type']}" for one in columns)).to_arrow()
 
 
 def error_of(answer: httpx.Response) -> HeadraceError:

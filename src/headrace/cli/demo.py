@@ -10,7 +10,6 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -19,12 +18,11 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.cli.demo_queries import KINDS, DemoQuery, Event, demo_queries, timetable
+from headrace.cli.demo_streams import declare_demo
 from headrace.cli.demo_view import closing, screen, status_line
 from headrace.cli.meter import Meter, Pump, spread
 from headrace.cli.sharing import Sharing, share
 from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout
-from headrace.connectors import RateSource
-from headrace.model.stream import Stream
 from headrace.plan.stacked import AnyQuery
 from headrace.query import Query
 from headrace.session import Session
@@ -32,8 +30,6 @@ from headrace.sql import Catalog, bind_query
 
 _INTERVAL_SECONDS = 0.4
 _TICK_SECONDS = 0.1
-_PURCHASES = 0.8  # of all rows; the rest are ads
-_WATERMARK = "500 ms"
 
 
 @dataclass(slots=True)
@@ -70,17 +66,13 @@ class Demo:
         self._waiting: list[Shown] = []
         self._events = timetable(number, length)
         self.planned = number
-        self.streams = [self._stream("purchases", rate * _PURCHASES), self._stream("ads", rate * (1 - _PURCHASES))]
+        declare_demo(session, rate)
+        self.streams = list(session.coordinator.catalog().streams)
         self._catalog = Catalog.of(self.streams)
         self.sharing: Sharing = share(self.streams, {})
         self.lags: list[float] = []
         self.warm_up_seconds = 0.0
         self._begun = time.monotonic()
-
-    def _stream(self, name: str, rate: float) -> Stream:
-        source = RateSource(max(rate, 1), name, start_time=datetime.now(UTC))
-        self.session.create_stream(name, source, time="time", watermark=_WATERMARK)
-        return Stream(name, source.schema, "time")
 
     @property
     def seconds(self) -> float:

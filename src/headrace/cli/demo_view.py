@@ -14,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.sharing import Sharing, kind_of
+from headrace.cli.sharing import Sharing
 from headrace.cli.terminal import cell, count, seconds
+from headrace.sharing.picture import kind_of
 
 if TYPE_CHECKING:
     from headrace.cli.demo import Demo, Shown

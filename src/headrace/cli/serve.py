@@ -8,7 +8,6 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +15,9 @@ import typer
 from rich.console import Console
 
 from headrace.cli.demo_queries import demo_queries
+from headrace.cli.demo_streams import declare_demo
 from headrace.cli.session_file import SessionFile
 from headrace.cli.terminal import BackendName
-from headrace.connectors import RateSource
 from headrace.errors import HeadraceError
 from headrace.service.host import Host
 from headrace.service.limits import Limits
@@ -27,9 +26,7 @@ from headrace.service.server import Server
 from headrace.service.tokens import Tokens
 from headrace.session import ROWS_PER_BATCH, Session
 
-_DEMO_RATE = 2_000.0
 _DEMO_QUERIES = 6
-_WATERMARK = "500 ms"
 
 
 def command(
@@ -69,7 +66,7 @@ def command(
         rows = spec.rows_per_batch if spec and spec.rows_per_batch else ROWS_PER_BATCH
         master = (spec.master if spec else None) or "local[*]"
         session = stack.enter_context(Session(place, backend=backend.value, rows_per_batch=rows, master=master))
-        _begin(session, spec, demo=demo)
+        _begin(session, spec, console, demo=demo)
         known = given or _tokens(host, place, console)
         served = Host(session, known, Limits(latency_s=latency), interval=interval)
         address = f"http://{_shown(host)}:{listening.getsockname()[1]}"
@@ -134,25 +131,16 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _begin(session: Session, spec: SessionFile | None, *, demo: bool) -> None:
-    """Declare streams and add queries that are not there yet."""
+def _begin(session: Session, spec: SessionFile | None, console: Console, *, demo: bool) -> None:
+    """Declare streams, and add queries that never were there: one that was removed does not come back with a restart."""
     for stream in spec.streams if spec else ():
         session.create_stream(stream.name, stream.open(), time=stream.time, watermark=stream.watermark)
-    present = {query.name for query in session.queries()}
-    for query in spec.queries if spec else ():
-        if query.name not in present:
-            session.add(query.sql, name=query.name)
+    queries = {query.name: query.sql for query in spec.queries} if spec else {}
     if demo:
-        _demonstrate(session, present)
-
-
-def _demonstrate(session: Session, present: set[str]) -> None:
-    known = session.streams()
-    for name, share in (("purchases", 0.8), ("ads", 0.2)):
-        begun = known[name]["source"]["start_time"] if name in known else None
-        start = datetime.now(UTC) if begun is None else datetime.fromtimestamp(begun / 1e6, UTC)
-        session.create_stream(name, RateSource(_DEMO_RATE * share, name, start_time=start), time="time", watermark=_WATERMARK)
-    if not known:
-        for query in demo_queries(_DEMO_QUERIES):
-            if query.name not in present:
-                session.add(query.sql, name=query.name)
+        declare_demo(session)
+        queries |= {query.name: query.sql for query in demo_queries(_DEMO_QUERIES)}
+    for name, sql in queries.items():
+        if session.find(name) is None:
+            session.add(sql, name=name)
+    if spec and any(query.sink for query in spec.queries):
+        console.print("results are kept to be read here; the sinks that the file names are left alone", style="dim")

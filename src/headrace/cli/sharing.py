@@ -19,7 +19,8 @@ from headrace.sharing.multiway.pictured import FORMS, pictured
 from headrace.sharing.multiway.planning import plan_probes
 from headrace.sharing.multiway.probes import ProbePlan
 from headrace.sharing.parts import parts_of
-from headrace.sharing.shared_plan import LiveQuery, Operator, Sessions, Store, StreamPlan, plan_stream
+from headrace.sharing.picture import kind_of
+from headrace.sharing.shared_plan import LiveQuery, Operator, StreamPlan, plan_stream
 from headrace.sql import Catalog, bind_query
 
 PARTITIONS = 2
@@ -72,11 +73,6 @@ class Sharing:
             "predicates": len(operator.selection.predicates),
             "queries": self.users(operator),
         }
-
-
-def kind_of(operator: Operator) -> str:
-    """Return what an operator does, in one word."""
-    return "aggregation" if isinstance(operator, Store) else ("sessions" if isinstance(operator, Sessions) else "routing")
 
 
 def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery], partitions: int = PARTITIONS) -> Sharing:

@@ -61,7 +61,7 @@ class _Drawing:
         label = "results of a query" if plan.stream.startswith("~") else plan.stream
         self.boxes.append(Box(own, "stream", plan.stream, label, f"columns: {', '.join(sorted(plan.columns))}", readers))
         for number, operator in enumerate(plan.operators):
-            kind, told = _kind(operator), operator_lines(operator, self.names, plan.stats)
+            kind, told = kind_of(operator), operator_lines(operator, self.names, plan.stats)
             self._operator(plan.stream, f"{own} {kind} {number}", kind, told, operator.members)
         for number, buckets in enumerate(plan.buckets):
             self._operator(plan.stream, f"{own} buckets {number}", "buckets", bucket_lines(buckets, self.names), buckets.members)
@@ -95,7 +95,8 @@ class _Drawing:
         return tuple(dict.fromkeys(self.names.get(number, str(number)) for number in numbers))
 
 
-def _kind(operator: Operator) -> str:
+def kind_of(operator: Operator) -> str:
+    """Return what an operator does, in one word."""
     return "aggregation" if isinstance(operator, Store) else ("sessions" if isinstance(operator, Sessions) else "routing")
 
 

@@ -91,12 +91,18 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
     assert [row[1] for row in seen] == [row["n"] for row in whole][: len(seen)]
 
 
-def test_a_session_file_gives_streams_and_queries(tmp_path: Path):
-    with serving("examples/purchases.toml", "--port", "0") as (url, process):
-        names = {one.name for one in hr.connect(url).queries()}
+def test_a_session_file_gives_streams_and_queries_once(tmp_path: Path):
+    words = ("examples/purchases.toml", "--port", "0", "--checkpoint", str(tmp_path / "state"))
+    with serving(*words) as (url, process):
+        session = hr.connect(url)
+        names = {one.name for one in session.queries()}
         assert "revenue" in names
+        session.remove("revenue")
+        wait(lambda: session.query("revenue").status == "removed")
         process.send_signal(signal.SIGINT)
         assert process.wait(SLOW) == 0
+    with serving(*words) as (url, _):
+        assert {one.name for one in hr.connect(url).queries()} == names - {"revenue"}
 
 
 def test_an_address_in_use_is_refused_at_once():

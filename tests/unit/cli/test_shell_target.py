@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.cli.shell.embedded import Embedded, demo_session
-from headrace.cli.shell.remote import Remote, opened
+from headrace.cli.shell.remote import opened
+from headrace.client import GoneError, RemoteSession
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.service.tokens import Tokens
 from support.shell_targets import embedded, remote, served, until
@@ -186,34 +187,28 @@ def test_a_service_that_asks_for_a_token(tmp_path):
         target.close()
 
 
-class Flaky:
-    """A session of a service that is away for some requests."""
-
-    def __init__(self, target: Remote, away: int):
-        self._real, self.away = target._session, away
-
-    def __getattr__(self, name):
-        return getattr(self._real, name)
-
-    def ask(self, *given, **options):
-        if self.away:
-            self.away -= 1
-            raise SessionError("no service answers")
-        return self._real.ask(*given, **options)
-
-
 def test_a_service_that_is_away_for_a_moment(monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    away, ask = [0], RemoteSession.ask
+
+    def flaky(session, *given, **options):
+        if away[0]:
+            away[0] -= 1
+            raise GoneError("no service answers")
+        return ask(session, *given, **options)
+
+    monkeypatch.setattr(RemoteSession, "ask", flaky)
+    monkeypatch.setattr("headrace.cli.shell.remote._PATIENCE_SECONDS", 2.0)
     with remote() as (target, append):
         target.add(ROWS, "q")
         tables = target.follow("q", 0)
         next(tables)
-        target._session = Flaky(target, 3)
         append((1, 1, 0))
+        away[0] = 3
         assert taken(tables, 1) == [(1, 1)]
-        target._session.away = 99
+        away[0] = 10**9
         with pytest.raises(SessionError, match="no service answers"):
             list(tables)
+        away[0] = 0
 
 
 def test_no_service():

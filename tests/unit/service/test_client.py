@@ -9,6 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
+from headrace.service.limits import Limits
 from support.serving import COLUMNS, COUNTING, Service, at
 
 ROW = {"user_id": 1, "gem_pack": 1, "price": 10.0}
@@ -67,6 +68,26 @@ def test_a_query_is_replaced(remote):
     first = remote.add(COUNTING, name="counts")
     second = remote.replace("counts", "SELECT price FROM purchases")
     assert (second.name, second.id != first.id) == ("counts", True)
+
+
+def test_what_is_no_longer_kept_is_warned_of(serve):
+    service = serve(limits=Limits(results_bytes=1))
+    service.declare()
+    with hr.connect(service.url) as session:
+        query = session.add("SELECT price FROM purchases", name="rows")
+        service.work_off(1.0)
+        service.host.kept.forget()
+        with pytest.warns(UserWarning, match="no longer kept"):
+            assert query.results().num_rows == 0
+
+
+def test_from_now_on_is_from_the_beginning_of_the_tail(service: Service, remote):
+    query = remote.add("SELECT price FROM purchases", name="rows")
+    pages = query.follow("now", 0.1)
+    assert next(pages).next != "now"
+    service.append(1.0, price=1.0)
+    service.again()  # a connection lost before anything came
+    assert next(page.rows["price"].to_pylist() for page in pages if page.rows.num_rows) == [1.0]
 
 
 def test_a_tail_lives_through_a_restart(service: Service, remote):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from headrace.cli.demo_streams import declare_demo
 from headrace.cli.session_file import SessionFile
 from headrace.cli.shell.target import TICK_SECONDS, QueryInfo, StreamInfo
-from headrace.connectors import RateSource
 from headrace.errors import NotFoundError, SessionError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
@@ -21,8 +20,6 @@ from headrace.session import ROWS_PER_BATCH, Session
 _INTERVAL_SECONDS = 0.25
 _LIVE_SECONDS = 10.0
 _READ_SECONDS = 60.0
-_DEMO = {"purchases": 1_600.0, "ads": 400.0}  # rows a second
-_DEMO_WATERMARK = "500 ms"
 
 
 class Embedded:
@@ -141,9 +138,7 @@ class Embedded:
 def demo_session(backend: str) -> Session:
     """Open a session with two made-up streams whose event time is the time of day."""
     session = Session(backend=backend)
-    for name, rate in _DEMO.items():
-        source = RateSource(rate, name, start_time=datetime.now(UTC))
-        session.create_stream(name, source, time="time", watermark=_DEMO_WATERMARK)
+    declare_demo(session)
     return session
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.cli.sharing import Sharing, kind_of, share
+from headrace.cli.sharing import Sharing, share
 from headrace.errors import HeadraceError
 from headrace.model.expression import Expression
 from headrace.model.stream import Stream
 from headrace.plan.stacked import AnyQuery
 from headrace.sharing.multiway.explained import told_stores
 from headrace.sharing.parts import whole
+from headrace.sharing.picture import kind_of
 from headrace.sql import Catalog, bind_query
 
 

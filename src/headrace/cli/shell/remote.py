@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
 from headrace.cli.shell.target import TICK_SECONDS, QueryInfo, StreamInfo
-from headrace.client import RemoteSession, connect
-from headrace.errors import HeadraceError, SessionError
+from headrace.client import RemoteQuery, RemoteSession, connect, schema_of
+from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 
-_ARROW = "application/vnd.apache.arrow.stream"
-_PAGE = 10_000
 _MANY = 100_000  # rows that are not fetched only to show the last few
-_TRIES = 6
+_PATIENCE_SECONDS = 10.0  # with a service that does not answer while somebody watches
 
 
 class Remote:
@@ -42,7 +38,7 @@ class Remote:
 
     def check(self, sql: str) -> pa.Schema:
         """See `Target`."""
-        return _schema(self._session.check(sql))
+        return schema_of(self._session.check(sql))
 
     def add(self, sql: str, name: str | None) -> QueryInfo:
         """See `Target`."""
@@ -62,54 +58,34 @@ class Remote:
 
     def results(self, name: str, last: int | None) -> pa.Table:
         """See `Target`."""
-        return self._last(name, last)[0]
+        return self._last(self._session.query(name), last)[0]
 
     def follow(self, name: str, back: int | None) -> Iterator[pa.Table]:
         """See `Target`; a service that does not answer for a while is asked again, from where we were."""
-        info = self.query(name)
-        if back == 0 or (back is not None and info.emitted > _MANY):
-            rows, at = info.schema.empty_table(), "now"
+        query = self._session.query(name)
+        if back == 0 or (back is not None and query.info["emitted"] > _MANY):
+            rows, at = query.schema.empty_table(), query.page("now").next
         else:
-            rows, at = self._last(name, back)
+            rows, at = self._last(query, back)
         yield rows
-        failed, over = 0, False
-        while not over:
-            try:
-                rows, at, more, over = self._page(name, at, TICK_SECONDS)
-            except SessionError:
-                failed += 1
-                if failed == _TRIES:
-                    raise
-                time.sleep(TICK_SECONDS * failed)
-                rows = info.schema.empty_table()
-            else:
-                failed, over = 0, over and not more
-            yield rows
+        for page in query.follow(at, TICK_SECONDS, _PATIENCE_SECONDS):
+            yield page.rows
 
     def close(self) -> None:
         """See `Target`."""
         self._session.close()
 
-    def _last(self, name: str, last: int | None) -> tuple[pa.Table, str]:
+    def _last(self, query: RemoteQuery, last: int | None) -> tuple[pa.Table, str]:
         """Return rows from the beginning on, or the last of them, and the position behind them."""
-        found: list[pa.Table] = []
-        at, more = "beginning", True
-        while more:
-            rows, at, more, _ = self._page(name, at, 0)
-            found.append(rows)
+        page = query.page()
+        found = [page.rows]
+        while page.more:
+            page = query.page(page.next)
+            found.append(page.rows)
             while last is not None and sum(one.num_rows for one in found[1:]) >= last:
                 del found[0]
         table = pa.concat_tables(found)
-        return (table if last is None else table.slice(max(0, table.num_rows - last))), at
-
-    def _page(self, name: str, after: str, wait: float) -> tuple[pa.Table, str, bool, bool]:
-        """Return rows behind a position, the position behind them, whether there are more, and whether none will come."""
-        given = {"limit": _PAGE, "wait": wait, "after": after}
-        path = f"/queries/{quote(name, safe='')}/results"
-        answer = self._session.ask("GET", path, params=given, headers={"Accept": _ARROW})
-        says = answer.headers
-        rows = pa.ipc.open_stream(answer.content).read_all()
-        return rows, says["X-Headrace-Next"], says["X-Headrace-More"] == "true", says["X-Headrace-Over"] == "true"
+        return (table if last is None else table.slice(max(0, table.num_rows - last))), page.next
 
 
 def opened(url: str, token: str | None) -> Remote:
@@ -125,13 +101,8 @@ def opened(url: str, token: str | None) -> Remote:
     return found
 
 
-def _schema(columns: list[dict[str, str]]) -> pa.Schema:
-    ddl = ", ".join(f"`{one['name'].replace('`', '``')}` {one['type']}" for one in columns)
-    return Schema.parse(ddl).to_arrow()
-
-
 def _stream(said: Mapping[str, Any]) -> StreamInfo:
-    schema = Schema.from_arrow(_schema(said["columns"]))
+    schema = Schema.from_arrow(schema_of(said["columns"]))
     stream = Stream(said["name"], schema, said["time"], round(said["delay_seconds"] * 1e6))
     return StreamInfo(stream, said["source"].get("kind", ""), said["rows"], said["lag_seconds"])
 
@@ -141,7 +112,7 @@ def _query(said: Mapping[str, Any]) -> QueryInfo:
         said["name"],
         said["sql"],
         said["status"],
-        _schema(said["columns"]),
+        schema_of(said["columns"]),
         said["emitted"],
         said["late"],
         said["error"],
