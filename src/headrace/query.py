@@ -38,12 +38,13 @@ class QueryRecord:
     live_at: float | None = None
     last_batch: int | None = None
     live: bool = field(default=False)
+    owner: str = ""
 
     @classmethod
-    def known(cls, number: int, name: str, sql: str, sink: Mapping[str, Any] | None) -> QueryRecord:
+    def known(cls, number: int, name: str, sql: str, sink: Mapping[str, Any] | None, owner: str) -> QueryRecord:
         """Return a query that the checkpoint tells of; without a sink there, its callback must be given back."""
         target = parse_sink(None) if sink is None else sink_from_json(sink)
-        return cls(number, name, sql, target, recovered=True, waiting=sink is None)
+        return cls(number, name, sql, target, recovered=True, waiting=sink is None, owner=owner)
 
     def update(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
         """Take over what a committed batch says; `fresh` when this session saw it happen."""
@@ -111,6 +112,11 @@ class Query:
     def sql(self) -> str:
         """Its text."""
         return self._record.sql
+
+    @property
+    def owner(self) -> str:
+        """Who asked for it, where that is known."""
+        return self._record.owner
 
     @property
     def sink(self) -> Sink:

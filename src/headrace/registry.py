@@ -29,7 +29,7 @@ class Registry:
     def recover(self, state: EngineState, unfinished: Mapping[str, Any] | None) -> None:
         """Know the queries of the checkpoint again, and those of a batch that was logged but cut off."""
         for query in (query for query in state.queries.values() if whole(query.id) == query.id):
-            record = QueryRecord.known(query.id, query.name, query.sql, query.sink)
+            record = QueryRecord.known(query.id, query.name, query.sql, query.sink, query.owner)
             record.update(query, state.batch)
             self.records[query.id] = record
             if query.live:
@@ -37,7 +37,8 @@ class Registry:
         for value in unfinished["commands"] if unfinished else ():
             command = from_json(value)
             if isinstance(command, Add):
-                self.records[command.id] = QueryRecord.known(command.id, command.name, command.sql, command.sink)
+                known = QueryRecord.known(command.id, command.name, command.sql, command.sink, command.owner)
+                self.records[command.id] = known
                 self._names[command.name] = command.id
             else:
                 self._names = {name: number for name, number in self._names.items() if number != command.id}
@@ -61,9 +62,9 @@ class Registry:
             raise SessionError(f"query name {name!r} cannot be used", hint="give it a name with letters in it, or none")
         return name
 
-    def new(self, name: str, sql: str, sink: Sink, schema: Schema) -> QueryRecord:
+    def new(self, name: str, sql: str, sink: Sink, schema: Schema, owner: str) -> QueryRecord:
         """Take a query that was accepted now."""
-        record = QueryRecord(self._next, name, sql, sink, schema=schema, accepted_at=time.monotonic())
+        record = QueryRecord(self._next, name, sql, sink, schema=schema, accepted_at=time.monotonic(), owner=owner)
         self._next += 1
         self.records[record.id], self._names[name] = record, record.id
         return record

@@ -124,12 +124,13 @@ class Session(Writing):
             source.attach(name, self._checkpoint.source_folder(name))
             self._coordinator.declare(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
-    def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False) -> Query:
+    def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False, owner: str = "") -> Query:
         """Check a query, in SQL or made with `hr.select` or `hr.stream`, and accept it; it is live from the next micro-batch on.
 
         `Query.wait_live` waits for that. Anything wrong with it is raised here and touches nothing else. In a recovered
         session, adding a live query again under the same name with the same text returns the query that is there. With its
-        `past`, a join in SLIDING windows also sees rows that are stored for live queries, if they have all it looks at.
+        `past`, a join in SLIDING windows also sees rows that are stored for live queries, if they have all it looks at. Whoever
+        is its `owner` is only remembered.
         """
         self._check_open()
         text = text_of(sql)
@@ -142,9 +143,9 @@ class Session(Writing):
             plan = bind_query(text, self._coordinator.catalog())
             check_past(plan, past=past)
             check_sink(chosen, target, self._queries.present())
-            record = self._queries.new(chosen, text, target, plan.schema)
+            record = self._queries.new(chosen, text, target, plan.schema, owner)
             described = None if isinstance(target, CallbackSink) else target.to_json()
-            self._requests.append(Add(record.id, chosen, text, described, past))
+            self._requests.append(Add(record.id, chosen, text, described, past, owner))
             return Query(self, record)
 
     def remove(self, name: str) -> None:
@@ -158,7 +159,7 @@ class Session(Writing):
                 self._requests.append(Remove(record.id))
             self._changed.notify_all()
 
-    def replace(self, name: str, sql: QueryText, *, sink: Any = None) -> Query:
+    def replace(self, name: str, sql: QueryText, *, sink: Any = None, owner: str = "") -> Query:
         """Put another query in the place of one: the old one ends and the new one begins with the same micro-batch.
 
         If anything is wrong with the new one, the old one stays as it is.
@@ -169,7 +170,7 @@ class Session(Writing):
             target = parse_sink(sink)
             check_sink(name, target, (one for one in self._queries.present() if one.name != name))
             self.remove(name)
-            return self.add(sql, name=name, sink=target)
+            return self.add(sql, name=name, sink=target, owner=owner)
 
     def query(self, name: str) -> Query:
         """Return the query of that name."""

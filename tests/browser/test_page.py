@@ -174,6 +174,44 @@ def test_figures_are_shown_on_top(page: Page):
         expect(page.locator(f"[data-tile={tile}] .tile-value")).not_to_have_text("–")
 
 
+def test_latency_state_and_cost_are_figures_of_a_query(page: Page, service: Service):
+    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "measured"})
+    page.goto("/#/q/measured")
+    expect(page.locator("#facts")).to_have_text(
+        re.compile(r"latency [\d.]+\s(ms|s).*state [\d.]+\s(B|KiB).*work .+/s, alone .+/s")
+    )
+    for sort, unit in (("latency", "m?s"), ("state", "(B|KiB)")):
+        page.locator("#query-sort").select_option(sort)
+        figure = page.locator(".query-row[aria-selected=true] .row-figure")
+        expect(figure).to_have_text(re.compile(rf"^[\d.]+\s{unit}$"))
+    page.locator("#query-sort").select_option("newest")
+
+
+def test_figures_that_are_not_known_are_dashes_and_old_event_times_days(page: Page):
+    names = {"old": {"latency_seconds": {"p50": 320 * 86_400, "p95": 330 * 86_400}}, "unknown": {"cost": None}, "null": {}}
+    query = {
+        "sql": TOTALS, "status": "live", "error": "", "columns": [], "emitted": 0, "late": {}, "owner": "", "rows_per_second": 0,
+        "deployment_seconds": None,
+    }  # fmt: skip
+    nothing = {"latency_seconds": None, "state_bytes": None, "cost": None}
+    told = [
+        {**query, **({} if name == "unknown" else nothing), **given, "name": name, "id": place}
+        for place, (name, given) in enumerate(names.items())
+    ]
+    page.route(re.compile("/v1/queries$"), lambda route: route.fulfill(json=told))
+    page.goto("/")
+    page.locator("#query-sort").select_option("latency")
+    figures = page.locator(".query-row:not([hidden]) .row-figure")
+    expect(figures).to_have_text(["320\u202fd", "–", "–"])
+    assert figures.first.get_attribute("title") == "95 %: 330\u202fd"
+    page.locator("#query-sort").select_option("state")
+    expect(figures).to_have_text(["–", "–", "–"])
+    page.locator(".query-row", has_text="unknown").click()
+    expect(page.locator("#facts")).to_contain_text("latency –")
+    expect(page.locator("#facts")).to_contain_text("work –")
+    page.locator("#query-sort").select_option("newest")
+
+
 def test_functions_of_the_page(page: Page):
     """Which chart suits which columns, and numbers as they are read."""
     page.goto("/")

@@ -25,14 +25,16 @@ COUNTING = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(
 class Service:
     """Started at once; `close` ends it, `url` stays the same over `again`."""
 
-    def __init__(self, checkpoint: Path, *, limits: Limits | None = None, tokens: Tokens | None = None) -> None:
-        self._checkpoint, self._limits, self._tokens = checkpoint, limits or Limits(), tokens or Tokens()
+    def __init__(
+        self, checkpoint: Path, *, limits: Limits | None = None, tokens: Tokens | None = None, reports: Path | None = None
+    ) -> None:
+        self._checkpoint, self._limits, self._tokens, self._reports = checkpoint, limits or Limits(), tokens or Tokens(), reports
         self._port = 0
         self._begin()
 
     def _begin(self) -> None:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
-        self.host = Host(self.session, self._tokens, self._limits)
+        self.host = Host(self.session, self._tokens, self._limits, reports=self._reports)
         listening = socket.create_server(("127.0.0.1", self._port))
         self._port = listening.getsockname()[1]
         self._server = Server(self.host)

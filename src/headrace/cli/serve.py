@@ -44,6 +44,9 @@ def command(
     latency: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Refuse queries that would make micro-batches longer than this.")
     ] = None,
+    reports: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where `headrace bench` keeps results: reports made of them can be read.")
+    ] = Path("bench-out"),
     as_json: Annotated[
         bool, typer.Option("--json", help="Say where it is served as one JSON object, on standard output.")
     ] = False,
@@ -68,7 +71,7 @@ def command(
         session = stack.enter_context(Session(place, backend=backend.value, rows_per_batch=rows, master=master))
         _begin(session, spec, console, demo=demo)
         known = given or _tokens(host, place, console)
-        served = Host(session, known, Limits(latency_s=latency), interval=interval)
+        served = Host(session, known, Limits(latency_s=latency), interval=interval, reports=reports.expanduser())
         address = f"http://{_shown(host)}:{listening.getsockname()[1]}"
         if as_json:
             print(json.dumps({"url": address, "checkpoint": str(place), "tokens": known.required}), flush=True)

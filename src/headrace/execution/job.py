@@ -73,6 +73,7 @@ class PartRef:
     epoch: int
     store: int
     start: int
+    bytes: int = 0  # about
 
     @property
     def slice(self) -> tuple[str, int, int, int]:
@@ -87,6 +88,7 @@ class SessionRef:
     file: str
     partition: int
     query: int
+    bytes: int = 0  # about
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class StoreRef:
     newest: int
     rows: int
     spans: tuple[tuple[str, int, int], ...]
+    bytes: int = 0  # about
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,17 +243,10 @@ class Parcel:
 
     def weight(self) -> int:
         """Return about how many bytes of arrays it holds."""
-        partials: int = sum(
-            p.cells.nbytes + sum(a.nbytes for arrays in p.dense for a in arrays) + _listed_bytes(p) for *_, p in self.partials
-        )
-        runs: int = sum(r.firsts.nbytes * (2 + len(r.dense)) for _, r in self.runs)
         rows: int = sum(column.nbytes for *_, columns in self.rows for column in columns)
         multiway: int = sum(found.bytes for _, found in (*self.storing, *self.probing))
-        return partials + runs + rows + multiway + sum(found.bytes for *_, found in self.buckets)
-
-
-def _listed_bytes(partial: Partial) -> int:
-    return sum(v.nbytes for entries in partial.listed.values() for v in entries.values)
+        kept: int = sum(found.bytes for many in (self.partials, self.runs, self.buckets) for *_, found in many)
+        return rows + multiway + kept
 
 
 @dataclass(slots=True)

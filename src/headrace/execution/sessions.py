@@ -41,6 +41,12 @@ class Runs:
     dense: list[list[Numbers]]
     listed: dict[int, Listed]
 
+    @property
+    def bytes(self) -> int:
+        """About how many bytes they take; without values that are kept one by one."""
+        dense = {id(array): array.nbytes for arrays in self.dense for array in arrays}
+        return int(2 * self.firsts.nbytes + sum(dense.values()) + sum(column.nbytes for column in self.keys))
+
 
 def runs(
     operator: Sessions, tagged: Tagged, batch: Batch, keying: Keying, watermarks: Mapping[int, int]

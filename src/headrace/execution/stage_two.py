@@ -174,7 +174,7 @@ class _Partition:
                 found.append((at, *self._bucket_slice(ref.stream, ref.epoch, ref.store, mine)))
         for parcel in self.arrived.guests if guests else self.parcels:
             for index, (stream, epoch, store, one) in enumerate(parcel.buckets):
-                at = PartRef(parcel.file, index, self.number, stream, epoch, store, one.slice_start)
+                at = PartRef(parcel.file, index, self.number, stream, epoch, store, one.slice_start, one.bytes)
                 found.append((at, *self._bucket_slice(stream, epoch, store, one)))
         return [one for one in found if not guests or self._is_wanted(one[1])]
 
@@ -331,20 +331,24 @@ class _Partition:
             if not self._needed(parts[0][1].store, at[3]):
                 continue
             for ref, part in few_slices(parts):
-                refs.append(ref or PartRef(file, len(partials), self.number, *at))
                 if ref is None:
                     partials.append(part.load())
+                refs.append(ref or PartRef(file, len(partials) - 1, self.number, *at, partials[-1].bytes))
         needed = [(where, one.bucket) for where, owner, one in self.buckets if self._needed(owner, one.bucket.slice_start)]
         buckets: list[Bucket] = []
         bucket_refs: list[PartRef] = []
         adopt = Adoption(Path(self.job.directory))
         for where, bucket in few_buckets(needed):
-            bucket_refs.append(adopt(where) if where.file else replace(where, file=file, index=len(buckets)))
+            bucket_refs.append(adopt(where) if where.file else replace(where, file=file, index=len(buckets), bytes=bucket.bytes))
             buckets += [] if where.file else [bucket]
         if partials or open_runs or buckets:
             content = {"partials": partials, "sessions": open_runs, "buckets": buckets}
             pack.write(Path(self.job.directory) / file, content)
-        return refs, [*kept, *(SessionRef(file, self.number, query) for query in open_runs)], bucket_refs
+        return (
+            refs,
+            [*kept, *(SessionRef(file, self.number, query, runs.bytes) for query, runs in open_runs.items())],
+            bucket_refs,
+        )
 
     def _needed(self, store: Store | Buckets, start: int) -> bool:
         """Whether a window of a live query over this slice is still open after this batch."""

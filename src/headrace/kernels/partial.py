@@ -42,6 +42,13 @@ class Partial:
         """The number of keys."""
         return len(self.starts) - 1
 
+    @property
+    def bytes(self) -> int:
+        """About how many bytes its arrays take; one that stands in several places is kept once."""
+        dense = {id(array): array.nbytes for arrays in self.dense for array in arrays}
+        columns = [*self.keys, *(value for entries in self.listed.values() for value in entries.values)]
+        return int(self.starts.nbytes + self.cells.nbytes + sum(dense.values()) + sum(column.nbytes for column in columns))
+
 
 def group_starts(sorted_codes: Integers) -> tuple[Integers, Integers]:
     """Return (distinct codes, where each begins and the end) of an ascending array."""

@@ -18,6 +18,7 @@ class Add:
     sql: str
     sink: dict[str, Any] | None
     past: bool = False  # it shall see rows that are stored for others
+    owner: str = ""  # who asked for it, where that is known
 
 
 @dataclass(frozen=True, slots=True)

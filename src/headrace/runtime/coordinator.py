@@ -22,7 +22,7 @@ from headrace.runtime.commands import Add, Command, Remove, Requests
 from headrace.runtime.functions import Functions
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
-from headrace.runtime.report import BatchReport, changes
+from headrace.runtime.report import BatchReport, Marks, changes
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.changelog import Addition, Changelog, apply
@@ -117,7 +117,7 @@ class Coordinator:
 
     def plans_now(self) -> list[StreamPlan]:
         """Return the plan in force of every stream."""
-        return [self._plan(s.plan) for s in self.state.streams.values()]
+        return [self.plan(s.plan) for s in self.state.streams.values()]
 
     def join_statistics(self) -> JoinStatistics:
         """Return what running batches have shown of joins."""
@@ -199,7 +199,8 @@ class Coordinator:
         state.forget_parts(live, made_of(live.values()))
         state.drained = state.drained or entry["final"]
         state.forget(_REMEMBERED)
-        self._retire(state, live)
+        marks, count = self._retire(state, live), len({whole(number) for number in live})
+        report = replace(report, marks=marks, live=count)
         self.checkpoint.commit(state.batch, state.to_json())
         self.state, self.live, self.probes = state, live, probes
         self.checkpoint.clean(state.batch, state.files())
@@ -215,7 +216,7 @@ class Coordinator:
             one = live.get(part.id)
             if one is not None and add.past:
                 one = live[part.id] = probing.with_past(one, self.live, state)
-            record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch)
+            record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
             if one is not None:
                 record.since, record.bit, record.live = one.since, one.bit, True
                 record.lent = [list(astuple(loan)) for loan in one.lent]
@@ -323,17 +324,19 @@ class Coordinator:
         two = max((outcome.seconds for outcome in outcomes), default=0.0)
         return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files, one, two, emitted)
 
-    def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> None:
+    def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[tuple[str, ...], Marks]:
+        """Let go of state that no open window needs; return how far event time has come."""
         read = {number: query.plan.streams for number, query in live.items()}
         by_streams = {streams: state.watermark(streams) for streams in set(read.values())}
         marks = {number: by_streams[streams] for number, streams in read.items()}
         for stream in state.streams.values():
             if len(stream.epochs) > 1:
-                epoch.retire(stream, self._plan, marks)
+                epoch.retire(stream, self.plan, marks)
         kept = {e.number for s in state.streams.values() for e in s.epochs}
         state.parts = tuple(ref for ref in state.parts if ref.epoch in kept)
         state.buckets = tuple(ref for ref in state.buckets if ref.epoch in kept)
         state.sessions = tuple(ref for ref in state.sessions if ref.query in live)
+        return {streams: Marks(mark, state.newest(streams)) for streams, mark in by_streams.items()}
 
     def _prune(self) -> None:
         for name, source in self.sources.items():
@@ -345,7 +348,8 @@ class Coordinator:
         self._plans[name] = plan
         pack.write(self.checkpoint.path / name, plan)
 
-    def _plan(self, name: str) -> StreamPlan:
+    def plan(self, name: str) -> StreamPlan:
+        """Return a plan of this checkpoint."""
         if name not in self._plans:
             self._plans[name] = pack.read(self.checkpoint.path / name)
         return self._plans[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,15 @@ def replan(
     state.stores = tuple(ref for ref in state.stores if ref.store in there)
     write(state.probing, plan)
     return plan
+
+
+def imagined(live: Iterable[LiveQuery], previous: ProbePlan | None, partitions: int, sharing: str) -> ProbePlan | None:
+    """Return the plan of some queries as if they had all been there from the beginning; those there were keep their orders."""
+    mine = [query for query in live if isinstance(query.plan, MultiwayQuery)]
+    queries = tuple(asked(query, apart=sharing == "none", loose=_loose(previous, None)) for query in mine)
+    if not queries:
+        return None
+    return plan_probes(queries, choice_of(queries, previous, None), 0, partitions, dict.fromkeys((one.id for one in queries), 0))
 
 
 def check_sharing(probes: ProbePlan | None, live: Mapping[int, LiveQuery], sharing: str) -> None:

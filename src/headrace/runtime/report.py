@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.runtime.state import EngineState
+
+
+class Marks(NamedTuple):
+    """Of some streams together: the watermark, and the event time that rows of all of them have reached."""
+
+    watermark: int
+    newest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,9 @@ class BatchReport:
     stage_two_seconds: float = 0.0  # of the slowest partition
     emitted_by: Mapping[int, int] = field(default_factory=dict)
     changes: tuple[tuple[str, str], ...] = ()
+    marks: Mapping[tuple[str, ...], Marks] = field(default_factory=dict)
+    """How far event time has come, for each set of streams that live queries read."""
+    live: int = 0  # queries in the pipeline after it
 
 
 def changes(before: EngineState, after: EngineState, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -60,6 +60,7 @@ class QueryState:
     late: dict[str, int] = field(default_factory=dict)
     arrangements: list[list[Any]] = field(default_factory=list)  # of a join: [order, group, since], one after the other
     lent: list[list[Any]] = field(default_factory=list)  # what others lent it: as `Loan`s
+    owner: str = ""
 
 
 @dataclass(slots=True)
@@ -97,8 +98,15 @@ class EngineState:
         """Return the watermark of a query over these streams, after the last batch."""
         if self.drained:
             return FOREVER
-        read = [self.streams[name] for one in streams for name in self.streams[one].base or (one,)]
+        read = self._read(streams)
         return NEVER if any(one.seen == NEVER for one in read) else min(one.seen - one.stream.delay for one in read)
+
+    def newest(self, streams: Sequence[str]) -> int:
+        """Return the event time that rows of all of these streams have reached."""
+        return min(one.seen for one in self._read(streams))
+
+    def _read(self, streams: Sequence[str]) -> list[StreamState]:
+        return [self.streams[name] for one in streams for name in self.streams[one].base or (one,)]
 
     def forget_parts(self, live: Container[int], made: Container[str]) -> None:
         """Drop the parts of queries that are over, and the streams that nobody makes any more, with what was kept of them."""
@@ -189,7 +197,8 @@ class EngineState:
 
 
 def _store_ref(fields: list[Any]) -> StoreRef:
-    return replace(StoreRef(*fields), spans=tuple((name, first, last) for name, first, last in fields[-1]))
+    found = StoreRef(*fields)
+    return replace(found, spans=tuple((name, first, last) for name, first, last in found.spans))
 
 
 def _fields(value: PartRef | SessionRef | StoreRef | Epoch | QueryState | StreamState) -> list[Any]:

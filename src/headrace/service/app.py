@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import HeadraceError
-from headrace.service.api import operations, queries, results, streams
+from headrace.service.api import operations, queries, reports, results, streams
 from headrace.service.host import Host
 from headrace.service.loopback import is_loopback
 from headrace.service.page_files import mount
@@ -37,7 +37,7 @@ def create_app(host: Host) -> FastAPI:
 
     app = FastAPI(title="headrace", version=host.version, description=_ABOUT, lifespan=running, docs_url=None, redoc_url=None)
     app.state.host = host
-    for one in (queries, results, streams, operations):
+    for one in (queries, results, streams, operations, reports):
         app.include_router(one.router)
     app.add_exception_handler(HeadraceError, refused)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from headrace.connectors import FileSource, MemorySource, RateSource, Source, TcpSource
 from headrace.connectors.durable import replace_file
-from headrace.errors import CheckpointError
+from headrace.errors import CheckpointError, HeadraceError
 from headrace.session import Session
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -87,7 +89,7 @@ class Declarations:
 
     def __init__(self, session: Session, path: Path) -> None:
         """Declare what is in the file."""
-        self._session, self._path = session, path
+        self._session, self._path, self._adding = session, path, threading.Lock()
         self._streams: dict[str, Any] = {}
         try:
             found = json.loads(path.read_bytes()) if path.exists() else []
@@ -95,14 +97,29 @@ class Declarations:
         except ValueError as error:
             raise CheckpointError(f"'{path}' is damaged", detail=str(error)) from error
         for stream in streams:
-            self._open(stream)
+            try:
+                self._declare(stream, stream.open())
+            except HeadraceError as error:
+                told = f"stream '{stream.name}', which was declared by request, cannot be opened: {error.message}"
+                hint = error.hint or f"make its source available again; it is described in '{path}'"
+                raise type(error)(told, detail=error.detail, hint=hint) from error
 
     def add(self, stream: Any) -> None:
-        """Declare a stream; it is written down once it is known to work, and before the answer."""
-        self._open(stream)
-        content = [one.model_dump(mode="json") for one in self._streams.values()]
+        """Declare a stream; it is written down before a micro-batch can know of it, so that a restart finds its source."""
+        source = stream.open()
+        with self._adding:
+            if stream.name not in self._streams:  # else it will be refused
+                self._write([*self._streams.values(), stream])
+            try:
+                self._declare(stream, source)
+            except HeadraceError:
+                self._write(list(self._streams.values()))
+                raise
+
+    def _write(self, streams: Sequence[Any]) -> None:
+        content = [one.model_dump(mode="json") for one in streams]
         replace_file(self._path, json.dumps(content, indent=1).encode())
 
-    def _open(self, stream: Any) -> None:
-        self._session.create_stream(stream.name, stream.open(), time=stream.time, watermark=stream.watermark)
+    def _declare(self, stream: Any, source: Source) -> None:
+        self._session.create_stream(stream.name, source, time=stream.time, watermark=stream.watermark)
         self._streams[stream.name] = stream

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,18 +25,18 @@ from headrace.query import Query
 from headrace.service.admission import admit
 from headrace.service.declared import Declarations
 from headrace.service.following import Followers
-from headrace.service.insight import accounts_of
+from headrace.service.insight import Insight, insight_of
 from headrace.service.kept import Kept
 from headrace.service.limits import Limits
 from headrace.service.news import News
 from headrace.service.refusals import RefusedError
+from headrace.service.reports import Reports
 from headrace.service.tokens import Holder, Tokens
 from headrace.session import DETAILED, Session
-from headrace.sharing.account import Account
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
-_ACCOUNT_SECONDS = 2.0
+_INSIGHT_SECONDS = 2.0
 _LATELY_SECONDS = 10.0
 _TIDY_SECONDS = 10.0
 
@@ -44,20 +44,25 @@ _TIDY_SECONDS = 10.0
 class Host:
     """Runs a session for as long as the service does."""
 
-    def __init__(self, session: Session, tokens: Tokens, limits: Limits, *, interval: float = 0.0) -> None:
-        """Take a session whose streams are declared; micro-batches are at least `interval` seconds apart."""
+    def __init__(
+        self, session: Session, tokens: Tokens, limits: Limits, *, interval: float = 0.0, reports: Path | None = None
+    ) -> None:
+        """Take a session whose streams are declared; micro-batches are at least `interval` seconds apart.
+
+        `reports` is where benchmarks keep their results; there need be no such folder.
+        """
         self.session, self.tokens, self.limits = session, tokens, limits
         self.kept, self.news = Kept(session, limits.results_bytes), News(session)
         self.followers = Followers(self.kept, self.news, limits.event_rows)
         self.declarations = Declarations(session, session.coordinator.checkpoint.path / "service-streams.json")
+        self.reports = Reports(reports, limits.report_bytes)
         self.version = metadata.version("headrace")
         self._begun = time.monotonic()
         self.readers = 0
         self._interval = interval
-        self._owners: dict[str, str] = {}
-        self._changing, self._accounting = threading.Lock(), threading.Lock()
-        self._accounts: Mapping[int, Account] = {}
-        self._accounted = -math.inf
+        self._changing, self._looking = threading.Lock(), threading.Lock()
+        self._insight: Insight | None = None
+        self._looked = 0.0
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -111,12 +116,12 @@ class Host:
             counts.update(one.report.emitted_by)
         return {number: count / since for number, count in counts.items()}
 
-    def accounts(self) -> Mapping[int, Account]:
-        """Return what each query costs, by its id; reckoned anew only now and then, for it takes a while with thousands."""
-        with self._accounting:
-            if time.monotonic() - self._accounted > _ACCOUNT_SECONDS:
-                self._accounts, self._accounted = accounts_of(self.session), time.monotonic()
-            return self._accounts
+    def insight(self) -> Insight:
+        """Return what each query has, takes and costs; reckoned anew only now and then, for it takes a while with thousands."""
+        with self._looking:
+            if self._insight is None or time.monotonic() - self._looked > _INSIGHT_SECONDS:
+                self._insight, self._looked = insight_of(self.session), time.monotonic()
+            return self._insight
 
     def sample(self, stream: str, schema: Schema, most: int) -> pa.Table:
         """Return rows of a stream that the last micro-batch read, if it read any."""
@@ -141,9 +146,7 @@ class Host:
         with self._changing:
             self._admit(holder)
             self._forecast(sql)
-            query = self.session.add(sql, name=name)
-            self._owners[query.name] = holder.user
-            return query
+            return self.session.add(sql, name=name, owner=holder.user)
 
     def _forecast(self, sql: str) -> None:
         if self.limits.latency_s is not None:
@@ -153,7 +156,7 @@ class Host:
         """Refuse more queries than the service takes, in all or of one user."""
         queries = self.session.queries()
         waiting = sum(query.status == "accepted" for query in queries)
-        mine = sum(self._owners.get(query.name) == holder.user for query in queries) if holder.user else 0
+        mine = sum(query.owner == holder.user for query in queries) if holder.user else 0
         for count, most, what, retry_s in (
             (waiting, self.limits.waiting, "queries wait to become live", self._batch_seconds()),
             (len(queries), self.limits.queries, "queries are there", 60.0),
@@ -168,9 +171,7 @@ class Host:
         self._check_text(sql)
         with self._changing:
             self._forecast(sql)
-            query = self.session.replace(name, sql)
-            self._owners[name] = holder.user
-            return query
+            return self.session.replace(name, sql, owner=holder.user)
 
     def check(self, sql: str) -> pa.Schema:
         """Return the columns that a query would have."""
@@ -181,11 +182,6 @@ class Host:
         """Remove a query."""
         with self._changing:
             self.session.remove(name)
-            self._owners.pop(name, None)
-
-    def owner(self, name: str) -> str:
-        """Return who added a query, if that is known."""
-        return self._owners.get(name, "")
 
     async def live(self, query: Query, seconds: float) -> bool:
         """Wait until a query is in the pipeline, or over; False if it still waits after that."""

@@ -85,6 +85,21 @@ class Kept:
         rows = pa.concat_tables(found) if found else query.schema.empty_table()
         return Piece(rows, begin, at, at < Position(until + 1))
 
+    def back(self, query: Query, rows: int) -> Position:
+        """Return a position before about so many of the last rows of a query: as many, or all within the last batches."""
+        until, left = query.last_batch, rows
+        self._between(0, until)
+        listed = self._batches
+        end = bisect.bisect_right(listed, until)
+        for batch in reversed(listed[max(0, end - _BATCHES) : end]):
+            if batch < self._floor:
+                break
+            count = self._rows(query, batch).num_rows
+            if count >= left:
+                return Position(batch, count - left)
+            left -= count
+        return Position(max(self._floor, listed[max(0, end - _BATCHES)] if end else 0))
+
     def _between(self, first: int, last: int) -> list[int]:
         """Return the batches that have files, of those from `first` to `last`, but not too many."""
         if last > self._listed:

@@ -25,3 +25,5 @@ class Limits:
     """Of results that are kept to be read; the oldest go first."""
     event_rows: int = 1_000
     """Rows of one event of a live reader; of more, that many are picked evenly."""
+    report_bytes: int = 64 * _MIB
+    """Of one report of a benchmark; larger ones are not listed."""

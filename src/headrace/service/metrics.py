@@ -33,13 +33,23 @@ class _Figures:
                 lag.add_metric([name], now - report["max_event_time"] / 1e6)
         emitted = CounterMetricFamily("headrace_query_rows", "Rows a query emitted.", labels=["query"])
         late = CounterMetricFamily("headrace_query_late_rows", "Rows that came too late for a query.", labels=["query"])
-        queries = session.queries()
+        latency = GaugeMetricFamily(
+            "headrace_query_latency_seconds",
+            "From the end of a window until its results, event time.",
+            labels=["query", "quantile"],
+        )
+        kept = GaugeMetricFamily("headrace_query_state_bytes", "A query's part of what is kept.", labels=["query"])
+        queries, insight = session.queries(), self._host.insight()
         for query in queries:
             emitted.add_metric([query.name], query.emitted)
             late.add_metric([query.name], sum(query.late.values()))
+            kept.add_metric([query.name], insight.state_bytes.get(query.id, 0))
+            if query.id in insight.latencies:
+                latency.add_metric([query.name, "0.5"], insight.latencies[query.id].p50)
+                latency.add_metric([query.name, "0.95"], insight.latencies[query.id].p95)
         done = session.done()
         last = done[-1] if done else None
-        yield from (rows, rate, lag, emitted, late)
+        yield from (rows, rate, lag, emitted, late, latency, kept)
         yield CounterMetricFamily("headrace_batches", "Committed micro-batches.", value=session.last_batch + 1)
         yield GaugeMetricFamily("headrace_batch_seconds", "Length of the last micro-batch.", value=last.seconds if last else 0)
         yield GaugeMetricFamily("headrace_batch_rows", "Rows of the last micro-batch.", value=last.report.rows if last else 0)

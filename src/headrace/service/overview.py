@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.runtime.latency import spread
 from headrace.service.host import Host
 
 _LATELY_SECONDS = 10.0
@@ -24,11 +25,11 @@ def seen(host: Host) -> dict[str, Any]:
     reports = session.streams().values()
     marks = [one["max_event_time"] - one["delay"] for one in reports if one["max_event_time"] > 0]
     mark = datetime.fromtimestamp(min(marks) / 1e6, UTC) if marks and len(marks) == len(reports) else None
-    lengths = sorted(one.seconds for one in done[-100:] if one.report.rows)
+    lengths = [one.seconds for one in done[-100:] if one.report.rows]
     return {
         "rows_per_second": sum(one.report.rows for one in lately) / since,
         "emitted_per_second": sum(one.report.emitted for one in lately) / since,
-        "latency_seconds": _spread(lengths),
+        "latency_seconds": asdict(spread(lengths)) if lengths else None,
         "live": live,
         "waiting": sum(query.status == "accepted" for query in queries),
         "watermark": None if mark is None else mark.isoformat().replace("+00:00", "Z"),
@@ -54,12 +55,6 @@ def happened(host: Host) -> list[dict[str, Any]]:
 _DID = {"added": "is live", "removed": "is gone", "failed": "failed"}
 
 
-def _spread(sorted_values: list[float]) -> dict[str, float] | None:
-    if not sorted_values:
-        return None
-    return {"p50": statistics.median(sorted_values), "p95": sorted_values[int(0.95 * (len(sorted_values) - 1))]}
-
-
 def _history(host: Host, now: float) -> list[dict[str, float]]:
     """Return sums of each second that has a micro-batch."""
     seconds: dict[int, list[Any]] = defaultdict(list)
@@ -72,6 +67,7 @@ def _history(host: Host, now: float) -> list[dict[str, float]]:
             "rows_per_second": sum(one.report.rows for one in found),
             "emitted_per_second": sum(one.report.emitted for one in found),
             "batch_seconds": max(one.seconds for one in found),
+            "live": found[-1].report.live,
         }
         for second, found in sorted(seconds.items())
     ]

@@ -9,6 +9,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from headrace.service.reports import POLICY
+
 _FOLDER = Path(__file__).parent / "page"
 _KINDS = {  # said here: what the system's tables say of .js differs from machine to machine
     ".html": "text/html; charset=utf-8",
@@ -18,9 +20,11 @@ _KINDS = {  # said here: what the system's tables say of .js differs from machin
     ".txt": "text/plain; charset=utf-8",
 }
 _POLICY = (  # data: is what the editor's own style sheet draws with
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_FRAME = "report_frame.html"  # what the page puts reports into
+_FRAME_POLICY = f"{POLICY}; frame-ancestors 'self'"
 _HEADERS = {
     "Cache-Control": "no-cache",  # asked for each time, and answered with 304 if nothing changed
     "Content-Security-Policy": _POLICY,
@@ -37,6 +41,8 @@ class _Page(StaticFiles):
         """Return a file, or that it has not changed."""
         response = await super().get_response(path, scope)
         response.headers.update(_HEADERS)
+        if path == _FRAME:
+            response.headers["Content-Security-Policy"] = _FRAME_POLICY
         kind = _KINDS.get(Path(path).suffix)
         if kind is not None and response.status_code == 200:
             response.headers["Content-Type"] = kind

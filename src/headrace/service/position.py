@@ -29,7 +29,11 @@ class Position:
         """Read a position that was handed out."""
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise RefusedError(422, f"'{text[:80]}' is no position", hint="give back one that came with results, as '17.0'")
+            raise RefusedError(
+                422,
+                f"'{text[:80]}' is no position",
+                hint="give back one that came with results, as '17.0', or 'beginning', 'last-100' or 'now'",
+            )
         return Position(int(match[1]), int(match[2]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -211,6 +212,17 @@ def test_what_others_wrote_cannot_leave_its_place():
     )
     assert "<script>alert" not in made
     assert "&lt;/script&gt;" in made
+
+
+def test_it_says_of_itself_what_it_is_of(text: str):
+    found = re.search(r'<meta name="headrace-report" content="([^"]*)">', text[:20_000])
+    assert found is not None
+    card = json.loads(html.unescape(found[1]))
+    assert card["scenarios"] == [group.name for group in GROUPS]
+    assert card["title"] == ", ".join(group.title for group in GROUPS)
+    assert (card["runs"], card["failed"]) == (len(RUNS), sum(run.failed is not None for run in RUNS))
+    assert card["started_at"] == max(run.origin.started_at for run in RUNS)
+    assert card["headline"] == headlines(AGGREGATION)[0]
 
 
 def test_the_report_is_written_beside_the_result(tmp_path):

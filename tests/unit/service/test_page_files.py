@@ -30,6 +30,13 @@ def test_the_page_is_there_without_a_token_and_may_load_from_here_only(serve: Ca
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
+def test_a_frame_for_reports_may_run_what_is_put_into_it_and_reach_nobody(service: Service):
+    assert "frame-src 'self'" in service.http.get("/").headers["content-security-policy"]
+    policy = service.http.get("/page/report_frame.html").headers["content-security-policy"]
+    for part in ("default-src 'none'", "script-src 'unsafe-inline'", "sandbox allow-scripts", "frame-ancestors 'self'"):
+        assert part in policy.split("; ")
+
+
 def test_files_have_their_kind_and_are_asked_for_again(service: Service):
     kinds = {
         "js/main.js": "text/javascript",

@@ -220,3 +220,47 @@ def test_readers_are_counted(service: Service):
     while "headrace_readers 0.0" not in service.http.get("/metrics").text:
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_the_last_rows_are_found_from_behind(service: Service):
+    service.add(ROWS, name="rows")
+    service.work_off(1, 2, 3)
+    service.append(4, 5, price=4.0)
+    settle(service, "rows", 5)
+
+    def last(count: int) -> list[float]:
+        page = service.http.get("/v1/queries/rows/results", params={"after": f"last-{count}"}).json()
+        assert not page["missed"]
+        return [row[0] for row in page["rows"]]
+
+    assert [last(count) for count in (0, 1, 3, 5, 99)] == [
+        [],
+        [4.0],
+        [10.0, 4.0, 4.0],
+        [10.0] * 3 + [4.0] * 2,
+        [10.0] * 3 + [4.0] * 2,
+    ]
+    answer = service.http.get("/v1/queries/rows/results", params={"after": "last-x"})
+    assert answer.status_code == 422
+    service.add(ROWS, name="none")
+    assert service.http.get("/v1/queries/none/results", params={"after": "last-5"}).json()["rows"] == []
+
+
+def test_the_last_rows_are_looked_for_where_they_are_kept(serve):
+    service = serve(limits=Limits(results_bytes=1))
+    service.declare()
+    service.add(ROWS, name="rows")
+    service.work_off(1, 2)
+    service.host.kept.forget()
+    page = service.http.get("/v1/queries/rows/results", params={"after": "last-5"}).json()
+    assert (page["rows"], page["missed"]) == ([], False)
+
+
+def test_whoever_follows_can_begin_with_the_last_rows(service: Service):
+    service.add(ROWS, name="rows")
+    service.work_off(1, 2)
+    service.append(3, price=3.0)
+    settle(service, "rows", 3)
+    with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "last-2"}) as answer:
+        rows = next(data["rows"] for kind, _, data in events(answer) if kind == "rows")
+    assert rows in ([[10.0], [3.0]], [[10.0]])  # each batch may be an event of its own

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+import pytest
+
+from headrace.errors import HeadraceError
 from support.serving import COLUMNS, Service, at
 
 RATE = {"source": "rate", "name": "ads", "rows_per_second": 1000, "generator": "ads", "time": "time"}
@@ -67,3 +71,33 @@ def test_a_stream_that_cannot_be_is_refused_and_leaves_nothing(service: Service)
     assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]
     service.again()
     assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]
+
+
+def test_a_stream_is_written_down_before_a_batch_knows_of_it(service: Service, monkeypatch):
+    path = service.session.coordinator.checkpoint.path / "service-streams.json"
+    seen, create = [path.read_text()], service.session.create_stream
+
+    def created(*given, **options):
+        seen.append(path.read_text())
+        create(*given, **options)
+
+    monkeypatch.setattr(service.session, "create_stream", created)
+    service.declare("other")
+    assert ['"other"' in text for text in seen] == [False, True]
+
+
+def test_a_source_that_is_gone_at_the_start_is_named(serve, tmp_path: Path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "one.csv").write_text("k,time\n1,2026-01-01T00:00:00Z\n")
+    service = serve()
+    made = {"source": "files", "name": "rows", "path": str(folder), "format": "csv", "time": "time"}
+    answer = service.http.post("/v1/streams", json={**made, "columns": "k INT, time TIMESTAMP"})
+    assert answer.status_code == 201, answer.text
+    (folder / "one.csv").unlink()
+    folder.rmdir()
+    with pytest.raises(HeadraceError, match="stream 'rows', which was declared by request, cannot be opened"):
+        service.again()
+    folder.mkdir()
+    service.again()
+    assert service.http.get("/v1/streams/rows").status_code == 200

@@ -51,6 +51,7 @@ def page(runs: Sequence[Run]) -> str:
         style=_asset("page.css"),
         plotly=plotly_js(),
         script=_asset("page.js"),
+        card=_card(runs, groups),
         facts=_facts(runs),
         navigation="".join(f'<a href="#{_id(group)}">{_e(group.title)}</a>' for group in groups),
         legend="".join(_key(sut, systems) for sut in systems),
@@ -144,6 +145,21 @@ def _head(header: Sequence[str]) -> str:
 
 def _key(sut: str, systems: Sequence[str]) -> str:
     return f'<span><i class="swatch" style="--c:{colour(sut, systems)}"></i>{_e(sut)}</span>'
+
+
+def _card(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    """Return what the page says of itself to programs, on its first lines: whoever lists reports reads no more of them."""
+    said = (line for group in groups for line in headlines(group))
+    card = {
+        "title": ", ".join(group.title for group in groups),
+        "scenarios": [group.name for group in groups],
+        "systems": ordered({run.sut for run in runs}),
+        "started_at": max(run.origin.started_at for run in runs),
+        "runs": len(runs),
+        "failed": sum(run.failed is not None for run in runs),
+        "headline": next(said, ""),
+    }
+    return _e(json.dumps(card, ensure_ascii=False))
 
 
 def _facts(runs: Sequence[Run]) -> str:

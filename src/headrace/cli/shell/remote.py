@@ -13,7 +13,6 @@ from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 
-_MANY = 100_000  # rows that are not fetched only to show the last few
 _PATIENCE_SECONDS = 10.0  # with a service that does not answer while somebody watches
 
 
@@ -63,10 +62,7 @@ class Remote:
     def follow(self, name: str, back: int | None) -> Iterator[pa.Table]:
         """See `Target`; a service that does not answer for a while is asked again, from where we were."""
         query = self._session.query(name)
-        if back == 0 or (back is not None and query.info["emitted"] > _MANY):
-            rows, at = query.schema.empty_table(), query.page("now").next
-        else:
-            rows, at = self._last(query, back)
+        rows, at = self._last(query, back)
         yield rows
         for page in query.follow(at, TICK_SECONDS, _PATIENCE_SECONDS):
             yield page.rows
@@ -77,13 +73,11 @@ class Remote:
 
     def _last(self, query: RemoteQuery, last: int | None) -> tuple[pa.Table, str]:
         """Return rows from the beginning on, or the last of them, and the position behind them."""
-        page = query.page()
+        page = query.page("beginning" if last is None else f"last-{last}")
         found = [page.rows]
         while page.more:
             page = query.page(page.next)
             found.append(page.rows)
-            while last is not None and sum(one.num_rows for one in found[1:]) >= last:
-                del found[0]
         table = pa.concat_tables(found)
         return (table if last is None else table.slice(max(0, table.num_rows - last))), page.next
 

@@ -129,7 +129,7 @@ class Shelf:
         spec = self.probes.stores[store]
         spans = tuple((name, *_span(bucket.times(name))) for name in sorted(spec.relation.relations))
         births = (int(bucket.births.min()), int(bucket.births.max()))
-        ref = StoreRef(self._file, len(self._new), self._partition, store, *births, bucket.rows, spans)
+        ref = StoreRef(self._file, len(self._new), self._partition, store, *births, bucket.rows, spans, bucket.bytes)
         self._new.append((ref, bucket))
         return ref
 

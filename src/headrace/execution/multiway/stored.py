@@ -53,6 +53,12 @@ class Stored:
         """How many rows there are."""
         return len(self.sets)
 
+    @property
+    def bytes(self) -> int:
+        """About how many bytes they take, without indexes."""
+        own = self.sets.nbytes + self.births.nbytes + self.fresh.nbytes
+        return int(own + sum(column.nbytes for column in self.columns.values()))
+
     def times(self, relation: str) -> Integers:
         """Return the event times of a relation's rows."""
         return numbers(flat(self.columns[time_of(relation)]))

@@ -24,6 +24,13 @@ TAKEN: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description":
 BUSY: dict[int | str, dict[str, Any]] = {429: {"model": Problem, "description": "Too much at once: Retry-After says when."}}
 
 
+class Spread(BaseModel):
+    """Of the last micro-batches: the median, and what 95 of 100 do not exceed."""
+
+    p50: float
+    p95: float
+
+
 class ColumnInfo(BaseModel):
     """A column."""
 

@@ -10,7 +10,7 @@ from fastapi import Query as Parameter
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
-from headrace.service.api.common import REFUSALS, Reader, Served
+from headrace.service.api.common import REFUSALS, Reader, Served, Spread
 from headrace.service.insight import picture_of
 from headrace.service.metrics import exposition
 from headrace.service.overview import happened, seen
@@ -60,13 +60,6 @@ class Change(BaseModel):
     text: str
 
 
-class Spread(BaseModel):
-    """Of the last micro-batches."""
-
-    p50: float
-    p95: float
-
-
 class Moment(BaseModel):
     """How it went in one second."""
 
@@ -74,6 +67,7 @@ class Moment(BaseModel):
     rows_per_second: float
     emitted_per_second: float
     batch_seconds: float
+    live: int = Field(description="Queries in the pipeline, at the end of it.")
 
 
 class Overview(BaseModel):

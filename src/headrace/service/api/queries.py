@@ -11,7 +11,7 @@ from fastapi import Query as Parameter
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.query import Query
-from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Writer
+from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Spread, Writer
 from headrace.service.following import columns_of
 from headrace.service.host import Host
 
@@ -58,7 +58,12 @@ class QueryInfo(BaseModel):
     deployment_seconds: float | None = Field(description="From the request until it was live; null before, and after a restart.")
     owner: str = Field(description="Whose token added it.")
     rows_per_second: float = Field(description="Rows it emitted a second, lately.")
-    cost: Cost | None = Field(description="By the model, of the last seconds; null of what is newer, and of joins.")
+    latency_seconds: Spread | None = Field(
+        description="From the end of a window, or the time of a row, until results could be read: in event time, of the last "
+        "micro-batches with results; null without any."
+    )
+    state_bytes: int | None = Field(description="Its part of what is kept between micro-batches; null of what is newer.")
+    cost: Cost | None = Field(description="By the model, of the last seconds; null of what is newer.")
 
 
 class Meaning(BaseModel):
@@ -73,11 +78,13 @@ class Describing:
     def __init__(self, host: Host) -> None:
         """Take the figures of now."""
         self._host = host
-        self._accounts, self._rates = host.accounts(), host.emission_rates()
+        self._insight, self._rates = host.insight(), host.emission_rates()
 
     def of(self, query: Query) -> QueryInfo:
         """Return what is known of a query."""
-        account = self._accounts.get(query.id) if query.status == "live" else None
+        insight, live = self._insight, query.status == "live"
+        account = insight.accounts.get(query.id) if live else None
+        latency = insight.latencies.get(query.id) if live else None
         return QueryInfo(
             name=query.name,
             id=query.id,
@@ -88,8 +95,10 @@ class Describing:
             emitted=query.emitted,
             late=query.late,
             deployment_seconds=query.deployment_seconds,
-            owner=self._host.owner(query.name),
+            owner=query.owner,
             rows_per_second=self._rates.get(query.id, 0.0),
+            latency_seconds=None if latency is None else Spread(**asdict(latency)),
+            state_bytes=insight.state_bytes.get(query.id) if live else None,
             cost=None if account is None else Cost(**asdict(account)),
         )
 

@@ -6,6 +6,7 @@ before, and never makes anybody wait.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -20,16 +21,19 @@ from headrace.errors import HeadraceError
 from headrace.query import Query
 from headrace.service.api.common import BUSY, MISSING, REFUSALS, ColumnInfo, Reader, Served, holder_of, host_of
 from headrace.service.following import columns_of, rows_of
+from headrace.service.host import Host
 from headrace.service.position import BEGINNING, Position
 from headrace.service.refusals import RefusedError
 
 router = APIRouter(prefix="/v1", tags=["results"], responses=REFUSALS)
 ARROW = "application/vnd.apache.arrow.stream"
+_LAST = re.compile(r"last-(\d{1,9})", re.ASCII)
+_PLACES = "'beginning', 'last-n' (before the last n rows)"
 
 Sample = Annotated[
     int | None, Parameter(ge=1, description="Rows of an event at most: of more, so many are picked evenly. Without it all come.")
 ]
-Begin = Annotated[str | None, Parameter(alias="from", description="A position, 'beginning' or, by default, 'now'.")]
+Begin = Annotated[str | None, Parameter(alias="from", description=f"A position, {_PLACES} or, by default, 'now'.")]
 
 
 class Page(BaseModel):
@@ -52,14 +56,14 @@ async def results(
     name: str,
     host: Served,
     _: Reader,
-    after: Annotated[str, Parameter(description="The `next` of the page before, 'beginning' or 'now'.")] = "beginning",
+    after: Annotated[str, Parameter(description=f"The `next` of the page before, {_PLACES} or 'now'.")] = "beginning",
     limit: Annotated[int, Parameter(ge=1, description="Rows at most.")] = 1000,
     wait: Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait for the first row.")] = 0,
     accept: Annotated[str, Header()] = "",
 ) -> Any:
     """Return a page of what a query emitted, from the beginning or a position on; as an Arrow stream if that is accepted."""
     query = await anyio.to_thread.run_sync(host.query, name)
-    most, at = min(limit, host.limits.page_rows), _begin(query, after)
+    most, at = min(limit, host.limits.page_rows), await _begin(host, query, after)
     piece, over = await host.followers.page(query, at, most, wait)
     if ARROW in accept:
         said = {
@@ -96,7 +100,7 @@ async def live(
 ) -> StreamingResponse:
     """Send results as they come: events `columns`, `rows`, `quiet` and `end`; the id of each is the position behind it."""
     query = await anyio.to_thread.run_sync(host.query, name)
-    at = _begin(query, last_event_id or begin or "now")
+    at = await _begin(host, query, last_event_id or begin or "now")
     leave = host.enter()
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -118,7 +122,7 @@ async def socket(websocket: WebSocket, name: str) -> None:
         host, given = host_of(websocket), websocket.query_params
         holder_of(websocket)
         query = await anyio.to_thread.run_sync(host.query, name)
-        at, sample = _begin(query, given.get("from", "now")), _count(given.get("sample"))
+        at, sample = await _begin(host, query, given.get("from", "now")), _count(given.get("sample"))
         leave = host.enter()
     except HeadraceError as error:
         await websocket.close(1008, error.message[:120])
@@ -133,10 +137,13 @@ async def socket(websocket: WebSocket, name: str) -> None:
         leave()
 
 
-def _begin(query: Query, given: str) -> Position:
-    """Return where to begin: 'now' is behind all that is committed."""
+async def _begin(host: Host, query: Query, given: str) -> Position:
+    """Return where to begin: 'now' is behind all that is committed, 'last-n' before the last n rows of it."""
     if given == "now":
         return Position(query.last_batch + 1)
+    rows = _LAST.fullmatch(given)
+    if rows is not None:
+        return await anyio.to_thread.run_sync(host.kept.back, query, int(rows[1]))
     return BEGINNING if given == "beginning" else Position.parse(given)
 
 

@@ -95,6 +95,12 @@ export const batches = (most) => json("GET", `/v1/batches?most=${most}`);
 export const events = () => json("GET", "/v1/events");
 export const reports = () => json("GET", "/v1/reports");
 
+/** Returns a report, as the text of a page. */
+export async function report(name, signal) {
+  const response = await send("GET", `/v1/reports/${encodeURIComponent(name)}`, { signal, accept: "text/html" });
+  return response.text();
+}
+
 /** Returns a page of results behind a position: what begins with batch 17 is behind "17.0". */
 export function results(name, after, limit) {
   return json("GET", `${named(name)}/results?${new URLSearchParams({ after, limit })}`);

@@ -12,6 +12,14 @@ const clock = new Intl.DateTimeFormat("en-GB", {
   second: "2-digit",
   hourCycle: "h23",
 });
+const calendar = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  year: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+  hourCycle: "h23",
+});
 
 const thin = (text) => text.replaceAll(",", THIN);
 const known = (value) => typeof value === "number" && Number.isFinite(value);
@@ -40,12 +48,14 @@ export function number(value) {
 export function seconds(value) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
+  if (size > 0 && size < 0.00095) return `${significant.format(value * 1e6)}${THIN}µs`;
   if (size < 0.0095) return `${thin(significant.format(value * 1000))}${THIN}ms`;
   if (size < 0.9995) return `${Math.round(value * 1000)}${THIN}ms`;
   if (size < 60) return `${significant.format(value)}${THIN}s`;
   const minutes = Math.floor(size / 60);
   if (minutes < 60) return `${minutes}${THIN}min ${Math.floor(size % 60)}${THIN}s`;
-  return `${thin(grouped.format(Math.floor(minutes / 60)))}${THIN}h ${minutes % 60}${THIN}min`;
+  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)}${THIN}h ${minutes % 60}${THIN}min`;
+  return `${rate(size / 86_400)}${THIN}d`;
 }
 
 /** Bytes, in binary units. */
@@ -69,6 +79,12 @@ export function instant(value) {
 export function time(value) {
   const at = instant(value);
   return Number.isNaN(at) ? NONE : clock.format(at);
+}
+
+/** The day, too. */
+export function date(value) {
+  const at = instant(value);
+  return Number.isNaN(at) ? NONE : calendar.format(at);
 }
 
 /** The whole of a time, for a tooltip. */

@@ -1,7 +1,8 @@
 // Keys that work everywhere but where one writes; Ctrl+Enter works there, too.
 
 import { at } from "/page/js/dom.js";
-import { go, toNew } from "/page/js/route.js";
+import { go, toNew, toReports } from "/page/js/route.js";
+import { get } from "/page/js/state.js";
 
 function writes(event) {
   const target = event.composedPath()[0];
@@ -11,21 +12,23 @@ function writes(event) {
 /** Starts them; `focusEditor()` puts the cursor into the editor, `pause()` and `run()` are what they say. */
 export function startKeys({ focusEditor, pause, run }) {
   const keys = {
-    "/": () => at("query-search").focus(),
+    "/": () => at(get("route").view === "reports" ? "report-search" : "query-search").focus(),
     "?": () => at("help").showModal(),
     n: () => (go(toNew), focusEditor()),
     e: () => (at("view-queries").hidden && go(toNew), focusEditor()),
     q: () => go(toNew),
     p: () => go("#/plan"),
     t: () => go("#/time"),
+    r: () => go(toReports),
     " ": pause,
   };
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && document.activeElement === at("query-search")) {
-      if (at("query-search").value) {
-        at("query-search").value = "";
-        at("query-search").dispatchEvent(new Event("input"));
-      } else at("query-search").blur();
+    const search = document.activeElement;
+    if (event.key === "Escape" && search.type === "search") {
+      if (search.value) {
+        search.value = "";
+        search.dispatchEvent(new Event("input"));
+      } else search.blur();
       return;
     }
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("view-queries").hidden && !event.defaultPrevented) {

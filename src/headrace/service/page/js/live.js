@@ -1,28 +1,19 @@
 // Live results: server-sent events read by fetch (EventSource cannot send a token), taken up again where they broke off.
 
-import { Problem, batches, health, live, results } from "/page/js/api.js";
+import { Problem, health, live, results } from "/page/js/api.js";
 
 const SILENCE_MS = 25_000; // the service says something every 10 s
 const NAP_MS = 15_000; // a page that nobody looks at lets go of its connection: a browser has six for all tabs together
 const WAITS_MS = [300, 700, 1500, 3000, 5000];
 
-const BACK_SECONDS = 60;
+const RECENT = "last-1000"; // rows
 
-/**
- * Returns what a query gave lately, at most so many rows, and the position behind them: nothing is left out of these.
- *
- * Of one that is over it returns nothing, and the beginning.
- */
-export async function recent(query, most) {
-  const none = { rows: [], next: "beginning" };
-  if (["removed", "failed"].includes(query.status)) return none;
+/** Returns what a query gave last, and the position behind it: nothing is left out of these. */
+export async function recent(name, most) {
   try {
-    const done = await batches(500);
-    const span = Math.min(BACK_SECONDS, most / Math.max(1, query.rows_per_second ?? 0));
-    const first = done.find((one) => one.at >= done.at(-1).at - span);
-    return first ? await results(query.name, `${first.batch}.0`, most) : none;
+    return await results(name, RECENT, most);
   } catch (error) {
-    if (error instanceof Problem) return none;
+    if (error instanceof Problem) return { rows: [], next: RECENT };
     throw error;
   }
 }

@@ -9,7 +9,7 @@ import { startOverview } from "/page/js/overview.js";
 import { PlanView } from "/page/js/plan.js";
 import { every } from "/page/js/poll.js";
 import { QueryList } from "/page/js/queries.js";
-import { startReports } from "/page/js/reports.js";
+import { Reports } from "/page/js/reports.js";
 import { Results } from "/page/js/results.js";
 import { go, startRoute, toQuery } from "/page/js/route.js";
 import { get, set, watch } from "/page/js/state.js";
@@ -81,6 +81,7 @@ function showConnection() {
 }
 
 function showView({ view }) {
+  mark(document.body, "data-view", view);
   for (const one of ["queries", "plan", "time", "reports"]) {
     at(`view-${one}`).hidden = one !== view;
     mark(at(`tab-${one}`), "aria-current", one === view ? "page" : null);
@@ -100,6 +101,7 @@ new QueryList({
 startStreams((text) => (go(location.hash || "#/new"), workbench.editor.insert(text)));
 new PlanView();
 new TimeLine();
+const reports = new Reports();
 startKeys({
   run: () => workbench.run(),
   focusEditor: () => workbench.editor.focus(),
@@ -113,13 +115,12 @@ api.onTokenWanted(
     set("connection", "connecting");
     askNow.all();
     workbench.follow();
-    startReports();
+    reports.again();
   }),
 );
 watch(["connection"], showConnection);
 watch(["health", "overview"], showConnection);
 at("retry").addEventListener("click", () => askNow.all());
 askNow.all = startAsking();
-startReports();
 if (navigator.platform.startsWith("Mac")) for (const key of document.querySelectorAll(".mod")) say(key, "⌘");
 mark(document.body, "data-ready", true);

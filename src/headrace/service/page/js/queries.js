@@ -9,7 +9,7 @@ const BEYOND = 6; // rows made above and below what is seen
 
 const byNumber = (of) => (a, b) => (of(b) ?? -Infinity) - (of(a) ?? -Infinity) || b.id - a.id;
 
-/** How the list can be sorted: a title, the order, and the figure that is shown then. */
+/** How the list can be sorted: a title, the order, the figure that is shown then, and what is said of it. */
 const SORTS = {
   newest: { title: "newest first", order: (a, b) => b.id - a.id },
   name: {
@@ -29,8 +29,9 @@ const SORTS = {
   },
   latency: {
     title: "by latency",
-    order: byNumber((q) => q.latency_seconds),
-    figure: (q) => format.seconds(q.latency_seconds),
+    order: byNumber((q) => q.latency_seconds?.p50),
+    figure: (q) => format.seconds(q.latency_seconds?.p50),
+    about: (q) => q.latency_seconds && `95 %: ${format.seconds(q.latency_seconds.p95)}`,
   },
   state: {
     title: "by state kept",
@@ -127,8 +128,9 @@ export class QueryList {
     mark(parts.dot, "data-status", query.status);
     mark(parts.dot, "title", query.status);
     say(parts.name, query.name);
-    const figure = SORTS[at("query-sort").value]?.figure;
+    const { figure, about } = SORTS[at("query-sort").value] ?? SORTS.newest;
     say(parts.figure, figure ? figure(query) : format.several(query.emitted, "row", "rows"));
+    mark(parts.figure, "title", about?.(query));
     say(parts.sql, query.status === "failed" ? query.error || "failed" : query.sql.replaceAll(/\s+/g, " "));
   }
 

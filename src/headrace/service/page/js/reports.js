@@ -1,32 +1,129 @@
-// Benchmark reports that lie with the service: links to them, and nothing where there are none to be had.
+// Benchmark reports that lie with the service: a list to search, and the chosen one in a frame that can reach nobody.
 
 import * as api from "/page/js/api.js";
-import { at, h, mark } from "/page/js/dom.js";
+import { at, h, mark, say } from "/page/js/dom.js";
+import * as format from "/page/js/format.js";
+import { every } from "/page/js/poll.js";
+import { toReport } from "/page/js/route.js";
+import { get, watch } from "/page/js/state.js";
 
-/** Asks once; the tab is shown only if the service knows of reports at all. */
-export async function startReports() {
-  let found;
-  try {
-    found = await api.reports();
-  } catch {
-    return;
-  }
-  at("tab-reports").hidden = false;
-  mark(at("view-reports"), "data-state", found.length ? "some" : "empty");
-  at("report-list").replaceChildren(
-    ...found.map(({ name, url, at: made, about }) =>
-      h(
-        "li",
-        null,
-        h("a", { href: safe(url), target: "_blank", rel: "noopener" }, name),
-        (about || made) && h("span", { class: "dim" }, about || new Date(made * 1000).toLocaleString()),
-      ),
-    ),
-  );
+const FRAME = "/page/report_frame.html";
+const STEPS = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
+
+/** Returns the reports that have all words of a text in what they say of themselves. */
+export function select(reports, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const said = (one) => [one.name, one.title, one.headline, ...one.scenarios, ...one.systems].join("\n").toLowerCase();
+  return reports.filter((one) => words.every((word) => said(one).includes(word)));
 }
 
-/** Returns an address only if it is one of this service. */
-function safe(url) {
-  const full = new URL(url, location.href);
-  return full.origin === location.origin ? full.href : "#";
+/** The view; it is asked for while it is looked at. */
+export class Reports {
+  constructor() {
+    this.found = null;
+    this.open = null; // the name of the report that is shown, or about to be
+    this.opening = null;
+    at("report-search").addEventListener("input", () => this.draw());
+    at("report-side").addEventListener("keydown", (event) => this.key(event));
+    for (const retry of ["reports-retry", "report-retry"]) at(retry).addEventListener("click", () => this.again());
+    this.refresh = every(5, () => this.load());
+    watch(["route"], ({ view, report }) => {
+      if (view !== "reports") return;
+      this.refresh();
+      if (report !== this.open || report === null) this.show(report);
+    });
+  }
+
+  /** Asks once more for what could not be had. */
+  again() {
+    this.refresh();
+    if (at("report").dataset.state === "failed") this.show(this.open);
+  }
+
+  async load() {
+    if (get("route").view !== "reports" || get("connection") === "token") return;
+    try {
+      this.found = await api.reports();
+    } catch (problem) {
+      say(at("reports-problem"), problem.message);
+      if (this.found === null) mark(at("view-reports"), "data-state", "failed");
+      throw problem;
+    }
+    mark(at("view-reports"), "data-state", this.found.length ? "some" : "empty");
+    this.draw();
+  }
+
+  /** Makes the list, unless it is the same as before: what has the focus keeps it. */
+  draw() {
+    const shown = select(this.found ?? [], at("report-search").value);
+    const key = JSON.stringify([shown, this.open]);
+    if (key === this.drawn) return;
+    this.drawn = key;
+    say(at("report-count"), format.count(this.found?.length ?? 0));
+    mark(at("report-side"), "data-state", this.found?.length && !shown.length ? "none" : "some");
+    const focused = document.activeElement?.closest("#report-list a")?.getAttribute("href");
+    const stop = shown.some(({ name }) => name === this.open) ? this.open : shown[0]?.name;
+    at("report-list").replaceChildren(...shown.map((one) => h("li", null, entry(one, this.open, stop))));
+    this.links.find((link) => link.getAttribute("href") === focused)?.focus();
+  }
+
+  get links() {
+    return [...at("report-list").querySelectorAll("a")];
+  }
+
+  /** Moves in the list by arrows, and from the search into it. */
+  key(event) {
+    const { links } = this;
+    const from = links.indexOf(document.activeElement);
+    const searching = document.activeElement === at("report-search");
+    if (searching && event.key === "Enter") links[0]?.click();
+    else if (!(event.key in STEPS) || (searching && event.key !== "ArrowDown")) return;
+    else if (from === 0 && event.key === "ArrowUp") at("report-search").focus();
+    else links[Math.max(0, Math.min(links.length - 1, from + STEPS[event.key]))]?.focus();
+    event.preventDefault();
+  }
+
+  /** Opens a report; null closes the one that is open. */
+  async show(name) {
+    this.open = name;
+    this.opening?.abort();
+    const control = (this.opening = new AbortController());
+    at("report-page").replaceChildren();
+    mark(at("report"), "data-state", name === null ? "empty" : "loading");
+    mark(at("view-reports"), "data-open", name !== null);
+    this.draw();
+    if (name === null) return;
+    try {
+      const text = await api.report(name, control.signal);
+      await fill(h("iframe", { sandbox: "allow-scripts", src: FRAME, title: `Report ${name}` }), text);
+      if (!control.signal.aborted) mark(at("report"), "data-state", "some");
+    } catch (problem) {
+      if (control.signal.aborted) return;
+      if (problem.status === undefined) throw problem;
+      say(at("report-problem"), problem.message);
+      mark(at("report"), "data-state", "failed");
+    }
+  }
+}
+
+/** Puts a report into a frame, which has no origin that it could be named by, and the frame into the page. */
+async function fill(frame, text) {
+  const loaded = new Promise((resolve) => frame.addEventListener("load", resolve, { once: true }));
+  at("report-page").replaceChildren(frame);
+  await loaded;
+  frame.contentWindow?.postMessage(text, "*");
+}
+
+function entry(one, open, stop) {
+  const { name, title, headline, systems, started_at: when } = one;
+  const facts = `${systems.join(", ")} · ${format.several(one.runs, "run", "runs")} · ${format.bytes(one.size_bytes)}`;
+  return h(
+    "a",
+    { href: toReport(name), "aria-current": name === open && "true", tabindex: name === stop ? 0 : -1 },
+    h("span", { class: "report-name" }, name),
+    h("time", { datetime: when, title: format.iso(when), class: "dim figures" }, format.date(when)),
+    h("span", { class: "report-title" }, title),
+    headline && h("span", { class: "report-headline" }, headline),
+    h("span", { class: "report-facts" }, facts, one.failed > 0 && h("b", null, ` · ${format.count(one.failed)} failed`)),
+  );
 }

@@ -49,7 +49,7 @@ export class Results {
     this.draw();
   }
 
-  /** Follows a query: a new one from its beginning, others from a while ago. */
+  /** Follows a query: a new one from its beginning, others with the last rows they gave. */
   async open(query, { fresh = false } = {}) {
     if (this.query?.id === query.id) return;
     this.following?.stop();
@@ -57,7 +57,7 @@ export class Results {
     this.reset("connecting");
     this.begin(query.columns);
     this.draw();
-    const { rows, next } = fresh ? { rows: [], next: "beginning" } : await recent(query, KEPT);
+    const { rows, next } = fresh ? { rows: [], next: "beginning" } : await recent(query.name, KEPT);
     if (this.query !== query) return; // another was opened meanwhile
     this.rows.push(rows);
     const windowed = query.columns.some(({ name }) => /^window_(start|end)$/i.test(name));

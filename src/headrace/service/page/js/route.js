@@ -4,24 +4,34 @@ import { set } from "/page/js/state.js";
 
 const VIEWS = new Set(["plan", "time", "reports"]);
 
-/** Reads #/q/NAME, #/plan, #/time, #/reports; anything else is a new query. */
+/** Reads #/q/NAME, #/plan, #/time, #/reports, #/reports/NAME; anything else is a new query. */
 export function parseRoute(hash) {
-  const [view, name] = hash.replace(/^#\/?/, "").split("/");
-  if (VIEWS.has(view)) return { view, name: null };
-  if (view === "q" && name) {
-    try {
-      return { view: "queries", name: decodeURIComponent(name) };
-    } catch {
-      // not one of ours
-    }
+  const [view, rest] = hash.replace(/^#\/?/, "").split("/");
+  const name = decoded(rest);
+  return {
+    view: VIEWS.has(view) ? view : "queries",
+    name: view === "q" ? name : null,
+    report: view === "reports" ? name : null,
+  };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text ?? "") || null;
+  } catch {
+    return null; // not one of ours
   }
-  return { view: "queries", name: null };
 }
 
 export const toNew = "#/new";
+export const toReports = "#/reports";
 
 export function toQuery(name) {
   return `#/q/${encodeURIComponent(name)}`;
+}
+
+export function toReport(name) {
+  return `${toReports}/${encodeURIComponent(name)}`;
 }
 
 /** Goes there. */

@@ -7,7 +7,7 @@ const state = {
   overview: null,
   queries: null,
   streams: null,
-  route: { view: "queries", name: null },
+  route: { view: "queries", name: null, report: null },
   lit: null, // the query whose operators are lit up
 };
 const listeners = new Map();

@@ -133,7 +133,7 @@ export class Workbench {
     if (!query) return;
     say(at("status"), query.status);
     mark(at("status"), "data-status", query.status);
-    say(at("facts"), factsOf(query).join(" · "));
+    showFacts(at("facts"), factsOf(query));
   }
 
   changed(text) {
@@ -244,15 +244,35 @@ function columnWords({ name, type }) {
   return [h("span", { class: "chip" }, h("b", null, name), " ", type.toLowerCase()), " "];
 }
 
+/** Says them in place: what somebody points at stays. */
+function showFacts(place, facts) {
+  while (place.children.length > facts.length) place.lastChild.remove();
+  while (place.children.length < facts.length) place.append(h("span"));
+  facts.forEach(([text, about], index) => {
+    say(place.children[index], text);
+    mark(place.children[index], "title", about);
+  });
+}
+
+/** Returns what is known of a query: texts, some with more to say of them. */
 function factsOf(query) {
+  const { cost, latency_seconds: latency, state_bytes: state, deployment_seconds: deployment } = query;
   const late = Object.values(query.late ?? {}).reduce((sum, number) => sum + number, 0);
-  const facts = [format.several(query.emitted, "row", "rows")];
-  if (typeof query.rows_per_second === "number") facts.push(`${format.rate(query.rows_per_second)} rows/s`);
-  if (typeof query.deployment_seconds === "number") facts.push(`live after ${format.seconds(query.deployment_seconds)}`);
-  if (typeof query.latency_seconds === "number") facts.push(`latency ${format.seconds(query.latency_seconds)}`);
-  if (typeof query.cost?.share === "number") facts.push(`${format.percent(query.cost.share)} of the work`);
-  if (typeof query.state_bytes === "number") facts.push(`${format.bytes(query.state_bytes)} kept`);
-  if (late) facts.push(`${format.count(late)} rows too late`);
-  if (query.owner) facts.push(`of ${query.owner}`);
+  const facts = [
+    [format.several(query.emitted, "row", "rows")],
+    [`${format.rate(query.rows_per_second)} rows/s`],
+    [
+      `latency ${format.seconds(latency?.p50)}`,
+      `median, from the end of a window or the time of a row until results could be read; 95 %: ${format.seconds(latency?.p95)}`,
+    ],
+    [`state ${format.bytes(state)}`, "its part of what is kept for open windows"],
+    [
+      `work ${cost ? `${format.seconds(cost.shared)}/s, alone ${format.seconds(cost.alone)}/s` : format.NONE}`,
+      `its part of what is done for all, and what it would take by itself; ${format.percent(cost?.share)} of all work`,
+    ],
+  ];
+  if (typeof deployment === "number") facts.push([`live after ${format.seconds(deployment)}`, "from the request on"]);
+  if (late) facts.push([`${format.count(late)} rows too late`]);
+  if (query.owner) facts.push([`of ${query.owner}`]);
   return facts;
 }

@@ -1,0 +1,91 @@
+"""Reports of benchmarks in the page: real ones, with a token asked for, in both colours and on a telephone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from headrace.bench.report import write_report
+from support.browsing import Service, watched
+
+pytestmark = pytest.mark.browser
+
+RECORDED = Path(__file__).parents[2] / "docs" / "bench" / "2026-11-16"
+TOKEN = "a-token-for-tests-only"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+BACKGROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 19, 24)"}  # of the report itself, which follows the page
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("reports")
+    for name in ("aggregation-1", "join-churn", "profit-1M", "sc1"):
+        (folder / "out" / name).mkdir(parents=True)
+        shutil.copy(RECORDED / f"{name}.json", folder / "out" / name / "result.json")
+        write_report(folder / "out" / name)
+    (folder / "tokens").write_text(f"read ann {TOKEN}\n")
+    made = Service(folder / "checkpoint", "--reports", str(folder / "out"), "--tokens", str(folder / "tokens"))
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def reports(browser: Browser, served: Service, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The view with its list, the token given."""
+    for page in watched(browser, served, request):
+        page.goto("/#/reports")
+        page.locator("#token-input").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.locator("#report-list a")).to_have_count(4)
+        yield page
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_a_report_is_found_and_opened_by_keys(reports: Page, colours: str):
+    reports.emulate_media(color_scheme="null")  # what the system says: what a test says would hold for frames, whatever theirs
+    if colours == "dark":
+        reports.locator("#theme").click()
+    expect(reports.get_by_text("No report is open")).to_be_visible()
+    reports.locator("body").press("/")
+    reports.keyboard.type("flink sustains")
+    expect(reports.locator("#report-list a")).to_have_count(1)
+    reports.keyboard.press("ArrowDown")
+    reports.keyboard.press("Enter")
+    report = reports.frame_locator("#report-page iframe")
+    expect(report.get_by_role("heading", name="Windowed aggregation")).to_be_visible()
+    expect(report.locator(".plot svg.main-svg").first).to_be_visible()  # its scripts ran
+    expect(reports.locator("#report")).to_have_attribute("data-state", "some")
+    assert reports.frames[1].evaluate(BACKGROUND) == BACKGROUNDS[colours]
+    assert reports.frames[1].evaluate("origin") == "null"  # and may read nothing of the page, its token least of all
+    reports.reload()
+    expect(report.get_by_role("heading", name="Windowed aggregation")).to_be_visible()
+    expect(report.locator(".plot svg.main-svg").first).to_be_visible()
+
+
+def test_on_a_telephone_there_is_the_list_or_a_report(reports: Page):
+    reports.set_viewport_size({"width": 390, "height": 780})
+    expect(reports.locator("#report")).to_be_hidden()
+    reports.get_by_role("link", name="sc1").click()
+    report = reports.frame_locator("#report-page iframe")
+    expect(report.locator(".plot svg.main-svg").first).to_be_visible()
+    expect(reports.locator("#report-list")).to_be_hidden()
+    assert reports.evaluate("document.documentElement.scrollWidth") == 390
+    reports.get_by_role("link", name="All reports").click()
+    expect(reports.locator("#report-list")).to_be_visible()
+    reports.go_back()
+    expect(report.locator(".plot svg.main-svg").first).to_be_visible()
+
+
+def test_what_cannot_be_shown_is_said(reports: Page):
+    reports.goto("/#/reports/none")
+    expect(reports.get_by_text("report 'none' is not there")).to_be_visible()
+    reports.locator("body").press("/")
+    reports.keyboard.type("nothing like it")
+    expect(reports.get_by_text("No report fits the search.")).to_be_visible()
+    reports.keyboard.press("Escape")
+    expect(reports.locator("#report-list a")).to_have_count(4)
