@@ -234,6 +234,13 @@ def test_functions_of_the_page(page: Page):
         " r.push([[1], [2]]); r.push([[3], [4]]); return [[...r].flat(), r.newest(2).flat(), r.added]; }"
     )
     assert page.evaluate(ring) == [[2, 3, 4], [4, 3], 4]
+    large = (
+        "async () => { const { parse } = await import('/page/js/json.js'); const { cell } = await import('/page/js/table.js');"
+        " const found = parse('[9007199254740993, -9223372036854775808, 1.5, 1e300, \"12345678901234567890\"]');"
+        " return found.map((value) => cell(value, 'BIGINT')[1] || cell(value, 'STRING')[0]); }"
+    )
+    told = ["9007199254740993", "-9223372036854775808", "1.5", "1e+300", "12345678901234567890"]
+    assert page.evaluate(large) == told
 
 
 def test_it_goes_on_after_the_service_was_killed_and_started_again(page: Page, service: Service):

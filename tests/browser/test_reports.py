@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from headrace.bench.report import write_report
 from support.browsing import Service, watched
@@ -43,6 +43,23 @@ def reports(browser: Browser, served: Service, request: pytest.FixtureRequest) -
         page.keyboard.press("Enter")
         expect(page.locator("#report-list a")).to_have_count(4)
         yield page
+
+
+def test_an_answer_from_before_the_token_was_given_does_not_ask_again(
+    browser: Browser, served: Service, request: pytest.FixtureRequest
+):
+    held: list[Route] = []
+    for page in watched(browser, served, request):
+        page.route("**/v1/queries", lambda route: held.append(route) if not held else route.continue_())
+        page.goto("/#/reports")
+        page.locator("#token-input").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.locator("#report-list a")).to_have_count(4)
+        with page.expect_response("**/v1/queries") as found:
+            held[0].continue_()
+        assert found.value.status == 401
+        page.wait_for_timeout(200)
+        expect(page.locator("#token")).to_be_hidden()
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])

@@ -145,7 +145,11 @@ def batches(host: Served, _: Reader, most: Annotated[int, Parameter(ge=1, le=100
     ]
 
 
-@router.get("/metrics", response_class=PlainTextResponse, responses={503: {"model": Problem}})
+@router.get(
+    "/metrics",
+    response_class=Response,  # PlainTextResponse would have refusals described as text, too
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 503: {"model": Problem}},
+)
 def metrics(host: Served, _: Reader) -> PlainTextResponse:
     """Return all figures in the text form of Prometheus."""
     return PlainTextResponse(exposition(host), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,5 +1,6 @@
 // Requests to the service: the token, errors with their parts, and whether anybody answers.
 
+import { parse } from "/page/js/json.js";
 import { get, set } from "/page/js/state.js";
 
 const TOKEN = "headrace-token";
@@ -45,6 +46,7 @@ function headers(accept, body) {
 
 /** Sends a request; returns the response if it is a success, and throws a Problem if not. */
 export async function send(method, path, { body, signal, accept = "application/json" } = {}) {
+  const token = sessionStorage.getItem(TOKEN);
   let response;
   try {
     const text = body === undefined ? undefined : JSON.stringify(body);
@@ -55,8 +57,11 @@ export async function send(method, path, { body, signal, accept = "application/j
     throw new Problem(0, { error: "the service does not answer" });
   }
   if (response.status === 401) {
-    set("connection", "token");
-    tokenWanted(sessionStorage.getItem(TOKEN) ? "This token is not known here." : "");
+    if (sessionStorage.getItem(TOKEN) === token) {
+      // else another one was given while this request was on its way
+      set("connection", "token");
+      tokenWanted(token ? "This token is not known here." : "");
+    }
   } else if (get("connection") !== "stopped") {
     set("connection", "ok");
   }
@@ -67,7 +72,7 @@ export async function send(method, path, { body, signal, accept = "application/j
 
 async function json(method, path, options) {
   const response = await send(method, path, options);
-  return response.status === 204 ? null : response.json();
+  return response.status === 204 ? null : parse(await response.text());
 }
 
 const named = (name) => `/v1/queries/${encodeURIComponent(name)}`;

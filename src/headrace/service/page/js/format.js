@@ -22,7 +22,7 @@ const calendar = new Intl.DateTimeFormat("en-GB", {
 });
 
 const thin = (text) => text.replaceAll(",", THIN);
-const known = (value) => typeof value === "number" && Number.isFinite(value);
+const known = (value) => typeof value === "bigint" || (typeof value === "number" && Number.isFinite(value));
 
 /** 1234567 → 1 234 567 */
 export function count(value) {

@@ -1,6 +1,7 @@
 // Live results: server-sent events read by fetch (EventSource cannot send a token), taken up again where they broke off.
 
 import { Problem, health, live, results } from "/page/js/api.js";
+import { parse } from "/page/js/json.js";
 
 const SILENCE_MS = 25_000; // the service says something every 10 s
 const NAP_MS = 15_000; // a page that nobody looks at lets go of its connection: a browser has six for all tabs together
@@ -123,7 +124,7 @@ async function once(name, sample, tell, control) {
       text = rest;
       for (const event of events) {
         if (event.id) control.position = event.id;
-        const data = JSON.parse(event.data);
+        const data = parse(event.data);
         if (event.kind === "end") return data;
         handle(event.kind, data, tell, control);
       }

@@ -11,6 +11,7 @@ export function cell(value, type) {
   if (type === "TIMESTAMP") return [format.time(value), format.iso(value)];
   if (typeof value === "number")
     return [/^(FLOAT|DOUBLE)/.test(type) ? format.number(value) : format.count(value), String(value)];
+  if (typeof value === "bigint") return [format.count(value), String(value)];
   const text = String(value);
   return [text.length > 200 ? `${text.slice(0, 200)}…` : text, text.length > 30 ? text : ""];
 }
