@@ -13,7 +13,7 @@ from headrace.runtime.latency import Latency, latencies
 from headrace.runtime.probing import imagined
 from headrace.session import DETAILED, Session
 from headrace.sharing.account import Account, Charge, accounts
-from headrace.sharing.charges import join_charges, operator_charges
+from headrace.sharing.charges import join_charges, operator_charges, reading_charges
 from headrace.sharing.multiway.charges import probe_charges
 from headrace.sharing.multiway.probes import ProbePlan
 from headrace.sharing.picture import Picture, picture
@@ -65,6 +65,7 @@ def _charges(
     session: Session, live: Sequence[LiveQuery], plans: Sequence[StreamPlan], probes: ProbePlan | None
 ) -> Iterator[Charge]:
     engine = session.coordinator
+    yield from reading_charges(live, {name: stream.rate for name, stream in engine.state.declared().items()})
     yield from operator_charges(plans, {name: stream.rate for name, stream in engine.state.streams.items()})
     yield from join_charges(live, plans, engine.join_statistics())
     if probes is not None:

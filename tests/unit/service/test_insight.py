@@ -88,8 +88,7 @@ def test_a_join_adds_work_and_the_same_again_adds_none(session: hr.Session, sql:
     session.add(TUMBLING)
     run(session, 3)
     first = addition_to(session, sql)
-    assert first.after == pytest.approx(first.before + first.alone)
-    assert first.alone > 0
+    assert first.before < first.after < first.before + first.alone  # one of its streams is read already
     session.add(sql)
     run(session, 3)
     again = addition_to(session, sql)
