@@ -10,15 +10,16 @@ from headrace.sharing.account import Charge
 from headrace.sharing.explain import alone_costs, shared_cost
 from headrace.sharing.join_order import JoinStatistics, Work, cost
 from headrace.sharing.joining import Leaf, Step, chains
-from headrace.sharing.shared_plan import Buckets, LiveQuery, StreamPlan
+from headrace.sharing.shared_plan import Buckets, LiveQuery, Operator, Router, Sessions, Store, StreamPlan
 
 _SECOND = 1_000_000
 _NANO = 1e-9
-_READING_NS = 40.0  # a row that is read and decoded: of 26 M rows/s with one query on 1.2 cores, less what the query itself takes
-# Measured with one join of two streams in which few rows find a partner: 310 ns for each row of either on one core. The cost
-# model of orders counts three for each two rows then.
-_KEEPING_NS = 150.0  # a row that is kept
-_JOINING_NS = 105.0  # one of what the cost model of orders counts
+# What a row costs on one core, measured (docs/performance.md): the model that chooses layouts knows only how they differ.
+_READING_NS = 20.0  # to be read and decoded
+_OPERATOR_NS: dict[type[Operator], float] = {Store: 20.0, Sessions: 110.0, Router: 48.0}  # to be grouped, sorted, or passed
+_KEEPING_NS = 150.0  # to be kept for a join
+_JOINING_NS = 105.0  # to be indexed, moved or looked up
+_MAKING_NS = 45.0  # a pair that is found
 
 
 def reading_charges(live: Sequence[LiveQuery], rates: Mapping[str, float]) -> Iterator[Charge]:
@@ -36,9 +37,20 @@ def operator_charges(plans: Iterable[StreamPlan], rates: Mapping[str, float]) ->
         rate = rates.get(plan.stream, 0.0) * _NANO
         for operator in plan.operators:
             alone: dict[int, float] = defaultdict(float)
+            fixed = _OPERATOR_NS[type(operator)]
             for member, each in zip(operator.members, alone_costs(operator, plan.stats), strict=True):
-                alone[member.query] += each * rate
-            yield Charge(shared_cost(operator, plan.stats) * rate, alone)
+                alone[member.query] += (fixed + each) * rate
+            together = fixed * _times(operator) + shared_cost(operator, plan.stats)
+            yield Charge(min(together * rate, sum(alone.values())), alone)
+
+
+def _times(operator: Operator) -> int:
+    """Return how often an operator does its part: aggregation once for all, sessions once for all that are equal."""
+    if isinstance(operator, Store):
+        return 1
+    if isinstance(operator, Sessions):
+        return len({(member.predicate, member.window, member.needs) for member in operator.members})
+    return len(operator.members)
 
 
 def join_charges(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], statistics: JoinStatistics) -> Iterator[Charge]:
@@ -74,5 +86,7 @@ def _step(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistic
     assert isinstance(plan, JoinQuery)
     work = Work.of(plan, frozenset(query.bit for query in queries), statistics)
     order = [(one if isinstance(one, Leaf) else one.leaf).input for one in path]
-    counted = cost(work, order) - cost(work, order[:-1])
-    return counted * _JOINING_NS * _NANO * _SECOND / plan.ends.step
+    made = work.cardinality(frozenset(order))
+    pairs = made * (2 if len(order) == len(plan.inputs) else 1)  # so often the model of orders counts them
+    rows = cost(work, order) - cost(work, order[:-1]) - pairs
+    return (rows * _JOINING_NS + made * _MAKING_NS) * _NANO * _SECOND / plan.ends.step
