@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
+import anyio
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -25,6 +28,7 @@ A query is added with `POST /v1/queries`, and answered when it is live. Its resu
 come as they are made by `/v1/queries/{name}/live` (server-sent events; the id of each is the position to go on from)."""
 
 _DIGITS = 15
+_PATIENCES = 6
 
 
 def create_app(host: Host) -> FastAPI:
@@ -37,6 +41,7 @@ def create_app(host: Host) -> FastAPI:
 
     app = FastAPI(title="headrace", version=host.version, description=_ABOUT, lifespan=running, docs_url=None, redoc_url=None)
     app.state.host = host
+    app.state.reading = anyio.CapacityLimiter(1)
     for one in (queries, results, streams, operations, reports):
         app.include_router(one.router)
     app.add_exception_handler(HeadraceError, refused)
@@ -58,6 +63,7 @@ class Guard:
     def __init__(self, app: ASGIApp, host: Host) -> None:
         """Stand before an application."""
         self._app, self._host = app, host
+        self._coming = {True: 0, False: 0}  # bytes of requests that are on their way in: with rows, and others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or answer it."""
@@ -65,8 +71,10 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
+        rows = scope["path"].endswith("/rows")
+        most = self._most(rows)
         try:
-            self._check(headers)
+            self._check(headers, most)
         except RefusedError as error:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
@@ -74,11 +82,16 @@ class Guard:
                 await problem(error)(scope, receive, send)
             return
         if scope["type"] == "http":
-            await self._limited(scope, receive, send)
+            await self._limited(scope, receive, send, rows)
         else:
             await self._app(scope, receive, send)
 
-    def _check(self, headers: dict[bytes, bytes]) -> None:
+    def _most(self, rows: bool) -> int:
+        """Return how many bytes a request may have: rows may be many, and anything else is read in the event loop."""
+        limits = self._host.limits
+        return limits.body_bytes if rows else min(limits.small_body_bytes, limits.body_bytes)
+
+    def _check(self, headers: dict[bytes, bytes], most: int) -> None:
         asked, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         if not self._host.tokens.required and not is_loopback(_name_of(asked)):
             raise RefusedError(421, "this service answers on loopback only", hint="ask 127.0.0.1, or start it with tokens")
@@ -87,34 +100,55 @@ class Guard:
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
             raise RefusedError(400, "the length of the request is no number")
-        if len(length) > _DIGITS or int(length) > self._host.limits.body_bytes:
-            raise self._too_large()
+        if len(length) > _DIGITS or int(length) > most:
+            raise _too_large(most)
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count what comes without a length, too; whatever the application makes of the cut is not what is answered."""
-        taken, cut = 0, False
+    async def _limited(self, scope: Scope, receive: Receive, send: Send, rows: bool) -> None:
+        """Count what comes without a length, too, and wait only so long for it.
+
+        Whatever the application makes of the cut is not what is answered.
+        """
+        until, taken, complete = time.monotonic() + _PATIENCES * self._host.limits.patience_s, 0, False
+        cut: RefusedError | None = None
 
         async def counted() -> Message:
-            nonlocal taken, cut
-            message = await receive()
-            taken += len(message.get("body", b""))
-            cut = taken > self._host.limits.body_bytes
+            nonlocal taken, complete, cut
+            try:
+                message = await asyncio.wait_for(receive(), None if complete else self._host.limits.patience_s)
+            except TimeoutError:
+                cut = _too_slow()
+                return {"type": "http.disconnect"}
+            taken, complete = taken + len(message.get("body", b"")), not message.get("more_body", False)
+            self._coming[rows] += len(message.get("body", b""))
+            if taken > self._most(rows):
+                cut = _too_large(self._most(rows))
+            elif self._coming[rows] > self._host.limits.bodies_bytes:
+                cut = RefusedError(429, "too much is on its way in", hint="send it again, in smaller requests", retry_s=1)
+            elif not complete and time.monotonic() > until:
+                cut = _too_slow()
             return {"type": "http.disconnect"} if cut else message
 
         async def unless_cut(message: Message) -> None:
-            if not cut:
+            if cut is None:
                 await send(message)
 
         try:
             await self._app(scope, counted, unless_cut)
         except ClientDisconnect:
-            if not cut:
+            if cut is None:
                 raise
-        if cut:
-            await problem(self._too_large())(scope, receive, send)
+        finally:
+            self._coming[rows] -= taken
+        if cut is not None:
+            await problem(cut)(scope, receive, send)
 
-    def _too_large(self) -> RefusedError:
-        return RefusedError(413, f"a request has at most {self._host.limits.body_bytes:,} bytes")
+
+def _too_slow() -> RefusedError:
+    return RefusedError(408, "the rest of the request did not come in time", hint="send it again")
+
+
+def _too_large(most: int) -> RefusedError:
+    return RefusedError(413, f"such a request has at most {most:,} bytes")
 
 
 def _name_of(given: str) -> str:

@@ -12,6 +12,13 @@ class Limits:
     """All of them can be set by whoever starts the service; 429 is the answer where waiting helps, 413 or 422 where not."""
 
     body_bytes: int = 8 * _MIB
+    """Of a request with rows."""
+    small_body_bytes: int = _MIB // 4
+    """Of any other request: even a query that is all escapes has less."""
+    bodies_bytes: int = 64 * _MIB
+    """Of all requests with rows that are on their way in, and as much of all others."""
+    patience_s: float = 10
+    """How long a request may be silent before all of it is there; in six times that it must be."""
     sql_characters: int = 20_000
     queries: int = 5_000
     queries_per_user: int = 1_000

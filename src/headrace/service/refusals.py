@@ -20,6 +20,7 @@ _STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
     (HeadraceError, 422),
 )
 
+_SAID = 2_000  # characters of a part: values that do not fit are quoted, however long they are
 _PLACE = re.compile(r"line (\d+), column (\d+):")
 
 
@@ -61,5 +62,8 @@ def problem(error: HeadraceError) -> JSONResponse:
         status, headers = next(code for kind, code in _STATUS if isinstance(error, kind)), {}
     where = _PLACE.match(error.place)
     line, column = (int(where[1]), int(where[2])) if where else (0, 0)
-    content = Problem(error=error.message, place=error.place, line=line, column=column, detail=error.detail, hint=error.hint)
+    said, detail, hint = (
+        part if len(part) <= _SAID else f"{part[:_SAID]}…" for part in (error.message, error.detail, error.hint)
+    )
+    content = Problem(error=said, place=error.place, line=line, column=column, detail=detail, hint=hint)
     return JSONResponse(content.model_dump(), status, headers)

@@ -1,15 +1,45 @@
-"""The server: uvicorn, which lets readers go before it waits for them."""
+"""The server: uvicorn, which lets readers go before it waits for them, and hangs up on who says nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.service.app import create_app
 from headrace.service.host import Host
 
 _PATIENCE_SECONDS = 2
+
+
+class _Connection(H11Protocol):
+    """Is closed when no request of it began for `patience` seconds, or twice that, and none is being answered.
+
+    What is written is sent at once. Otherwise the second part of an answer waits until the first was acknowledged, 40 ms: asyncio
+    sees to that only where the socket that listens names its protocol.
+    """
+
+    def __init__(self, *args: Any, patience: float, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._patience, self._before = patience, self.cycle
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.loop.call_later(self._patience, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it became a socket
+            return
+        if self.cycle is self._before and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
+            return
+        self._before = self.cycle
+        self.loop.call_later(self._patience, self._look)
 
 
 class Server(uvicorn.Server):
@@ -18,10 +48,14 @@ class Server(uvicorn.Server):
     def __init__(self, host: Host) -> None:
         """Nothing is served before `run`."""
         self._host = host
-        app = create_app(host)
         super().__init__(
             uvicorn.Config(
-                app, log_level="warning", lifespan="on", ws="websockets-sansio", timeout_graceful_shutdown=_PATIENCE_SECONDS
+                create_app(host),
+                http=cast("type[asyncio.Protocol]", partial(_Connection, patience=host.limits.patience_s)),
+                log_level="warning",
+                lifespan="on",
+                ws="websockets-sansio",
+                timeout_graceful_shutdown=_PATIENCE_SECONDS,
             )
         )
 

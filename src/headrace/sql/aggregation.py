@@ -20,6 +20,7 @@ from headrace.plan.stacked import BOUNDS
 from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.flatten import Context, Item, bind_items, bind_where, check_clauses
 from headrace.sql.joined import Joined, shown
+from headrace.sql.limits import KEYS, too_many
 from headrace.sql.relation import Branch, Relation, check_event_time
 from headrace.sql.scope import END, START, Collector, Scope
 from headrace.sql.windows import GROUP_FUNCTIONS, window_of
@@ -139,6 +140,9 @@ def _keys(scope: Scope, grouping: Grouping, items: list[Item]) -> list[Expressio
         candidates = [(item.value, item.node) for item in items if not _is_aggregate(item.value)]
     else:
         candidates = [(_key(scope, node, items), node) for node in grouping.nodes]
+    if len(candidates) > KEYS:
+        more = too_many(len(candidates), KEYS, "keys to group by", "put several into one: concat(…)")
+        raise scope.source.placed(more, candidates[KEYS][1])
     for key, node in candidates:
         names = columns(key)
         if names & _BOUND_NAMES and names - _BOUND_NAMES:

@@ -17,6 +17,7 @@ from headrace.sql.aggregation import bind_aggregation
 from headrace.sql.catalog import Catalog
 from headrace.sql.flatten import Context, Inner, aggregates, bind_from, flatten, project, with_ctes
 from headrace.sql.joins import bind_join
+from headrace.sql.limits import check_size, too_deep
 from headrace.sql.parse import Source, parse
 from headrace.sql.relation import Relation
 from headrace.sql.sliding import bind_sliding, is_sliding, trails_of
@@ -34,8 +35,8 @@ def bind_query(text: str, catalog: Catalog) -> AnyQuery:
         raise
     except HeadraceError as problem:
         raise SqlError(problem.message, detail=problem.detail, hint=problem.hint) from problem
-    except RecursionError:
-        raise SqlError("query is nested too deeply", hint="use IN (…) for many alternatives") from None
+    except RecursionError:  # the caller stands deep itself
+        raise too_deep() from None
     except SqlglotError as problem:
         raise SqlError(f"query cannot be parsed: {problem}") from problem
     except Exception as problem:  # whatever a text makes the parser do, the caller gets an SqlError
@@ -125,4 +126,6 @@ def _stacked(context: Context, plan: LogicalQuery) -> AnyQuery:
             needed.update(one.plan.streams)
             inner.insert(0, one)
     unfolded = of_streams(sorted(needed), context.inner.unfolded)
-    return StackedQuery(tuple(inner), plan, unfolded) if inner or unfolded else plan
+    meaning = StackedQuery(tuple(inner), plan, unfolded) if inner or unfolded else plan
+    check_size(meaning)
+    return meaning

@@ -21,6 +21,7 @@ from headrace.sql.catalog import Catalog
 from headrace.sql.coerce import NULL
 from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.joined import Joined
+from headrace.sql.limits import OUTPUTS, UNITED, check_size, too_many
 from headrace.sql.naming import output_name
 from headrace.sql.parse import Source
 from headrace.sql.relation import Relation, Results, check_event_time, of_results, of_stream, results, union_all
@@ -242,7 +243,10 @@ def _union(context: Context, node: exp.Union) -> Relation:
         raise context.source.error(node.expression, "UNION without ALL is not supported", hint="write UNION ALL")
     context = with_ctes(context, node)
     left, right = flatten(context, node.this), flatten(context, node.expression)
+    united = len(left.branches) + len(right.branches)
     try:
+        if united > UNITED:
+            raise too_many(united, UNITED, "SELECTs that are united", "add several queries")
         return union_all(left, right)
     except SqlError as problem:
         raise context.source.placed(problem, node.expression) from None
@@ -279,6 +283,7 @@ def _results(context: Context, select: exp.Select) -> Relation:
     taken = next((name for name in plan.schema.names if name.startswith("#")), None)
     if taken is not None:
         raise context.source.error(select, f"an output of a sub-query cannot be called '{taken}'", hint="leave out the '#'")
+    _sized(context, select, plan)
     relation = context.inner.add(plan)
     if len(context.inner.found) > MAX_PARTS:
         raise context.source.error(select, f"a query of more than {MAX_PARTS} windowed sub-queries is not supported")
@@ -290,7 +295,17 @@ def project(context: Context, select: exp.Select, relation: Relation) -> Relatio
     items = bind_items(context, select, Scope(context.source, relation, "SELECT of a query without window"))
     fields = tuple(Field(item.name, item.value.type) for item in items)
     kept = relation.filtered(bind_where(context, select, relation))
-    return kept.projected(fields, tuple(item.value for item in items))
+    projected = kept.projected(fields, tuple(item.value for item in items))
+    _sized(context, select, projected.branches)
+    return projected
+
+
+def _sized(context: Context, select: exp.Select, meaning: object) -> None:
+    """Refuse what would mean too much, before anything goes through all of it."""
+    try:
+        check_size(meaning)
+    except SqlError as problem:
+        raise context.source.placed(problem, select) from None
 
 
 def bind_where(context: Context, select: exp.Select, relation: Relation | Joined | Trails) -> Expression:
@@ -304,10 +319,14 @@ def bind_items(context: Context, select: exp.Select, scope: Scope) -> list[Item]
     """Return the SELECT list, stars expanded; names must differ, types be known."""
     items: list[Item] = []
     for node in select.expressions:
+        if len(items) >= OUTPUTS:
+            more = too_many(len(select.expressions), OUTPUTS, "outputs", "add several queries")
+            raise context.source.placed(more, node)
         if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
             items += _star(context, node, scope)
         else:
             items.append(_item(context, node, scope))
+    _sized(context, select, tuple(item.value for item in items))
     _check_names(context, items)
     return items
 

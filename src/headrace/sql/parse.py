@@ -9,6 +9,7 @@ quote in it (`'it''s'`), as since Spark 4.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import SqlError
+from headrace.sql.limits import NESTING, STEPS, STEPS_OF_A_TOKEN, check_tree, too_deep, too_slow
 
 _DIALECT = Spark()
 _OPENERS = frozenset({TokenType.L_PAREN, TokenType.DOT})
@@ -36,6 +38,31 @@ class _Parser(SparkParser):
         name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
     }
     NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
+    _levels = 0.0
+    _steps = 0
+
+    def _advance(self, times: int = 1) -> None:
+        """Go on, or back: what can be read in several ways is tried in all of them, and inside of each again."""
+        self._steps += 1
+        if self._steps > STEPS + STEPS_OF_A_TOKEN * len(self._tokens):
+            raise too_slow(Source(self.sql).place(self._curr.start))
+        super()._advance(times)
+
+    def _parse_unary(self) -> exp.Expr | None:
+        return self._deeper(1, super()._parse_unary)
+
+    def _parse_select(self, *args: Any, **given: Any) -> exp.Expr | None:
+        return self._deeper(0.5, super()._parse_select, *args, **given)  # it is called twice for a sub-query
+
+    def _deeper(self, by: float, parse: Callable[..., exp.Expr | None], *args: Any, **given: Any) -> exp.Expr | None:
+        """Count what is inside of each other: all that nests goes through one of the methods above."""
+        if self._levels + by > NESTING + 1:
+            raise too_deep(NESTING, Source(self.sql).place(self._curr.start))
+        self._levels += by
+        try:
+            return parse(*args, **given)
+        finally:
+            self._levels -= by
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +112,7 @@ def parse(source: Source) -> exp.Expr:
         raise SqlError("query is empty", hint="write SELECT … FROM …")
     if len(trees) > 1:
         raise source.error(trees[1], "query has more than one statement", hint="add them one by one")
+    check_tree(trees[0])
     return trees[0]
 
 

@@ -32,13 +32,11 @@ WINDOW_NAMES = frozenset({"window", "session_window"})
 class Collector:
     """The aggregates of one query, each once, in the order they were first written."""
 
-    calls: list[AggregateCall] = field(default_factory=list)
+    calls: dict[AggregateCall, int] = field(default_factory=dict)
 
     def add(self, call: AggregateCall) -> Column:
         """Return the column that stands for the call."""
-        if call not in self.calls:
-            self.calls.append(call)
-        return Column(f"\0agg{self.calls.index(call)}", call.type)
+        return Column(f"\0agg{self.calls.setdefault(call, len(self.calls))}", call.type)
 
 
 @dataclass(frozen=True, slots=True)

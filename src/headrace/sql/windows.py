@@ -14,6 +14,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.duration import DurationError, parse_duration
 from headrace.model.window import SessionGap, Sliding, Trailing, Window
+from headrace.sql.limits import check_window
 
 _LONGEST = 100 * 366 * 86_400_000_000  # a century
 _DAYS = frozenset({"day", "days", "week", "weeks"})
@@ -83,7 +84,9 @@ def window_of(name: str, arguments: list[exp.Expr]) -> Window:
         return SessionGap(lengths[0])
     if any(lengths[2:]):
         raise SqlError("windows start at 1970-01-01T00:00Z; another start time is not supported", hint="leave it out")
-    return Sliding(lengths[0], lengths[1] if len(lengths) > 1 else lengths[0])
+    window = Sliding(lengths[0], lengths[1] if len(lengths) > 1 else lengths[0])
+    check_window(window)
+    return window
 
 
 def trailing_of(arguments: list[exp.Expr]) -> Trailing:

@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import httpx
-import pytest
 
 import headrace as hr
-
-SLOW = 60.0
-
-
-@contextmanager
-def serving(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start the command; yields its address and process, which is ended if it is still there."""
-    command = [sys.executable, "-c", "from headrace.cli import main; main()", "serve", "--backend", "local", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "300"})
-    try:
-        assert process.stderr is not None
-        said = ""
-        for line in process.stderr:
-            said += line
-            if found := re.search(r"headrace serves (http://\S+?),", line):
-                wait(partial(healthy, found[1].replace("0.0.0.0", "127.0.0.1")))
-                yield found[1], process
-                return
-        pytest.fail(f"it ended with {process.wait()}: {said}")
-    finally:
-        process.kill()
-        process.wait()
-
-
-def healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/v1/health", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def wait(condition) -> None:
-    until = time.monotonic() + SLOW
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+from support.served import COMMAND, SLOW, serving, wait
 
 
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
@@ -110,7 +68,7 @@ def test_an_address_in_use_is_refused_at_once():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-c", "from headrace.cli import main; main()", "serve", "--backend", "local", "--port", port]
+        command = [*COMMAND, "--backend", "local", "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW, check=False)
     assert done.returncode == 1
     assert "cannot be listened on" in done.stderr

@@ -66,6 +66,8 @@ def test_a_user_has_a_limit_of_queries(serve: Callable[..., Service]):
     answer = service.http.post("/v1/queries", json={"sql": COUNTING}, headers={"Authorization": f"Bearer {WRITE}"})
     assert int(answer.headers["Retry-After"]) >= 1
     assert "will" in answer.json()["error"]
+    service.again()  # whose queries they are is not forgotten
+    assert ask(service, "POST", "/v1/queries", WRITE, json={"sql": COUNTING}) == 429
 
 
 @pytest.mark.parametrize("name", ["evil.example", "10.0.0.1:80", "", "127.0.0.1.evil.example", "localhost.evil.example:8420"])

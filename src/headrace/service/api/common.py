@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends
@@ -16,6 +16,7 @@ from headrace.service.tokens import Holder, Role
 REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "A token is needed."},
     403: {"model": Problem, "description": "The token does not allow this."},
+    408: {"model": Problem, "description": "The rest of the request did not come in time."},
     413: {"model": Problem, "description": "The request is too large."},
     422: {"model": Problem, "description": "The request, or the SQL in it, cannot be understood."},
 }
@@ -55,8 +56,16 @@ def holder_of(connection: HTTPConnection) -> Holder:
     return found
 
 
-def _at_least(role: Role) -> Callable[[Holder], Holder]:
-    def checked(holder: Annotated[Holder, Depends(holder_of)]) -> Holder:
+async def _served(connection: HTTPConnection) -> Host:
+    return host_of(connection)  # not in a thread of its own, of which every request would need three
+
+
+async def _asking(connection: HTTPConnection) -> Holder:
+    return holder_of(connection)
+
+
+def _at_least(role: Role) -> Callable[[Holder], Awaitable[Holder]]:
+    async def checked(holder: Annotated[Holder, Depends(_asking)]) -> Holder:
         if holder.role < role:
             raise RefusedError(
                 403, f"the token of '{holder.user}' may {holder.role.name} only", hint=f"use one with role {role.name}"
@@ -66,7 +75,7 @@ def _at_least(role: Role) -> Callable[[Holder], Holder]:
     return checked
 
 
-Served = Annotated[Host, Depends(host_of)]
+Served = Annotated[Host, Depends(_served)]
 Reader = Annotated[Holder, Depends(_at_least(Role.read))]
 Writer = Annotated[Holder, Depends(_at_least(Role.write))]
 Admin = Annotated[Holder, Depends(_at_least(Role.admin))]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+import anyio
+from fastapi import APIRouter, Request
 from fastapi import Query as Parameter
 from pydantic import BaseModel, Field
 
@@ -19,6 +21,13 @@ from headrace.service.host import Host
 from headrace.service.refusals import RefusedError
 
 router = APIRouter(prefix="/v1", tags=["streams"], responses=REFUSALS)
+_MOST_ROWS = 100_000  # of a request
+_ROWS = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "array", "items": {"type": "object"}, "maxItems": _MOST_ROWS}}},
+    }
+}
 
 
 class StreamInfo(BaseModel):
@@ -99,15 +108,36 @@ def sample(
     return Sample(columns=[ColumnInfo(**one) for one in columns_of(schema.to_arrow())], rows=rows_of(found))
 
 
-@router.post("/streams/{name}/rows", status_code=202, responses={**MISSING, **TAKEN, **BUSY})
-def append(name: str, rows: Annotated[list[dict[str, Any]], Body(max_length=100_000)], host: Served, _: Writer) -> Appended:
-    """Add rows to a stream whose source is memory: all of them, or none if one does not fit."""
+@router.post("/streams/{name}/rows", status_code=202, responses={**MISSING, **TAKEN, **BUSY}, openapi_extra=_ROWS)
+async def append(name: str, request: Request, host: Served, _: Writer) -> Appended:
+    """Add rows to a stream whose source is memory: all of them, or none if one does not fit.
+
+    They are read one request at a time, and not in the event loop: others are served meanwhile.
+    """
+    body = await request.body()
+    return await anyio.to_thread.run_sync(_append, host, name, body, limiter=request.app.state.reading)
+
+
+def _append(host: Host, name: str, body: bytes) -> Appended:
     _report(host, name)
     source = host.session.coordinator.sources.get(name)
     if not isinstance(source, MemorySource):
         raise RefusedError(409, f"stream '{name}' has a source of its own", hint="only streams with source 'memory' take rows")
+    rows = _rows(body)
     source.append(rows)
     return Appended(rows=len(rows))
+
+
+def _rows(body: bytes) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(422, "the rows are no JSON", detail=str(error)) from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise RefusedError(422, "rows are a list of objects", hint='send [{"column": value, …}, …]')
+    if len(rows) > _MOST_ROWS:
+        raise RefusedError(422, f"these are {len(rows):,} rows, and {_MOST_ROWS:,} are taken at most")
+    return rows
 
 
 def _report(host: Host, name: str) -> dict[str, Any]:

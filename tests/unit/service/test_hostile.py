@@ -1,0 +1,110 @@
+"""What is sent to harm: texts that are taken and then too much for the pipeline, bodies of a million errors, silence."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from headrace.service.limits import Limits
+from support.serving import Service
+
+CHAIN = "WITH c0 AS (SELECT price AS a, time FROM purchases), {} SELECT a FROM c29"
+HOSTILE = {
+    "ANDs": "SELECT price FROM purchases WHERE " + " AND ".join(f"price > {n}" for n in range(440)),
+    "parentheses": f"SELECT {'(' * 47}price{')' * 47} AS a FROM purchases",
+    "columns of columns": CHAIN.format(", ".join(f"c{n} AS (SELECT a * a AS a FROM c{n - 1})" for n in range(1, 30))),
+    "unions of unions": CHAIN.format(
+        ", ".join(f"c{n} AS (SELECT a FROM c{n - 1} UNION ALL SELECT a FROM c{n - 1})" for n in range(1, 30))
+    ),
+    "types as calls": f"SELECT {'INT(' * 30}1{')' * 30} AS a FROM purchases",
+    "joins without ON": "SELECT 1 AS a FROM purchases p " + " ".join(f"JOIN purchases p{n}" for n in range(40)),
+    "windows": "SELECT COUNT(*) AS n FROM HOP(purchases, '36500 days', '1 us')",
+    "keys": f"SELECT COUNT(*) AS n FROM TUMBLE(purchases, '1 s') GROUP BY {', '.join(f'price + {n}' for n in range(1_000))}",
+}
+
+
+def connected(service: Service) -> socket.socket:
+    host, port = service.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), 60)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_query_stops_the_others(service: Service, kind: str):
+    service.add(name="bystander")
+    assert service.add(HOSTILE[kind], name="hostile").status_code in (201, 422)
+    service.append(0.5, 5.5)
+    until = time.monotonic() + 20
+    while service.http.get("/v1/queries/bystander").json()["emitted"] < 1:
+        assert service.http.get("/v1/health").status_code == 200
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_only_rows_may_be_many(service: Service):
+    body = b'{"sql": "' + b"x" * 300_000 + b'"}'
+    for path in ("/v1/check", "/v1/queries", "/v1/streams"):
+        assert service.http.post(path, content=body).status_code == 413
+    rows = [{"user_id": 1, "gem_pack": 1, "price": 1.0, "time": "2026-01-01T00:00:00Z"}] * 10_000
+    assert service.http.post("/v1/streams/purchases/rows", json=rows).status_code == 202
+
+
+def test_what_is_quoted_is_cut(service: Service):
+    answer = service.http.post("/v1/streams/purchases/rows", json=[{"user_id": "x" * 1_000_000}])
+    assert answer.status_code == 422
+    assert len(answer.content) < 10_000
+
+
+def test_a_query_that_is_all_escapes_fits(service: Service):
+    text = "\\ud83d\\ude00" * 9_900  # each is two characters of a text, and twelve bytes
+    answer = service.http.post("/v1/check", content=f'{{"sql": "{text}"}}', headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /v1/health HTTP/1.1\r\nHost: 127", b"POST /v1/check HTTP/1.1\r\n"])
+def test_who_says_nothing_is_hung_up_on(serve: Callable[..., Service], said: bytes):
+    service = serve(limits=Limits(patience_s=0.3))
+    with connected(service) as silent:
+        silent.sendall(said)
+        assert silent.recv(100) == b""
+
+
+def test_who_does_not_send_the_rest_is_told(serve: Callable[..., Service]):
+    service = serve(limits=Limits(patience_s=0.3))
+    with connected(service) as slow:
+        slow.sendall(b'POST /v1/check HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 500\r\n\r\n{"sql": "')
+        assert slow.recv(100).split()[1] == b"408"
+
+
+def test_readers_may_be_silent_for_long(serve: Callable[..., Service]):
+    service = serve(limits=Limits(patience_s=0.2))
+    service.declare()
+    service.add(name="q")
+    with service.http.stream("GET", "/v1/queries/q/live") as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "event: columns"
+        time.sleep(1)  # five times as long as a request may be silent
+        service.append(0.5, 5.5)
+        assert "event: rows" in (next(lines) for _ in range(20))
+
+
+def test_answers_are_sent_at_once(service: Service, monkeypatch: pytest.MonkeyPatch):
+    """Two small writes, as of an answer's head and body, must not wait for each other."""
+    seen: list[int] = []
+    made = H11Protocol.connection_made
+
+    def noted(self: H11Protocol, transport: asyncio.Transport) -> None:
+        made(self, transport)
+        sock = transport.get_extra_info("socket")
+        self.loop.call_soon(lambda: seen.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+
+    monkeypatch.setattr(H11Protocol, "connection_made", noted)
+    with connected(service) as raw:
+        raw.sendall(b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert raw.recv(100)
+    assert seen
+    assert all(seen)
