@@ -11,12 +11,13 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from headrace.connectors import Range, Source
-from headrace.errors import CheckpointError, NameTakenError, SessionError, SourceError
+from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError, SourceError
 from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
 from headrace.kernels import pack
 from headrace.model.stream import Stream
 from headrace.runtime import commands, epoch, probing
 from headrace.runtime.backend import Backend
+from headrace.runtime.balance import balance
 from headrace.runtime.checkpoint import Checkpoint
 from headrace.runtime.commands import Add, Command, Remove, Requests
 from headrace.runtime.functions import Functions
@@ -208,7 +209,14 @@ class Coordinator:
         return report
 
     def _apply(self, state: EngineState, requests: Sequence[Command]) -> dict[int, LiveQuery]:
-        additions = [(part, add) for add in requests if isinstance(add, Add) for part in self._parts(state, add)]
+        additions: list[tuple[Addition, Add]] = []
+        for add in (request for request in requests if isinstance(request, Add)):
+            try:
+                additions += [(part, add) for part in self._parts(state, add)]
+            except (HeadraceError, RecursionError) as error:  # it was accepted by another version, or by one with more stack left
+                told = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
+                told.last_batch, told.error = state.batch, str(error)
+                state.queries[add.id] = told
         removed = {request.id for request in requests if isinstance(request, Remove)}
         gone = {number for number in [*self.live, *(part.id for part, _ in additions)] if whole(number) in removed}
         live = {q.id: q for q in apply(list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(gone)))}
@@ -292,7 +300,7 @@ class Coordinator:
         )
 
     def _account(self, state: EngineState, outcomes: Sequence[Outcome], requests: Sequence[Command]) -> BatchReport:
-        failed: dict[int, str] = {}
+        failed = {r.id: e for r in requests if isinstance(r, Add) and (e := state.queries[r.id].error)}
         emitted: dict[int, int] = {}
         for outcome in outcomes:
             for part, message in outcome.failures.items():
@@ -383,16 +391,3 @@ def _count(state: EngineState, headers: Sequence[Header]) -> int:
             if query is not None:
                 query.late = {**query.late, name: query.late.get(name, 0) + count}
     return sum(header.rows.get(name, 0) for header in headers for name in state.declared())
-
-
-def balance(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
-    """Cut ranges into at most `parallelism` tasks of about equal rows, neighbours together."""
-    total = sum(one.rows for one in ranges)
-    tasks: list[list[Range]] = []
-    done = 0
-    for one in ranges:
-        if not tasks or (len(tasks) < parallelism and done * parallelism >= total * len(tasks)):
-            tasks.append([])
-        tasks[-1].append(one)
-        done += one.rows
-    return tasks

@@ -41,7 +41,7 @@ def create_app(host: Host) -> FastAPI:
 
     app = FastAPI(title="headrace", version=host.version, description=_ABOUT, lifespan=running, docs_url=None, redoc_url=None)
     app.state.host = host
-    app.state.reading = anyio.CapacityLimiter(1)
+    app.state.reading, app.state.checking = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
     for one in (queries, results, streams, operations, reports):
         app.include_router(one.router)
     app.add_exception_handler(HeadraceError, refused)

@@ -23,6 +23,7 @@ from headrace.errors import NotFoundError
 from headrace.model.schema import Schema
 from headrace.query import Query
 from headrace.service.admission import admit
+from headrace.service.chronicle import Chronicle
 from headrace.service.declared import Declarations
 from headrace.service.following import Followers
 from headrace.service.insight import Insight, insight_of
@@ -52,9 +53,11 @@ class Host:
         `reports` is where benchmarks keep their results; there need be no such folder.
         """
         self.session, self.tokens, self.limits = session, tokens, limits
-        self.kept, self.news = Kept(session, limits.results_bytes), News(session)
+        folder = session.coordinator.checkpoint.path
+        self.chronicle = Chronicle(session, folder / "service-events.jsonl")
+        self.kept, self.news = Kept(session, limits.results_bytes), News(session, self.chronicle.update)
         self.followers = Followers(self.kept, self.news, limits.event_rows)
-        self.declarations = Declarations(session, session.coordinator.checkpoint.path / "service-streams.json")
+        self.declarations = Declarations(session, folder / "service-streams.json")
         self.reports = Reports(reports, limits.report_bytes)
         self.version = metadata.version("headrace")
         self._begun = time.monotonic()

@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.connectors.durable import replace_file
 from headrace.query import Query
 from headrace.runtime import results
+from headrace.runtime.report import BatchReport
 from headrace.service.position import Position
 from headrace.session import Session
 
@@ -115,13 +116,31 @@ class Kept:
         return pa.Table.from_batches(found, query.schema)
 
     def _list(self, until: int) -> None:
-        """Look into the folder, once for each batch that somebody asks for."""
+        """Know the files of all batches up to one: those that this session ran are told, others are looked for."""
         with self._lock:
-            if until <= self._listed:
+            if until <= self._listed or self._is_told(until):
                 return
             listed = results.files(self._session.results_folder, -1, until)
             files = {batch: [path for _, path in found] for batch, found in groupby(listed, key=lambda one: one[0])}
             self._files, self._batches, self._listed = files, sorted(files), until
+
+    def _is_told(self, until: int) -> bool:
+        """Take the files of new batches from what is remembered of them, if all of them still are."""
+        new: list[BatchReport] = []
+        for done in reversed(self._session.done()):
+            if done.report.batch <= self._listed:
+                break
+            if done.report.batch <= until:
+                new.append(done.report)
+        if len(new) != until - self._listed:
+            return False
+        folder = self._session.results_folder.parent
+        for report in reversed(new):
+            if report.files:
+                self._files[report.batch] = [folder / file for file in sorted(report.files)]
+                self._batches.append(report.batch)
+        self._listed = until
+        return True
 
     def forget(self) -> None:
         """Remove the oldest results beyond what is kept; the mark first, so that what is gone is never taken for empty."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections.abc import Callable
 
 from headrace.errors import SessionError
 from headrace.session import Session
 
+_LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 
 
 class News:
     """Belongs to one event loop; `start` is called in it."""
 
-    def __init__(self, session: Session) -> None:
-        """Nothing is waited for before `start`."""
-        self._session = session
+    def __init__(self, session: Session, note: Callable[[], None]) -> None:
+        """Nothing is waited for before `start`; `note` is called after micro-batches, before anybody is woken."""
+        self._session, self._note = session, note
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,6 +66,10 @@ class News:
                 found = self._session.wait(lambda seen=seen: self._session.last_batch > seen, _LOOK_SECONDS)  # type: ignore[misc]
             except SessionError as error:
                 self.failure, found = str(error), True
+            try:
+                self._note()
+            except OSError:  # a disk that is full, say: results are more important than what is told of them
+                _LOG.exception("what happened could not be written down")
             if found and self._loop is not None and not self._stopping.is_set():
                 self._loop.call_soon_threadsafe(self._wake)
 

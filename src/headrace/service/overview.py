@@ -1,4 +1,4 @@
-"""How it goes, from the last micro-batches: rates, latency, and what happened."""
+"""How it goes, from the last micro-batches: rates and latency."""
 
 from __future__ import annotations
 
@@ -37,22 +37,6 @@ def seen(host: Host) -> dict[str, Any]:
         "batch": session.last_batch,
         "history": _history(host, now.timestamp()),
     }
-
-
-def happened(host: Host) -> list[dict[str, Any]]:
-    """Return what the last micro-batches changed, oldest first."""
-    session = host.session
-    found = []
-    for one in session.done():
-        report = one.report
-        named = [("added", number, "") for number in report.added] + [("removed", number, "") for number in report.removed]
-        named += [("failed", number, f": {why}") for number, why in report.failed.items()]
-        texts = [(kind, f"query {session.name_of(number)} {_DID[kind]}{why}") for kind, number, why in named]
-        found += [{"at": one.at, "batch": report.batch, "kind": kind, "text": text} for kind, text in (*texts, *report.changes)]
-    return found
-
-
-_DID = {"added": "is live", "removed": "is gone", "failed": "failed"}
 
 
 def _history(host: Host, now: float) -> list[dict[str, float]]:

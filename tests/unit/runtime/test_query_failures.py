@@ -12,6 +12,7 @@ from lives import Life, columns, rows
 
 import headrace as hr
 from headrace.errors import EvaluationError
+from headrace.runtime import coordinator
 
 MOST = 2**63 - 1
 BACKENDS = pytest.mark.parametrize("backend", ["local", "reference"])
@@ -333,3 +334,26 @@ def test_two_queries_may_not_write_to_one_directory(life: Life, tmp_path: Path):
 def parquet(folder: Path) -> list[Any]:
     files = sorted(folder.glob("*.parquet"))
     return sorted(total for file in files for total in pa.parquet.read_table(file)["total"].to_pylist())
+
+
+def test_what_can_no_longer_be_understood_fails_alone_and_is_not_tried_again(begin, monkeypatch):
+    """It was accepted, and then another version of headrace, say, is to run it."""
+    life = begin()
+    good = life.session.add("SELECT COUNT(*) AS n FROM TUMBLE(s, '5 seconds')")
+    bad = life.session.add(TOTAL)
+    bind = coordinator.bind_query
+
+    def picky(sql: str, catalog: Any) -> Any:
+        if sql == TOTAL:
+            raise RecursionError("maximum recursion depth exceeded")
+        return bind(sql, catalog)
+
+    monkeypatch.setattr(coordinator, "bind_query", picky)
+    life.tick(1, 2)
+    assert (bad.status, good.status) == ("failed", "live")
+    assert "recursion" in bad.error
+    life.tick(6)
+    assert columns(good, "n") == [2]
+    again = life.session.add(TOTAL + " WHERE n < 100")
+    life.tick(12)
+    assert again.status == "live"

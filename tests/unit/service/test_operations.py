@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -81,3 +82,30 @@ def test_metrics_are_those_of_prometheus(service: Service):
     assert "headrace_queries_live 2.0" in text
     assert "headrace_queries_waiting 0.0" in text
     assert "headrace_up 1.0" in text
+
+
+def test_what_happened_is_known_after_a_restart(service: Service):
+    service.add(name="counts")
+    before = service.http.get("/v1/events").json()
+    assert {"added", "epoch"} <= {one["kind"] for one in before}
+    service.again()
+    service.http.delete("/v1/queries/counts")
+    until = time.monotonic() + 20
+    while (after := service.http.get("/v1/events").json())[-1]["kind"] not in {"removed", "epoch"} or len(after) == len(before):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert after[: len(before)] == before
+    assert any(one["text"] == "query counts is gone" for one in after)
+
+
+def test_what_happened_is_bounded(service: Service, monkeypatch):
+    monkeypatch.setattr("headrace.service.chronicle._LINES", 3)
+    path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
+    for number in range(4):
+        service.add(name=f"q{number}")
+    assert service.http.get("/v1/events").json()[-1]["batch"] >= 3
+    lines = path.read_text().splitlines()
+    assert [json.loads(line) for line in lines] == service.http.get("/v1/events").json()
+    path.write_text("\n".join([*lines, '{"at": 1, "ba']))  # cut off
+    service.again()
+    assert service.http.get("/v1/events").json() == [json.loads(line) for line in lines]

@@ -264,3 +264,16 @@ def test_whoever_follows_can_begin_with_the_last_rows(service: Service):
     with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "last-2"}) as answer:
         rows = next(data["rows"] for kind, _, data in events(answer) if kind == "rows")
     assert rows in ([[10.0], [3.0]], [[10.0]])  # each batch may be an event of its own
+
+
+def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch):
+    service.add(ROWS, name="rows")
+    service.work_off(1)
+    settle(service, "rows", 1)
+    assert pages(service, "rows", 10) == [[10.0]]
+    looks = []
+    monkeypatch.setattr("headrace.service.kept.results.files", lambda *given: looks.append(given) or [])
+    service.work_off(2, 3)
+    settle(service, "rows", 3)
+    assert pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]
+    assert looks == []

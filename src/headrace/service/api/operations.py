@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from headrace.service.api.common import REFUSALS, Reader, Served, Spread
 from headrace.service.insight import picture_of
 from headrace.service.metrics import exposition
-from headrace.service.overview import happened, seen
+from headrace.service.overview import seen
 from headrace.service.refusals import Problem
 
 router = APIRouter(tags=["operations"], responses=REFUSALS)
@@ -123,8 +123,8 @@ def overview(host: Served, _: Reader) -> Overview:
 
 @router.get("/v1/events")
 def events(host: Served, _: Reader, most: Annotated[int, Parameter(ge=1, le=1000)] = 200) -> list[Change]:
-    """Return what happened lately, oldest first: queries that came, went and failed, epochs, and other plans."""
-    return [Change(**one) for one in happened(host)[-most:]]
+    """Return what happened lately, oldest first, also before a restart: queries that came, went, failed, epochs, other plans."""
+    return [Change(**one) for one in host.chronicle.happened()[-most:]]
 
 
 @router.get("/v1/batches")

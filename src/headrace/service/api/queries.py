@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import anyio
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi import Query as Parameter
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -137,9 +137,10 @@ def remove(name: str, host: Served, _: Writer) -> None:
 
 
 @router.post("/check")
-def check(text: Text, host: Served, _: Reader) -> Meaning:
-    """Say what a query would give, or what is wrong with it; nothing is added."""
-    return Meaning(columns=[ColumnInfo(**one) for one in columns_of(host.check(text.sql))])
+async def check(text: Text, request: Request, host: Served, _: Reader) -> Meaning:
+    """Say what a query would give, or what is wrong with it; nothing is added. One at a time: others are served meanwhile."""
+    schema = await anyio.to_thread.run_sync(host.check, text.sql, limiter=request.app.state.checking)
+    return Meaning(columns=[ColumnInfo(**one) for one in columns_of(schema)])
 
 
 async def _answered(host: Host, query: Query, response: Response, wait: float) -> QueryInfo:
