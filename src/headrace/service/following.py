@@ -108,7 +108,7 @@ class Followers:
                     told = {"status": query.status, "error": query.error or self._news.failure}
                     yield Event("end", str(at), json.dumps(told))
                 return
-            if not await self._news.after(last, _QUIET_SECONDS):
+            if not await self._news.in_rounds(last, _QUIET_SECONDS):
                 yield Event("quiet", str(at), json.dumps({"batch": last}))
 
     async def _next(self, query: Query, at: Position, last: int, sample: int | None) -> _Made:

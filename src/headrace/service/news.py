@@ -1,10 +1,15 @@
-"""Every micro-batch, told to coroutines: one thread waits for the session, and wakes whoever waits here."""
+"""Every micro-batch, told to coroutines: one thread waits for the session, and wakes whoever waits here.
+
+Whoever waits for one thing is told at once. Readers that follow results are told in rounds, all together: the more of them there
+are, the less often, so that they take no more than a part of a core from the pipeline, whose driver is in the same process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from headrace.errors import SessionError
@@ -12,6 +17,8 @@ from headrace.session import Session
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
+_SHARE = 0.04  # of a core, for readers
+_LONGEST_SECONDS = 1.0  # from one round to the next, whatever it takes
 
 
 class News:
@@ -23,7 +30,9 @@ class News:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._happened = asyncio.Event()
+        self._happened, self._round = asyncio.Event(), asyncio.Event()
+        self._due: asyncio.TimerHandle | None = None
+        self._began = self._spent = 0.0
         self.failure = ""
         """Why there will be no more batches, if that is so."""
 
@@ -37,6 +46,7 @@ class News:
         """Stop listening, and let everybody go on; called in the loop."""
         self._stopping.set()
         self._wake()
+        self._begin_round()
 
     def join(self) -> None:
         """Wait for the thread that listened."""
@@ -50,6 +60,19 @@ class News:
         happened = self._happened
         try:
             await asyncio.wait_for(happened.wait(), seconds)
+        except TimeoutError:
+            return self._session.last_batch > batch
+        return True
+
+    async def in_rounds(self, batch: int, seconds: float) -> bool:
+        """Wait as `after` does, for the next round in which there is a batch after that one."""
+        if self.over:
+            return True
+        begun = self._round
+        if self._session.last_batch > batch:
+            self._plan_round()
+        try:
+            await asyncio.wait_for(begun.wait(), seconds)
         except TimeoutError:
             return self._session.last_batch > batch
         return True
@@ -76,3 +99,23 @@ class News:
     def _wake(self) -> None:
         happened, self._happened = self._happened, asyncio.Event()
         happened.set()
+        if self.over:
+            self._begin_round()
+        else:
+            self._plan_round()
+
+    def _plan_round(self) -> None:
+        """Begin a round when what the last one took, and whatever else the loop did since, is but a part of the time since."""
+        assert self._loop is not None
+        if self._due is None:
+            rest = (time.thread_time() - self._spent) / _SHARE - (self._loop.time() - self._began)
+            self._due = self._loop.call_later(max(0.0, min(rest, _LONGEST_SECONDS)), self._begin_round)
+
+    def _begin_round(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if self._loop is not None:
+            self._began, self._spent = self._loop.time(), time.thread_time()
+        begun, self._round = self._round, asyncio.Event()
+        begun.set()

@@ -277,3 +277,21 @@ def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch
     settle(service, "rows", 3)
     assert pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]
     assert looks == []
+
+
+def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Service, monkeypatch):
+    """However fast batches come: here readers may take next to nothing, so that a second goes by from round to round."""
+    monkeypatch.setattr("headrace.service.news._SHARE", 1e-9)
+    service.add(ROWS, name="rows")
+    with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "beginning"}) as answer:
+        begun, seen = time.monotonic(), []
+        for number in range(20):
+            service.append(number, price=float(number))
+            assert service.add(name=f"other{number}").json()["status"] == "live"
+        for kind, _, data in events(answer):
+            if kind == "rows":
+                seen.append([row[0] for row in data["rows"]])
+            if sum(map(len, seen)) == 20:
+                break
+    assert [price for rows in seen for price in rows] == [float(price) for price in range(20)]
+    assert len(seen) <= 2 + (time.monotonic() - begun) / 0.9
