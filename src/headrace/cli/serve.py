@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from headrace.service.tokens import Tokens
 from headrace.session import ROWS_PER_BATCH, Session
 
 _DEMO_QUERIES = 6
+_SWITCH_SECONDS = 0.0005
 
 
 def command(
@@ -60,6 +63,10 @@ def command(
     spec = None if file is None else SessionFile.load(file, queries_needed=False)
     console = Console(stderr=True)
     backend.check()
+    # The thread that drives micro-batches asks Spark for many small things; each time it waits for the interpreter, and while
+    # readers are served that is as long as a thread may keep it, 5 ms by default.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # else everybody's mistakes fill the log
     with contextlib.ExitStack() as stack:
         place = _checkpoint(spec, checkpoint, stack)
         given = None if tokens is None else Tokens.load(tokens.expanduser())

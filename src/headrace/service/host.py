@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from importlib import metadata
@@ -33,7 +32,7 @@ from headrace.service.news import News
 from headrace.service.refusals import RefusedError
 from headrace.service.reports import Reports
 from headrace.service.tokens import Holder, Tokens
-from headrace.session import DETAILED, Session
+from headrace.session import Session
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
@@ -108,16 +107,6 @@ class Host:
     def rate(self, stream: str) -> float:
         """Return how many rows a stream has in a second of event time, lately."""
         return self.session.coordinator.state.streams[stream].rate
-
-    def emission_rates(self) -> dict[int, float]:
-        """Return how many rows each query emitted a second, lately, by its id."""
-        now = time.time()
-        lately = [one for one in self.session.done()[-DETAILED:] if one.at > now - _LATELY_SECONDS]
-        since = max(now - min((one.at for one in lately), default=now), 1.0)
-        counts: Counter[int] = Counter()
-        for one in lately:
-            counts.update(one.report.emitted_by)
-        return {number: count / since for number, count in counts.items()}
 
     def insight(self) -> Insight:
         """Return what each query has, takes and costs; reckoned anew only now and then, for it takes a while with thousands."""

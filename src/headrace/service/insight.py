@@ -5,6 +5,8 @@ Costs are by the model, at rates of late; latencies and bytes are measured.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +24,8 @@ from headrace.sharing.statistics import measured
 from headrace.sharing.what_if import Growth, what_if
 from headrace.sql import bind_query
 
+_LATELY_SECONDS = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Insight:
@@ -30,6 +34,11 @@ class Insight:
     accounts: Mapping[int, Account]
     latencies: Mapping[int, Latency]
     state_bytes: Mapping[int, int]
+    rates: Mapping[int, float]
+    """Rows that each emitted a second, lately."""
+
+
+NOTHING = Insight({}, {}, {}, {})
 
 
 def picture_of(session: Session) -> Picture:
@@ -44,7 +53,17 @@ def insight_of(session: Session) -> Insight:
     state, live, probes = engine.state, engine.live, engine.probes
     lately = [(one.report, one.at) for one in session.done()[-DETAILED - 1 :]]
     costs = accounts(_charges(session, list(live.values()), engine.plans_now(), probes))
-    return Insight(costs, latencies(lately, live), held(state, engine.plan, probes))
+    return Insight(costs, latencies(lately, live), held(state, engine.plan, probes), _emission_rates(session))
+
+
+def _emission_rates(session: Session) -> dict[int, float]:
+    now = time.time()
+    lately = [one for one in session.done()[-DETAILED:] if one.at > now - _LATELY_SECONDS]
+    since = max(now - min((one.at for one in lately), default=now), 1.0)
+    counts: Counter[int] = Counter()
+    for one in lately:
+        counts.update(one.report.emitted_by)
+    return {number: count / since for number, count in counts.items()}
 
 
 def addition_to(session: Session, sql: str) -> Growth:

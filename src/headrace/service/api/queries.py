@@ -14,6 +14,7 @@ from headrace.query import Query
 from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Spread, Writer
 from headrace.service.following import columns_of
 from headrace.service.host import Host
+from headrace.service.insight import NOTHING, Insight
 
 router = APIRouter(prefix="/v1", tags=["queries"], responses=REFUSALS)
 Wait = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until it is live.")]
@@ -72,42 +73,33 @@ class Meaning(BaseModel):
     columns: list[ColumnInfo]
 
 
-class Describing:
-    """Describes queries; what holds for all of them is looked up once."""
-
-    def __init__(self, host: Host) -> None:
-        """Take the figures of now."""
-        self._host = host
-        self._insight, self._rates = host.insight(), host.emission_rates()
-
-    def of(self, query: Query) -> QueryInfo:
-        """Return what is known of a query."""
-        insight, live = self._insight, query.status == "live"
-        account = insight.accounts.get(query.id) if live else None
-        latency = insight.latencies.get(query.id) if live else None
-        return QueryInfo(
-            name=query.name,
-            id=query.id,
-            sql=query.sql,
-            status=query.status,
-            error=query.error or "",
-            columns=[ColumnInfo(**one) for one in columns_of(query.schema)],
-            emitted=query.emitted,
-            late=query.late,
-            deployment_seconds=query.deployment_seconds,
-            owner=query.owner,
-            rows_per_second=self._rates.get(query.id, 0.0),
-            latency_seconds=None if latency is None else Spread(**asdict(latency)),
-            state_bytes=insight.state_bytes.get(query.id) if live else None,
-            cost=None if account is None else Cost(**asdict(account)),
-        )
+def described(query: Query, insight: Insight = NOTHING) -> QueryInfo:
+    """Return what is known of a query, with the figures of an insight."""
+    known = insight if query.status == "live" else NOTHING
+    account, latency = known.accounts.get(query.id), known.latencies.get(query.id)
+    return QueryInfo(
+        name=query.name,
+        id=query.id,
+        sql=query.sql,
+        status=query.status,
+        error=query.error or "",
+        columns=[ColumnInfo(**one) for one in columns_of(query.schema)],
+        emitted=query.emitted,
+        late=query.late,
+        deployment_seconds=query.deployment_seconds,
+        owner=query.owner,
+        rows_per_second=known.rates.get(query.id, 0.0),
+        latency_seconds=None if latency is None else Spread(**asdict(latency)),
+        state_bytes=known.state_bytes.get(query.id),
+        cost=None if account is None else Cost(**asdict(account)),
+    )
 
 
 @router.get("/queries")
 def queries(host: Served, _: Reader) -> list[QueryInfo]:
     """Return all queries that were added and not removed, oldest first."""
-    describing = Describing(host)
-    return [describing.of(query) for query in host.session.queries()]
+    insight = host.insight()
+    return [described(query, insight) for query in host.session.queries()]
 
 
 @router.post("/queries", status_code=201, responses={202: {"model": QueryInfo}, **TAKEN, **BUSY})
@@ -120,7 +112,7 @@ async def add(new: NewQuery, response: Response, host: Served, holder: Writer, w
 @router.get("/queries/{name}", responses=MISSING)
 def query(name: str, host: Served, _: Reader) -> QueryInfo:
     """Return a query, also one that is over."""
-    return Describing(host).of(host.query(name))
+    return described(host.query(name), host.insight())
 
 
 @router.put("/queries/{name}", responses={202: {"model": QueryInfo}, **MISSING, **TAKEN, **BUSY})
@@ -146,4 +138,4 @@ async def check(text: Text, request: Request, host: Served, _: Reader) -> Meanin
 async def _answered(host: Host, query: Query, response: Response, wait: float) -> QueryInfo:
     if not await host.live(query, wait):
         response.status_code = 202
-    return await anyio.to_thread.run_sync(lambda: Describing(host).of(query))
+    return described(query)  # there are no figures of what is new
