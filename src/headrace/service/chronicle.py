@@ -6,6 +6,7 @@ It is written after a micro-batch was committed, so that what a crash cut off in
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 from headrace.connectors.durable import replace_file
 from headrace.session import Done, Session
 
+_LOG = logging.getLogger(__name__)
 _KEPT = 1_000
 _LINES = 10 * _KEPT  # in the file, before the oldest are let go
 _DID = {"added": "is live", "removed": "is gone", "failed": "failed"}
@@ -26,8 +28,10 @@ class Chronicle:
     def __init__(self, session: Session, path: Path) -> None:
         """Know what is in the file."""
         self._session, self._path, self._lock = session, path, threading.Lock()
-        lines = path.read_text().splitlines() if path.exists() else []
+        text = path.read_text(errors="replace") if path.exists() else ""
+        lines = text.splitlines()
         self._lines = len(lines)
+        self._cut = bool(text) and not text.endswith("\n")  # what comes next must not be part of a line that was cut off
         self._happened: deque[dict[str, Any]] = deque(_read(lines), _KEPT)
         self._until = session.last_batch
 
@@ -47,13 +51,17 @@ class Chronicle:
             found = [one for done in new for one in self._of(done)]
             if found:
                 self._happened.extend(found)
-                self._write(found)
+                try:
+                    self._write(found)
+                except OSError:  # a disk that is full, say: results are more important than what is told of them
+                    _LOG.exception("what happened could not be written down")
 
     def _write(self, found: list[dict[str, Any]]) -> None:
         self._lines += len(found)
         if self._lines <= _LINES:
             with self._path.open("a") as file:
-                file.write(_text(found))
+                file.write(("\n" if self._cut else "") + _text(found))
+            self._cut = False
         else:
             replace_file(self._path, _text(self._happened).encode())
             self._lines = len(self._happened)

@@ -7,7 +7,6 @@ are, the less often, so that they take no more than a part of a core from the pi
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from headrace.errors import SessionError
 from headrace.session import Session
 
-_LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 _SHARE = 0.04  # of a core, for readers
 _LONGEST_SECONDS = 1.0  # from one round to the next, whatever it takes
@@ -89,10 +87,7 @@ class News:
                 found = self._session.wait(lambda seen=seen: self._session.last_batch > seen, _LOOK_SECONDS)  # type: ignore[misc]
             except SessionError as error:
                 self.failure, found = str(error), True
-            try:
-                self._note()
-            except OSError:  # a disk that is full, say: results are more important than what is told of them
-                _LOG.exception("what happened could not be written down")
+            self._note()
             if found and self._loop is not None and not self._stopping.is_set():
                 self._loop.call_soon_threadsafe(self._wake)
 

@@ -106,6 +106,27 @@ def test_what_happened_is_bounded(service: Service, monkeypatch):
     assert service.http.get("/v1/events").json()[-1]["batch"] >= 3
     lines = path.read_text().splitlines()
     assert [json.loads(line) for line in lines] == service.http.get("/v1/events").json()
-    path.write_text("\n".join([*lines, '{"at": 1, "ba']))  # cut off
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_nothing_else(service: Service):
+    path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
+    service.add(name="before")
+    before = service.http.get("/v1/events").json()
+    service.close()
+    path.write_text(path.read_text() + '{"at": 1, "ba')
     service.again()
-    assert service.http.get("/v1/events").json() == [json.loads(line) for line in lines]
+    assert service.http.get("/v1/events").json() == before
+    service.add(name="after")
+    after = service.http.get("/v1/events").json()
+    assert len(after) > len(before)
+    service.again()
+    assert service.http.get("/v1/events").json() == after
+
+
+def test_what_cannot_be_written_down_is_told_all_the_same(service: Service):
+    path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
+    path.unlink(missing_ok=True)
+    path.mkdir()  # as a disk that is full: nothing can be written there
+    assert service.add(name="counts").status_code == 201
+    assert any(one["text"] == "query counts is live" for one in service.http.get("/v1/events").json())
+    path.rmdir()
