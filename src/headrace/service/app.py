@@ -71,7 +71,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
-        rows = scope["path"].endswith("/rows")
+        rows = scope["path"].startswith("/v1/streams/") and scope["path"].endswith("/rows")
         most = self._most(rows)
         try:
             self._check(headers, most)

@@ -31,6 +31,6 @@ class Limits:
     results_bytes: int = 4096 * _MIB
     """Of results that are kept to be read; the oldest go first."""
     event_rows: int = 1_000
-    """Rows of one event of a live reader; of more, that many are picked evenly."""
+    """Rows of one event of a live reader at most."""
     report_bytes: int = 64 * _MIB
     """Of one report of a benchmark; larger ones are not listed."""

@@ -49,8 +49,19 @@ def test_only_rows_may_be_many(service: Service):
     body = b'{"sql": "' + b"x" * 300_000 + b'"}'
     for path in ("/v1/check", "/v1/queries", "/v1/streams"):
         assert service.http.post(path, content=body).status_code == 413
+    assert service.http.put("/v1/queries/rows", content=body).status_code == 413  # a name, and no rows
     rows = [{"user_id": 1, "gem_pack": 1, "price": 1.0, "time": "2026-01-01T00:00:00Z"}] * 10_000
     assert service.http.post("/v1/streams/purchases/rows", json=rows).status_code == 202
+
+
+def test_what_all_requests_have_on_their_way_in_is_bound(serve: Callable[..., Service]):
+    service = serve(limits=Limits(bodies_bytes=1_000))
+    service.declare()
+    row = {"user_id": 1, "gem_pack": 1, "price": 1.0, "time": "2026-01-01T00:00:00Z"}
+    answer = service.http.post("/v1/streams/purchases/rows", json=[row] * 100)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+    for _ in range(30):  # what was answered is no longer on its way
+        assert service.http.post("/v1/streams/purchases/rows", json=[row]).status_code == 202
 
 
 def test_what_is_quoted_is_cut(service: Service):
