@@ -29,14 +29,14 @@ class Service:
         self, checkpoint: Path, *, limits: Limits | None = None, tokens: Tokens | None = None, reports: Path | None = None
     ) -> None:
         self._checkpoint, self._limits, self._tokens, self._reports = checkpoint, limits or Limits(), tokens or Tokens(), reports
-        self._port = 0
+        self.port = 0
         self._begin()
 
     def _begin(self) -> None:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
         self.host = Host(self.session, self._tokens, self._limits, reports=self._reports)
-        listening = socket.create_server(("127.0.0.1", self._port))
-        self._port = listening.getsockname()[1]
+        listening = socket.create_server(("127.0.0.1", self.port))
+        self.port = listening.getsockname()[1]
         self._server = Server(self.host)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
@@ -45,7 +45,7 @@ class Service:
             assert time.monotonic() < until, "the service does not start"
             assert self._thread.is_alive(), "the service ended"
             time.sleep(0.01)
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=20)
 
     def again(self) -> None:

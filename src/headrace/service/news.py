@@ -1,7 +1,7 @@
 """Every micro-batch, told to coroutines: one thread waits for the session, and wakes whoever waits here.
 
-Whoever waits for one thing is told at once. Readers that follow results are told in rounds, all together: the more of them there
-are, the less often, so that they take no more than a part of a core from the pipeline, whose driver is in the same process.
+Whoever waits for one thing is told at once. Readers that follow results are told in rounds, all together: the longer that takes,
+the less often, so that they take no more than a part of a core from the pipeline, whose driver is in the same process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ class News:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._happened, self._round = asyncio.Event(), asyncio.Event()
+        self._happened = asyncio.Event()
         self._due: asyncio.TimerHandle | None = None
         self._began = self._spent = 0.0
+        self.on_round: Callable[[], None] = lambda: None
+        """Is called in the loop to begin a round."""
         self.failure = ""
         """Why there will be no more batches, if that is so."""
 
@@ -62,18 +64,15 @@ class News:
             return self._session.last_batch > batch
         return True
 
-    async def in_rounds(self, batch: int, seconds: float) -> bool:
-        """Wait as `after` does, for the next round in which there is a batch after that one."""
-        if self.over:
-            return True
-        begun = self._round
-        if self._session.last_batch > batch:
-            self._plan_round()
-        try:
-            await asyncio.wait_for(begun.wait(), seconds)
-        except TimeoutError:
-            return self._session.last_batch > batch
-        return True
+    def plan_round(self, after: int) -> None:
+        """Begin a round, soon, if there is a batch after that one: when what the last took is but a part of the time since.
+
+        All that the loop did since counts as that.
+        """
+        assert self._loop is not None
+        if self._due is None and (self._session.last_batch > after or self.over):
+            rest = (time.thread_time() - self._spent) / _SHARE - (self._loop.time() - self._began)
+            self._due = self._loop.call_later(max(0.0, min(rest, _LONGEST_SECONDS)), self._begin_round)
 
     @property
     def over(self) -> bool:
@@ -97,14 +96,7 @@ class News:
         if self.over:
             self._begin_round()
         else:
-            self._plan_round()
-
-    def _plan_round(self) -> None:
-        """Begin a round when what the last one took, and whatever else the loop did since, is but a part of the time since."""
-        assert self._loop is not None
-        if self._due is None:
-            rest = (time.thread_time() - self._spent) / _SHARE - (self._loop.time() - self._began)
-            self._due = self._loop.call_later(max(0.0, min(rest, _LONGEST_SECONDS)), self._begin_round)
+            self.plan_round(after=-1)
 
     def _begin_round(self) -> None:
         if self._due is not None:
@@ -112,5 +104,4 @@ class News:
             self._due = None
         if self._loop is not None:
             self._began, self._spent = self._loop.time(), time.thread_time()
-        begun, self._round = self._round, asyncio.Event()
-        begun.set()
+        self.on_round()

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.service.app import create_app
 from headrace.service.host import Host
+from headrace.service.live import AT_ONCE
 
 _PATIENCE_SECONDS = 2
 
@@ -26,6 +27,19 @@ class _Connection(H11Protocol):
     def __init__(self, *args: Any, patience: float, **given: Any) -> None:
         super().__init__(*args, **given)
         self._patience, self._before = patience, self.cycle
+        self._served, self.app = self.app, self._serve
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """Let the application write whole chunks of an answer through `AT_ONCE`."""
+        scope["extensions"] = {AT_ONCE: self._at_once}
+        await self._served(scope, receive, send)
+
+    def _at_once(self, data: bytes) -> bool:
+        """Write all of it, or nothing if something still waits to be sent, or nobody is there any more."""
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return False
+        self.transport.write(data)
+        return True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPResponse
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from websockets.sync.client import connect
 
+from headrace.service import live
 from headrace.service.limits import Limits
 from headrace.service.position import BEGINNING
 from support.serving import Service, events
@@ -295,3 +299,103 @@ def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Serv
                 break
     assert [price for rows in seen for price in rows] == [float(price) for price in range(20)]
     assert len(seen) <= 2 + (time.monotonic() - begun) / 0.9
+
+
+def rows_until(answer, count: int) -> list[float]:
+    found: list[float] = []
+    for kind, _, data in events(answer):
+        if kind == "rows":
+            found.extend(row[0] for row in data["rows"])
+        if len(found) >= count:
+            return found
+    return found
+
+
+def test_readers_that_stand_are_written_to_without_being_woken(service: Service, monkeypatch):
+    woken: list[str] = []
+    before = live._Sent.send
+
+    async def counted(self, given):
+        woken.extend(event.kind for event in given)
+        await before(self, given)
+
+    monkeypatch.setattr(live._Sent, "send", counted)
+    service.add(ROWS, name="rows")
+    with ExitStack() as stack:
+        answers = [stack.enter_context(service.http.stream("GET", "/v1/queries/rows/live")) for _ in range(5)]
+        until = time.monotonic() + 20
+        while len(service.host.followers._standing) < 5:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        service.work_off(*range(10))
+        assert [rows_until(answer, 10) for answer in answers] == [[10.0] * 10] * 5
+    assert woken.count("columns") == 5
+    assert "rows" not in woken
+
+
+def test_readers_have_every_row_once_also_when_some_are_slow(service: Service, monkeypatch):
+    """Those that are slow are woken and go on by themselves; the rows are more than sockets hold."""
+    taken: list[bool] = []
+    before = live._Sent.offer
+
+    def counted(self, made):
+        taken.append(before(self, made))
+        return taken[-1]
+
+    monkeypatch.setattr(live._Sent, "offer", counted)
+    wide = ", ".join(f"price AS price{number}" for number in range(20))
+    service.add(f"SELECT price, {wide} FROM purchases", name="rows")
+    batches, size, seen = 40, 500, {}
+    prices = [number + 0.123456789012 for number in range(batches)]
+
+    def read(number: int) -> None:
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", service.port))
+            connection.sendall(b"GET /v1/queries/rows/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            answer = HTTPResponse(connection)
+            answer.begin()
+            begun.wait()
+            if number % 2:
+                appended.wait()
+            lines = (line.decode().rstrip("\n") for line in answer)
+            seen[number] = rows_until(SimpleNamespace(iter_lines=lambda: lines), batches * size)
+
+    begun, appended = threading.Barrier(5), threading.Event()
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    for price in prices:
+        service.append(*([price] * size), price=price)
+    settle(service, "rows", batches * size)
+    appended.set()
+    for thread in threads:
+        thread.join(60)
+    assert [sorted(seen[number]) for number in range(4)] == [[price for price in prices for _ in range(size)]] * 4
+    assert {True, False} == set(taken)
+
+
+def test_an_old_client_gets_events_that_are_not_in_chunks(service: Service):
+    service.add(ROWS, name="rows")
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.sendall(b"GET /v1/queries/rows/live HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        service.append(1, price=7.0)
+        found = b""
+        while b"7.0" not in found:
+            found += connection.recv(1 << 16)
+    body = found.partition(b"\r\n\r\n")[2].decode()
+    assert {line.partition(": ")[0] for line in body.splitlines()} <= {"event", "id", "data", ""}
+
+
+def test_readers_that_leave_at_once_are_no_longer_counted(service: Service):
+    service.add(ROWS, name="rows")
+    request = b"GET /v1/queries/rows/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    for _ in range(200):
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(request)
+    service.http.get("/v1/health")
+    until = time.monotonic() + 20
+    while service.host.readers:
+        assert time.monotonic() < until, service.host.readers
+        time.sleep(0.05)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.query import Query
 from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Spread, Writer
-from headrace.service.following import columns_of
+from headrace.service.events import columns_of
 from headrace.service.host import Host
 from headrace.service.insight import NOTHING, Insight
 

@@ -7,12 +7,11 @@ before, and never makes anybody wait.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import anyio
 import pyarrow as pa
-from fastapi import APIRouter, Header, Response, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Header, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi import Query as Parameter
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
@@ -20,8 +19,9 @@ from pydantic import BaseModel, Field
 from headrace.errors import HeadraceError
 from headrace.query import Query
 from headrace.service.api.common import BUSY, MISSING, REFUSALS, ColumnInfo, Reader, Served, holder_of, host_of
-from headrace.service.following import columns_of, rows_of
+from headrace.service.events import columns_of, rows_of
 from headrace.service.host import Host
+from headrace.service.live import EventStream, Messages
 from headrace.service.position import BEGINNING, Position
 from headrace.service.refusals import RefusedError
 
@@ -91,6 +91,7 @@ async def results(
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **MISSING, **BUSY},
 )
 async def live(
+    request: Request,
     name: str,
     host: Served,
     _: Reader,
@@ -101,17 +102,7 @@ async def live(
     """Send results as they come: events `columns`, `rows`, `quiet` and `end`; the id of each is the position behind it."""
     query = await anyio.to_thread.run_sync(host.query, name)
     at = await _begin(host, query, last_event_id or begin or "now")
-    leave = host.enter()
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-
-    async def events() -> AsyncIterator[str]:
-        try:
-            async for event in host.followers.follow(query, at, sample):
-                yield event.sent()
-        finally:
-            leave()
-
-    return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
+    return EventStream(request.scope, lambda reader: host.followers.follow(query, at, reader, sample), host.enter())
 
 
 @router.websocket("/queries/{name}/socket")
@@ -128,8 +119,7 @@ async def socket(websocket: WebSocket, name: str) -> None:
         await websocket.close(1008, error.message[:120])
         return
     try:
-        async for event in host.followers.follow(query, at, sample):
-            await websocket.send_text(event.text())
+        await host.followers.follow(query, at, Messages(websocket), sample)
         await websocket.close()
     except WebSocketDisconnect:
         pass

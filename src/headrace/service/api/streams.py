@@ -16,7 +16,7 @@ from headrace.errors import NotFoundError
 from headrace.model.schema import Schema
 from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, Admin, ColumnInfo, Reader, Served, Writer
 from headrace.service.declared import NewStream
-from headrace.service.following import columns_of, rows_of
+from headrace.service.events import columns_of, rows_of
 from headrace.service.host import Host
 from headrace.service.refusals import RefusedError
 
