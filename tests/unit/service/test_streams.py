@@ -94,6 +94,7 @@ def test_a_source_that_is_gone_at_the_start_is_named(serve, tmp_path: Path):
     made = {"source": "files", "name": "rows", "path": str(folder), "format": "csv", "time": "time"}
     answer = service.http.post("/v1/streams", json={**made, "columns": "k INT, time TIMESTAMP"})
     assert answer.status_code == 201, answer.text
+    service.close()
     (folder / "one.csv").unlink()
     folder.rmdir()
     with pytest.raises(HeadraceError, match="stream 'rows', which was declared by request, cannot be opened"):
