@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from headrace.connectors import FileSource, MemorySource, RateSource, Source, TcpSource
 from headrace.connectors.durable import replace_file
 from headrace.errors import CheckpointError, HeadraceError
+from headrace.service.asked import Asked
 from headrace.session import Session
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-class _Declared(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Declared(Asked):
     name: Name
     time: str = Field(min_length=1, description="The event-time column.")
     watermark: str = Field(default="0 seconds", description="How far disorder may reach.")

@@ -26,7 +26,7 @@ class Limits:
     """Queries that were accepted and are not live yet."""
     latency_s: float | None = None
     """What is promised for results: a query that would make micro-batches longer than this is refused."""
-    readers: int = 2_000
+    readers: int = 1_000
     page_rows: int = 10_000
     results_bytes: int = 4096 * _MIB
     """Of results that are kept to be read; the oldest go first."""

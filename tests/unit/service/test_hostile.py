@@ -119,3 +119,13 @@ def test_answers_are_sent_at_once(service: Service, monkeypatch: pytest.MonkeyPa
         assert raw.recv(100)
     assert seen
     assert all(seen)
+
+
+@pytest.mark.parametrize("path", ["/v1/queries", "/v1/check", "/v1/streams"])
+def test_thousands_of_unknown_keys_are_one_mistake(service: Service, path: str):
+    body = {"sql": "x", "source": "memory"} | {f"k{number}": 1 for number in range(10_000)}
+    answer = service.http.post(path, json=body)
+    assert answer.status_code == 422
+    assert "10,002 keys are given, and 50 are taken at most" in answer.json()["detail"]
+    few = service.http.post(path, json={"sql": "x", "source": "memory", "colour": 1})
+    assert "colour: Extra inputs" in few.json()["detail"]

@@ -8,10 +8,11 @@ from typing import Annotated
 import anyio
 from fastapi import APIRouter, Request, Response
 from fastapi import Query as Parameter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from headrace.query import Query
 from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Spread, Writer
+from headrace.service.asked import Asked
 from headrace.service.events import columns_of
 from headrace.service.host import Host
 from headrace.service.insight import NOTHING, Insight
@@ -20,20 +21,18 @@ router = APIRouter(prefix="/v1", tags=["queries"], responses=REFUSALS)
 Wait = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until it is live.")]
 
 
-class NewQuery(BaseModel):
+class NewQuery(Asked):
     """A query to be added."""
 
-    model_config = ConfigDict(extra="forbid")
     sql: str = Field(min_length=1, description="Its text.")
     name: str | None = Field(
         default=None, min_length=1, max_length=200, pattern=r"^[^/\x00-\x1f]*$", description="Chosen if not given."
     )
 
 
-class Text(BaseModel):
+class Text(Asked):
     """A query's text."""
 
-    model_config = ConfigDict(extra="forbid")
     sql: str = Field(min_length=1)
 
 
