@@ -26,6 +26,8 @@ class Limits:
     """Queries that were accepted and are not live yet."""
     latency_s: float | None = None
     """What is promised for results: a query that would make micro-batches longer than this is refused."""
+    connections: int = 1_500
+    """Of whatever kind; a reader is one."""
     readers: int = 1_000
     page_rows: int = 10_000
     results_bytes: int = 4096 * _MIB

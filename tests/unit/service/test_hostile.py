@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 
+import httpx
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -129,3 +130,42 @@ def test_thousands_of_unknown_keys_are_one_mistake(service: Service, path: str):
     assert "10,002 keys are given, and 50 are taken at most" in answer.json()["detail"]
     few = service.http.post(path, json={"sql": "x", "source": "memory", "colour": 1})
     assert "colour: Extra inputs" in few.json()["detail"]
+
+
+def test_connections_beyond_a_number_are_refused_and_taken_again_later(serve: Callable[..., Service]):
+    service = serve(limits=Limits(connections=5))
+    held = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(5)]
+    time.sleep(0.3)
+    refused = httpx.get(f"{service.url}/v1/health")
+    assert refused.status_code == 429
+    assert (refused.json()["error"], refused.headers["Retry-After"]) == ("there are too many connections", "10")
+    for one in held:
+        one.close()
+    time.sleep(0.3)
+    assert httpx.get(f"{service.url}/v1/health").status_code == 200
+
+
+def test_whoever_is_connected_is_served_while_thousands_connect(service: Service):
+    """Connections are taken a few at a time."""
+    service.http.get("/v1/health")
+    taken: list[int] = []
+    before = H11Protocol.connection_made
+
+    def counted(self, transport):
+        taken.append(1)
+        before(self, transport)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(H11Protocol, "connection_made", counted)
+        held = [socket.socket() for _ in range(600)]
+        for one in held:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", service.port))
+        assert service.http.get("/v1/health").status_code == 200
+        assert len(taken) < 600
+        until = time.monotonic() + 20
+        while len(taken) < 600:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    for one in held:
+        one.close()
