@@ -36,6 +36,7 @@ class QueryRecord:
     waiting: bool = False  # a recovered callback that was not given back yet
     accepted_at: float | None = None
     live_at: float | None = None
+    first_batch: int = 0  # none before it can have rows of the query
     last_batch: int | None = None
     live: bool = field(default=False)
     owner: str = ""
@@ -49,7 +50,8 @@ class QueryRecord:
     def update(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
         """Take over what a committed batch says; `fresh` when this session saw it happen."""
         del batch
-        self.error, self.last_batch, self.live = state.error, state.last_batch, state.live
+        self.error, self.live = state.error, state.live
+        self.first_batch, self.last_batch = state.first_batch, state.last_batch
         self.status = "live" if state.live else ("failed" if state.error else "removed")
         self.recovered = not fresh
         if fresh and state.live and self.live_at is None:
@@ -96,6 +98,11 @@ class Query:
     def id(self) -> int:
         """The number that no other query of the session had or will have."""
         return self._record.id
+
+    @property
+    def first_batch(self) -> int:
+        """The first micro-batch that can have rows of it."""
+        return self._record.first_batch
 
     @property
     def last_batch(self) -> int:
@@ -180,16 +187,16 @@ class Query:
         """
         after = -1
         while True:
-            over = self.is_over
+            over, seen = self.is_over, self._session.last_batch
             for batch, found in self._rows(after):
                 after = batch
                 yield pa.Table.from_batches(found, self.schema)
-            seen = self._session.last_batch
             after = max(after, seen)
             if over or not self._session.wait(lambda seen=seen: self._session.last_batch > seen or self.is_over, timeout):  # type: ignore[misc]
                 return
 
     def _rows(self, after: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+        after = max(after, self.first_batch - 1)
         return kept_rows.rows_of(self._session.results_folder, self._record.id, after, self.last_batch)
 
     def remove(self) -> None:

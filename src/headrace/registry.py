@@ -62,9 +62,10 @@ class Registry:
             raise SessionError(f"query name {name!r} cannot be used", hint="give it a name with letters in it, or none")
         return name
 
-    def new(self, name: str, sql: str, sink: Sink, schema: Schema, owner: str) -> QueryRecord:
-        """Take a query that was accepted now."""
+    def new(self, name: str, sql: str, sink: Sink, schema: Schema, owner: str, first_batch: int) -> QueryRecord:
+        """Take a query that was accepted now, and comes into the pipeline with that batch or a later one."""
         record = QueryRecord(self._next, name, sql, sink, schema=schema, accepted_at=time.monotonic(), owner=owner)
+        record.first_batch = first_batch
         self._next += 1
         self.records[record.id], self._names[name] = record, record.id
         return record

@@ -143,7 +143,7 @@ class Session(Writing):
             plan = bind_query(text, self._coordinator.catalog())
             check_past(plan, past=past)
             check_sink(chosen, target, self._queries.present())
-            record = self._queries.new(chosen, text, target, plan.schema, owner)
+            record = self._queries.new(chosen, text, target, plan.schema, owner, self.last_batch + 1)
             described = None if isinstance(target, CallbackSink) else target.to_json()
             self._requests.append(Add(record.id, chosen, text, described, past, owner))
             return Query(self, record)

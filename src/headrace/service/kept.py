@@ -60,6 +60,7 @@ class Kept:
 
     def read(self, query: Query, begin: Position, most: int) -> Piece:
         """Return rows of a query from a position on, at most so many."""
+        begin = max(begin, Position(query.first_batch))
         while True:
             floor = self._floor
             found = self._read(query, max(begin, Position(floor)), most)
@@ -92,14 +93,15 @@ class Kept:
         self._between(0, until)
         listed = self._batches
         end = bisect.bisect_right(listed, until)
+        first = max(self._floor, query.first_batch)
         for batch in reversed(listed[max(0, end - _BATCHES) : end]):
-            if batch < self._floor:
+            if batch < first:
                 break
             count = self._rows(query, batch).num_rows
             if count >= left:
                 return Position(batch, count - left)
             left -= count
-        return Position(max(self._floor, listed[max(0, end - _BATCHES)] if end else 0))
+        return Position(max(first, listed[max(0, end - _BATCHES)] if end else 0))
 
     def _between(self, first: int, last: int) -> list[int]:
         """Return the batches that have files, of those from `first` to `last`, but not too many."""

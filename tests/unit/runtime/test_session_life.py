@@ -11,6 +11,7 @@ from lives import DAY, Life, columns, rows
 
 import headrace as hr
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SourceError
+from headrace.runtime import results
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 BACKENDS = pytest.mark.parametrize("backend", ["local", "reference"])
@@ -162,6 +163,36 @@ def test_a_stream_of_results_begins_at_the_beginning_and_may_time_out(life: Life
     life.tick(1, n=1)
     life.tick(2, n=2)
     assert [table["n"].to_pylist() for table in query.stream(timeout=0.05)] == [[1], [2]]
+
+
+def test_a_stream_of_results_has_a_batch_that_ends_while_it_reads(life: Life, monkeypatch):
+    query = life.session.add("SELECT n FROM s", name="q")
+    life.tick(1, n=1)
+    before, late = query._rows, [2]
+
+    def slowly(after: int):
+        yield from before(after)
+        if late:
+            life.tick(late.pop(), n=2)
+
+    monkeypatch.setattr(query, "_rows", slowly)
+    assert [table["n"].to_pylist() for table in query.stream(timeout=0.05)] == [[1], [2]]
+
+
+def test_results_are_looked_for_from_the_first_batch_of_a_query_on(life: Life, monkeypatch):
+    life.session.add("SELECT n FROM s", name="early")
+    for second in range(5):
+        life.tick(second)
+    query = life.session.add("SELECT n FROM s", name="late")
+    assert query.first_batch == 5
+    life.tick(6, n=6)
+    loaded = []
+    load = results.load
+    monkeypatch.setattr(results, "load", lambda path: loaded.append(path.name) or load(path))
+    assert columns(query, "n") == [6]
+    assert {int(name.partition("-")[0]) for name in loaded} == {5}
+    life.again()
+    assert life.session.query("late").first_batch == 5
 
 
 def test_a_stream_of_results_ends_when_the_session_is_closed(life: Life):

@@ -270,6 +270,25 @@ def test_whoever_follows_can_begin_with_the_last_rows(service: Service):
     assert rows in ([[10.0], [3.0]], [[10.0]])  # each batch may be an event of its own
 
 
+def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
+    """What was before it is not looked into, and if it is gone nothing is missed."""
+    service = serve(limits=Limits(results_bytes=1))
+    service.declare()
+    service.add(ROWS, name="early")
+    service.work_off(1, 2, 3)
+    service.host.kept.forget()
+    service.add(ROWS, name="late")
+    service.append(4, price=4.0)
+    settle(service, "late", 1)
+    loaded = []
+    load = service.host.kept._rows
+    monkeypatch.setattr(service.host.kept, "_rows", lambda query, batch: loaded.append(batch) or load(query, batch))
+    page = service.http.get("/v1/queries/late/results").json()
+    assert (page["rows"], page["missed"]) == ([[4.0]], False)
+    assert min(loaded) >= service.session.query("late").first_batch > 2
+    assert service.http.get("/v1/queries/early/results").json()["missed"]
+
+
 def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch):
     service.add(ROWS, name="rows")
     service.work_off(1)
