@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from headrace.execution.job import Epoch, PartRef, SessionRef, StoreRef
@@ -201,8 +202,14 @@ def _store_ref(fields: list[Any]) -> StoreRef:
     return replace(found, spans=tuple((name, first, last) for name, first, last in found.spans))
 
 
-def _fields(value: PartRef | SessionRef | StoreRef | Epoch | QueryState | StreamState) -> list[Any]:
-    return [getattr(value, name) for name in value.__slots__]
+_FIELDS: dict[type, Callable[[object], tuple[Any, ...]]] = {
+    kind: attrgetter(*kind.__slots__)
+    for kind in (PartRef, SessionRef, StoreRef, Epoch, QueryState, StreamState)
+}
+
+
+def _fields(value: PartRef | SessionRef | StoreRef | Epoch | QueryState | StreamState) -> tuple[Any, ...]:
+    return _FIELDS[type(value)](value)
 
 
 def declaration(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
