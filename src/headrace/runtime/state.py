@@ -203,8 +203,7 @@ def _store_ref(fields: list[Any]) -> StoreRef:
 
 
 _FIELDS: dict[type, Callable[[object], tuple[Any, ...]]] = {
-    kind: attrgetter(*kind.__slots__)
-    for kind in (PartRef, SessionRef, StoreRef, Epoch, QueryState, StreamState)
+    kind: attrgetter(*kind.__slots__) for kind in (PartRef, SessionRef, StoreRef, Epoch, QueryState, StreamState)
 }
 
 
