@@ -34,7 +34,7 @@ _PATIENCE_SECONDS = 30.0
 _QUIET_SECONDS = 10.0
 _RESTART_SECONDS = 120.0  # Spark takes its time
 _ERRORS: Mapping[int, type[HeadraceError]] = {404: NotFoundError, 409: NameTakenError, 422: SqlError}
-_TRIES = 8
+_SHOWN = 20  # rows, in a notebook
 
 
 def connect(url: str, *, token: str | None = None, timeout: float = _PATIENCE_SECONDS) -> RemoteSession:
@@ -69,7 +69,10 @@ class RemoteSession:
         return {one["name"]: one for one in self.ask("GET", "/streams").json()}
 
     def add(self, sql: str | Select | StreamFlow, *, name: str | None = None, wait: float = 10.0) -> RemoteQuery:
-        """Add a query; returns when it is live, or accepted and still not live after `wait` seconds."""
+        """Add a query; returns when it is live, or accepted and still not live after `wait` seconds.
+
+        A service that has too much to do is asked again when it says, unless that is later still: then it raises.
+        """
         text = sql if isinstance(sql, str) else sql.sql
         body = {"sql": text} if name is None else {"sql": text, "name": name}
         return RemoteQuery(self, self._patiently("POST", "/queries", body, wait))
@@ -87,9 +90,10 @@ class RemoteSession:
         """Remove a query; what it emitted can still be read."""
         self.ask("DELETE", f"/queries/{quote(name, safe='')}")
 
-    def query(self, name: str) -> RemoteQuery:
-        """Return the query of that name, also one that is over."""
-        return RemoteQuery(self, self.ask("GET", f"/queries/{quote(name, safe='')}").json())
+    def query(self, name: str, id: int | None = None) -> RemoteQuery:  # noqa: A002  as the service calls it
+        """Return the newest query of that name, also one that is over; or the one with that id."""
+        given = {} if id is None else {"id": id}
+        return RemoteQuery(self, self.ask("GET", f"/queries/{quote(name, safe='')}", params=given).json())
 
     def queries(self) -> list[RemoteQuery]:
         """Return all queries that were added and not removed, oldest first."""
@@ -115,17 +119,17 @@ class RemoteSession:
         return answer
 
     def _patiently(self, method: str, path: str, body: Mapping[str, Any], wait: float) -> dict[str, Any]:
-        """Ask again when the service says when, but not for ever."""
-        for left in reversed(range(_TRIES)):
+        """Ask again when the service says when, if that is before `wait` seconds are over."""
+        until = time.monotonic() + wait
+        while True:
             try:
                 found: dict[str, Any] = self.ask(method, path, json=body, params={"wait": wait}).json()
             except _BusyError as busy:
-                if not left:
+                if time.monotonic() + busy.retry_s > until:
                     raise
-                time.sleep(min(busy.retry_s, _PATIENCE_SECONDS))
+                time.sleep(busy.retry_s)
             else:
                 return found
-        raise AssertionError("the last try either answers or raises")
 
     def close(self) -> None:
         """Hang up; the session goes on without us."""
@@ -154,7 +158,7 @@ class Page(NamedTuple):
 
 
 class RemoteQuery:
-    """A query of a service; `refresh` asks how it is now."""
+    """A query of a service; `refresh` asks how it is now. Whoever comes to have its name later is another."""
 
     def __init__(self, session: RemoteSession, info: Mapping[str, Any]) -> None:
         """Made by a session."""
@@ -174,7 +178,7 @@ class RemoteQuery:
 
     def refresh(self) -> RemoteQuery:
         """Ask how it is now."""
-        self.info = self._session.query(self.name).info
+        self.info = self._session.query(self.name, self.id).info
         return self
 
     def wait_live(self, timeout: float = _PATIENCE_SECONDS) -> RemoteQuery:
@@ -192,7 +196,7 @@ class RemoteQuery:
 
     def page(self, after: str = "beginning", wait: float = 0.0) -> Page:
         """Return rows behind a position, the "beginning" or "now", waiting so many seconds for the first."""
-        given = {"limit": _PAGE, "wait": wait, "after": after}
+        given = {"limit": _PAGE, "wait": wait, "after": after, "id": self.id}
         answer = self._session.ask("GET", f"{self._path}/results", params=given, headers={"Accept": _ARROW})
         rows, said = pa.ipc.open_stream(answer.content).read_all(), answer.headers
         more, over, missed = (said[f"X-Headrace-{name}"] == "true" for name in ("More", "Over", "Missed"))
@@ -250,10 +254,9 @@ class RemoteQuery:
 
     def _repr_html_(self) -> str:
         """Return the last rows as a table, for notebooks."""
-        rows = self.results()
-        shown = rows.slice(max(0, rows.num_rows - 20))
-        table = shown.to_pandas().to_html(index=False)
-        return f"<b>{html.escape(self.name)}</b> ({self.status}, {rows.num_rows} rows)<pre>{html.escape(self.sql)}</pre>{table}"
+        rows = self.refresh().page(f"last-{_SHOWN}").rows
+        table = rows.slice(max(0, rows.num_rows - _SHOWN)).to_pandas().to_html(index=False)
+        return f"<b>{html.escape(self.name)}</b> ({self.status}, {self.emitted:,} rows)<pre>{html.escape(self.sql)}</pre>{table}"
 
 
 class GoneError(SessionError):

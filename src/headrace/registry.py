@@ -98,9 +98,9 @@ class Registry:
         del self._names[name]
         return record
 
-    def newest(self, name: str) -> QueryRecord | None:
-        """Return the newest query of that name, also one that is over."""
-        found = [record for record in self.records.values() if record.name == name]
+    def newest(self, name: str, number: int | None = None) -> QueryRecord | None:
+        """Return the newest query of that name, also one that is over; or the one that has that number, too."""
+        found = [record for record in self.records.values() if record.name == name and number in {None, record.id}]
         return found[-1] if found else None
 
     def present(self) -> list[QueryRecord]:

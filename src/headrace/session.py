@@ -177,10 +177,13 @@ class Session(Writing):
         with self._lock:
             return Query(self, self._queries.named(name))
 
-    def find(self, name: str) -> Query | None:
-        """Return the newest query of that name, also one that was removed or failed; None if there never was one."""
+    def find(self, name: str, number: int | None = None) -> Query | None:
+        """Return the newest query of that name, also one that was removed or failed; None if there never was one.
+
+        With the number that is a query's `id` it is that one, whoever has its name by now.
+        """
         with self._lock:
-            found = self._queries.newest(name)
+            found = self._queries.newest(name, number)
             return None if found is None else Query(self, found)
 
     def queries(self) -> list[Query]:

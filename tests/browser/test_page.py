@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -148,6 +149,16 @@ def test_ten_thousand_rows_a_second_are_sampled(page: Page, service: Service):
     frames = page.evaluate(FRAMES)
     service.ask("DELETE", "/v1/queries/flood")
     assert frames > 15  # it still moves
+
+
+def test_rows_that_are_no_longer_kept_are_told_to_be_missed(page: Page, service: Service):
+    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "gappy"})
+    columns = [{"name": "total", "type": "DOUBLE"}]
+    told = (("columns", columns), ("missed", {"from": "1.0", "to": "9.0"}), ("rows", {"rows": [[1.5]], "left_out": 0}))
+    body = "".join(f"event: {kind}\nid: 9.0\ndata: {json.dumps(data)}\n\n" for kind, data in told)
+    page.route(re.compile("/v1/queries/gappy/live"), lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    page.goto("/#/q/gappy")
+    expect(page.locator("#results-sampled")).to_have_text("some rows are no longer kept and were missed")
 
 
 def test_a_query_lights_up_what_it_uses(page: Page, service: Service):

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,22 @@ class Service:
     """Started at once; `close` ends it, `url` stays the same over `again`."""
 
     def __init__(
-        self, checkpoint: Path, *, limits: Limits | None = None, tokens: Tokens | None = None, reports: Path | None = None
+        self,
+        checkpoint: Path,
+        *,
+        limits: Limits | None = None,
+        tokens: Tokens | None = None,
+        reports: Path | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
-        self._checkpoint, self._limits, self._tokens, self._reports = checkpoint, limits or Limits(), tokens or Tokens(), reports
+        self._checkpoint, self._limits, self._tokens = checkpoint, limits or Limits(), tokens or Tokens()
+        self._reports, self._origins = reports, origins
         self.port = 0
         self._begin()
 
     def _begin(self) -> None:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
-        self.host = Host(self.session, self._tokens, self._limits, reports=self._reports)
+        self.host = Host(self.session, self._tokens, self._limits, reports=self._reports, origins=self._origins)
         listening = socket.create_server(("127.0.0.1", self.port))
         self.port = listening.getsockname()[1]
         self._server = Server(self.host)

@@ -47,6 +47,14 @@ def command(
     latency: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Refuse queries that would make micro-batches longer than this.")
     ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="NAME=NUMBER", help="What is taken on, as queries_per_user=50; may be given again."),
+    ] = None,
+    origins: Annotated[
+        list[str] | None,
+        typer.Option("--origin", metavar="URL", help="A site whose pages may ask here, as https://board.example."),
+    ] = None,
     reports: Annotated[
         Path, typer.Option(metavar="DIR", help="Where `headrace bench` keeps results: reports made of them can be read.")
     ] = Path("bench-out"),
@@ -61,6 +69,8 @@ def command(
     readers go on where they were, no row twice and none left out.
     """
     spec = None if file is None else SessionFile.load(file, queries_needed=False)
+    taken = Limits(latency_s=latency).with_given(limits or ())
+    sites = [_site(one) for one in origins or ()]
     console = Console(stderr=True)
     backend.check()
     # The thread that drives micro-batches asks Spark for many small things; each time it waits for the interpreter, and while
@@ -78,7 +88,7 @@ def command(
         session = stack.enter_context(Session(place, backend=backend.value, rows_per_batch=rows, master=master))
         _begin(session, spec, console, demo=demo)
         known = given or _tokens(host, place, console)
-        served = Host(session, known, Limits(latency_s=latency), interval=interval, reports=reports.expanduser())
+        served = Host(session, known, taken, interval=interval, reports=reports.expanduser(), origins=sites)
         address = f"http://{_shown(host)}:{listening.getsockname()[1]}"
         if as_json:
             print(json.dumps({"url": address, "checkpoint": str(place), "tokens": known.required}), flush=True)
@@ -120,6 +130,15 @@ def _tokens(host: str, checkpoint: Path, console: Console) -> Tokens:
     made = Tokens.make(path)
     console.print(f"whoever asks needs a token: they were made, and are in {path}")
     return made
+
+
+def _site(given: str) -> str:
+    """Return an origin as browsers write it."""
+    site = given.rstrip("/")
+    scheme, colon, host = site.partition("://")
+    if scheme not in {"http", "https"} or not colon or not host or set(host) & set("/?#*@ "):
+        raise HeadraceError(f"'{given}' is no site", hint="write it as browsers do: https://board.example, or with a port")
+    return site
 
 
 def _shown(host: str) -> str:

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,6 +28,7 @@ _ABOUT = """Windowed SQL on live streams, shared: queries come and go at any mom
 A query is added with `POST /v1/queries`, and answered when it is live. Its results are pages of `/v1/queries/{name}/results`, or
 come as they are made by `/v1/queries/{name}/live` (server-sent events; the id of each is the position to go on from)."""
 
+_METHODS, _HEADERS = ("GET", "POST", "PUT", "DELETE"), ("Authorization", "Content-Type", "Last-Event-ID")  # of other sites
 _DIGITS = 15
 _PATIENCES = 6
 
@@ -49,6 +51,11 @@ def create_app(host: Host) -> FastAPI:
     app.add_exception_handler(HTTPException, _unknown)
     mount(app)
     app.add_middleware(Guard, host=host)
+    if host.origins:  # before all else, so that pages can read refusals, too
+        shown = ["Retry-After", *(f"X-Headrace-{name}" for name in results.SAID)]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=host.origins, allow_methods=_METHODS, allow_headers=_HEADERS, expose_headers=shown
+        )
     return app
 
 
@@ -56,8 +63,8 @@ class Guard:
     """Refuses what is too large, or was meant for another: before anything of it is read into memory.
 
     Without tokens only requests to a loopback name are served. Otherwise a page of somebody else could have a browser, for
-    which a name of theirs is made to mean this machine, ask here. And what a browser asks for pages of others is refused: it
-    would not let them read answers, but it lets them open sockets.
+    which a name of theirs is made to mean this machine, ask here. And what a browser asks for pages of others is refused, unless
+    they are named: it would not let them read answers, but it lets them open sockets.
     """
 
     def __init__(self, app: ASGIApp, host: Host) -> None:
@@ -95,8 +102,9 @@ class Guard:
         asked, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         if not self._host.tokens.required and not is_loopback(_name_of(asked)):
             raise RefusedError(421, "this service answers on loopback only", hint="ask 127.0.0.1, or start it with tokens")
-        if origin and origin.partition("://")[2] != asked:
-            raise RefusedError(403, f"pages of '{origin[:80]}' may not ask here", hint="open the page of the service itself")
+        if origin and origin.partition("://")[2] != asked and origin not in self._host.origins:
+            hint = "open the page of the service itself, or start it with --origin"
+            raise RefusedError(403, f"pages of '{origin[:80]}' may not ask here", hint=hint)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
             raise RefusedError(400, "the length of the request is no number")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -45,13 +45,20 @@ class Host:
     """Runs a session for as long as the service does."""
 
     def __init__(
-        self, session: Session, tokens: Tokens, limits: Limits, *, interval: float = 0.0, reports: Path | None = None
+        self,
+        session: Session,
+        tokens: Tokens,
+        limits: Limits,
+        *,
+        interval: float = 0.0,
+        reports: Path | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
         """Take a session whose streams are declared; micro-batches are at least `interval` seconds apart.
 
-        `reports` is where benchmarks keep their results; there need be no such folder.
+        `reports` is where benchmarks keep their results; there need be no such folder. `origins` are sites whose pages may ask.
         """
-        self.session, self.tokens, self.limits = session, tokens, limits
+        self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         folder = session.coordinator.checkpoint.path
         self.chronicle = Chronicle(session, folder / "service-events.jsonl")
         self.kept, self.news = Kept(session, limits.results_bytes), News(session, self.chronicle.update)
@@ -124,9 +131,9 @@ class Host:
         rows = read_range(ranges[-1], schema, [field.name for field in schema.fields])
         return rows.slice(max(0, rows.num_rows - most))
 
-    def query(self, name: str) -> Query:
-        """Return the newest query of a name, also one that is over."""
-        found = self.session.find(name)
+    def query(self, name: str, number: int | None = None) -> Query:
+        """Return the newest query of a name, also one that is over; or the one with that id."""
+        found = self.session.find(name, number)
         if found is None:
             live = ", ".join(query.name for query in self.session.queries()[:20]) or "none"
             raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {live}")
@@ -144,9 +151,9 @@ class Host:
         if self.limits.latency_s is not None:
             admit(self.session, sql, self.limits.latency_s)
 
-    def _admit(self, holder: Holder) -> None:
-        """Refuse more queries than the service takes, in all or of one user."""
-        queries = self.session.queries()
+    def _admit(self, holder: Holder, replaced: str | None = None) -> None:
+        """Refuse more queries than the service takes, in all or of one user; one that is replaced makes room."""
+        queries = [query for query in self.session.queries() if query.name != replaced]
         waiting = sum(query.status == "accepted" for query in queries)
         mine = sum(query.owner == holder.user for query in queries) if holder.user else 0
         for count, most, what, retry_s in (
@@ -162,6 +169,7 @@ class Host:
         """Put a query in the place of another of that name: both changes in the same micro-batch, or none."""
         self._check_text(sql)
         with self._changing:
+            self._admit(holder, replaced=name)
             self._forecast(sql)
             return self.session.replace(name, sql, owner=holder.user)
 

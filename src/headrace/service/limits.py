@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from headrace.errors import HeadraceError
 
 _MIB = 1 << 20
 
@@ -36,3 +40,21 @@ class Limits:
     """Rows of one event of a live reader at most."""
     report_bytes: int = 64 * _MIB
     """Of one report of a benchmark; larger ones are not listed."""
+
+    def with_given(self, words: Iterable[str]) -> Self:
+        """Return the limits with some of them set, each by a word as 'readers=200'."""
+        kinds = {field.name: int if field.type == "int" else float for field in fields(self)}
+        found: dict[str, Any] = {}
+        for word in words:
+            name, _, value = word.partition("=")
+            if name not in kinds:
+                raise HeadraceError(
+                    f"limit '{name}' is not there", detail=f"limits: {', '.join(kinds)}", hint="write NAME=NUMBER"
+                )
+            try:
+                found[name] = kinds[name](value)
+            except ValueError:
+                raise HeadraceError(f"limit '{name}' cannot be '{value}'", hint=f"write {name}=NUMBER") from None
+            if not 0 < found[name] < float("inf"):
+                raise HeadraceError(f"limit '{name}' cannot be '{value}'", hint="give a number above 0")
+        return replace(self, **found)

@@ -39,6 +39,9 @@ class _Figures:
             labels=["query", "quantile"],
         )
         kept = GaugeMetricFamily("headrace_query_state_bytes", "A query's part of what is kept.", labels=["query"])
+        cost = GaugeMetricFamily(
+            "headrace_query_cost", "Seconds of work a second, by the model: in company or alone.", labels=["query", "as"]
+        )
         queries, insight = session.queries(), self._host.insight()
         for query in queries:
             emitted.add_metric([query.name], query.emitted)
@@ -47,9 +50,12 @@ class _Figures:
             if query.id in insight.latencies:
                 latency.add_metric([query.name, "0.5"], insight.latencies[query.id].p50)
                 latency.add_metric([query.name, "0.95"], insight.latencies[query.id].p95)
+            if query.id in insight.accounts:
+                cost.add_metric([query.name, "shared"], insight.accounts[query.id].shared)
+                cost.add_metric([query.name, "alone"], insight.accounts[query.id].alone)
         done = session.done()
         last = done[-1] if done else None
-        yield from (rows, rate, lag, emitted, late, latency, kept)
+        yield from (rows, rate, lag, emitted, late, latency, kept, cost)
         yield CounterMetricFamily("headrace_batches", "Committed micro-batches.", value=session.last_batch + 1)
         yield GaugeMetricFamily("headrace_batch_seconds", "Length of the last micro-batch.", value=last.seconds if last else 0)
         yield GaugeMetricFamily("headrace_batch_rows", "Rows of the last micro-batch.", value=last.report.rows if last else 0)

@@ -70,6 +70,35 @@ def test_a_query_is_replaced(remote):
     assert (second.name, second.id != first.id) == ("counts", True)
 
 
+def test_a_query_is_itself_whoever_has_its_name(service: Service, remote):
+    first = remote.add("SELECT price FROM purchases", name="rows")
+    service.work_off(1.0)
+    tables = first.tail("beginning")
+    assert next(tables)["price"].to_pylist() == [10.0]
+    second = remote.replace("rows", "SELECT user_id FROM purchases")
+    service.work_off(2.0)
+    assert list(tables) == []  # nothing of the other, and it does not wait
+    assert (first.refresh().status, first.results().schema.names) == ("removed", ["price"])
+    assert (second.refresh().status, second.results()["user_id"].to_pylist()) == ("live", [1])
+    with pytest.raises(NotFoundError):
+        remote.query("rows", 99)
+
+
+def test_a_service_that_is_busy_is_asked_again_unless_that_is_too_late(serve, monkeypatch):
+    service = serve(limits=Limits(queries=1))
+    service.declare()
+    with hr.connect(service.url) as session:
+        session.add(COUNTING, name="one")
+        with pytest.raises(SessionError, match="1 queries are there"):  # it says: come again in a minute
+            session.add(COUNTING, name="two", wait=5)
+        monkeypatch.setattr("headrace.service.host.Host._batch_seconds", lambda _: 0.1)
+        monkeypatch.setattr(service.host, "limits", Limits(waiting=0))  # it says: in a second
+        begun = time.monotonic()
+        with pytest.raises(SessionError, match="wait to become live"):
+            session.add(COUNTING, name="two", wait=1.5)
+        assert time.monotonic() - begun > 0.9
+
+
 def test_what_is_no_longer_kept_is_warned_of(serve):
     service = serve(limits=Limits(results_bytes=1))
     service.declare()

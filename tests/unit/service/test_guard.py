@@ -66,6 +66,8 @@ def test_a_user_has_a_limit_of_queries(serve: Callable[..., Service]):
     answer = service.http.post("/v1/queries", json={"sql": COUNTING}, headers={"Authorization": f"Bearer {WRITE}"})
     assert int(answer.headers["Retry-After"]) >= 1
     assert "will" in answer.json()["error"]
+    assert ask(service, "PUT", "/v1/queries/q3", WRITE, json={"sql": COUNTING}) == 429  # it would be will's third
+    assert ask(service, "PUT", "/v1/queries/q1", WRITE, json={"sql": COUNTING}) == 200  # one for one
     service.again()  # whose queries they are is not forgotten
     assert ask(service, "POST", "/v1/queries", WRITE, json={"sql": COUNTING}) == 429
 
@@ -88,6 +90,24 @@ def test_no_other_site_may_read(service: Service):
         asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
         assert service.http.options("/v1/queries", headers=asked).status_code == 403
     assert service.http.get("/v1/queries", headers={"Origin": service.url}).status_code == 200
+
+
+def test_sites_that_are_named_may_ask(serve: Callable[..., Service]):
+    service = serve(origins=["https://board.example"])
+    service.declare()
+    mine, other = ({"Origin": origin} for origin in ("https://board.example", "https://evil.example"))
+    answer = service.http.get("/v1/queries", headers=mine)
+    assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (200, "https://board.example")
+    asked = {"Access-Control-Request-Method": "DELETE", "Access-Control-Request-Headers": "authorization"}
+    assert service.http.options("/v1/queries/q", headers={**mine, **asked}).status_code == 200
+    refused = service.http.post("/v1/check", content=b"x" * 1_000_000, headers=mine)
+    assert (refused.status_code, refused.headers["Access-Control-Allow-Origin"]) == (413, "https://board.example")
+    assert service.http.get("/v1/queries", headers=other).status_code == 403
+    assert service.http.options("/v1/queries/q", headers={**other, **asked}).status_code == 400
+    service.add(name="q")
+    address = f"{service.url.replace('http', 'ws')}/v1/queries/q/socket"
+    with connect(address, origin="https://board.example") as following:
+        assert "columns" in following.recv()
 
 
 def test_no_other_site_may_open_a_socket(service: Service):
@@ -135,7 +155,7 @@ def test_hostile_texts_are_refused_and_hurt_nobody(service: Service, kind: str):
     answer = service.http.post("/v1/check", json={"sql": HOSTILE[kind]})
     took = time.monotonic() - begun
     assert answer.status_code in (200, 413, 422), answer.text[:200]
-    assert took < 10  # on a machine that tests share; `headrace bench serve` is where it is timed
+    assert took < 10  # on a machine that tests share; `scripts/measure-hostile` times it
     service.append(0.5, 5.5)
     until = time.monotonic() + 20
     while service.http.get("/v1/queries/bystander").json()["emitted"] < 1:

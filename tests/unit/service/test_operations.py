@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -82,6 +83,10 @@ def test_metrics_are_those_of_prometheus(service: Service):
     assert "headrace_queries_live 2.0" in text
     assert "headrace_queries_waiting 0.0" in text
     assert "headrace_up 1.0" in text
+    until = time.monotonic() + 20
+    while not re.search(r'headrace_query_cost\{as="shared",query="one"\} \S*[1-9]', text := service.http.get("/metrics").text):
+        assert time.monotonic() < until, text  # costs are reckoned anew every other second
+        time.sleep(0.1)
 
 
 def test_what_happened_is_known_after_a_restart(service: Service):

@@ -44,6 +44,15 @@ def test_rows_that_do_not_fit_are_refused_all_of_them(service: Service):
     assert service.http.post("/v1/streams/ads/rows", json=[]).status_code == 409
 
 
+def test_rows_that_are_too_late_are_told_with_the_queries_that_missed_them(service: Service):
+    # watermark:  0        →  5
+    # windows:    [0, 1) is emitted when 5 is read; what comes for it then is late, but not for rows by themselves
+    service.add(name="counts")
+    service.add("SELECT price FROM purchases", name="each")
+    service.work_off(0.5, 5, 6, 0.7)
+    assert service.http.get("/v1/streams/purchases").json()["late"] == {"counts": 1}
+
+
 def test_streams_are_there_again_after_a_restart(service: Service):
     assert service.http.post("/v1/streams", json=RATE).status_code == 201
     before = service.http.get("/v1/streams").json()

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import Depends
+from fastapi import Query as Parameter
 from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
@@ -37,6 +38,11 @@ class ColumnInfo(BaseModel):
 
     name: str
     type: str = Field(description="Its SQL type.")
+
+
+Number = Annotated[
+    int | None, Parameter(alias="id", ge=0, description="Of the query that is meant, if another may have its name by now.")
+]
 
 
 def host_of(connection: HTTPConnection) -> Host:

@@ -11,7 +11,7 @@ from fastapi import Query as Parameter
 from pydantic import BaseModel, Field
 
 from headrace.query import Query
-from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Reader, Served, Spread, Writer
+from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Number, Reader, Served, Spread, Writer
 from headrace.service.asked import Asked
 from headrace.service.events import columns_of
 from headrace.service.host import Host
@@ -109,9 +109,9 @@ async def add(new: NewQuery, response: Response, host: Served, holder: Writer, w
 
 
 @router.get("/queries/{name}", responses=MISSING)
-def query(name: str, host: Served, _: Reader) -> QueryInfo:
+def query(name: str, host: Served, _: Reader, number: Number = None) -> QueryInfo:
     """Return a query, also one that is over."""
-    return described(host.query(name), host.insight())
+    return described(host.query(name, number), host.insight())
 
 
 @router.put("/queries/{name}", responses={202: {"model": QueryInfo}, **MISSING, **TAKEN, **BUSY})

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from headrace.errors import HeadraceError
 from headrace.query import Query
-from headrace.service.api.common import BUSY, MISSING, REFUSALS, ColumnInfo, Reader, Served, holder_of, host_of
+from headrace.service.api.common import BUSY, MISSING, REFUSALS, ColumnInfo, Number, Reader, Served, holder_of, host_of
 from headrace.service.events import columns_of, rows_of
 from headrace.service.host import Host
 from headrace.service.live import EventStream, Messages
@@ -28,6 +28,8 @@ from headrace.service.refusals import RefusedError
 router = APIRouter(prefix="/v1", tags=["results"], responses=REFUSALS)
 ARROW = "application/vnd.apache.arrow.stream"
 _LAST = re.compile(r"last-(\d{1,9})", re.ASCII)
+SAID = ("Next", "More", "Over", "Missed")
+"""What headers say of a page that is Arrow, each after 'X-Headrace-'."""
 _PLACES = "'beginning', 'last-n' (before the last n rows)"
 
 Sample = Annotated[
@@ -59,20 +61,16 @@ async def results(
     after: Annotated[str, Parameter(description=f"The `next` of the page before, {_PLACES} or 'now'.")] = "beginning",
     limit: Annotated[int, Parameter(ge=1, description="Rows at most.")] = 1000,
     wait: Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait for the first row.")] = 0,
+    number: Number = None,
     accept: Annotated[str, Header()] = "",
 ) -> Any:
     """Return a page of what a query emitted, from the beginning or a position on; as an Arrow stream if that is accepted."""
-    query = await anyio.to_thread.run_sync(host.query, name)
+    query = await anyio.to_thread.run_sync(host.query, name, number)
     most, at = min(limit, host.limits.page_rows), await _begin(host, query, after)
     piece, over = await host.followers.page(query, at, most, wait)
     if ARROW in accept:
-        said = {
-            "Next": str(piece.end),
-            "More": str(piece.more).lower(),
-            "Over": str(over).lower(),
-            "Missed": str(piece.missed).lower(),
-        }
-        headers = {f"X-Headrace-{key}": value for key, value in said.items()}
+        said = (piece.end, piece.more, over, piece.missed)
+        headers = {f"X-Headrace-{key}": str(value).lower() for key, value in zip(SAID, said, strict=True)}
         return Response(_arrow(piece.rows), media_type=ARROW, headers=headers)
     rows = await anyio.to_thread.run_sync(rows_of, piece.rows)
     return {
@@ -97,10 +95,11 @@ async def live(
     _: Reader,
     begin: Begin = None,
     sample: Sample = None,
+    number: Number = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
     """Send results as they come: events `columns`, `rows`, `quiet` and `end`; the id of each is the position behind it."""
-    query = await anyio.to_thread.run_sync(host.query, name)
+    query = await anyio.to_thread.run_sync(host.query, name, number)
     at = await _begin(host, query, last_event_id or begin or "now")
     return EventStream(request.scope, lambda reader: host.followers.follow(query, at, reader, sample), host.enter())
 
@@ -112,8 +111,8 @@ async def socket(websocket: WebSocket, name: str) -> None:
     try:
         host, given = host_of(websocket), websocket.query_params
         holder_of(websocket)
-        query = await anyio.to_thread.run_sync(host.query, name)
-        at, sample = await _begin(host, query, given.get("from", "now")), _count(given.get("sample"))
+        query = await anyio.to_thread.run_sync(host.query, name, _count("id", given.get("id")))
+        at, sample = await _begin(host, query, given.get("from", "now")), _count("sample", given.get("sample"), least=1)
         leave = host.enter()
     except HeadraceError as error:
         await websocket.close(1008, error.message[:120])
@@ -137,11 +136,11 @@ async def _begin(host: Host, query: Query, given: str) -> Position:
     return BEGINNING if given == "beginning" else Position.parse(given)
 
 
-def _count(given: str | None) -> int | None:
+def _count(name: str, given: str | None, least: int = 0) -> int | None:
     if given is None:
         return None
-    if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given)):
-        raise RefusedError(422, f"sample = '{given[:80]}' is no number of rows")
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) >= least):
+        raise RefusedError(422, f"{name} = '{given[:80]}' is no number from {least} on")
     return int(given)
 
 

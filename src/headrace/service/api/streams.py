@@ -41,6 +41,7 @@ class StreamInfo(BaseModel):
     rows: int = Field(description="Rows read so far.")
     rows_per_second: float = Field(description="Rows in a second of event time, lately.")
     untimed: int = Field(description="Rows without event time, which were left out.")
+    late: dict[str, int] = Field(description="Rows that came too late for a query, by the name of each that missed some.")
     skipped: dict[str, str] = Field(description="Files that were left out, with the reason.")
     latest: str | None = Field(description="The greatest event time so far.")
     lag_seconds: float | None = Field(description="How far that is behind the time of day.")
@@ -72,6 +73,7 @@ def described(host: Host, name: str, report: dict[str, Any]) -> StreamInfo:
         rows=report["rows"],
         rows_per_second=host.rate(name),
         untimed=report["untimed"],
+        late={query.name: query.late[name] for query in host.session.queries() if name in query.late},
         skipped=report["skipped"],
         latest=None if latest is None else latest.isoformat().replace("+00:00", "Z"),
         lag_seconds=None if latest is None else (host.now() - latest).total_seconds(),

@@ -107,12 +107,12 @@ export async function report(name, signal) {
 }
 
 /** Returns a page of results behind a position: what begins with batch 17 is behind "17.0". */
-export function results(name, after, limit) {
-  return json("GET", `${named(name)}/results?${new URLSearchParams({ after, limit })}`);
+export function results({ name, id }, after, limit) {
+  return json("GET", `${named(name)}/results?${new URLSearchParams({ id, after, limit })}`);
 }
 
 /** Opens the live results of a query, from a position on. */
-export function live(name, from, sampled, signal) {
-  const given = new URLSearchParams({ from, sample: sampled });
+export function live({ name, id }, from, sampled, signal) {
+  const given = new URLSearchParams({ id, from, sample: sampled });
   return send("GET", `${named(name)}/live?${given}`, { signal, accept: "text/event-stream" });
 }

@@ -10,9 +10,9 @@ const WAITS_MS = [300, 700, 1500, 3000, 5000];
 const RECENT = "last-1000"; // rows
 
 /** Returns what a query gave last, and the position behind it: nothing is left out of these. */
-export async function recent(name, most) {
+export async function recent(query, most) {
   try {
-    return await results(name, RECENT, most);
+    return await results(query, RECENT, most);
   } catch (error) {
     if (error instanceof Problem) return { rows: [], next: RECENT };
     throw error;
@@ -39,17 +39,17 @@ export function parseEvents(text) {
 /**
  * Follows a query from a position on, until it is over or `stop` of the answer is called.
  *
- * `tell` gets columns(columns), rows(rows, leftOut), quiet(), state("connecting" | "live" | "reconnecting", waitMs) and
+ * `tell` gets columns(columns), rows(rows, leftOut), missed(), quiet(), state("connecting" | "live" | "reconnecting", waitMs) and
  * end({status, error}).
  */
-export function follow(name, from, sample, tell) {
+export function follow(query, from, sample, tell) {
   const control = { stopped: false, abort: null, position: from, tries: 0 };
   const nap = () => {
     clearTimeout(control.nap);
     if (document.hidden) control.nap = setTimeout(() => control.abort?.abort(), NAP_MS);
   };
   document.addEventListener("visibilitychange", nap);
-  run(name, sample, tell, control).finally(() => document.removeEventListener("visibilitychange", nap));
+  run(query, sample, tell, control).finally(() => document.removeEventListener("visibilitychange", nap));
   return {
     stop() {
       control.stopped = true;
@@ -62,12 +62,12 @@ export function follow(name, from, sample, tell) {
   };
 }
 
-async function run(name, sample, tell, control) {
+async function run(query, sample, tell, control) {
   tell.state("connecting");
   while (!control.stopped) {
     try {
       if (control.tries) await rewind(control);
-      const end = await once(name, sample, tell, control);
+      const end = await once(query, sample, tell, control);
       if (control.stopped) return;
       if (end && ["removed", "failed"].includes(end.status)) {
         tell.end(end);
@@ -104,7 +104,7 @@ async function rewind(control) {
   if (Number.parseInt(control.position, 10) > batch + 1) control.position = "beginning";
 }
 
-async function once(name, sample, tell, control) {
+async function once(query, sample, tell, control) {
   control.abort = new AbortController();
   let alarm = null;
   const alive = () => {
@@ -113,7 +113,7 @@ async function once(name, sample, tell, control) {
   };
   try {
     alive();
-    const response = await live(name, control.position, sample, control.abort.signal);
+    const response = await live(query, control.position, sample, control.abort.signal);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
     for (;;) {
@@ -141,6 +141,7 @@ function handle(kind, data, tell, control) {
     tell.state("live");
     tell.columns(data);
   } else if (kind === "rows") tell.rows(data.rows, data.left_out ?? 0);
+  else if (kind === "missed") tell.missed();
   else if (kind === "quiet") tell.quiet();
 }
 

@@ -57,14 +57,15 @@ export class Results {
     this.reset("connecting");
     this.begin(query.columns);
     this.draw();
-    const { rows, next } = fresh ? { rows: [], next: "beginning" } : await recent(query.name, KEPT);
+    const { rows, next } = fresh ? { rows: [], next: "beginning" } : await recent(query, KEPT);
     if (this.query !== query) return; // another was opened meanwhile
     this.rows.push(rows);
     const windowed = query.columns.some(({ name }) => /^window_(start|end)$/i.test(name));
-    this.following = follow(query.name, next, windowed ? SAMPLE_WINDOWS : SAMPLE_ROWS, {
+    this.following = follow(query, next, windowed ? SAMPLE_WINDOWS : SAMPLE_ROWS, {
       state: (state, wait) => this.become(state, wait),
       columns: (columns) => this.begin(columns),
       rows: (rows, leftOut) => this.take(rows, leftOut),
+      missed: () => (this.missed = true),
       quiet: () => this.paint(),
       end: (end) => this.become("end", end),
     });
@@ -78,6 +79,7 @@ export class Results {
     this.rows.clear();
     this.pace = new Pace();
     this.leftOut = 0;
+    this.missed = false; // whether rows came and went while nobody asked for them
     this.held = [];
     this.chart.hidden.clear();
     this.chart.clear();
@@ -197,8 +199,12 @@ export class Results {
     say(at("results-count"), all ? `${format.count(all)} rows seen` : "");
     const few = Math.min(SHOWN, this.rows.length);
     say(at("table-note"), `the newest ${few === 1 ? "row" : `${format.count(few)} rows`}, newest first`);
-    at("results-sampled").hidden = !this.leftOut;
-    say(at("results-sampled"), this.leftOut ? `sampled: ${format.percent(added / all)} shown` : "");
+    const gaps = [
+      this.leftOut && `sampled: ${format.percent(added / all)} shown`,
+      this.missed && "some rows are no longer kept and were missed",
+    ].filter(Boolean);
+    at("results-sampled").hidden = !gaps.length;
+    say(at("results-sampled"), gaps.join("; "));
   }
 
   /** Returns what is said where no rows are yet. */

@@ -82,6 +82,8 @@ function make(stream, insert) {
 function update({ pace, facts }, stream) {
   say(pace, `${format.rate(stream.rows_per_second)} rows/s`);
   const parts = [`${format.count(stream.rows)} rows so far`, `out of order by up to ${format.seconds(stream.delay_seconds)}`];
+  const late = Object.values(stream.late ?? {}).reduce((sum, number) => sum + number, 0);
+  if (late) parts.push(`${format.several(late, "row", "rows")} too late for a query`);
   if (stream.untimed) parts.push(`${format.count(stream.untimed)} without event time`);
   const skipped = Object.keys(stream.skipped ?? {}).length;
   if (skipped) parts.push(`${format.count(skipped)} files left out`);

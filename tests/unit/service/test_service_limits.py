@@ -1,0 +1,30 @@
+"""What a service takes on, as it is told on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.cli.serve import _site
+from headrace.errors import HeadraceError
+from headrace.service.limits import Limits
+
+
+def test_limits_are_set_by_name():
+    found = Limits().with_given(["readers=20", "patience_s=0.5", "latency_s=2"])
+    assert (found.readers, found.patience_s, found.latency_s) == (20, 0.5, 2.0)
+    assert found.queries == Limits().queries
+
+
+@pytest.mark.parametrize(
+    "word", ["reader=20", "readers", "readers=", "readers=many", "readers=1.5", "readers=0", "patience_s=nan"]
+)
+def test_what_is_no_limit_is_refused(word: str):
+    with pytest.raises(HeadraceError, match=word.partition("=")[0]):
+        Limits().with_given([word])
+
+
+def test_a_site_is_written_as_browsers_do():
+    assert _site("https://board.example:8443/") == "https://board.example:8443"
+    for given in ("*", "board.example", "https://", "https://board.example/page", "ftp://board.example", "https://*.example"):
+        with pytest.raises(HeadraceError, match="is no site"):
+            _site(given)
