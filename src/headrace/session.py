@@ -289,8 +289,8 @@ class Session(Writing):
     def explain(self) -> str:
         """Return, as text, every shared operator and which queries use it."""
         with self._lock:
-            live = list(self._coordinator.live.values())
-            return explain(live, self._coordinator.plans_now(), self._coordinator.join_statistics(), self._coordinator.probes)
+            engine = self._coordinator
+            return explain(list(engine.live.values()), engine.state.plans_now(), engine.join_statistics(), engine.probes)
 
     def graph(self, form: str = "text") -> str:
         """Return how rows go along the stores of joins in SLIDING windows: "text", "mermaid", or "svg" for a picture."""

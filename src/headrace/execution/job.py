@@ -1,14 +1,14 @@
 """What the workers are told about one micro-batch, and what they answer: plain values that travel by pickle.
 
-A worker keeps nothing between batches but caches: plans and queries are read from files of the checkpoint that never
-change once written.
+A worker keeps nothing between batches but what it has read of files of the checkpoint that never change once written: plans,
+queries and state, for as long as batches refer to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -165,37 +165,54 @@ class Job:
 
     def plan(self, path: str) -> LoadedPlan:
         """Return a plan of this checkpoint."""
-        return _load_plan(f"{self.directory}/{path}", self.identity)
+        found: LoadedPlan = self._loaded(path, LoadedPlan)
+        return found
 
     def query(self, number: int) -> LoadedQuery:
         """Return a query of this checkpoint."""
-        return _load_query(self.directory, number, self.identity)
+        found: LoadedQuery = self._loaded(query_file(number), LoadedQuery.of)
+        return found
 
     def state(self, file: str) -> dict[str, Any]:
         """Return the content of a state file, mapped."""
-        found: dict[str, Any] = _load_state(self.directory, self.identity, file)
+        found: dict[str, Any] = self._loaded(file)
         return found
 
     def release(self) -> None:
-        """Let go of state files of earlier batches that are no longer referred to."""
-        used = {ref.file for ref in self.parts} | {ref.file for ref in self.buckets} | {ref.file for ref in self.sessions}
-        used |= {ref.file for ref in self.stores}
-        known = _STATES.get((self.directory, self.identity), {})
-        for file in [file for file in known if file not in used]:
+        """Let go of what earlier batches read and this one does not refer to.
+
+        A file that is mapped takes memory, also after it was deleted; and plans of epochs that are over are many objects, through
+        all of which the garbage collector goes.
+        """
+        known = _LOADED.get((self.directory, self.identity), {})
+        used = {ref.file for refs in (self.parts, self.buckets, self.sessions, self.stores) for ref in refs}
+        used |= {path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))}
+        used |= {self.probing, *map(query_file, self.queries)}
+        for file in known.keys() - used:
             del known[file]
+
+    def _loaded(self, file: str, ready: Callable[[Any], Any] = lambda content: content) -> Any:
+        """Return what a file of the checkpoint holds, made ready when it is first asked for."""
+        known = _LOADED.setdefault((self.directory, self.identity), {})
+        while len(_LOADED) > _CHECKPOINTS:
+            del _LOADED[next(iter(_LOADED))]  # of a session that is over
+        if file not in known:
+            known[file] = ready(pack.read(Path(self.directory) / file))
+        return known[file]
 
     def bucket(self, ref: PartRef) -> Bucket:
         """Return a bucket that was kept: in a state file, or in a parcel that became one."""
-        content = _load_state(self.directory, self.identity, ref.file)
+        content = self._loaded(ref.file)
         return content.buckets[ref.index][-1] if isinstance(content, Parcel) else content["buckets"][ref.index]
 
     def probes(self) -> LoadedProbes:
         """Return the plan of multi-way joins; there must be one."""
-        return _load_probes(f"{self.directory}/{self.probing}", self.identity)
+        found: LoadedProbes = self._loaded(self.probing, LoadedProbes)
+        return found
 
     def stored(self, ref: StoreRef) -> Stored:
         """Return rows of a multi-way join that were kept."""
-        found: Stored = _load_state(self.directory, self.identity, ref.file)[ref.index]
+        found: Stored = self._loaded(ref.file)[ref.index]
         return found
 
     def joiners(self) -> list[Joiner]:
@@ -295,6 +312,12 @@ class LoadedQuery:
         self.live, self.sink, self.streams = live, sink, live.plan.streams
         self._joiners: tuple[tuple[Arrangement, ...], tuple[Joiner, ...]] | None = None
 
+    @staticmethod
+    def of(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
+        """Return what the file of a query holds, made ready."""
+        live, sink = content
+        return LoadedQuery(live, None if sink is None else sink_from_json(sink))
+
     @property
     def plan(self) -> LogicalQuery:
         """What the query means."""
@@ -324,43 +347,11 @@ class LoadedQuery:
         return needs_of(self.aggregate)
 
 
-@lru_cache(maxsize=256)
-def _load_plan(path: str, identity: str) -> LoadedPlan:
-    """Read a plan file; plan files never change."""
-    del identity
-    return LoadedPlan(pack.read(Path(path)))
-
-
-@lru_cache(maxsize=16)
-def _load_probes(path: str, identity: str) -> LoadedProbes:
-    """Read a plan of multi-way joins; plan files never change."""
-    del identity
-    return LoadedProbes(pack.read(Path(path)))
-
-
-@lru_cache(maxsize=20_000)
-def _load_query(directory: str, number: int, identity: str) -> LoadedQuery:
-    """Read a query file; query files never change."""
-    del identity
-    live, sink = pack.read(query_path(directory, number))
-    return LoadedQuery(live, None if sink is None else sink_from_json(sink))
-
-
-def query_path(directory: str, number: int) -> Path:
-    """Return where a query is kept for workers."""
-    return Path(directory) / "queries" / f"{number:08d}.query"
+def query_file(number: int) -> str:
+    """Return where a query is kept for workers, in the checkpoint."""
+    return f"queries/{number:08d}.query"
 
 
 _CHECKPOINTS = 8
-_STATES: dict[tuple[str, str], dict[str, Any]] = {}
-"""State files that are mapped, by checkpoint; a file that is mapped takes memory, also after it was deleted."""
-
-
-def _load_state(directory: str, identity: str, file: str) -> Any:
-    """Map a state file; state files never change while they are referred to."""
-    known = _STATES.setdefault((directory, identity), {})
-    while len(_STATES) > _CHECKPOINTS:
-        del _STATES[next(iter(_STATES))]  # of a session that is over
-    if file not in known:
-        known[file] = pack.read(Path(directory) / file)
-    return known[file]
+_LOADED: dict[tuple[str, str], dict[str, Any]] = {}
+"""What was read of files, by checkpoint and file."""

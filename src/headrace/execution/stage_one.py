@@ -39,6 +39,7 @@ from headrace.sharing.statistics import key_text
 def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, Parcel]]:
     """Process one task; return for every partition the parcel it gets."""
     begun = time.perf_counter()
+    job.release()
     job.load_functions()
     header = Header()
     parcels = [Parcel(task, header) for _ in range(job.partitions)]

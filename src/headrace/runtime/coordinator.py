@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
+from functools import partial
 from typing import Any
 
 from headrace.connectors import Range, Source
 from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError, SourceError
-from headrace.execution.job import Header, Job, Outcome, StreamJob, query_path
+from headrace.execution.job import Header, Job, Outcome, StreamJob, query_file
 from headrace.kernels import pack
 from headrace.model.stream import Stream
 from headrace.runtime import commands, epoch, probing
@@ -54,7 +55,6 @@ class Coordinator:
         self.requests = Requests()
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
-        self._plans: dict[str, StreamPlan] = {}
         self.optimizer, self.prober = Optimizer(), ProbeOptimizer(sharing=sharing_of(multiway))
         self.probes: ProbePlan | None = None
         self._recover()
@@ -64,6 +64,7 @@ class Coordinator:
         found = self.checkpoint.last_manifest()
         if found is not None:
             self.state = EngineState.from_json(found[1])
+            self.state.plans = {name: pack.read(self.checkpoint.path / name) for name in self.state.planned()}
             self.probes = pack.read(self.checkpoint.path / self.state.probing) if self.state.probing else None
         self.unfinished = self.checkpoint.logged(self.state.batch + 1)
         if self.unfinished is not None:
@@ -99,7 +100,7 @@ class Coordinator:
         known = self.state.streams.get(stream.name)
         if known is None:
             state = StreamState(stream, self.state.next_number(), source.definition())
-            epoch.replan(_only(self.state, state), {}, self._write_plan)
+            epoch.replan(_only(self.state, state), {}, partial(self._write_plan, self.state))
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state
         elif (known.stream, known.source) != (stream, source.definition()):
@@ -115,10 +116,6 @@ class Coordinator:
         if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= _MAX_PARTITIONS:
             raise SessionError(f"{partitions!r} partitions cannot be", hint=f"give a number from 1 to {_MAX_PARTITIONS}")
         self.partitions = partitions
-
-    def plans_now(self) -> list[StreamPlan]:
-        """Return the plan in force of every stream."""
-        return [self.plan(s.plan) for s in self.state.streams.values()]
 
     def join_statistics(self) -> JoinStatistics:
         """Return what running batches have shown of joins."""
@@ -188,7 +185,7 @@ class Coordinator:
         requests = [commands.from_json(c) for c in entry["commands"]]
         live = self._apply(state, requests)
         self._rearrange(state, live, entry["arrangements"])
-        epoch.replan(state, live, self._write_plan)
+        epoch.replan(state, live, partial(self._write_plan, state))
         probes = probing.replan(state, live, self.probes, entry, lambda name, plan: pack.write(self.checkpoint.path / name, plan))
         for name, position in entry["positions"].items():
             state.streams[name].position = position
@@ -339,7 +336,8 @@ class Coordinator:
         marks = {number: by_streams[streams] for number, streams in read.items()}
         for stream in state.streams.values():
             if len(stream.epochs) > 1:
-                epoch.retire(stream, self.plan, marks)
+                epoch.retire(stream, state.plans, marks)
+        state.plans = {name: state.plans[name] for name in state.planned()}
         kept = {e.number for s in state.streams.values() for e in s.epochs}
         state.parts = tuple(ref for ref in state.parts if ref.epoch in kept)
         state.buckets = tuple(ref for ref in state.buckets if ref.epoch in kept)
@@ -352,19 +350,13 @@ class Coordinator:
             if prune is not None:
                 prune(self.state.streams[name].position)
 
-    def _write_plan(self, name: str, plan: StreamPlan) -> None:
-        self._plans[name] = plan
+    def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:
+        state.plans[name] = plan
         pack.write(self.checkpoint.path / name, plan)
-
-    def plan(self, name: str) -> StreamPlan:
-        """Return a plan of this checkpoint."""
-        if name not in self._plans:
-            self._plans[name] = pack.read(self.checkpoint.path / name)
-        return self._plans[name]
 
     def _write_query(self, query: QueryState, live: LiveQuery | None = None) -> None:
         """Give workers the query; it can be made again from the manifest, so it need not survive a power cut."""
-        path = query_path(str(self.checkpoint.path), query.id)
+        path = self.checkpoint.path / query_file(query.id)
         pack.write(path, (live or self.live[query.id], query.sink), sync=False)
 
 

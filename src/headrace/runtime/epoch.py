@@ -38,12 +38,12 @@ def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> N
         stream.planned = planned
 
 
-def retire(stream: StreamState, plans: Callable[[str], StreamPlan], watermarks: Mapping[int, int]) -> None:
+def retire(stream: StreamState, plans: Mapping[str, StreamPlan], watermarks: Mapping[int, int]) -> None:
     """Forget epochs none of whose windows can still be open for a live query (`watermarks` has all live ones)."""
     last = stream.epochs[-1]
     kept = []
     for epoch, following in zip(stream.epochs, stream.epochs[1:], strict=False):
-        if _open(plans(epoch.plan), following.start, watermarks):
+        if _open(plans[epoch.plan], following.start, watermarks):
             kept.append(epoch)
     stream.epochs = (*kept, last)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.probes import ProbePlan
 from headrace.sharing.parts import whole
-from headrace.sharing.shared_plan import StreamPlan
 
 
-def held(state: EngineState, plan_of: Callable[[str], StreamPlan], probes: ProbePlan | None) -> dict[int, int]:
+def held(state: EngineState, probes: ProbePlan | None) -> dict[int, int]:
     """Return the bytes of each live query, by id: what several use is divided evenly among them."""
     live = {whole(query.id) for query in state.live()}
     found: dict[int, float] = dict.fromkeys(live, 0.0)
@@ -28,7 +27,7 @@ def held(state: EngineState, plan_of: Callable[[str], StreamPlan], probes: Probe
             sizes[ref.epoch, ref.store] += ref.bytes
         for (epoch, store), count in sizes.items():
             if epoch in plans:
-                operator = getattr(plan_of(plans[epoch]), kept)[store]
+                operator = getattr(state.plans[plans[epoch]], kept)[store]
                 divide(count, (member.query for member in operator.members))
     for session in state.sessions:
         divide(session.bytes, [session.query])

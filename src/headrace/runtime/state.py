@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from headrace.execution.job import Epoch, PartRef, SessionRef, StoreRef
+from headrace.execution.job import Epoch, PartRef, SessionRef, StoreRef, query_file
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.runtime.functions import Functions
 from headrace.sharing.parts import whole
+from headrace.sharing.shared_plan import StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sql import Catalog
 
@@ -82,6 +83,8 @@ class EngineState:
     probing: str = ""  # the plan of multi-way joins, and for how many partitions it was made
     probed_by: int = 1
     functions: Functions = field(default_factory=Functions)
+    plans: dict[str, StreamPlan] = field(default_factory=dict, compare=False)
+    """What `planned` names; not in the manifest, for each has a file of its own. Whoever holds a state has its plans."""
 
     def declared(self) -> dict[str, StreamState]:
         """Return the streams that were declared: not those that are results of queries."""
@@ -145,17 +148,23 @@ class EngineState:
             self.probing,
             self.probed_by,
             self.functions,
+            dict(self.plans),
         )
+
+    def planned(self) -> set[str]:
+        """Return the names of the plans in force, and of those that open windows began with."""
+        return {name for one in self.streams.values() for name in (one.plan, *(epoch.plan for epoch in one.epochs)) if name}
+
+    def plans_now(self) -> list[StreamPlan]:
+        """Return the plan in force of every stream."""
+        return [self.plans[one.plan] for one in list(self.streams.values())]
 
     def files(self) -> set[str]:
         """Return all state, plan and query files that are still needed, relative to the checkpoint."""
         found = {part.file for part in self.parts} | {session.file for session in self.sessions}
         found |= {bucket.file for bucket in self.buckets} | {ref.file for ref in self.stores}
         found |= {self.probing} if self.probing else set()
-        for stream in self.streams.values():
-            found.update(epoch.plan for epoch in stream.epochs)
-            found.add(stream.plan)
-        return found | {f"queries/{query.id:08d}.query" for query in self.live()}
+        return found | self.planned() | {query_file(query.id) for query in self.live()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest."""

@@ -44,7 +44,7 @@ NOTHING = Insight({}, {}, {}, {})
 def picture_of(session: Session) -> Picture:
     """Return every shared operator and which queries use it, as boxes and lines."""
     engine = session.coordinator
-    return picture(list(engine.live.values()), engine.plans_now(), engine.probes)
+    return picture(list(engine.live.values()), engine.state.plans_now(), engine.probes)
 
 
 def insight_of(session: Session) -> Insight:
@@ -52,8 +52,8 @@ def insight_of(session: Session) -> Insight:
     engine = session.coordinator
     state, live, probes = engine.state, engine.live, engine.probes
     lately = [(one.report, one.at) for one in session.done()[-DETAILED - 1 :]]
-    costs = accounts(_charges(session, list(live.values()), engine.plans_now(), probes))
-    return Insight(costs, latencies(lately, live), held(state, engine.plan, probes), _emission_rates(session))
+    costs = accounts(_charges(session, list(live.values()), state.plans_now(), probes))
+    return Insight(costs, latencies(lately, live), held(state, probes), _emission_rates(session))
 
 
 def _emission_rates(session: Session) -> dict[int, float]:

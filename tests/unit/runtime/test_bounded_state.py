@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from lives import Life, columns
 
-from headrace.execution.job import _STATES
+from headrace.execution.job import _LOADED
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 
 
 def epochs(life: Life) -> int:
     return len(life.session._coordinator.state.streams["s"].epochs)
+
+
+def loaded(life: Life) -> dict[str, object]:
+    return next(files for (directory, _), files in _LOADED.items() if directory == str(life.directory.absolute()))
 
 
 def size(life: Life, folder: str) -> int:
@@ -44,9 +50,24 @@ def test_files_that_nobody_refers_to_are_not_held(begin):
     life.session.add("SELECT k, MAX(n) AS n FROM HOP(s, '4 seconds', '1 second') GROUP BY k")
     for second in range(40):
         life.tick(second, k=second % 5, n=second)
-    held = next(files for (directory, _), files in _STATES.items() if directory == str(life.directory.absolute()))
+    held = loaded(life)
     assert held
-    assert len(held) <= 2 * len(life.files("state"))
+    assert len([file for file in held if file.startswith("state/")]) <= 2 * len(life.files("state"))
+
+
+def test_queries_and_plans_that_are_over_are_not_held(begin):
+    #   s:  a a a a …  a query comes with every row and goes with the next: each time another epoch
+    life = begin(partitions=2)
+    life.session.add(TOTAL, name="stays")
+    for second in range(60):
+        life.session.add(f"SELECT window_start, SUM(n) AS t FROM TUMBLE(s, '2 seconds') WHERE n > {second}", name=f"q{second}")
+        life.tick(second, n=100)
+        life.session.remove(f"q{second}")
+    assert epochs(life) < 20
+    kinds = Counter(file.split("/")[0] for file in loaded(life))
+    assert 0 < kinds["queries"] < 10
+    assert 0 < kinds["plans"] < 25
+    assert 0 < len(life.session._coordinator.state.plans) < 25
 
 
 def test_a_window_of_joins_that_takes_rows_for_long_stays_few_files(begin):

@@ -23,11 +23,13 @@ def test_health_needs_nothing(service: Service):
     assert (found["status"], found["queries"], found["tokens"]) == ("ok", 0, False)
 
 
-def test_a_session_that_stopped_is_told_of(service: Service):
+def test_a_session_that_stopped_is_told_of(service: Service, monkeypatch):
     service.add(name="one")
-    for file in (service.session.results_folder.parent / "plans").iterdir():
-        file.write_bytes(b"damaged")
-    service.session.coordinator._plans.clear()
+
+    def damaged(*_):
+        raise CheckpointError("a state file is damaged")
+
+    monkeypatch.setattr(service.session.coordinator, "_execute", damaged)
     service.append(1.0)
     until = time.monotonic() + 20
     while (answer := service.http.get("/v1/health")).status_code == 200:
