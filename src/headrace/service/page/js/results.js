@@ -196,7 +196,7 @@ export class Results {
     const all = added + this.leftOut;
     const pace = `${format.rate(this.pace.perSecond(performance.now()))} rows/s`;
     say(at("results-pace"), this.state === "live" ? pace : "");
-    say(at("results-count"), all ? `${format.count(all)} rows seen` : "");
+    say(at("results-count"), all ? format.several(all, "row seen", "rows seen") : "");
     const few = Math.min(SHOWN, this.rows.length);
     say(at("table-note"), `the newest ${few === 1 ? "row" : `${format.count(few)} rows`}, newest first`);
     const gaps = [
