@@ -28,6 +28,7 @@ from headrace.service.position import Position
 
 _QUIET_SECONDS = 10.0
 _REMEMBERED = 256  # events
+_READING = 4  # threads
 _AT_ONCE = 1_000_000  # rows that a sample is taken of
 
 
@@ -83,6 +84,7 @@ class Followers:
         """Put at most `event_rows` rows into an event."""
         self._kept, self._news, self._most = kept, news, event_rows
         self._made: OrderedDict[tuple[int, Position, int, int | None], asyncio.Task[Made]] = OrderedDict()
+        self._reading = anyio.CapacityLimiter(_READING)  # of their own: what others ask for does not keep readers waiting
         self._standing: set[_Standing] = set()
         self._telling: set[asyncio.Task[None]] = set()
         news.on_round = self._begin_round
@@ -175,7 +177,8 @@ class Followers:
         key = query.id, at, last, sample
         task = self._made.get(key)
         if task is None:
-            task = self._made[key] = asyncio.ensure_future(anyio.to_thread.run_sync(self._make, query, at, sample))
+            making = anyio.to_thread.run_sync(self._make, query, at, sample, limiter=self._reading)
+            task = self._made[key] = asyncio.ensure_future(making)
             if len(self._made) > _REMEMBERED:
                 self._made.popitem(last=False)
         try:

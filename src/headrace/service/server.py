@@ -17,6 +17,7 @@ from headrace.service.refusals import RefusedError, problem
 
 _PATIENCE_SECONDS = 2
 _TAKEN_AT_ONCE = 16  # of connections that wait, before others are served again
+_NOTICING = 2  # turns of the event loop until it sees that a request was the last that its sender said
 _WAITING = 1024  # connections that wait to be taken
 _REFUSAL = problem(RefusedError(429, "there are too many connections", hint="try again later", retry_s=10))
 _FULL = b"HTTP/1.1 429 Too Many Requests\r\n%b\r\n\r\n%b" % (
@@ -40,7 +41,12 @@ class _Connection(H11Protocol):
         self._served, self.app = self.app, self._serve
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        """Let the application write whole chunks of an answer through `AT_ONCE`."""
+        """Let the application write whole chunks of an answer through `AT_ONCE`; who has hung up is not answered at all."""
+        for _ in range(_NOTICING):
+            await asyncio.sleep(0)
+        if self.transport.is_closing():
+            await asyncio.sleep(0)  # until uvicorn, too, knows that nobody is there
+            return
         scope["extensions"] = {AT_ONCE: self._at_once}
         await self._served(scope, receive, send)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.service.limits import Limits
-from support.serving import Service
+from support.serving import Service, at, events
 
 CHAIN = "WITH c0 AS (SELECT price AS a, time FROM purchases), {} SELECT a FROM c29"
 HOSTILE = {
@@ -169,3 +170,50 @@ def test_whoever_is_connected_is_served_while_thousands_connect(service: Service
             time.sleep(0.01)
     for one in held:
         one.close()
+
+
+def test_who_has_hung_up_is_not_answered(service: Service, monkeypatch):
+    service.add(name="rows")
+    entered: list[int] = []
+    enter = service.host.enter
+    monkeypatch.setattr(service.host, "enter", lambda: (entered.append(1), enter())[1])
+    for _ in range(50):
+        with connected(service) as left:
+            left.sendall(b"GET /v1/queries/rows/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert service.http.get("/v1/health").status_code == 200
+    assert len(entered) < 50
+    until = time.monotonic() + 20
+    while service.host.readers:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_readers_do_not_wait_for_what_others_ask(service: Service, monkeypatch):
+    """There are forty threads for requests; here each of them is held, and more wait."""
+    service.add("SELECT price FROM purchases", name="rows")
+    gate, held, query = threading.Event(), [], service.host.query
+
+    def slow(name, *given):
+        if name == "slow":
+            held.append(1)
+            gate.wait(30)
+        return query(name, *given)
+
+    with service.http.stream("GET", "/v1/queries/rows/live") as following:
+        told = events(following)
+        assert next(told)[0] == "columns"
+        monkeypatch.setattr(service.host, "query", slow)
+        url, patience = f"{service.url}/v1/queries/slow", {"timeout": 60}
+        asking = [threading.Thread(target=httpx.get, args=[url], kwargs=patience) for _ in range(60)]
+        for one in asking:
+            one.start()
+        until = time.monotonic() + 20
+        while len(held) < 40:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        httpx.post(f"{service.url}/v1/streams/purchases/rows", json=[{"price": 7.0, "time": at(1)}], timeout=20)
+        assert next(told)[2]["rows"] == [[7.0]]
+        assert not gate.is_set()
+        gate.set()
+    for one in asking:
+        one.join(30)

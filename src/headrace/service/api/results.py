@@ -99,9 +99,14 @@ async def live(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
     """Send results as they come: events `columns`, `rows`, `quiet` and `end`; the id of each is the position behind it."""
-    query = await anyio.to_thread.run_sync(host.query, name, number)
-    at = await _begin(host, query, last_event_id or begin or "now")
-    return EventStream(request.scope, lambda reader: host.followers.follow(query, at, reader, sample), host.enter())
+    leave = host.enter()  # before all else: of a flood most cost no more than that
+    try:
+        query = await anyio.to_thread.run_sync(host.query, name, number)
+        at = await _begin(host, query, last_event_id or begin or "now")
+    except BaseException:
+        leave()
+        raise
+    return EventStream(request.scope, lambda reader: host.followers.follow(query, at, reader, sample), leave)
 
 
 @router.websocket("/queries/{name}/socket")
