@@ -1,6 +1,6 @@
-"""Every error headrace raises on purpose, under one root.
+"""Error classes that headrace raises on purpose, under one root.
 
-An error has up to four parts, in the order a reader needs them: the primary line (what kind of thing, quoted), the
+An error has up to four parts, in the order in which a user needs them: the primary line (kind of thing, quoted), the
 place (for SQL: the line with a caret), the detail (what exists instead) and the hint (what to do).
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 
 class HeadraceError(Exception):
-    """Root of all errors that are the user's to act on; `str()` gives all parts, one a line."""
+    """Root of all errors that a user can act on; `str()` returns all parts, one per line."""
 
     def __init__(self, message: str, *, place: str = "", detail: str = "", hint: str = "") -> None:
-        """`message` names the kind of thing and quotes it; the other parts may be empty."""
+        """Build the text; `message` names the kind of thing and quotes it, the other parts may be empty."""
         self.message, self.place, self.detail, self.hint = message, place, detail, hint
         parts = [message]
         if place:
@@ -23,7 +23,7 @@ class HeadraceError(Exception):
         super().__init__("\n".join(parts))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross process boundaries (Spark workers), so they must pickle with all their parts."""
+        """Pickle all parts: errors cross process boundaries (Spark workers)."""
         return (_rebuild, (type(self), self.message, self.place, self.detail, self.hint))
 
 
@@ -32,36 +32,36 @@ def _rebuild(kind: type[HeadraceError], message: str, place: str, detail: str, h
 
 
 class SqlError(HeadraceError):
-    """A query that cannot be parsed, bound or supported; refused when added, nothing else is touched."""
+    """The query does not parse or bind, or uses an unsupported feature; adding it has no effect on the session."""
 
 
 class SchemaError(HeadraceError):
-    """A schema, type or row that does not fit what was declared."""
+    """A schema, type or row does not match the declaration."""
 
 
 class NameTakenError(HeadraceError):
-    """A stream or query of that name is already there."""
+    """A stream or query of that name already exists."""
 
 
 class NotFoundError(HeadraceError):
-    """A stream or query that is not there."""
+    """No stream or query of that name exists."""
 
 
 class SourceError(HeadraceError):
-    """A source that cannot be read; names the file or range."""
+    """A source is unreadable; the message names the file or range."""
 
 
 class SinkError(HeadraceError):
-    """A sink that cannot be written; fails its own query only."""
+    """Writing to a sink failed; fails only the query of that sink."""
 
 
 class EvaluationError(HeadraceError):
-    """A value that cannot be computed, such as an integer overflow; fails its own query only."""
+    """An expression has no value for a row, such as an integer overflow; fails only its own query."""
 
 
 class CheckpointError(HeadraceError):
-    """A checkpoint that is in use, of another version, or damaged."""
+    """A checkpoint is in use, has another version, or is damaged."""
 
 
 class SessionError(HeadraceError):
-    """A call that the session's state does not allow."""
+    """The state of the session does not allow the call."""

@@ -1,7 +1,7 @@
-"""Arrow columns as NumPy arrays, and back: the 64-bit forms that the compiled kernels work on.
+"""Conversion between Arrow columns and NumPy arrays, in the 64-bit forms that the compiled kernels process.
 
-Integers, dates, timestamps, booleans and decimals up to 18 digits are integers (a decimal is its unscaled value),
-floats are floats. NULLs are told by a boolean array, of length zero when there are none.
+Integers, dates, timestamps, booleans and decimals up to 18 digits become integers (a decimal is its unscaled value),
+floats become floats. A boolean array marks the entries that are not NULL; it has length zero when there are no NULLs.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _PLAIN = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64, 
 
 
 def flat(column: Column) -> pa.Array:
-    """Return one array; without a copy when there is one chunk."""
+    """Return a column as a single array; a single chunk is not copied."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     return column
 
 
 def validity(array: pa.Array) -> Mask:
-    """Return which entries are not NULL; length zero when all are."""
+    """Return a mask of the entries that are not NULL; length zero when there are no NULLs."""
     if array.null_count == 0:
         return ALL_VALID
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
 
 
 def numbers(array: pa.Array) -> Numbers:
-    """Return the values as int32, int64 or float64; entries that are NULL hold anything."""
+    """Return the values as int32, int64 or float64; entries that are NULL have undefined values."""
     kind = array.type
     if kind in _PLAIN:
         return _view(array, _PLAIN[kind])
@@ -65,14 +65,14 @@ def _view(array: pa.Array, dtype: Any, words: int = 1) -> Numbers:
 
 
 def from_numbers(values: Numbers, kind: pa.DataType, missing: Mask | None = None) -> pa.Array:
-    """Return the Arrow array of that type; `missing` marks NULLs. The inverse of `numbers`."""
+    """Return an Arrow array of type `kind`; `missing` marks NULLs. The inverse of `to_numbers`."""
     if pa.types.is_decimal(kind):
         return (
             decimals(values.astype(object), kind, missing) if values.dtype == object else _small_decimals(values, kind, missing)
         )
-    plain = {32: pa.int32(), 64: pa.int64()}
+    integer_types = {32: pa.int32(), 64: pa.int64()}
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return pa.array(values, plain[kind.bit_width], mask=missing).view(kind)
+        return pa.array(values, integer_types[kind.bit_width], mask=missing).view(kind)
     if pa.types.is_boolean(kind):
         return pa.array(values != 0, kind, mask=missing)
     return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, mask=missing)
@@ -87,14 +87,14 @@ def _small_decimals(values: Numbers, kind: pa.DataType, missing: Mask | None) ->
 
 
 def decimals(unscaled: Numbers, kind: pa.DataType, missing: Mask | None = None) -> pa.Array:
-    """Return decimals from Python integers (unscaled); for results that may need more than 64 bits."""
+    """Return decimals from unscaled Python integers, for results that may need more than 64 bits."""
     raw = b"".join((int(v) if v is not None else 0).to_bytes(16, "little", signed=True) for v in unscaled)
     valid = None if missing is None else pa.array(~missing).buffers()[1]
     return pa.Array.from_buffers(kind, len(unscaled), [valid, pa.py_buffer(raw)])
 
 
 def narrow(values: Numbers) -> Numbers:
-    """Return integers in the smallest width that holds them, so that less is shipped and stored."""
+    """Return integers in the smallest width that holds them, to reduce shuffle and state bytes."""
     if values.dtype != np.int64 or values.size == 0:
         return values
     low, high = int(values.min()), int(values.max())
@@ -106,10 +106,10 @@ def narrow(values: Numbers) -> Numbers:
 
 
 def wide(values: Numbers) -> Numbers:
-    """Undo `narrow`."""
+    """Return integers widened to 64 bits; undoes `narrow_integers`."""
     return values.astype(np.int64) if values.dtype.kind == "i" else values
 
 
 def take(array: pa.Array, indices: Numbers) -> pa.Array:
-    """Return the entries at positions."""
+    """Return the entries at `indices`."""
     return pc.take(array, pa.array(indices))

@@ -1,6 +1,6 @@
-"""The loops that touch every row or every cell, compiled once and cached on disk.
+"""Compiled loops over rows and cells: selection, accumulation, windows and hashes; numba compiles each once and caches it.
 
-All are data-driven: constants, boundaries, spans and offsets are arguments, so a new query on a known shape compiles
+All kernels are data-driven: constants, boundaries, spans and offsets are arguments, so a new query of a known shape compiles
 nothing. A `valid` array of length zero means that there are no NULLs. An id or cell of −1 means: dropped.
 """
 
@@ -14,7 +14,7 @@ _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 @_jit
 def add_segments_table(values, valid, base, table, null_segment, stride, cells):
-    """Add stride · segment to cells, for a small integer domain: table[v − base], ends clamped."""
+    """Add stride · segment to cells, for a small integer domain: table[v − base], clamped at both ends."""
     top = table.size - 1
     for i in range(values.size):
         if valid.size and not valid[i]:
@@ -27,7 +27,7 @@ def add_segments_table(values, valid, base, table, null_segment, stride, cells):
 
 @_jit
 def add_segments_search(values, valid, boundaries, above, null_segment, stride, cells):
-    """Add stride · segment to cells by binary search; a NaN reaches all boundaries (`above` is their number)."""
+    """Add stride · segment to cells by binary search; NaN is above all boundaries (`above` is their number)."""
     for i in range(values.size):
         if valid.size and not valid[i]:
             cells[i] += null_segment * stride
@@ -48,7 +48,7 @@ def add_segments_search(values, valid, boundaries, above, null_segment, stride, 
 
 @_jit
 def ids(slot, cells, keep, size):
-    """Return slot · size + cell, or −1 where nobody wants the cell."""
+    """Return slot · size + cell, or −1 where no query selects the cell."""
     out = np.empty(slot.size, np.int64)
     for i in range(slot.size):
         c = cells[i]
@@ -63,7 +63,7 @@ def compress(values):
     while capacity < values.size * 2 and capacity < 1 << 16:
         capacity *= 2
     table = np.full(capacity, -1, np.int64)
-    found = np.empty(min(values.size, capacity), np.int64)
+    distinct = np.empty(min(values.size, capacity), np.int64)
     codes = np.empty(values.size, np.int64)
     count = 0
     for i in range(values.size):
@@ -72,26 +72,26 @@ def compress(values):
             codes[i] = -1
             continue
         if count * 2 >= table.size:
-            bigger = np.full(table.size * 4, -1, np.int64)
+            larger_table = np.full(table.size * 4, -1, np.int64)
             for c in range(count):
-                h = (found[c] * np.int64(-7046029254386353131)) >> 20 & (bigger.size - 1)
-                while bigger[h] >= 0:
-                    h = (h + 1) & (bigger.size - 1)
-                bigger[h] = c
-            table = bigger
-        if count == found.size:
-            grown = np.empty(max(found.size * 2, 16), np.int64)
-            grown[:count] = found
-            found = grown
+                h = (distinct[c] * np.int64(-7046029254386353131)) >> 20 & (larger_table.size - 1)
+                while larger_table[h] >= 0:
+                    h = (h + 1) & (larger_table.size - 1)
+                larger_table[h] = c
+            table = larger_table
+        if count == distinct.size:
+            larger_distinct = np.empty(max(distinct.size * 2, 16), np.int64)
+            larger_distinct[:count] = distinct
+            distinct = larger_distinct
         h = (v * np.int64(-7046029254386353131)) >> 20 & (table.size - 1)
-        while table[h] >= 0 and found[table[h]] != v:
+        while table[h] >= 0 and distinct[table[h]] != v:
             h = (h + 1) & (table.size - 1)
         if table[h] < 0:
             table[h] = count
-            found[count] = v
+            distinct[count] = v
             count += 1
         codes[i] = table[h]
-    return found[:count].copy(), codes
+    return distinct[:count].copy(), codes
 
 
 @_jit
@@ -104,7 +104,7 @@ def add_rows(at, out):
 
 @_jit
 def add_rows_and_integers(at, values, valid, out):
-    """Count rows in out[:, 0] and sum integers in out[:, 1]: two results for one cache line."""
+    """Count rows in out[:, 0] and sum integers in out[:, 1]: two results per cache line."""
     for i in range(at.size):
         if at[i] >= 0:
             out[at[i], 0] += 1
@@ -114,7 +114,10 @@ def add_rows_and_integers(at, values, valid, out):
 
 @_jit
 def add_rows_and_floats(at, values, valid, counts, sums):
-    """Count rows in counts[:, 0] and sum floats in sums[:, 1] and sums[:, 2]; both are the same memory, a line for each place."""
+    """Count rows in counts[:, 0] and sum floats in sums[:, 1] and sums[:, 2].
+
+    Both are views of the same memory, one line per group.
+    """
     for i in range(at.size):
         if at[i] >= 0:
             counts[at[i], 0] += 1
@@ -144,7 +147,7 @@ def add_integers(at, values, valid, out):
 
 @_jit
 def add_floats(at, values, valid, high, low):
-    """Sum floats without losing what rounding drops: high + low is the sum to twice the precision."""
+    """Sum floats with compensation for rounding: high + low is the sum to twice the precision."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]):
             a, b = high[at[i]], np.float64(values[i])
@@ -156,7 +159,7 @@ def add_floats(at, values, valid, high, low):
 
 @_jit
 def least_integers(at, values, valid, out):
-    """Keep the least."""
+    """Update minima."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]) and values[i] < out[at[i]]:
             out[at[i]] = values[i]
@@ -164,7 +167,7 @@ def least_integers(at, values, valid, out):
 
 @_jit
 def greatest_integers(at, values, valid, out):
-    """Keep the greatest."""
+    """Update maxima."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]) and values[i] > out[at[i]]:
             out[at[i]] = values[i]
@@ -172,7 +175,7 @@ def greatest_integers(at, values, valid, out):
 
 @_jit
 def least_floats(at, values, valid, out):
-    """Keep the least; NaN is greater than everything, and what an empty cell starts with."""
+    """Update minima; NaN is greater than everything, and the initial value of an empty cell."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]):
             v, a = values[i], out[at[i]]
@@ -182,7 +185,7 @@ def least_floats(at, values, valid, out):
 
 @_jit
 def greatest_floats(at, values, valid, out):
-    """Keep the greatest; NaN is greater than everything."""
+    """Update maxima; NaN is greater than everything."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]):
             v, a = values[i], out[at[i]]
@@ -195,8 +198,8 @@ def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offse
     """Add to out[targets[q], key] the sum over parts begins[q] … ends[q] − 1 of the cells in the spans of q, for every key.
 
     Parts are ordered by slice; the cells of key k in part p are firsts[p, k] … lasts[p, k] − 1, ascending. Prefix sums over
-    parts *and* cells make each span four look-ups, however many slices a window has; few spans over few cells are summed
-    directly. Sums are exact modulo 2⁶⁴, so taking them back is too.
+    parts *and* cells answer each span with four look-ups, no matter how many slices a window has; few spans over few cells are
+    summed directly. Sums are exact modulo 2⁶⁴, so subtracting prefix sums is exact, too.
     """
     parts = firsts.shape[0]
     prefix = np.zeros((parts + 1, size + 1), np.int64)
@@ -237,26 +240,26 @@ def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offse
 
 @_jit
 def occupied(rows):
-    """Return (flat places, columns, how many in each line) of the entries of a matrix that are not zero."""
+    """Return (flat positions, columns, number per row) of the nonzero entries of a matrix."""
     counts = np.zeros(rows.shape[0], np.int64)
     for w in range(rows.shape[0]):
         for k in range(rows.shape[1]):
             counts[w] += rows[w, k] != 0
     total = counts.sum()
-    places, columns = np.empty(total, np.int64), np.empty(total, np.int64)
+    positions, columns = np.empty(total, np.int64), np.empty(total, np.int64)
     at = 0
     for w in range(rows.shape[0]):
         for k in range(rows.shape[1]):
             if rows[w, k] != 0:
-                places[at] = w * rows.shape[1] + k
+                positions[at] = w * rows.shape[1] + k
                 columns[at] = k
                 at += 1
-    return places, columns, counts
+    return positions, columns, counts
 
 
 @_jit
 def repeated(values, counts, total):
-    """Return values[i] counts[i] times, one after the other."""
+    """Return each values[i] counts[i] times in a row, like np.repeat."""
     out = np.empty(total, np.int64)
     at = 0
     for i in range(values.size):
@@ -268,7 +271,7 @@ def repeated(values, counts, total):
 
 @_jit
 def _pick(op, a, b):
-    """Combine two partial results: 0 the lesser, 1 the greater; NaN is greater than everything."""
+    """Return the lesser (op 0) or greater (op 1) of two partial results; NaN is greater than everything."""
     if op == 0:
         return b if (a != a or b < a) else a
     return b if (b != b or b > a) else a
@@ -278,7 +281,7 @@ def _pick(op, a, b):
 def window_extremes(op, neutral, starts, cells, values, rows, size, targets, offsets, lows, highs, out):
     """Combine into out[targets[q], rows[key]] the least (op 0) or greatest (op 1) over the cells in the spans of q.
 
-    A segment tree over the cells of a key answers each span in logarithmic time: nothing is inverted.
+    A segment tree over the cells of a key answers each span in logarithmic time, without an inverse operation.
     """
     width = 1
     while width < size:
@@ -309,7 +312,10 @@ def window_extremes(op, neutral, starts, cells, values, rows, size, targets, off
 
 @_jit
 def window_floats(starts, cells, high, low, rows, size, targets, offsets, lows, highs, out_high, out_low):
-    """Add to (out_high, out_low)[targets[q], rows[key]] the float pairs of the cells in the spans of q, without inverting."""
+    """Add to (out_high, out_low)[targets[q], rows[key]] the float pairs of the cells in the spans of q.
+
+    Uses a segment tree, not prefix sums: subtracting float sums would lose precision.
+    """
     width = 1
     while width < size:
         width *= 2
@@ -375,7 +381,7 @@ def hash_strings(offsets, data, state):
 
 @_jit
 def session_heads(keys, starts, ends, gap):
-    """Mark where a new session begins, for intervals sorted by (key, start): touching ones belong together."""
+    """Mark the first interval of each session, for intervals sorted by (key, start); intervals at most `gap` apart merge."""
     heads = np.zeros(keys.size, np.bool_)
     reach = np.int64(0)
     for i in range(keys.size):

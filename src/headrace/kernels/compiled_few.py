@@ -1,7 +1,8 @@
-"""Windows over slices where few are due: every partial is gone through once, entry by entry, with nothing built before.
+"""Window aggregates by a direct scan, for few due windows.
 
-With millions of keys and a window or two this is bound by reading the partials; with many windows prefix sums and trees win
-(`headrace.kernels.compiled`).
+The kernels read each partial once, entry by entry, and build no prefix sums or trees. With millions of
+keys and one or two windows, reading the partials bounds the time; with many windows prefix sums and trees are faster
+(`window_sums_prefix`, `window_floats_tree`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The loops of joins: query-sets of rows, equal keys to equal numbers, pairs of rows whose sets meet.
+"""Compiled loops of joins: query-sets of rows, hash indexes of keys, pairs of rows whose query-sets intersect.
 
-A query-set is a row of `uint64` words, bit b of the set in word b // 64. A key number of −1 has no partner.
+A query-set is a row of `uint64` words; bit b of the set is in word b // 64. A key number of −1 has no partner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 @_jit
 def restrict(codes, table, sets):
-    """AND to the set of each row the set that the table has for its code."""
+    """AND into the set of each row the set that the table holds for its code."""
     for i in range(codes.size):
         for w in range(sets.shape[1]):
             sets[i, w] &= table[codes[i], w]
@@ -21,28 +21,28 @@ def restrict(codes, table, sets):
 
 @_jit
 def alive(sets):
-    """Return the rows whose set is not empty."""
-    found = np.empty(sets.shape[0], np.int64)
+    """Return the rows whose query-set is not empty."""
+    rows = np.empty(sets.shape[0], np.int64)
     count = 0
     for i in range(sets.shape[0]):
         for w in range(sets.shape[1]):
             if sets[i, w]:
-                found[count] = i
+                rows[count] = i
                 count += 1
                 break
-    return found[:count].copy()
+    return rows[:count].copy()
 
 
 @_jit
 def fold_keys(values, low, span, into):
-    """Append one more column to keys packed into integers: into · span + (value − low)."""
+    """Append a column to keys packed into integers: into · span + (value − low)."""
     for i in range(values.size):
         into[i] = into[i] * span + (np.int64(values[i]) - low)
 
 
 @_jit
 def _scattered(values, valid, shift):
-    """Return (values, their places, where each part begins): cut into parts by the upper bits of a hash, NULLs left out."""
+    """Partition non-NULL values by the upper bits of their hash; return (values, row numbers, start of each partition)."""
     parts = 1 << (64 - shift)
     begins = np.zeros(parts + 1, np.int64)
     for i in range(values.size):
@@ -53,46 +53,46 @@ def _scattered(values, valid, shift):
         begins[p + 1] += begins[p]
     at = begins[:-1].copy()
     keys = np.empty(begins[parts], np.int64)
-    places = np.empty(begins[parts], np.int32)
+    row_numbers = np.empty(begins[parts], np.int32)
     for i in range(values.size):
         if valid.size == 0 or valid[i]:
             h = np.uint64(values[i]) * np.uint64(0x9E3779B97F4A7C15)
             part = np.int64(h >> np.uint64(shift))
             keys[at[part]] = values[i]
-            places[at[part]] = i
+            row_numbers[at[part]] = i
             at[part] += 1
-    return keys, places, begins
+    return keys, row_numbers, begins
 
 
 @_jit
 def index_keys(right, right_valid, left, left_valid):
-    """Return (key number of each left row, or −1; starts, order): rows of key k on the right are order[starts[k]:starts[k + 1]].
+    """Return (key number of each left row, or −1; starts, order): right rows of key k are order[starts[k]:starts[k + 1]].
 
-    Both sides are first cut into parts that fit a core's cache, each of which is then a small hash join.
+    Both sides are first partitioned so that each partition fits the cache of a core; each partition is a small hash join.
     """
     shift = 63
     while shift > 52 and right.size >> (63 - shift) > 8192:
         shift -= 1
-    right_keys, right_places, right_begins = _scattered(right, right_valid, shift)
-    left_keys, left_places, left_begins = _scattered(left, left_valid, shift)
-    most = 0
+    right_keys, right_rows, right_begins = _scattered(right, right_valid, shift)
+    left_keys, left_rows, left_begins = _scattered(left, left_valid, shift)
+    largest_part = 0
     for p in range(right_begins.size - 1):
-        most = max(most, right_begins[p + 1] - right_begins[p])
+        largest_part = max(largest_part, right_begins[p + 1] - right_begins[p])
     capacity = 16
-    while capacity < most * 2:
+    while capacity < largest_part * 2:
         capacity *= 2
     table = np.empty(capacity, np.int64)
-    codes = np.empty(most, np.int64)
-    sizes = np.empty(most, np.int64)
-    lefts = np.full(left.size, -1, np.int64)
+    codes = np.empty(largest_part, np.int64)
+    sizes = np.empty(largest_part, np.int64)
+    left_codes = np.full(left.size, -1, np.int64)
     order = np.empty(right_keys.size, np.int64)
     starts = np.zeros(right_keys.size + 1, np.int64)
-    base = 0
+    first_key = 0
     filled = 0
     for p in range(right_begins.size - 1):
         first, last = right_begins[p], right_begins[p + 1]
         if first == last or left_begins[p] == left_begins[p + 1]:
-            continue  # nobody has a partner here
+            continue  # no row of this partition has a partner
         room = 16
         while room < (last - first) * 2:
             room *= 2
@@ -116,18 +116,18 @@ def index_keys(right, right_valid, left, left_valid):
             while table[h] >= 0 and right_keys[table[h]] != left_keys[i]:
                 h = (h + 1) & mask
             if table[h] >= 0:
-                lefts[left_places[i]] = base + codes[table[h] - first]
+                left_codes[left_rows[i]] = first_key + codes[table[h] - first]
         for k in range(count):
-            starts[base + k] = filled
+            starts[first_key + k] = filled
             filled += sizes[k]
-            sizes[k] = starts[base + k]  # from now on: where the next row of the key goes
-        starts[base + count] = filled
+            sizes[k] = starts[first_key + k]  # from here on: position of the next row of the key
+        starts[first_key + count] = filled
         for i in range(first, last):
             code = codes[i - first]
-            order[sizes[code]] = right_places[i]
+            order[sizes[code]] = right_rows[i]
             sizes[code] += 1
-        base += count
-    return lefts, starts[: base + 1].copy(), order[:filled].copy()
+        first_key += count
+    return left_codes, starts[: first_key + 1].copy(), order[:filled].copy()
 
 
 @_jit
@@ -139,21 +139,21 @@ def by_key(codes, count):
             starts[codes[i] + 1] += 1
     for k in range(count):
         starts[k + 1] += starts[k]
-    place = starts[:-1].copy()
+    next_position = starts[:-1].copy()
     order = np.empty(starts[count], np.int64)
     for i in range(codes.size):
         c = codes[i]
         if c >= 0:
-            order[place[c]] = i
-            place[c] += 1
+            order[next_position[c]] = i
+            next_position[c] += 1
     return starts, order
 
 
 @_jit
 def pairs(left_codes, left_sets, starts, order, right_sets, row, place, out_left, out_right, out_sets):
-    """Find pairs of rows with equal keys whose sets meet, from (left row, place among its partners) on.
+    """Find pairs of rows with equal keys and intersecting query-sets, from (left row, place among its partners) on.
 
-    `right_sets` are in the order of `order`. Returns (how many, row, place) when all rows are done or the output is full.
+    `right_sets` are in the order of `order`. Return (count, row, place) when all rows are done or the output is full.
     """
     count = 0
     words = left_sets.shape[1]
@@ -163,12 +163,12 @@ def pairs(left_codes, left_sets, starts, order, right_sets, row, place, out_left
             at = starts[code] + place
             end = starts[code + 1]
             while at < end:
-                met = False
+                intersects = False
                 for w in range(words):
                     common = left_sets[row, w] & right_sets[at, w]
                     out_sets[count, w] = common
-                    met = met or common != 0
-                if met:
+                    intersects = intersects or common != 0
+                if intersects:
                     out_left[count] = row
                     out_right[count] = order[at]
                     count += 1
@@ -182,9 +182,9 @@ def pairs(left_codes, left_sets, starts, order, right_sets, row, place, out_left
 
 @_jit
 def pairs_within(begins, ends, left_sets, order, right_sets, row, place, out_left, out_right, out_sets):
-    """Find pairs of rows whose sets meet, from (left row, place among its partners) on.
+    """Find pairs of rows with intersecting query-sets, from (left row, place among its partners) on.
 
-    The partners of left row i are order[begins[i] : ends[i]]; `right_sets` are in the order of `order`. Returns (how many, row,
+    The partners of left row i are order[begins[i] : ends[i]]; `right_sets` are in the order of `order`. Return (count, row,
     place) when all rows are done or the output is full.
     """
     count = 0
@@ -193,12 +193,12 @@ def pairs_within(begins, ends, left_sets, order, right_sets, row, place, out_lef
         at = begins[row] + place
         end = ends[row]
         while at < end:
-            met = False
+            intersects = False
             for w in range(words):
                 common = left_sets[row, w] & right_sets[at, w]
                 out_sets[count, w] = common
-                met = met or common != 0
-            if met:
+                intersects = intersects or common != 0
+            if intersects:
                 out_left[count] = row
                 out_right[count] = order[at]
                 count += 1
@@ -212,7 +212,7 @@ def pairs_within(begins, ends, left_sets, order, right_sets, row, place, out_lef
 
 @_jit
 def join_sets(rows, sets, into):
-    """OR sets to those of the rows they belong to."""
+    """OR sets into the sets of the rows they belong to."""
     for i in range(rows.size):
         for w in range(sets.shape[1]):
             into[rows[i], w] |= sets[i, w]
@@ -220,7 +220,7 @@ def join_sets(rows, sets, into):
 
 @_jit
 def members(sets, mask):
-    """Return (bits, rows): for every bit of the mask, ascending, the rows whose set has it."""
+    """Return (bits, rows): for every bit of the mask, ascending, the rows whose set contains it."""
     total = 0
     counts = np.zeros(sets.shape[1] * 64 + 1, np.int64)
     for i in range(sets.shape[0]):

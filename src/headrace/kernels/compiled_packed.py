@@ -1,7 +1,7 @@
-"""Row count and sum in one word, count · 2⁴⁰ + sum; compiled like the loops of `compiled`.
+"""Compiled loops that keep row count and sum in one word, count · 2⁴⁰ + sum.
 
-Half the memory for each addition, and memory is what bounds stage one. The caller sees to it that sums stay within ± 2³⁹
-and counts below 2²³.
+This halves the memory per addition, and memory bounds the map stage. The caller ensures that sums stay within ± 2³⁹ and
+counts below 2²³.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ HALF_ROW = np.int64(1 << 39)
 
 @_jit
 def select_slice_add(values, base, table, slot, size, summed, out):
-    """Cell, place, row count and sum in one pass, for the usual query: one integer compared, one integer summed, no NULLs.
+    """Compute cell, group, row count and sum in one pass, for the common query shape.
 
-    A cell of −1 is one that nobody wants.
+    That shape compares one integer and sums one integer, without NULLs. No query selects rows with a cell of −1.
     """
     top = table.size - 1
     for i in range(values.size):
@@ -29,7 +29,7 @@ def select_slice_add(values, base, table, slot, size, summed, out):
 
 @_jit
 def unpack(packed, out):
-    """Move words of count and sum to (out[:, 0], out[:, 1]), and clear them."""
+    """Add the packed counts and sums to (out[:, 0], out[:, 1]), and clear the packed words."""
     for i in range(packed.size):
         word = packed[i]
         if word:

@@ -1,6 +1,6 @@
-"""The loops of probing: an index over the hashes of stored rows, look-ups, and pairs of rows whose sets and times meet.
+"""Compiled loops of sliding joins: hash indexes over state rows, look-ups, and pairs with matching query-sets and times.
 
-Whatever the condition, the partners of a row are a range of places in some order of the stored rows: those of equal hash,
+For every condition, the partners of a row are a range of positions in some order of the state rows: those of equal hash,
 those between two bounds, or all.
 """
 
@@ -14,10 +14,10 @@ _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 @_jit
 def index_hashes(hashes, valid, bits):
-    """Return (directory, hashes in order, order): rows by hash.
+    """Return (directory, sorted hashes, order): an index of rows by hash.
 
-    Cell c = hash >> (64 − bits) has the places from directory[c] up to directory[c + 1]. Rows that are not `valid` are left
-    out; an empty array says that all are.
+    Cell c = hash >> (64 − bits) covers the positions from directory[c] up to directory[c + 1]. Rows that are not `valid` are
+    excluded; an empty `valid` means that all rows are valid.
     """
     cells = 1 << bits
     shift = np.uint64(64 - bits)
@@ -38,7 +38,7 @@ def index_hashes(hashes, valid, bits):
             j = at[c]
             at[c] += 1
             first = directory[c]
-            while j > first and ordered[j - 1] > h:  # cells are small: rows of equal hash stay in order of arrival
+            while j > first and ordered[j - 1] > h:  # cells are small; insertion keeps rows of equal hash in order of arrival
                 ordered[j] = ordered[j - 1]
                 order[j] = order[j - 1]
                 j -= 1
@@ -49,7 +49,7 @@ def index_hashes(hashes, valid, bits):
 
 @_jit
 def look_up(hashes, valid, directory, ordered, bits):
-    """Return for each hash the range of places that have it: (begins, ends)."""
+    """Return for each hash the range of positions that have it: (begins, ends)."""
     shift = np.uint64(64 - bits)
     begins = np.zeros(hashes.size, np.int64)
     ends = np.zeros(hashes.size, np.int64)
@@ -70,10 +70,10 @@ def look_up(hashes, valid, directory, ordered, bits):
 
 @_jit
 def meet(begins, ends, order, sets, stored, low, high, times, births, before, row, place, out_own, out_theirs, out_sets):
-    """Find pairs of an arriving and a stored row whose sets meet, from (row, place among its partners) on.
+    """Find pairs of a probing row and a state row with intersecting query-sets, from (row, place among its partners) on.
 
-    The partners of row i are order[begins[i] : ends[i]] (an empty `order` is that of the rows), those whose time is between
-    low[i] and high[i], and whose birth, if there are any, is before a batch. Returns (how many, row, place) when all rows are
+    The partners of row i are order[begins[i] : ends[i]] (an empty `order` is the identity) whose time is between low[i] and
+    high[i], and whose insert batch (`births`, may be empty) is less than `before`. Return (count, row, place) when all rows are
     done or the output is full.
     """
     count = 0
@@ -88,12 +88,12 @@ def meet(begins, ends, order, sets, stored, low, high, times, births, before, ro
                 continue
             if births.size and births[other] >= before:
                 continue
-            met = False
+            intersects = False
             for w in range(words):
                 common = sets[row, w] & stored[other, w]
                 out_sets[count, w] = common
-                met = met or common != 0
-            if met:
+                intersects = intersects or common != 0
+            if intersects:
                 out_own[count] = row
                 out_theirs[count] = other
                 count += 1
@@ -106,7 +106,7 @@ def meet(begins, ends, order, sets, stored, low, high, times, births, before, ro
 
 @_jit
 def outside(one, two, one_range, two_range, bits, sets):
-    """Take the bits from pairs of times of which one is older than the other by more than its range."""
+    """Clear the bits of pairs in which either time is older than the other by more than its range."""
     for i in range(one.size):
         if one[i] + one_range < two[i] or two[i] + two_range < one[i]:
             for w in range(sets.shape[1]):
@@ -115,7 +115,7 @@ def outside(one, two, one_range, two_range, bits, sets):
 
 @_jit
 def too_early(times, since, bits, sets):
-    """Take the bits from rows with an earlier time."""
+    """Clear the bits of rows whose time is before `since`."""
     for i in range(times.size):
         if times[i] < since:
             for w in range(sets.shape[1]):

@@ -1,6 +1,6 @@
-"""Event time and key of each row → the slot it is added up in; compiled like the loops of `compiled`.
+"""Compiled loops that map event time and key of each row to the slot in which it is accumulated.
 
-A slot is slice · number of keys + key. Edges are where slices begin, ascending.
+A slot is slice · number of keys + key. Edges are the starts of slices, ascending.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _last_not_after(edges, time):
 
 @_jit
 def slots(times, edges, keys, key_count):
-    """Return slice · key_count + key for each row; a row's slice is the last edge not after its time."""
+    """Return slice · key_count + key for each row; the slice of a row is the last edge not after its time."""
     out = np.empty(times.size, np.int64)
     at, last = 0, edges.size - 1
     for i in range(times.size):
@@ -38,7 +38,7 @@ def slots(times, edges, keys, key_count):
 
 @_jit
 def slots_direct(times, edges, values, valid, low, place, key_count):
-    """Return slice · key_count + key for each row, where place[value − low] is the key (the last place: NULL)."""
+    """Return slice · key_count + key for each row, with key = place[value − low] (last entry: NULL)."""
     out = np.empty(times.size, np.int64)
     at, last = 0, edges.size - 1
     for i in range(times.size):

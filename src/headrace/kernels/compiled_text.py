@@ -1,7 +1,7 @@
-"""One text searched for another, row by row; compiled like the loops of `compiled`.
+"""Compiled loops that match each text against its own pattern or search string.
 
-Texts are UTF-8: `data` holds the bytes of all rows, row i is data[starts[i]:starts[i + 1]]. Rows that are NULL get a result,
-too, which means nothing. Bytes are compared as they are; only what stands for *one character* looks for where it ends.
+Texts are UTF-8: `data` holds the bytes of all rows, row i is data[starts[i]:starts[i + 1]]. The result of NULL rows is
+undefined. Comparison is bytewise; only the wildcard for a single character decodes its width.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ANY, _ONE = ord("%"), ord("_")
 
 @_jit
 def _width(first):
-    """Return how many bytes the character has that begins with this one."""
+    """Return the number of bytes of the character with this first byte."""
     if first < 0xC0:
         return 1
     return 2 if first < 0xE0 else 3 if first < 0xF0 else 4
@@ -31,19 +31,19 @@ def _same(data, at, search, begin, size):
 
 @_jit
 def _fits(data, at, end, pattern, begin, stop, escape):
-    """Tell whether data[at:end] is like pattern[begin:stop]; a `%` takes as little as will do, and more when the rest fails."""
-    p, again, kept = begin, -1, at
+    """Return whether data[at:end] is LIKE pattern[begin:stop]; `%` takes as little as possible, and more on a mismatch."""
+    p, after_percent, retry_at = begin, -1, at
     while at < end:
         if p < stop:
             if stop - p >= escape.size and _same(pattern, p, escape, 0, escape.size):
-                taken = p if p + escape.size == stop else p + escape.size
-                size = _width(pattern[taken])
-                if end - at >= size and _same(data, at, pattern, taken, size):
-                    at, p = at + size, taken + size
+                literal = p if p + escape.size == stop else p + escape.size
+                size = _width(pattern[literal])
+                if end - at >= size and _same(data, at, pattern, literal, size):
+                    at, p = at + size, literal + size
                     continue
             elif pattern[p] == _ANY:
                 p += 1
-                again, kept = p, at
+                after_percent, retry_at = p, at
                 continue
             elif pattern[p] == _ONE:
                 at, p = at + _width(data[at]), p + 1
@@ -51,12 +51,12 @@ def _fits(data, at, end, pattern, begin, stop, escape):
             elif pattern[p] == data[at]:
                 at, p = at + 1, p + 1
                 continue
-        elif again == stop:  # it ended with `%`
+        elif after_percent == stop:  # the pattern ends with `%`
             return True
-        if again < 0:
+        if after_percent < 0:
             return False
-        kept += _width(data[kept])
-        at, p = kept, again
+        retry_at += _width(data[retry_at])
+        at, p = retry_at, after_percent
     while p < stop and pattern[p] == _ANY and not (stop - p >= escape.size and _same(pattern, p, escape, 0, escape.size)):
         p += 1
     return p == stop
@@ -64,7 +64,7 @@ def _fits(data, at, end, pattern, begin, stop, escape):
 
 @_jit
 def like(data, starts, pattern, pattern_starts, escape):
-    """Tell of each row whether its text is like its pattern; `escape` holds the bytes of the character that escapes."""
+    """Return for each row whether its text is LIKE its pattern; `escape` holds the bytes of the escape character."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
         out[i] = _fits(data, starts[i], starts[i + 1], pattern, pattern_starts[i], pattern_starts[i + 1], escape)
@@ -73,7 +73,7 @@ def like(data, starts, pattern, pattern_starts, escape):
 
 @_jit
 def starts_with(data, starts, search, search_starts):
-    """Tell of each row whether its text begins with what is searched for."""
+    """Return for each row whether its text starts with its search string."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
         size = search_starts[i + 1] - search_starts[i]
@@ -83,7 +83,7 @@ def starts_with(data, starts, search, search_starts):
 
 @_jit
 def ends_with(data, starts, search, search_starts):
-    """Tell of each row whether its text ends with what is searched for."""
+    """Return for each row whether its text ends with its search string."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
         size = search_starts[i + 1] - search_starts[i]
@@ -93,7 +93,7 @@ def ends_with(data, starts, search, search_starts):
 
 @_jit
 def contains(data, starts, search, search_starts):
-    """Tell of each row whether what is searched for is anywhere in its text."""
+    """Return for each row whether its text contains its search string."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
         size = search_starts[i + 1] - search_starts[i]

@@ -1,6 +1,6 @@
-"""Lift and combine: how each kind of component is accumulated from rows, and how partial results are added up.
+"""Accumulators: lift rows into the components of aggregates, and combine partial results.
 
-`Accumulator.add` and `combine` take `at`, the place each row or partial result goes to (−1: nowhere).
+`Accumulator.add` and `combine_partials` take `at`, the group of each row or partial result (−1: dropped).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROOM = int(compiled_packed.HALF_ROW) - 1
 
 
 def split_limbs(array: pa.Array) -> list[Numbers]:
-    """Return exact numbers as 32-bit limbs, lowest first; one array where 64-bit sums cannot wrap."""
+    """Return exact numbers as 32-bit limbs, lowest first; a single array where 64-bit sums cannot overflow."""
     if pa.types.is_decimal(array.type) and array.type.precision > 18:
         low, high = decimal_words(array)
         return [(low & np.uint64(_LOW)).astype(np.int64), (low >> np.uint64(32)).astype(np.int64), high & _LOW, high >> 32]
@@ -34,7 +34,7 @@ def split_limbs(array: pa.Array) -> list[Numbers]:
 
 
 def empty(kind: str, types: Sequence[pa.DataType], count: int) -> list[Numbers]:
-    """Return the arrays of a dense component over `count` places, all neutral."""
+    """Return the arrays of a dense component for `count` groups, all at the neutral element."""
     if kind in {"rows", "count"}:
         return [np.zeros(count, np.int64)]
     if kind == "add":
@@ -45,14 +45,14 @@ def empty(kind: str, types: Sequence[pa.DataType], count: int) -> list[Numbers]:
 
 
 def limb_count(kind: pa.DataType) -> int:
-    """Return how many arrays an exact sum of that type is kept in."""
+    """Return the number of arrays in an exact sum of that type."""
     if pa.types.is_decimal(kind):
         return 2 if kind.precision <= 18 else 4
     return 2 if kind == pa.int64() else 1
 
 
 def neutral(kind: str, of: pa.DataType) -> Any:
-    """Return what min or max of nothing starts with: NaN is the greatest float."""
+    """Return the initial value of a minimum or maximum; NaN is the greatest float."""
     if pa.types.is_floating(of):
         return np.float64(np.nan if kind == "min" else -np.inf)
     info = np.iinfo(np.int64)
@@ -60,21 +60,21 @@ def neutral(kind: str, of: pa.DataType) -> Any:
 
 
 class Accumulator:
-    """The dense components of a store over a number of places, filled from rows, batch after batch.
+    """The dense components of a shared aggregation for a number of groups, filled from rows, batch after batch.
 
-    A count of values is kept as what it lacks against the row count: usually nothing, and then it *is* the row count.
-    Components without signature (None) are listed ones, kept elsewhere. Memory is what bounds this: the first plain sum
-    lies beside the row count, and both share one word where only they are wanted, until sums might no longer fit. Where
-    there is none, the first sum of floats lies there.
+    A count of values is stored as its difference from the row count: usually zero, and then it *is* the row count. Components
+    without signature (None) are listed components, stored elsewhere. Memory is the bottleneck: the first plain sum is
+    stored beside the row count, and both share one word where a query needs only them, until sums might no longer fit. Without
+    a plain sum, the first sum of floats is stored there.
     """
 
     def __init__(
         self,
         signatures: Sequence[tuple[str, Sequence[pa.DataType]] | None],
         count: int,
-        nothing: frozenset[int] = frozenset(),
+        always_null: frozenset[int] = frozenset(),
     ) -> None:
-        """Start with all places neutral; components in `nothing` are over arguments that are always NULL."""
+        """Start with all groups neutral; components in `always_null` have arguments that are always NULL."""
         self._kinds = ["" if s is None else s[0] for s in signatures]
         self._size = count
         self._packed: Numbers | None = None
@@ -85,22 +85,22 @@ class Accumulator:
             (
                 i
                 for i, s in enumerate(signatures)
-                if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1 and i not in nothing
+                if s is not None and s[0] == "add" and limb_count(s[1][0]) == 1 and i not in always_null
             ),
             None,
         )
-        self._nothing = nothing
+        self._nothing = always_null
         self._arrays = [[] if s is None or s[0] in {"rows", "count"} else empty(s[0], s[1], count) for s in signatures]
         self._floats: tuple[int, Numbers, Numbers] | None = None
-        first = next((i for i, kind in enumerate(self._kinds) if kind == "float" and i not in nothing), None)
-        if self._beside is None and first is not None:
+        first_float = next((i for i, kind in enumerate(self._kinds) if kind == "float" and i not in always_null), None)
+        if self._beside is None and first_float is not None:
             self._pair = np.zeros((count, 3), np.int64)
             sums = self._pair.view(np.float64)
-            self._floats, self._arrays[first] = (first, self._pair, sums), [sums[:, 1], sums[:, 2]]
+            self._floats, self._arrays[first_float] = (first_float, self._pair, sums), [sums[:, 1], sums[:, 2]]
 
     @property
     def pair(self) -> Numbers:
-        """Row count and first sum of every place, side by side."""
+        """Row count and first sum of every group, side by side."""
         if self._pair is None:
             self._pair = np.zeros((self._size, 2), np.int64)
         if self._packed is not None and self._room < _ROOM:
@@ -109,36 +109,36 @@ class Accumulator:
         return self._pair
 
     def occupied(self) -> Places:
-        """Return the places that have rows, ascending."""
+        """Return the groups that have rows, ascending."""
         return np.flatnonzero(self._packed if self._pair is None and self._packed is not None else self.pair[:, 0])
 
-    def add_selected(self, table: tuple[Numbers, int, Numbers], slots: Places, size: int, summed: Numbers, largest: int) -> bool:
-        """Take rows in one fused pass; False, and nothing is taken, where |values| (up to `largest`) are too large for it.
+    def add_selected(self, table: tuple[Numbers, int, Numbers], slots: Places, size: int, addends: Numbers, largest: int) -> bool:
+        """Add rows in one fused pass; return False, and add nothing, where |values| (up to `largest`) are too large for it.
 
-        Only after `only_sum` gave the integers to sum; `table` is (values, base, cells) of the selection.
+        Valid only after `find_fusable_sum` returned the component to sum; `table` is (values, base, cells) of the selection.
         """
-        weight = max(largest, _ROOM >> 23) * summed.size  # so many rows fit the count
+        weight = max(largest, _ROOM >> 23) * addends.size  # at most 2²³ rows fit the count
         if weight > _ROOM:
             return False
         if self._packed is None:
             self._packed = np.zeros(self._size, np.int64)
         elif weight > self._room:
-            self.pair  # noqa: B018  makes room
-        compiled_packed.select_slice_add(*table, slots, size, summed, self._packed)
+            self.pair  # noqa: B018  the property unpacks, which frees the packed range
+        compiled_packed.select_slice_add(*table, slots, size, addends, self._packed)
         self._room -= weight
         return True
 
     def add(self, at: Places, columns: Sequence[Sequence[Any]], rows: Places | None) -> None:
-        """Take rows: `at` is the place of each, `columns[c]` the arguments of component c; `rows` picks and repeats rows."""
-        known: dict[int, tuple[list[pa.Array], Mask]] = {}
+        """Add rows: `at` is the group of each, `columns[c]` the arguments of component c; `rows` picks and repeats rows."""
+        arguments: dict[int, tuple[list[pa.Array], Mask]] = {}
         for index, kind in enumerate(self._kinds):
             if kind in {"", "rows"} or index in self._nothing:
                 continue
             key = id(columns[index][0])
-            if key not in known:
+            if key not in arguments:
                 arrays = [flat(c) if rows is None else take(flat(c), rows) for c in columns[index]]
-                known[key] = arrays, _all_valid(arrays)
-            arrays, valid = known[key]
+                arguments[key] = arrays, _all_valid(arrays)
+            arrays, valid = arguments[key]
             if kind == "count":
                 self._count(index, at, valid)
             elif index == self._beside:
@@ -151,35 +151,35 @@ class Accumulator:
             compiled.add_rows(at, self.pair)
 
     def only_sum(self, columns: Sequence[Sequence[Any]]) -> int | None:
-        """Return which component to sum if all there is to do is to count rows and sum it, without NULLs; None otherwise."""
-        others = any(kind not in {"rows", "count"} for i, kind in enumerate(self._kinds) if i != self._beside)
-        return None if others or any(c.null_count for args in columns for c in args) else self._beside
+        """Return the component to sum if the only work is to count rows and sum it, without NULLs; None otherwise."""
+        has_others = any(kind not in {"rows", "count"} for i, kind in enumerate(self._kinds) if i != self._beside)
+        return None if has_others or any(c.null_count for args in columns for c in args) else self._beside
 
     def _count(self, index: int, at: Places, valid: Mask) -> None:
         if valid.size:
-            lacks = self._lacks.setdefault(index, np.zeros(self._size, np.int64))
-            compiled.add_valid(at, ~valid, lacks)
+            null_counts = self._lacks.setdefault(index, np.zeros(self._size, np.int64))
+            compiled.add_valid(at, ~valid, null_counts)
 
     def arrays(self, occupied: Places) -> list[list[Numbers]]:
-        """Return the arrays of every component at some places, as narrow as they can be; equal counts are one object."""
+        """Return the arrays of every component for some groups, in the narrowest width; equal counts are the same object."""
         counts, sums = self._counted(occupied)
         rows = narrow(counts)
-        found = []
+        components = []
         for index, kind in enumerate(self._kinds):
             if kind == "count" and index in self._nothing:
-                found.append([np.zeros(len(rows), np.int8)])
+                components.append([np.zeros(len(rows), np.int8)])
             elif kind == "rows" or (kind == "count" and index not in self._lacks):
-                found.append([rows])
+                components.append([rows])
             elif kind == "count":
-                found.append([narrow(counts - self._lacks[index][occupied])])
+                components.append([narrow(counts - self._lacks[index][occupied])])
             elif index == self._beside:
-                found.append([narrow(sums)])
+                components.append([narrow(sums)])
             else:
-                found.append([narrow(a[occupied]) for a in self._arrays[index]])
-        return found
+                components.append([narrow(a[occupied]) for a in self._arrays[index]])
+        return components
 
     def _counted(self, occupied: Places) -> tuple[Numbers, Numbers]:
-        """Return row counts and first sums at some places."""
+        """Return row counts and first sums of some groups."""
         if self._pair is not None or self._packed is None:
             return self.pair[occupied, 0], self.pair[occupied, 1]
         out = np.zeros((occupied.size, 2), np.int64)
@@ -188,7 +188,7 @@ class Accumulator:
 
 
 def _fill(kind: str, array: pa.Array, valid: Mask, at: Places, into: Sequence[Numbers]) -> None:
-    """Add rows to the arrays of one component, in place."""
+    """Add rows to the arrays of a component, in place."""
     if kind == "add":
         for limb, total in zip(split_limbs(array), into, strict=True):
             compiled.add_integers(at, limb, valid, total)
@@ -210,7 +210,7 @@ def _all_valid(arrays: Sequence[pa.Array]) -> Mask:
 
 
 def _exact_square(values: Numbers) -> tuple[Numbers, Numbers]:
-    """Return x² rounded, and what rounding dropped."""
+    """Return x² rounded, and its rounding error."""
     with np.errstate(over="ignore", invalid="ignore"):
         product = values * values
         big = values * _SPLIT
@@ -241,24 +241,24 @@ def combine(kind: str, parts: Sequence[Numbers], at: Places, into: Sequence[Numb
 def listed(
     kind: str, columns: Sequence[Any], at: Places, counts: Numbers | None = None
 ) -> tuple[Places, list[pa.Array], Numbers]:
-    """Reduce values place by place: (places, value columns, how often); NULLs are skipped.
+    """Reduce values per group; return (groups, value columns, counts). NULLs are skipped.
 
-    For "values" every distinct value of a place stays, with its count; for "lowest" and "highest" one value a place.
+    "values" keeps every distinct value of a group with its count; "lowest" and "highest" keep one value per group.
     """
     arrays = [flat(c) for c in columns]
     valid = _all_valid(arrays)
-    kept = np.flatnonzero((at >= 0) & valid) if valid.size else np.flatnonzero(at >= 0)
-    places = at[kept]
-    values = [take(a, kept) for a in arrays]
-    weights = np.ones(kept.size, np.int64) if counts is None else wide(counts)[kept]
+    positions = np.flatnonzero((at >= 0) & valid) if valid.size else np.flatnonzero(at >= 0)
+    groups = at[positions]
+    values = [take(a, positions) for a in arrays]
+    weights = np.ones(positions.size, np.int64) if counts is None else wide(counts)[positions]
     if kind == "values":
-        keys = encode(values, kept.size)
-        distinct, codes = compiled.compress(places * keys.count + keys.codes)
+        keys = encode(values, positions.size)
+        distinct, codes = compiled.compress(groups * keys.count + keys.codes)
         totals = np.zeros(distinct.size, np.int64)
         compiled.add_integers(codes, weights, ALL_VALID, totals)
         return distinct // keys.count, [take(c, distinct % keys.count) for c in keys.columns], totals
     table = (
-        pa.table({"at": places, "value": values[0]}).group_by("at").aggregate([("value", "min" if kind == "lowest" else "max")])
+        pa.table({"at": groups, "value": values[0]}).group_by("at").aggregate([("value", "min" if kind == "lowest" else "max")])
     )
-    found = np.asarray(table["at"]).astype(np.int64)
-    return found, [flat(table[f"value_{'min' if kind == 'lowest' else 'max'}"])], np.ones(found.size, np.int64)
+    occupied = np.asarray(table["at"]).astype(np.int64)
+    return occupied, [flat(table[f"value_{'min' if kind == 'lowest' else 'max'}"])], np.ones(occupied.size, np.int64)

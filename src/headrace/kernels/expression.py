@@ -1,12 +1,12 @@
-"""The vectorised evaluator: expressions over a batch of Arrow columns.
+"""The vectorized evaluator: expressions over a batch of Arrow columns.
 
-Every function of the model has a kernel in one table, name → function; those of users have one for all. A kernel works on
-whole columns; Python runs per row, or per distinct value, only where a kernel's module says so. AND, OR, CASE and COALESCE are
-here, not in the table, because they decide which errors of their arguments matter: an error in a part that is not needed does
-not occur.
+Every built-in function has a kernel in one table, name → function; UDFs share a single kernel. A kernel works on whole
+columns; Python runs per row, or per distinct value, only where the docstring of a kernel module says so. AND, OR, CASE and
+COALESCE are here, not in the table, because they decide which errors of their arguments matter: an error in an operand that
+is not needed does not occur.
 
-Errors are rare, so they cost nothing until they happen: a kernel computes with overflow checks on, and only when these
-fail does it look for the rows that failed. Such a row is NULL in the result and set in `Evaluator.errors`.
+Errors are rare, so they cost nothing until they happen: a kernel computes with overflow checks on, and only if these fail
+does it search for the rows that failed. Such a row is NULL in the result and set in `Evaluator.errors`.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ KERNELS: dict[str, Kernel] = {
     **expression_time.KERNELS,
     **expression_cast.KERNELS,
 }
-_VARYING = {"date_trunc": 1}  # which argument of a call of constants stands for the rows; the first, if not named here
+_VARYING = {"date_trunc": 1}  # the argument to broadcast in a call of constants; the first, if not listed
 
 
 class Evaluator:
-    """Evaluates expressions over one batch of rows; equal (sub-)expressions are computed once, whoever asks."""
+    """Evaluates expressions over one batch of rows; computes equal (sub-)expressions of all queries once."""
 
     def __init__(self, table: pa.Table | Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> None:
-        """`table` has every column the expressions will name, each of `rows` entries; it is never changed."""
+        """Bind the rows: `table` has every column that the expressions name, each of `rows` entries; it is never modified."""
         self._table, self._rows = table, rows
         self._known: dict[Expression, Outcome] = {}
 
     def __call__(self, expression: Expression) -> Any:
-        """Return the values, an array of `expression.type`, NULL where there was an error; columns are not copied."""
+        """Return the values, an array of `expression.type`, NULL on rows with an error; columns are not copied."""
         if isinstance(expression, Column):
             return self._table[expression.name]
         return broadcast(self._outcome(expression).value, self._rows)
 
     def errors(self, expression: Expression) -> pa.Array | None:
-        """Return a boolean array that is true where the expression has no value because of an error; None if nowhere."""
+        """Return a boolean array that is true on rows where evaluation failed; None if there are none."""
         return self._outcome(expression).errors
 
     def message(self, expression: Expression) -> str:
-        """Say what went wrong on the rows of `errors`; empty if nothing did."""
-        found = self._outcome(expression)
-        return found.message if found.errors is not None else ""
+        """Return the error message for the rows of `errors`; empty if there are none."""
+        result = self._outcome(expression)
+        return result.message if result.errors is not None else ""
 
     def _outcome(self, expression: Expression) -> Outcome:
-        if isinstance(expression, Literal):  # cheaper to make than to look up
+        if isinstance(expression, Literal):  # cheaper to build than to look up
             return Outcome(pa.scalar(expression.value, type=expression.type))
-        known = self._known.get(expression)
-        if known is None:
-            known = self._known[expression] = self._compute(expression)
-        return known
+        result = self._known.get(expression)
+        if result is None:
+            result = self._known[expression] = self._compute(expression)
+        return result
 
     def _compute(self, expression: Column | Call) -> Outcome:
         if isinstance(expression, Column):
@@ -81,17 +81,17 @@ class Evaluator:
         return _with_errors_of(_apply(expression, [arg.value for arg in args]), args)
 
     def _constant(self, call: Call, args: Sequence[Outcome]) -> Outcome:
-        """Compute a call of constants once, on a single row, and keep the result as a constant."""
+        """Evaluate a call of constants once, on a single row, and return the result as a constant."""
         values = [arg.value for arg in args]
-        varying = _VARYING.get(call.function, 0)
-        values[varying] = broadcast(values[varying], 1)
+        row_argument = _VARYING.get(call.function, 0)
+        values[row_argument] = broadcast(values[row_argument], 1)
         single = _apply(call, values)
-        everywhere = None if single.errors is None or not self._rows else pa.repeat(single.errors[0], self._rows)
-        return _with_errors_of(Outcome(single.value[0], everywhere, single.message), args)
+        errors = None if single.errors is None or not self._rows else pa.repeat(single.errors[0], self._rows)
+        return _with_errors_of(Outcome(single.value[0], errors, single.message), args)
 
 
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return one array; a single chunk is not copied."""
+    """Return a column as a single array; a single chunk is not copied."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -107,7 +107,7 @@ def _apply(call: Call, values: Sequence[Value]) -> Outcome:
 
 
 def _with_errors_of(result: Outcome, args: Sequence[Outcome]) -> Outcome:
-    """Add the errors of the arguments of a function that needs them all."""
+    """Add the errors of the arguments of a function that needs all of them."""
     if _flawless(args):
         return result
     return _merged(result.value, [(part.errors, part.message) for part in (*args, result)])
@@ -118,14 +118,14 @@ def _flawless(args: Sequence[Outcome]) -> bool:
 
 
 def _merged(value: Value, parts: Sequence[tuple[pa.Array | None, str]]) -> Outcome:
-    """Join row sets of errors into one; the message is the first one's that has any."""
-    found = [(rows, message) for rows, message in parts if rows is not None and pc.any(rows).as_py()]
-    if not found:
+    """Merge error rows into one mask; the message is that of the first part with errors."""
+    failing = [(rows, message) for rows, message in parts if rows is not None and pc.any(rows).as_py()]
+    if not failing:
         return Outcome(value)
-    errors = found[0][0]
-    for rows, _ in found[1:]:
+    errors = failing[0][0]
+    for rows, _ in failing[1:]:
         errors = pc.or_(errors, rows)
-    return Outcome(blank(broadcast(value, len(errors)), errors), errors, found[0][1])
+    return Outcome(blank(broadcast(value, len(errors)), errors), errors, failing[0][1])
 
 
 def _among(rows: Value, errors: pa.Array | None) -> pa.Array | None:
@@ -155,28 +155,28 @@ def _undecided(value: Value, deciding: bool) -> Value:
 
 
 def _case(call: Call, args: Sequence[Outcome]) -> Outcome:
-    """Pairs of condition and value, then the value otherwise (NULL if left out); NULL conditions are not taken."""
-    otherwise = args[-1] if len(args) % 2 else Outcome(pa.scalar(None, call.type))
+    """Evaluate pairs of condition and value, then the default (NULL if omitted); a NULL condition is not taken."""
+    default = args[-1] if len(args) % 2 else Outcome(pa.scalar(None, call.type))
     branches = [(pc.fill_null(args[index].value, False), args[index], args[index + 1]) for index in range(0, len(args) - 1, 2)]
-    value = otherwise.value
+    value = default.value
     for holds, _, result in reversed(branches):
         value = pc.if_else(holds, result.value, value)
-    return Outcome(value) if _flawless(args) else _merged(value, _case_errors(branches, otherwise))
+    return Outcome(value) if _flawless(args) else _merged(value, _case_errors(branches, default))
 
 
-def _case_errors(branches: Sequence[tuple[Value, Outcome, Outcome]], otherwise: Outcome) -> list[tuple[pa.Array | None, str]]:
-    """Keep the errors of conditions that were reached and of values that were taken."""
+def _case_errors(branches: Sequence[tuple[Value, Outcome, Outcome]], default: Outcome) -> list[tuple[pa.Array | None, str]]:
+    """Collect the errors of conditions that are evaluated and of values that are taken."""
     reached: Value = pa.scalar(True)
     parts = []
     for holds, condition, result in branches:
         parts.append((_among(reached, condition.errors), condition.message))
         parts.append((_among(pc.and_(reached, holds), result.errors), result.message))
         reached = pc.and_(reached, pc.invert(holds))
-    return [*parts, (_among(reached, otherwise.errors), otherwise.message)]
+    return [*parts, (_among(reached, default.errors), default.message)]
 
 
 def _coalesce(_: Call, args: Sequence[Outcome]) -> Outcome:
-    """Take the first value that is not NULL; errors of later ones do not matter."""
+    """Return the first value that is not NULL; errors of later arguments do not matter."""
     value = pc.coalesce(*(arg.value for arg in args))
     if _flawless(args):
         return Outcome(value)
@@ -196,4 +196,4 @@ _LAZY: dict[str, Callable[[Call, Sequence[Outcome]], Outcome]] = {
 }
 
 KNOWN = frozenset(KERNELS) | frozenset(_LAZY)
-"""Every function this evaluator knows; a test holds it equal to `FUNCTIONS`."""
+"""Functions that this evaluator supports; a test requires it to equal `BUILTIN_FUNCTIONS`."""

@@ -1,9 +1,9 @@
-"""Arithmetic and mathematical functions.
+"""Arithmetic and mathematical functions over columns.
 
-Integers go through Arrow's checked kernels; only if one of them raises does a second, NumPy pass find the rows that
-overflowed. Doubles follow Java and Spark where these differ from IEEE kernels: division by zero is NULL, logarithms of
-what is not positive are NULL, rounding is half up on the shortest decimal that denotes the double. Python runs only for
-doubles rounded at more than 14 significant digits, each such row on its own.
+Integers use the checked kernels of Arrow; only if such a kernel raises does a second, NumPy pass find the rows that
+overflow. Doubles follow Java and Spark where these differ from IEEE kernels: division by zero is NULL, logarithms of numbers
+that are not positive are NULL, rounding is half up on the shortest decimal that denotes the double. Python runs only for
+doubles rounded at more than 14 significant digits, for each such row on its own.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from headrace.kernels.expression_values import (
 )
 from headrace.model.expression import Call
 
-_EXACT_UNITS = 10**14  # rounding candidates below this have halves of at most 15 digits, which doubles tell apart
+_EXACT_UNITS = 10**14  # rounding candidates below this have halves of at most 15 digits, which doubles distinguish
 _EXACT_POWER = 22
 _EXACT_SHIFT = 14
-_WHOLE = 2.0**52  # from here on doubles are integers
+_WHOLE = 2.0**52  # all doubles from here on are integers
 _WIDE = Context(prec=800)
 
 
@@ -54,8 +54,8 @@ def _sub_wraps(a: Numbers, b: Numbers, result: Numbers) -> Mask:
 
 def _mul_wraps(a: Numbers, b: Numbers, result: Numbers) -> Mask:
     with np.errstate(all="ignore"):
-        undone = np.floor_divide(result, a, out=np.copy(b), where=a != 0)
-    return (undone != b) | ((a == -1) & (b == np.iinfo(b.dtype).min))  # type: ignore[no-any-return]
+        quotient = np.floor_divide(result, a, out=np.copy(b), where=a != 0)
+    return (quotient != b) | ((a == -1) & (b == np.iinfo(b.dtype).min))  # type: ignore[no-any-return]
 
 
 def _binary(
@@ -64,7 +64,7 @@ def _binary(
     wraps: Callable[[Numbers, Numbers, Numbers], Mask],
     exact: Kernel,
 ) -> Kernel:
-    """Make a kernel of Arrow's checked function, NumPy's wrapping one with its test, and the one for decimals."""
+    """Make a kernel from a checked Arrow function, a wrapping NumPy function with its overflow test, and a decimal kernel."""
 
     def kernel(call: Call, args: Sequence[Value]) -> Value | Outcome:
         if pa.types.is_decimal(call.type):
@@ -82,7 +82,7 @@ def _binary(
 
 
 def _unary(fast: Callable[[Value], pa.Array]) -> Kernel:
-    """Make a kernel of a checked function that overflows for the least integer only."""
+    """Make a kernel from a checked function that overflows only for the least integer."""
 
     def kernel(call: Call, args: Sequence[Value]) -> Value | Outcome:
         try:
@@ -115,9 +115,9 @@ def _int_div(call: Call, args: Sequence[Value]) -> Value | Outcome:
         return pc.divide_checked(args[0], divisor)
     except pa.ArrowInvalid:
         least = pa.scalar(np.iinfo(call.type.to_pandas_dtype()).min, call.type)
-        wrong = pc.and_(pc.equal(args[0], least), pc.equal(divisor, pa.scalar(-1, call.type)))
-        safe = pc.if_else(wrong, pa.scalar(1, call.type), divisor)
-        return outcome(pc.divide(args[0], safe), wrong, _overflow(call))
+        overflows = pc.and_(pc.equal(args[0], least), pc.equal(divisor, pa.scalar(-1, call.type)))
+        safe = pc.if_else(overflows, pa.scalar(1, call.type), divisor)
+        return outcome(pc.divide(args[0], safe), overflows, _overflow(call))
 
 
 def _mod(call: Call, args: Sequence[Value]) -> Value | Outcome:
@@ -146,7 +146,7 @@ def _whole(rounding: Callable[[Value], pa.Array], exact: Kernel) -> Kernel:
 
 
 def to_integer(doubles: pa.Array, kind: pa.DataType, message: str) -> Outcome:
-    """Truncate doubles to an integer type; NaN and what does not fit are errors."""
+    """Truncate doubles to an integer type; NaN and values out of range are errors."""
     values = np.trunc(numbers(doubles))
     limits = np.iinfo(kind.to_pandas_dtype())
     fits = (values >= float(limits.min)) & (values < float(limits.max // 2 + 1) * 2)
@@ -173,37 +173,37 @@ def _round_integers(call: Call, value: pa.Array, digits: int) -> Value | Outcome
     exact = decimals.round_digits(value.cast(pa.decimal128(19, 0)), max(digits, -20), pa.decimal128(20, 0), "").value
     limits = np.iinfo(call.type.to_pandas_dtype())
     least, greatest = (pa.scalar(Decimal(int(limit)), exact.type) for limit in (limits.min, limits.max))
-    wrong = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
-    return outcome(pc.if_else(wrong, pa.scalar(None, exact.type), exact).cast(call.type), wrong, _overflow(call))
+    overflows = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
+    return outcome(pc.if_else(overflows, pa.scalar(None, exact.type), exact).cast(call.type), overflows, _overflow(call))
 
 
 def round_doubles(values: Numbers, digits: int) -> Numbers:
     """Round half up, on the shortest decimal that denotes each double; NaN and infinities stay.
 
     With k = ⌊|x|·10ᵈ⌋ the result is k or k + 1 units, and k + 1 iff |x| is at least the double nearest to the half
-    between: decimals of at most 15 digits and the doubles nearest to them are in the same order.
+    between them: decimals of at most 15 digits and the doubles nearest to them are in the same order.
     """
-    units, settled = round_units(values, digits)
+    units, certain = round_units(values, digits)
     with np.errstate(all="ignore"):
         result = units / 10.0**digits if digits >= 0 else units * 10.0**-digits
     result = np.copysign(result, values) + 0.0  # plus zero: no negative zero
-    kept = ~np.isfinite(values) | ((digits >= 0) & (np.abs(values) >= _WHOLE))
-    result = np.where(kept, values, result)
-    for index in np.nonzero(~settled & ~kept)[0]:
+    unchanged = ~np.isfinite(values) | ((digits >= 0) & (np.abs(values) >= _WHOLE))
+    result = np.where(unchanged, values, result)
+    for index in np.nonzero(~certain & ~unchanged)[0]:
         result[index] = _round_one(float(values[index]), digits)
     return result
 
 
 def round_units(values: Numbers, digits: int) -> tuple[Numbers, Mask]:
-    """Return |x|·10ᵈ rounded half up, as whole doubles, and the rows for which that is certain."""
+    """Return |x|·10ᵈ rounded half up, as integral doubles, and a mask of the rows where the result is certain."""
     magnitude = np.abs(values)
     if not -_EXACT_SHIFT <= digits <= _EXACT_POWER:
         return np.zeros_like(magnitude), magnitude == 0
     with np.errstate(all="ignore"):
         lower = np.floor(magnitude * 10.0**digits if digits >= 0 else magnitude / 10.0**-digits)
         half = (2 * lower + 1) / (2 * 10.0**digits) if digits >= 0 else (2 * lower + 1) * (10.0**-digits / 2)
-        settled = (lower < _EXACT_UNITS) & (magnitude < 10 * _EXACT_UNITS)
-        return lower + (magnitude >= half), settled
+        certain = (lower < _EXACT_UNITS) & (magnitude < 10 * _EXACT_UNITS)
+        return lower + (magnitude >= half), certain
 
 
 def _round_one(value: float, digits: int) -> float:
@@ -218,11 +218,11 @@ def _math(function: Callable[[Value], pa.Array]) -> Kernel:
 
 
 def _logarithm(function: Callable[[Value], pa.Array]) -> Kernel:
-    """Make a logarithm that is NULL where there is none."""
+    """Make a logarithm that is NULL for arguments that are not positive."""
 
     def kernel(call: Call, args: Sequence[Value]) -> Value:
-        none = pc.less_equal(args[0], pa.scalar(0, call.type))
-        return pc.if_else(none, pa.scalar(None, call.type), function(args[0]))
+        undefined = pc.less_equal(args[0], pa.scalar(0, call.type))
+        return pc.if_else(undefined, pa.scalar(None, call.type), function(args[0]))
 
     return kernel
 
@@ -231,8 +231,8 @@ def _pow(call: Call, args: Sequence[Value]) -> Value:
     """Raise to a power as Java does: unlike in C, 1 to the power of NaN, and ±1 to the power of ±∞, are NaN."""
     base, exponent = args
     unit = pc.equal(pc.abs(base), pa.scalar(1, call.type))
-    odd = pc.or_(pc.is_nan(exponent), pc.and_(unit, pc.is_inf(exponent)))
-    return pc.if_else(odd, pa.scalar(float("nan"), call.type), pc.power(base, exponent))
+    is_nan = pc.or_(pc.is_nan(exponent), pc.and_(unit, pc.is_inf(exponent)))
+    return pc.if_else(is_nan, pa.scalar(float("nan"), call.type), pc.power(base, exponent))
 
 
 def _sign(call: Call, args: Sequence[Value]) -> Value:

@@ -1,8 +1,8 @@
-"""CAST: a string that does not read as the target is NULL, a number that does not fit is an error.
+"""CAST over columns: a string that is no literal of the target type gives NULL, a number out of range is an error.
 
-Strings with a fraction cast to an integer lose it ('1.9' gives 1), as in Spark. Python runs once per distinct value for
-strings in an unusual form (plain digits, ISO dates take Arrow's parser), for decimals and doubles printed, for times
-read from or to fractional numbers, and for doubles turned into decimals of more than 14 digits.
+A string with a fraction cast to an integer loses the fraction ('1.9' gives 1), as in Spark. Python runs once per distinct
+value for strings in an unusual form (plain digits and ISO dates use the parser of Arrow), for decimals and doubles cast to
+strings, for times cast from or to fractional numbers, and for doubles cast to decimals of more than 14 digits.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from headrace.model.schema import TIMESTAMP, type_name
 
 Cast: TypeAlias = Callable[[Call, Value], Value | Outcome]
 _EXACT_INTEGER = 2**53
-_NEVER = 10**12  # seconds that no year up to 9999 is away
+_NEVER = 10**12  # more seconds from the epoch than any year up to 9999
 
 
 def _kind(dtype: pa.DataType) -> str:
-    """Name the family of a type, as the table of casts has it."""
+    """Return the family of a type, a key of the cast table."""
     tests = {
         "integer": pa.types.is_integer,
         "float": pa.types.is_floating,
@@ -60,10 +60,10 @@ def _cast(call: Call, args: Sequence[Value]) -> Value | Outcome:
         return value
     if pa.types.is_null(value.type):
         return pa.nulls(len(value), call.type)
-    known = _CASTS.get((_kind(value.type), _kind(call.type)))
-    if known:
-        return known(call, value)
-    message = f"{type_name(value.type)} cannot be cast to {type_name(call.type)}"
+    cast = _CASTS.get((_kind(value.type), _kind(call.type)))
+    if cast:
+        return cast(call, value)
+    message = f"cannot cast {type_name(value.type)} to {type_name(call.type)}"
     return outcome(pa.nulls(len(value), call.type), pc.is_valid(value), message)
 
 
@@ -84,7 +84,7 @@ def _not_zero(_: Call, value: Value) -> Value:
 
 
 def _narrow(call: Call, value: Value) -> Value | Outcome:
-    """Bring integers, or decimals that are whole, to an integer type."""
+    """Cast integers, or integral decimals, to an integer type."""
     try:
         return value.cast(call.type)
     except pa.ArrowInvalid:
@@ -92,9 +92,9 @@ def _narrow(call: Call, value: Value) -> Value | Outcome:
         exact = value if pa.types.is_decimal(value.type) else value.cast(pa.decimal128(19, 0))
         exact = decimals.widened(exact, 0)
         least, greatest = (pa.scalar(Decimal(int(limit)), exact.type) for limit in (limits.min, limits.max))
-        wrong = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
-        fine = outcome(exact, wrong, _out_of_range(call))
-        return Outcome(fine.value.cast(pa.decimal128(19, 0)).cast(call.type), fine.errors, fine.message)
+        overflows = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
+        checked = outcome(exact, overflows, _out_of_range(call))
+        return Outcome(checked.value.cast(pa.decimal128(19, 0)).cast(call.type), checked.errors, checked.message)
 
 
 def _decimal_to_integer(call: Call, value: Value) -> Value | Outcome:
@@ -107,10 +107,10 @@ def _float_to_integer(call: Call, value: Value) -> Outcome:
 
 def _string_to_integer(call: Call, value: Value) -> Value:
     if _all_match(value, r"\A-?[0-9]{1,18}\z"):
-        whole = value.cast(pa.int64())
+        integers = value.cast(pa.int64())
         limits = np.iinfo(call.type.to_pandas_dtype())
-        fits = pc.and_(pc.greater_equal(whole, int(limits.min)), pc.less_equal(whole, int(limits.max)))
-        return pc.if_else(fits, whole, pa.scalar(None, pa.int64())).cast(call.type)
+        fits = pc.and_(pc.greater_equal(integers, int(limits.min)), pc.less_equal(integers, int(limits.max)))
+        return pc.if_else(fits, integers, pa.scalar(None, pa.int64())).cast(call.type)
     return per_distinct(value, lambda text: read_integer(text, call.type), call.type)
 
 
@@ -160,10 +160,10 @@ def _decimal_to_decimal(call: Call, value: Value) -> Outcome:
 
 
 def _float_to_decimal(call: Call, value: Value) -> Outcome:
-    """Take each double as the shortest decimal that denotes it, rounded half up."""
+    """Round the shortest decimal that denotes each double half up."""
     values = numbers(value.cast(pa.float64()))
-    units, settled = round_units(values, call.type.scale)
-    if settled.all() and units.max(initial=0) < 10.0 ** min(call.type.precision, 15):
+    units, certain = round_units(values, call.type.scale)
+    if certain.all() and units.max(initial=0) < 10.0 ** min(call.type.precision, 15):
         return Outcome(decimals.from_units(np.copysign(units, values).astype(np.int64), nulls(value), call.type))
     result = per_distinct(value.cast(pa.float64()), lambda number: _double_to_decimal(number, call.type), call.type)
     return outcome(result, pc.and_(pc.is_valid(value), pc.is_null(result)), _out_of_range(call))
@@ -194,7 +194,7 @@ def _decimal_to_string(call: Call, value: Value) -> Value:
 
 
 def _time_to_string(_: Call, value: Value) -> Value:
-    text = times.clock(value).cast(pa.string())  # always with six digits after the point
+    text = times.clock(value).cast(pa.string())  # always with six fractional digits
     return pc.replace_substring_regex(text, pattern=r"\.?0+\z", replacement="")
 
 
@@ -203,11 +203,11 @@ def _string_to_boolean(call: Call, value: Value) -> Value:
 
 
 def _string_to_date(call: Call, value: Value) -> Value:
-    if _all_match(value, r"\A[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}\z"):  # Arrow would take the year 0
+    if _all_match(value, r"\A[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}\z"):  # Arrow accepts the year 0
         try:
             return value.cast(call.type)
         except pa.ArrowInvalid:
-            pass  # a month or day that does not exist
+            pass  # invalid month or day
     return per_distinct(value, read_date, call.type)
 
 
@@ -216,15 +216,17 @@ def _string_to_time(call: Call, value: Value) -> Value:
 
 
 def _integer_to_time(call: Call, value: Value) -> Outcome:
-    """Take seconds since the epoch; those beyond every possible time are cut, so that the product cannot wrap around."""
-    most = times.LAST_MICRO // 1_000_000 + 1
+    """Convert seconds since the epoch; values beyond every valid time are clamped, so that the product cannot overflow."""
+    max_seconds = times.LAST_MICRO // 1_000_000 + 1
     seconds = value.cast(pa.int64())
-    seconds = pc.if_else(pc.greater(seconds, most), most, pc.if_else(pc.less(seconds, -most), -most, seconds))
+    seconds = pc.if_else(
+        pc.greater(seconds, max_seconds), max_seconds, pc.if_else(pc.less(seconds, -max_seconds), -max_seconds, seconds)
+    )
     return _micros_to_time(call, pc.multiply(seconds, 1_000_000))
 
 
 def _number_to_time(call: Call, value: Value) -> Outcome:
-    """Take seconds since the epoch with their fraction, rounded down to microseconds; NaN is out of range."""
+    """Convert fractional seconds since the epoch, rounded down to microseconds; NaN is out of range."""
 
     def count(seconds: float | Decimal) -> int:
         if not -_NEVER < seconds < _NEVER:

@@ -1,8 +1,8 @@
-"""Exact decimal arithmetic on Arrow columns: results are rounded half up to the scale asked for, and must fit.
+"""Exact decimal arithmetic on Arrow columns: results are rounded half up to the target scale, and must fit.
 
-The fast path computes in 256 bits and leaves rounding to Arrow. Whatever Arrow refuses – a result that does not fit, or
-operands whose exact result needs more than 76 digits – goes row by row through Python fractions, which also finds the
-rows that overflow.
+The fast path computes in 256 bits and leaves rounding to Arrow. Operations that Arrow rejects – a result that does not fit,
+or operands whose exact result needs more than 76 digits – run row by row in Python fractions, which also finds the rows
+that overflow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HUGE = Context(prec=200)
 
 
 def fit(value: pa.Array, kind: pa.DataType, message: str) -> Outcome:
-    """Bring decimals to another decimal type, rounding half up; what does not fit is an error."""
+    """Cast decimals to another decimal type, rounding half up; values that do not fit are errors."""
     if value.type == kind:
         return Outcome(value)
     try:
@@ -46,26 +46,26 @@ def _rescaled(value: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def widened(value: Value, scale: int | None = None) -> Value:
-    """Return the same decimals in 256 bits, with room to grow, at the scale given (at least their own)."""
+    """Return the same decimals in 256 bits at maximum precision, at the given scale (at least their own)."""
     return value.cast(pa.decimal256(_WIDEST, value.type.scale if scale is None else scale))
 
 
 def _roomy(value: Value, scale: int | None = None) -> Value:
-    """Return the same decimals in 256 bits, at their own precision, so that Arrow derives the smallest result type."""
-    more = 0 if scale is None else max(0, scale - value.type.scale)
-    return value.cast(pa.decimal256(value.type.precision + more, value.type.scale + more))
+    """Return the same decimals in 256 bits at their own precision, so that Arrow derives the smallest result type."""
+    extra_digits = 0 if scale is None else max(0, scale - value.type.scale)
+    return value.cast(pa.decimal256(value.type.precision + extra_digits, value.type.scale + extra_digits))
 
 
 def from_rows(args: Sequence[Value], function: Callable[..., Fraction | None], kind: pa.DataType, message: str) -> Outcome:
-    """Compute row by row in exact fractions, round half up, and mark what does not fit `kind` (decimal or integer)."""
+    """Compute row by row in exact fractions, round half up, and mark results that do not fit `kind` (decimal or integer)."""
     columns = [_fractions(array) for array in spread(args)]
     results: list[Any] = []
-    wrong = np.zeros(len(columns[0]), dtype=np.bool_)
+    overflows = np.zeros(len(columns[0]), dtype=np.bool_)
     for index, row in enumerate(zip(*columns, strict=True)):
         exact = None if None in row else function(*row)
         results.append(None if exact is None else rounded(exact, kind))
-        wrong[index] = exact is not None and results[-1] is None
-    return Outcome(pa.array(results, type=kind), pa.array(wrong) if wrong.any() else None, message)
+        overflows[index] = exact is not None and results[-1] is None
+    return Outcome(pa.array(results, type=kind), pa.array(overflows) if overflows.any() else None, message)
 
 
 def _fractions(array: pa.Array) -> list[Fraction | None]:
@@ -79,7 +79,7 @@ def half_up(exact: Fraction) -> int:
 
 
 def rounded(exact: Fraction, kind: pa.DataType) -> Decimal | None:
-    """Round half up to a decimal type's scale; None if that has too many digits."""
+    """Round half up to the scale of a decimal type; return None if the result has too many digits."""
     units = half_up(exact * 10**kind.scale)
     return Decimal(units).scaleb(-kind.scale, _HUGE) if abs(units) < 10**kind.precision else None
 
@@ -89,14 +89,14 @@ def _exactly(
 ) -> Outcome:
     message = f"decimal overflow in {call}"
     try:
-        natural = fast(args[0], args[1])
+        unrounded = fast(args[0], args[1])
     except pa.ArrowInvalid:
         return from_rows(args, exact, call.type, message)
-    return fit(natural, call.type, message)
+    return fit(unrounded, call.type, message)
 
 
 def _narrowest(function: Callable[[Value, Value], pa.Array], a: Value, b: Value) -> pa.Array:
-    """Compute in 128 bits if the exact result has at most 38 digits (Arrow knows from the types alone), else in 256."""
+    """Compute in 128 bits if the exact result has at most 38 digits (Arrow decides by the types alone), else in 256."""
     try:
         return function(a, b)
     except pa.ArrowInvalid:
@@ -119,7 +119,7 @@ def mul(call: Call, args: Sequence[Value]) -> Outcome:
 
 
 def div(call: Call, args: Sequence[Value]) -> Outcome:
-    """Divide; by zero gives NULL. Arrow truncates the quotient, so one digit more is computed and then rounded off."""
+    """Divide; division by zero gives NULL. Arrow truncates quotients, so one more digit is computed and then rounded off."""
     scale = call.type.scale + 1
 
     def fast(a: Value, b: Value) -> pa.Array:
@@ -130,7 +130,7 @@ def div(call: Call, args: Sequence[Value]) -> Outcome:
 
 
 def mod(call: Call, args: Sequence[Value]) -> Outcome:
-    """Return the remainder, with the sign of the dividend; by zero gives NULL."""
+    """Return the remainder, with the sign of the dividend; division by zero gives NULL."""
 
     def fast(a: Value, b: Value) -> pa.Array:
         divisor = _roomy(zero_as_null(b))
@@ -158,14 +158,14 @@ def floor(call: Call, args: Sequence[Value]) -> Outcome:
 
 
 def round_digits(value: pa.Array, digits: int, kind: pa.DataType, message: str) -> Outcome:
-    """Round half up to so many digits after the point, or before it if negative."""
+    """Round half up to `digits` digits after the decimal point, or before it if negative."""
     if digits < value.type.scale:
         value = pc.round(widened(value), digits, "half_towards_infinity")
     return fit(value, kind, message)
 
 
 def from_units(units: Numbers, mask: Mask | None, kind: pa.DataType) -> pa.Array:
-    """Build decimals of `kind` from 64-bit counts of their last place; they must be known to fit."""
+    """Build decimals of `kind` from 64-bit unscaled values; they must be known to fit."""
     words = np.empty((len(units), 2), dtype=np.int64)
     words[:, 0] = units
     words[:, 1] = units >> 63
@@ -174,7 +174,7 @@ def from_units(units: Numbers, mask: Mask | None, kind: pa.DataType) -> pa.Array
 
 
 def to_double(value: Value) -> pa.Array:
-    """Return the nearest doubles; numbers of more than 53 bits go through Python, as Arrow's own cast may miss by a bit."""
+    """Return the nearest doubles; Python converts numbers of more than 53 bits, as the cast of Arrow may be off by one bit."""
     array = broadcast(value, 1) if is_scalar(value) else value
     if array.null_count == len(array):
         return pa.nulls(len(array), pa.float64())

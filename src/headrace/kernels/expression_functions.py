@@ -1,4 +1,4 @@
-"""Comparisons, membership and strings.
+"""Comparisons, membership tests and string functions over columns.
 
 Doubles compare as in Spark: NaN equals NaN and is greater than everything else, −0.0 equals 0.0. Strings count code
 points. Python runs only for letters outside ASCII (`upper`, `lower`: rows that have some, once per distinct value) and
@@ -34,12 +34,12 @@ _NEGATED = {"ne": "eq", "gt": "le", "ge": "lt"}
 
 
 def compare(name: str, left: Value, right: Value) -> Value:
-    """Compare values of one type; NULL if either is."""
+    """Compare values of the same type; NULL if either is NULL."""
     if not pa.types.is_floating(left.type):
         return _ARROW[name](left, right)
     if is_scalar(left):
         name, left, right = _MIRRORED[name], right, left
-    if name in _NEGATED:  # the other three are right for a NaN on the left, where IEEE says false
+    if name in _NEGATED:  # the other three are right for a NaN on the left, where IEEE returns false
         return pc.invert(compare(_NEGATED[name], left, right))
     result = _ARROW[name](left, right)
     if not _has_nan(right):
@@ -49,7 +49,7 @@ def compare(name: str, left: Value, right: Value) -> Value:
 
 
 def _below_nan(name: str, left: Value, nan: Value) -> Value:
-    """Tell where the left is less than (or, for `le`, also equal to) a NaN on the right."""
+    """Return where the left is less than (or, for `le`, also equal to) a NaN on the right."""
     return pc.and_(nan, pc.invert(pc.is_nan(left))) if name == "lt" else pc.and_(nan, pc.is_valid(left))
 
 
@@ -64,26 +64,26 @@ def _comparison(name: str) -> Kernel:
 
 
 def _eq_null_safe(_: Call, args: Sequence[Value]) -> Value:
-    both = pc.and_(pc.is_null(args[0]), pc.is_null(args[1]))
-    return pc.coalesce(compare("eq", args[0], args[1]), both)
+    both_null = pc.and_(pc.is_null(args[0]), pc.is_null(args[1]))
+    return pc.coalesce(compare("eq", args[0], args[1]), both_null)
 
 
 def _in(call: Call, args: Sequence[Value]) -> Value:
-    """Search among constants by hash; a miss is NULL if NULL is among the choices. Choices that vary are compared each."""
-    wanted, choices = args[0], args[1:]
-    if is_scalar(wanted) or not all(map(is_scalar, choices)):
-        return spread([reduce(pc.or_kleene, [compare("eq", wanted, choice) for choice in choices]), *args])[0]
-    known = [choice.as_py() for choice in choices if choice.is_valid]
-    options = pa.array(known, type=wanted.type)
-    if pa.types.is_floating(wanted.type):  # the hash tells zeros apart; adding zero makes both positive
-        wanted, options = (pc.add(side, pa.scalar(0, side.type)) for side in (wanted, options))
-    found = pc.is_in(wanted, value_set=options)
-    miss = pa.scalar(False if len(known) == len(choices) else None, call.type)
-    return pc.if_else(pc.is_valid(wanted), pc.if_else(found, found, miss), _NULL)
+    """Look constants up by hash; a miss is NULL if NULL is among the choices. Choices that vary by row are compared each."""
+    value, choices = args[0], args[1:]
+    if is_scalar(value) or not all(map(is_scalar, choices)):
+        return spread([reduce(pc.or_kleene, [compare("eq", value, choice) for choice in choices]), *args])[0]
+    constants = [choice.as_py() for choice in choices if choice.is_valid]
+    options = pa.array(constants, type=value.type)
+    if pa.types.is_floating(value.type):  # the hash distinguishes ±0.0; adding zero makes both positive
+        value, options = (pc.add(side, pa.scalar(0, side.type)) for side in (value, options))
+    hit = pc.is_in(value, value_set=options)
+    miss = pa.scalar(False if len(constants) == len(choices) else None, call.type)
+    return pc.if_else(pc.is_valid(value), pc.if_else(hit, hit, miss), _NULL)
 
 
 def _extreme(name: str) -> Kernel:
-    """Make greatest or least: NULLs are passed over, the first of equals stays."""
+    """Make greatest or least: NULLs are skipped, the first of equal values wins."""
 
     def better(best: Value, other: Value) -> Value:
         return pc.if_else(pc.coalesce(compare(name, other, best), pc.is_null(best)), other, best)
@@ -99,12 +99,12 @@ def _letters(ascii_only: Callable[[pa.Array], pa.Array], full: Callable[[str], s
 
     def kernel(_: Call, args: Sequence[Value]) -> Value:
         text = args[0]
-        plain = pc.fill_null(pc.string_is_ascii(text), True)
-        if pc.all(plain, min_count=0).as_py():
+        is_ascii = pc.fill_null(pc.string_is_ascii(text), True)
+        if pc.all(is_ascii, min_count=0).as_py():
             return ascii_only(text)
-        other = pc.invert(plain)
-        mapped = per_distinct(text.filter(other), full, text.type)
-        return pc.replace_with_mask(ascii_only(pc.if_else(plain, text, "")), other, mapped)
+        not_ascii = pc.invert(is_ascii)
+        mapped = per_distinct(text.filter(not_ascii), full, text.type)
+        return pc.replace_with_mask(ascii_only(pc.if_else(is_ascii, text, "")), not_ascii, mapped)
 
     return kernel
 
@@ -116,7 +116,7 @@ def _substring_row(text: str, position: int, length: int | None = None) -> str:
 
 
 def _substring(call: Call, args: Sequence[Value]) -> Value:
-    """Cut from a 1-based position; what reaches before the start of the text counts, but is not there."""
+    """Cut from a 1-based position; positions before the start of the text count towards the length."""
     text, bounds = args[0], args[1:]
     if is_scalar(text) or not all(map(is_scalar, bounds)):
         return per_row(args, _substring_row, call.type)
@@ -139,7 +139,7 @@ def _replace_row(text: str, search: str, replacement: str = "") -> str:
 
 
 def _replace(call: Call, args: Sequence[Value]) -> Value:
-    """Replace every occurrence; an empty search changes nothing."""
+    """Replace every occurrence; an empty search string changes nothing."""
     text, terms = args[0], args[1:]
     if is_scalar(text) or not all(map(is_scalar, terms)):
         return per_row(args, _replace_row, call.type)

@@ -1,14 +1,14 @@
-r"""Texts searched: LIKE, RLIKE, starts_with, ends_with, contains; NULL if the text or what is searched for is NULL.
+"""Text search over columns: LIKE, RLIKE, starts_with, ends_with, contains; NULL if the text or the search string is NULL.
 
-A search that is the same on every row is one call of Arrow: LIKE without `_` and with `%` at its ends only is a plain
-comparison, others are regular expressions of RE2. One that differs from row to row (a column of the other side of a join,
-`concat('%', s)`) is one compiled loop over all rows, at the same cost whether there are few patterns or as many as rows:
-for texts of 20 characters 35 ns a row for LIKE with a prefix, 100 ns with a `%` before something, 15 ns for `contains`.
-At worst, for texts and patterns that nearly repeat themselves, the time of a row grows with text × pattern, never faster.
+A search string that is the same on every row is one call of Arrow: LIKE without `_` and with `%` only at its ends is a plain
+comparison, other patterns are RE2 regular expressions. A search string that varies by row (a column of the other side of a
+join, `concat('%', s)`) is one compiled loop over all rows, at the same cost for few or for many distinct patterns: for texts
+of 20 characters 35 ns per row for LIKE with a prefix, 100 ns with a `%` before other characters, 15 ns for `contains`. In
+the worst case, for texts and patterns that are nearly periodic, the time per row is proportional to text × pattern.
 
-Every LIKE pattern has a meaning: what follows the escape character is taken literally, wildcard or not, and an escape
-character at the end stands for itself. So none can fail at run time; a regular expression can, on the rows that have it.
-RLIKE goes through its patterns one by one: few of them are fast, many are not. SQL lets only constants come here.
+Every LIKE pattern is valid: the character after the escape character is literal, wildcard or not, and an escape character
+at the end stands for itself. So LIKE never fails at run time; a regular expression can, on the rows that have it. RLIKE
+processes its patterns one by one: few are fast, many are not. SQL allows only constant patterns for it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from headrace.kernels.expression_values import Kernel, Outcome, Value, is_scalar
 from headrace.model.expression import Call
 
 _ESCAPE = "\\"
-_NOTHING = np.frombuffer(b"\0", np.uint8)  # of the same type, to the compiler, as what buffers are read as
+_NOTHING = np.frombuffer(b"\0", np.uint8)  # read-only, like arrays over Arrow buffers, so that numba compiles no second version
 _Texts: TypeAlias = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]
 
-# --- one search for all rows -------------------------------------------------------------------------------------------
+# --- constant search strings -------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
 def _tokens(pattern: str, escape: str) -> tuple[str, ...]:
-    r"""Split into `%`, `_` and literal pieces; the latter are marked by a leading backslash."""
+    """Split into `%`, `_` and literals; a leading backslash marks a literal."""
     tokens: list[str] = []
     characters = iter(pattern)
     for character in characters:
@@ -62,7 +62,7 @@ def _like_constant(text: pa.Array, pattern: str, escape: str) -> pa.Array:
 
 
 def _quote(literal: str) -> str:
-    """Quote for RE2, which knows fewer escapes than Python."""
+    """Quote for RE2, which supports fewer escapes than Python."""
     return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", literal)
 
 
@@ -86,11 +86,11 @@ _SHAPES: dict[str, Callable[[pa.Array, str], pa.Array]] = {
     "%x%": _contains,
 }
 
-# --- a search for each row ---------------------------------------------------------------------------------------------
+# --- search strings by row ---------------------------------------------------------------------------------------------
 
 
 def _varying(call: Call, args: Sequence[Value], compiled: Callable[..., npt.NDArray[np.bool_]], *more: object) -> pa.Array:
-    """Run a loop of `compiled_text` over texts and searches, at least one of which is an array."""
+    """Run a kernel of `engine.kernels.like` over texts and search strings, at least one of which is an array."""
     text, search = spread(args)
     if not len(text):
         return pa.nulls(0, call.type)
@@ -98,14 +98,14 @@ def _varying(call: Call, args: Sequence[Value], compiled: Callable[..., npt.NDAr
 
 
 def _bytes(text: pa.Array) -> _Texts:
-    """Return the bytes of all rows and where each begins, without a copy; there is a row at least."""
+    """Return the bytes of all rows and the start of each row, without a copy; there must be at least one row."""
     _, starts, data = text.buffers()
     filled = data is not None and data.size
     return np.frombuffer(data, np.uint8) if filled else _NOTHING, np.frombuffer(starts, np.int32, len(text) + 1, text.offset * 4)
 
 
 def _searched(constant: Callable[[pa.Array, str], pa.Array], compiled: Callable[..., npt.NDArray[np.bool_]]) -> Kernel:
-    """Make a predicate of a text and a search string, of a kernel for a constant one and a loop for others."""
+    """Make a predicate of a text and a search string from a kernel for constants and a compiled loop for arrays."""
 
     def kernel(call: Call, args: Sequence[Value]) -> Value:
         text, search = args
@@ -117,7 +117,7 @@ def _searched(constant: Callable[[pa.Array, str], pa.Array], compiled: Callable[
 
 
 def _like(call: Call, args: Sequence[Value]) -> Value:
-    """Match whole texts; the third argument, if there is one, is the constant that escapes instead of a backslash."""
+    """Match whole texts; the optional third argument is the constant escape character, a backslash by default."""
     text, pattern = args[:2]
     escape = args[2].as_py() if args[2:] else _ESCAPE
     if not is_scalar(pattern):
@@ -129,7 +129,7 @@ def _like(call: Call, args: Sequence[Value]) -> Value:
 
 
 def _rlike(call: Call, args: Sequence[Value]) -> Value | Outcome:
-    """Search by RE2; a pattern it does not understand is an error on every row."""
+    """Search by RE2; an invalid pattern is an error on every row."""
     text, pattern = args
     if not is_scalar(pattern):
         return _rlike_varying(call, text, pattern)
@@ -138,24 +138,24 @@ def _rlike(call: Call, args: Sequence[Value]) -> Value | Outcome:
     try:
         return pc.match_substring_regex(text, pattern=pattern.as_py())
     except pa.ArrowInvalid:
-        message = f"regular expression '{pattern.as_py()}' is not understood"
+        message = f"invalid regular expression '{pattern.as_py()}'"
         return outcome(pa.nulls(len(text), call.type), pc.is_valid(text), message)
 
 
 def _rlike_varying(call: Call, text: Value, pattern: pa.Array) -> Outcome:
     """Search pattern by pattern, each over the rows that have it."""
     text = spread([text, pattern])[0]
-    known = [choice for choice in pattern.unique() if choice.is_valid]
-    value, wrong = pa.nulls(len(text), call.type), pa.repeat(False, len(text))
+    patterns = [single for single in pattern.unique() if single.is_valid]
+    value, failed = pa.nulls(len(text), call.type), pa.repeat(False, len(text))
     message = ""
-    for choice in known:
-        rows = pc.fill_null(pc.equal(pattern, choice), False)
-        part = _rlike(call, [text.filter(rows), choice])
+    for single in patterns:
+        rows = pc.fill_null(pc.equal(pattern, single), False)
+        part = _rlike(call, [text.filter(rows), single])
         if isinstance(part, Outcome):
-            message, wrong = part.message or message, pc.or_(wrong, rows)
+            message, failed = part.message or message, pc.or_(failed, rows)
         else:
             value = pc.replace_with_mask(value, rows, part)
-    return outcome(value, pc.and_(wrong, pc.is_valid(text)), message)
+    return outcome(value, pc.and_(failed, pc.is_valid(text)), message)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,4 +1,4 @@
-"""Single values read from and printed as text, as Spark does: what `cast` calls once per distinct value."""
+"""Single values parsed from and formatted as text, as Spark does; CAST calls these once per distinct value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_DIGITS = 400  # a number with a greater exponent is out of range of every 
 
 
 def read_integer(text: str, kind: pa.DataType) -> int | None:
-    """Read a whole number, dropping a fraction; None if it is none or too wide for the type."""
+    """Parse an integer, dropping a fraction; return None if the text is no number or out of range of the type."""
     match = _WHOLE.fullmatch(text.strip())
     if not match:
         return None
@@ -40,13 +40,13 @@ def read_integer(text: str, kind: pa.DataType) -> int | None:
 
 
 def read_double(text: str) -> float | None:
-    """Read a number, infinity or NaN."""
+    """Parse a number, infinity or NaN."""
     text = text.strip()
     return float(text) if _NUMBER.fullmatch(text) or _SPECIAL.fullmatch(text) else None
 
 
 def read_decimal(text: str, kind: pa.DataType) -> Decimal | None:
-    """Read a number, rounded half up to the scale; None if it is none or does not fit."""
+    """Parse a number, rounded half up to the scale; return None if the text is no number or does not fit."""
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         return None
@@ -57,12 +57,12 @@ def read_decimal(text: str, kind: pa.DataType) -> Decimal | None:
 
 
 def read_boolean(text: str) -> bool | None:
-    """Read true, yes, 1 and the like."""
+    """Parse true, yes, 1 and the like."""
     return _BOOLEANS.get(text.strip().lower())
 
 
 def read_date(text: str) -> date | None:
-    """Read year, year-month or year-month-day; after a blank or T, anything may follow."""
+    """Parse year, year-month or year-month-day; after a blank or T, any text may follow."""
     match = _DATE.fullmatch(text.strip())
     try:
         return date(int(match[1]), int(match[2] or 1), int(match[3] or 1)) if match else None
@@ -71,7 +71,7 @@ def read_date(text: str) -> date | None:
 
 
 def read_time(text: str) -> datetime | None:
-    """Read a date and, maybe, a time and an offset from UTC; digits after the sixth of the fraction are dropped."""
+    """Parse a date with an optional time and offset from UTC; fractional digits after the sixth are dropped."""
     match = _TIME.fullmatch(text.strip())
     day = read_date(match["day"]) if match else None
     if not match or not day:
@@ -88,22 +88,22 @@ def read_time(text: str) -> datetime | None:
 
 
 def print_decimal(value: Decimal) -> str:
-    """Print all digits of the scale, never an exponent."""
+    """Format with all digits of the scale, never with an exponent."""
     return format(value, "f")
 
 
 def print_double(value: float) -> str:
-    """Print the shortest digits that read back as the same double, in Java's form."""
+    """Format with the shortest digits that parse to the same double, in the form of Java."""
     return _java(value, repr(value))
 
 
 def print_single(value: float) -> str:
-    """Print the shortest digits that read back as the same 32-bit float, in Java's form."""
+    """Format with the shortest digits that parse to the same 32-bit float, in the form of Java."""
     return _java(value, np.format_float_scientific(np.float32(value), unique=True))
 
 
 def _java(value: float, text: str) -> str:
-    """Lay digits out as Java: plain from 10⁻³ to 10⁷, else `d.dddE±n`; always with a decimal point."""
+    """Arrange digits as Java does: plain from 10⁻³ to 10⁷, else `d.dddE±n`; always with a decimal point."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     mantissa, _, exponent = text.lower().lstrip("-").partition("e")

@@ -1,4 +1,4 @@
-"""Dates and times: all UTC, in microseconds; results outside the years 1 to 9999 are errors."""
+"""Date and time functions over columns: all UTC, in microseconds; results outside the years 1 to 9999 are errors."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _UNITS = frozenset({
 
 
 def clock(value: Value) -> Value:
-    """Return a time without its zone, or a date as it is: Arrow then takes the fields as they are, with no zone lookup."""
+    """Return timestamps without their zone, and dates unchanged: Arrow then extracts fields without a zone lookup."""
     return value.cast(pa.timestamp("us")) if pa.types.is_timestamp(value.type) else value
 
 
 def micros(times: pa.Array) -> Numbers:
-    """Return microseconds since the epoch as NumPy; NULLs read as 0."""
+    """Return microseconds since the epoch as NumPy; NULLs become 0."""
     return numbers(times.view(pa.int64()))
 
 
 def days(dates: Value) -> pa.Array:
-    """Return days since the epoch, as BIGINT; times count by the day they fall on."""
+    """Return days since the epoch, as BIGINT; a time counts as the day it falls on."""
     return dates.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
 
 
 def bounded(counts: pa.Array, least: int, greatest: int, kind: pa.DataType, message: str) -> Outcome:
-    """Turn counts since the epoch into dates or times; those outside the bounds are errors."""
-    wrong = pc.or_(pc.less(counts, least), pc.greater(counts, greatest))
-    fine = outcome(counts, wrong, message)
+    """Convert counts since the epoch to dates or times; counts outside the bounds are errors."""
+    out_of_range = pc.or_(pc.less(counts, least), pc.greater(counts, greatest))
+    checked = outcome(counts, out_of_range, message)
     width = pa.int32() if pa.types.is_date(kind) else pa.int64()
-    return Outcome(fine.value.cast(width).cast(kind), fine.errors, fine.message)
+    return Outcome(checked.value.cast(width).cast(kind), checked.errors, checked.message)
 
 
 def _overflow(call: Call) -> str:
@@ -59,7 +59,7 @@ def _date_trunc(call: Call, args: Sequence[Value]) -> Value | Outcome:
     if is_scalar(unit) and not unit.is_valid:
         return pa.nulls(len(times), call.type)
     if name not in _UNITS:
-        message = f"unit '{name}' of DATE_TRUNC is not known"
+        message = f"unknown unit '{name}' of DATE_TRUNC"
         return outcome(pa.nulls(len(times), call.type), pc.is_valid(times), message)
     return pc.floor_temporal(clock(times), unit=name).cast(pa.int64()).cast(call.type)
 
@@ -74,7 +74,7 @@ def _date_diff(call: Call, args: Sequence[Value]) -> Value:
 
 
 def _time_add(call: Call, args: Sequence[Value]) -> Outcome:
-    """Add microseconds; a shift beyond every possible time is cut, so that the sum cannot wrap around."""
+    """Add microseconds; a shift beyond every valid time is clamped, so that the sum cannot overflow."""
     span = LAST_MICRO - FIRST_MICRO + 1
     shift = args[1].cast(pa.int64())
     shift = pc.if_else(pc.greater(shift, span), span, pc.if_else(pc.less(shift, -span), -span, shift))

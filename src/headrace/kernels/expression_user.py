@@ -1,8 +1,8 @@
-"""Functions of users over whole columns.
+"""UDFs over whole columns, with isolation of the rows on which a UDF fails.
 
-What a function raises is an error of rows like any other: where a call fails, its rows are halved until those are found that it
-fails for. So many calls are made only after an error, and no more than `_MOST` rows are searched for: a function that fails for
-more is taken to fail for all that are left, and one that returns no column, or one of another length, for all.
+An exception of a UDF is an error of rows like any other: if a call fails, its rows are bisected to find those that fail. So
+the extra calls happen only after an error, and the search stops at `_MAX_FAILED_ROWS` rows: a UDF that fails for more counts
+as failed for all remaining rows. A UDF that returns no column, or a column of another length, fails for all rows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MOST = 64
 
 
 class _UnfitError(Exception):
-    """What a function returned is no column of as many values as there are rows."""
+    """The UDF did not return a column with one value per row."""
 
 
 def kernel(call: Call, args: Sequence[Value]) -> Outcome:
-    """Return what the function of a call returns, with the rows on which it has no value."""
+    """Return the values of a UDF call, with the rows on which it failed."""
     code, columns = code_of(call.function), spread(args)
     rows = len(columns[0])
     if rows == 0:
@@ -34,7 +34,7 @@ def kernel(call: Call, args: Sequence[Value]) -> Outcome:
         return Outcome(_called(code, columns, call.type))
     except _UnfitError as error:
         return Outcome(pa.nulls(rows, call.type), pa.repeat(True, rows), f"function '{named(call.function)}' failed: {error}")
-    except Exception as error:  # noqa: BLE001  whatever a user's function does, it is that query's failure
+    except Exception as error:  # noqa: BLE001  any exception of a UDF fails only its own query
         message = f"function '{named(call.function)}' failed: {type(error).__name__}: {error}"
     search = _Search(code, columns, call.type, np.zeros(rows, np.bool_))
     search.within(0, rows)
@@ -42,22 +42,22 @@ def kernel(call: Call, args: Sequence[Value]) -> Outcome:
 
 
 def _called(code: Code, columns: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """Call once; what comes back must be a value of the type for each row."""
-    found = code(*columns)
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks()
-    if isinstance(found, pa.Scalar | str | bytes) or not hasattr(found, "__len__"):
-        raise _UnfitError(f"it must return a column, not {type(found).__name__}")
-    if len(found) != len(columns[0]):
-        raise _UnfitError(f"it returned {len(found)} values for {len(columns[0])} rows")
-    if not isinstance(found, pa.Array):
-        found = pa.array(found, type=kind)
-    return found if found.type == kind else found.cast(kind)
+    """Call the UDF once and check that it returns one value of the type per row."""
+    values = code(*columns)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Scalar | str | bytes) or not hasattr(values, "__len__"):
+        raise _UnfitError(f"it must return a column, not {type(values).__name__}")
+    if len(values) != len(columns[0]):
+        raise _UnfitError(f"it returned {len(values)} values for {len(columns[0])} rows")
+    if not isinstance(values, pa.Array):
+        values = pa.array(values, type=kind)
+    return values if values.type == kind else values.cast(kind)
 
 
 @dataclass(slots=True)
 class _Search:
-    """Looks for the rows that a function fails for; `found` are the values, in order, NULL for those."""
+    """Finds the rows that a UDF fails for; `values` are the results, in order, NULL for failed rows."""
 
     code: Code
     columns: Sequence[pa.Array]
@@ -66,7 +66,7 @@ class _Search:
     found: list[pa.Array] = field(default_factory=list)
 
     def within(self, low: int, high: int) -> None:
-        """Search rows that a call failed for."""
+        """Bisect a range of rows that a call failed for."""
         if high - low == 1 or np.count_nonzero(self.wrong) >= _MOST:
             self.wrong[low:high] = True
             self.found.append(pa.nulls(high - low, self.kind))

@@ -1,8 +1,8 @@
-"""What the expression kernels pass around, and the few helpers all of them need.
+"""Values and helpers that the expression kernels share.
 
-A `Value` is an Arrow array with one entry per row, or an Arrow scalar that stands for the same value on every row. A
-kernel gets the call and its arguments as values, at least one of them an array, and returns an array – or an
-`Outcome`, when some rows could not be computed. Kernels never look at the errors of their arguments; `Evaluator` does.
+A `Value` is an Arrow array with one entry per row, or an Arrow scalar that is the same on every row. A kernel gets the call
+and its arguments as values, at least one of them an array, and returns an array – or an `EvaluationResult`, if some rows
+failed. Kernels ignore the errors of their arguments; `Evaluator` handles these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A value, the rows on which it is an error (NULL there; None if there are none), and what went wrong."""
+    """A value, the rows on which evaluation failed (NULL there; None if there are none), and the error message."""
 
     value: Value
     errors: pa.Array | None = None
@@ -36,60 +36,60 @@ Kernel: TypeAlias = Callable[[Call, Sequence[Value]], Value | Outcome]
 
 
 def is_scalar(value: Value) -> bool:
-    """Tell whether the value is the same on every row."""
+    """Return whether the value is the same on every row."""
     return isinstance(value, pa.Scalar)
 
 
 def broadcast(value: Value, rows: int) -> pa.Array:
-    """Return an array of `rows` entries; arrays pass as they are."""
+    """Return an array of `rows` entries; arrays are returned unchanged."""
     return pa.repeat(value, rows) if is_scalar(value) else value
 
 
 def spread(args: Sequence[Value]) -> list[pa.Array]:
-    """Turn scalars into arrays as long as the other arguments."""
+    """Broadcast scalars to arrays as long as the other arguments."""
     rows = next(len(arg) for arg in args if not is_scalar(arg))
     return [broadcast(arg, rows) for arg in args]
 
 
 def numbers(array: pa.Array, filler: Any = 0) -> Numbers:
-    """Return the values of a numeric array as NumPy, without a copy unless there are NULLs; these read as `filler`."""
+    """Return the values of a numeric array as NumPy, without a copy unless there are NULLs; NULLs become `filler`."""
     filled = array.fill_null(filler) if array.null_count else array
     return filled.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def nulls(*arrays: pa.Array) -> Mask | None:
-    """Return the rows on which any of the arrays is NULL; None if there are none."""
-    found = None
+    """Return a mask of the rows on which any of the arrays is NULL; None if there are none."""
+    union = None
     for array in arrays:
         if array.null_count:
             mask = array.is_null().to_numpy(zero_copy_only=False)
-            found = mask if found is None else found | mask
-    return found
+            union = mask if union is None else union | mask
+    return union
 
 
 def either(first: Mask | None, second: Mask | None) -> Mask | None:
-    """Return the union of two row sets, None being the empty one."""
+    """Return the union of two masks; None is the empty mask."""
     if first is None or second is None:
         return second if first is None else first
     return first | second
 
 
-def without_nulls(wrong: Mask, *arrays: pa.Array) -> Mask:
-    """Take the rows out on which an argument is NULL: what is not there cannot overflow."""
+def without_nulls(failed: Mask, *arrays: pa.Array) -> Mask:
+    """Remove the rows on which an argument is NULL: NULL cannot overflow."""
     missing = nulls(*arrays)
-    return wrong if missing is None else wrong & ~missing
+    return failed if missing is None else failed & ~missing
 
 
-def checked(values: Numbers, wrong: Mask, args: Sequence[pa.Array], kind: pa.DataType, message: str) -> Outcome:
-    """Build the outcome of a NumPy computation over `args` that failed on the rows of `wrong`; NULL there and at NULLs."""
-    wrong = without_nulls(wrong, *args)
-    result = pa.array(values, type=kind, mask=either(nulls(*args), wrong))
-    return Outcome(result, pa.array(wrong) if wrong.any() else None, message)
+def checked(values: Numbers, failed: Mask, args: Sequence[pa.Array], kind: pa.DataType, message: str) -> Outcome:
+    """Build the result of a NumPy computation over `args` that failed on the rows of `failed`; NULL there and at NULLs."""
+    failed = without_nulls(failed, *args)
+    result = pa.array(values, type=kind, mask=either(nulls(*args), failed))
+    return Outcome(result, pa.array(failed) if failed.any() else None, message)
 
 
-def outcome(value: pa.Array, wrong: pa.Array, message: str) -> Outcome:
-    """Build the outcome of an Arrow computation that failed on the rows of `wrong` (NULL counts as not failed)."""
-    errors = wrong.fill_null(False)
+def outcome(value: pa.Array, failed: pa.Array, message: str) -> Outcome:
+    """Build the result of an Arrow computation that failed on the rows of `failed` (NULL counts as not failed)."""
+    errors = failed.fill_null(False)
     if not pc.any(errors).as_py():
         return Outcome(value)
     return Outcome(blank(value, errors), errors, message)

@@ -1,7 +1,7 @@
-"""Group keys: rows to small codes, equal keys to equal partitions, and codes of different places to one numbering.
+"""Group keys: encode rows to small codes, hash keys to partitions, and unify the codes of several sources.
 
-Keys of any number and type become one code a row; the distinct keys stay beside it as Arrow columns. NULL is a key;
-NaN is one key; −0.0 and 0.0 are one key.
+Keys of any number and type become one code per row; the distinct keys are stored beside it as Arrow columns. NULL is a key;
+NaN is one key; −0.0 and 0.0 are the same key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIRECT = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """`codes[i]` is the place of row i's key in `columns`; there are `count` keys (some may have no row)."""
+    """Encoded keys: `codes[i]` is the index of the key of row i in `columns`; of the `count` keys some may have no row."""
 
     codes: Codes
     columns: list[pa.Array]
@@ -32,13 +32,13 @@ class Keys:
 
 
 def encode(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Keys:
-    """Give numbers to the distinct keys of rows."""
+    """Assign codes to the distinct keys of rows."""
     if not columns:
         return Keys(np.zeros(rows, np.int64), [], 1)
-    found = _encode_one(flat(columns[0]))
+    keys = _encode_one(flat(columns[0]))
     for column in columns[1:]:
-        found = _pair(found, _encode_one(flat(column)))
-    return found
+        keys = _pair(keys, _encode_one(flat(column)))
+    return keys
 
 
 def _encode_one(array: pa.Array) -> Keys:
@@ -59,7 +59,7 @@ def _encode_one(array: pa.Array) -> Keys:
 
 
 def direct_domain(column: pa.Array | pa.ChunkedArray) -> tuple[int, pa.Array] | None:
-    """Return (least value, all values from it to the greatest, NULL last) where that is a small domain; None otherwise."""
+    """Return (least value, all values up to the greatest, NULL last) if that domain is small; None otherwise."""
     kind = column.type
     if not pa.types.is_integer(kind) or len(column) == 0:
         return None
@@ -77,12 +77,12 @@ def _pair(left: Keys, right: Keys) -> Keys:
 
 
 def partitions(columns: Sequence[pa.Array], count: int, parts: int) -> npt.NDArray[np.int64]:
-    """Return the partition of each of `count` keys: a function of the key's value alone."""
+    """Return the partition of each of `count` keys: a function of the value of the key alone."""
     return (hashes(columns, count) >> np.uint64(33)).astype(np.int64) % parts
 
 
 def hashes(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.uint64]:
-    """Return a hash of each of `count` keys: equal keys have equal ones, and so it is the other way round for one integer."""
+    """Return a hash of each of `count` keys; equal keys have equal hashes, and for a single integer column the hash is unique."""
     state = np.zeros(count, np.uint64)
     for column in columns:
         _mix(column, state)
@@ -110,9 +110,9 @@ def _mix(column: pa.Array, state: npt.NDArray[np.uint64]) -> None:
 
 
 def unify(parts: Sequence[tuple[Sequence[pa.Array], int]]) -> tuple[list[pa.Array], int, list[Codes]]:
-    """Give keys of several places one numbering: (columns of all keys, how many, for each place old code → new code)."""
+    """Give keys of several sources common codes: (columns of all keys, number of keys, for each source old code → new code)."""
     counts = [count for _, count in parts]
     width = len(parts[0][0]) if parts else 0
     columns = [pa.concat_arrays([keys[i] for keys, _ in parts]) for i in range(width)]
-    found = encode(columns, sum(counts))
-    return found.columns, found.count, np.split(found.codes, np.cumsum(counts)[:-1])
+    unified = encode(columns, sum(counts))
+    return unified.columns, unified.count, np.split(unified.codes, np.cumsum(counts)[:-1])

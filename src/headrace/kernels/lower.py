@@ -1,7 +1,7 @@
-"""Lower: from combined components to the value SQL promised, for many results at once.
+"""Lower: final aggregate values from combined components, for many results at once.
 
-Each function takes the components in the order `sharing.aggregation.lift` gives them and returns the column and, rarely,
-which results are errors (an exact sum that does not fit).
+Each function takes the components in the order of `lift` in `planner.components` and returns the column and, rarely, which
+results are errors (an exact sum that does not fit).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def lower(call: AggregateCall, parts: Arrays) -> Lowered:
     if call.function in {"min", "max"}:
         values = np.where(missing, 0, parts[0][0])
         return from_numbers(values if values.dtype == np.float64 else values.astype(np.int64), call.type, missing), None
-    of = call.args[0].type
-    if pa.types.is_floating(of):
+    argument_type = call.args[0].type
+    if pa.types.is_floating(argument_type):
         return _float_result(call, parts, missing), None
     if call.function == "sum":
         return _exact_sum(call, parts[0], missing)
@@ -43,8 +43,8 @@ def _as_float(limbs: Sequence[Numbers]) -> Numbers:
     if len(limbs) == 1:
         return limbs[0].astype(np.float64)
     high, low = limbs[1] + (limbs[0] >> 32), limbs[0] & 0xFFFFFFFF
-    found: Numbers = high.astype(np.float64) * 2.0**32 + low
-    return found
+    floats: Numbers = high.astype(np.float64) * 2.0**32 + low
+    return floats
 
 
 def _float_result(call: AggregateCall, parts: Arrays, missing: Mask) -> pa.Array:
@@ -66,7 +66,7 @@ def _collapse(high: Numbers, low: Numbers) -> Numbers:
 
 
 def _spread(function: str, parts: Arrays, counts: Numbers) -> tuple[Numbers, Mask]:
-    """Variance from exact sums: n·Σx² − (Σx)², both to twice the precision, then one division."""
+    """Compute variance or standard deviation from exact sums: n·Σx² − (Σx)², both to twice the precision, then one division."""
     (s_high, s_low), (q_high, q_low) = parts[0], parts[1]
     n = counts.astype(np.float64)
     mean = (s_high + s_low) / n
@@ -76,14 +76,14 @@ def _spread(function: str, parts: Arrays, counts: Numbers) -> tuple[Numbers, Mas
     squares = (q_high - n_high) + (q_low - n_low - n * m_low)  # Σx² − n·mean²
     centred = np.maximum(squares - 2 * mean * rest, 0.0)
     centred = np.where(np.isnan(squares), np.nan, centred)
-    samp = function.endswith("samp")
-    result = centred / (n - 1 if samp else n)
+    is_sample = function.endswith("samp")
+    result = centred / (n - 1 if is_sample else n)
     values = np.sqrt(result) if function.startswith("stddev") else result
-    return values, counts <= (1 if samp else 0)
+    return values, counts <= (1 if is_sample else 0)
 
 
 def _product(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
-    """Return a·b rounded, and what rounding dropped."""
+    """Return a·b rounded, and its rounding error."""
     product = a * b
     a_big, b_big = a * 134217729.0, b * 134217729.0
     a_high, b_high = a_big - (a_big - a), b_big - (b_big - b)
@@ -96,28 +96,28 @@ def _exact_sum(call: AggregateCall, limbs: Sequence[Numbers], missing: Mask) -> 
         return pa.array(limbs[0], call.type, mask=missing), None
     if len(limbs) == 2:
         high, low = limbs[1] + (limbs[0] >> 32), limbs[0] & 0xFFFFFFFF
-        bad = (high < -(1 << 31)) | (high >= 1 << 31)
-        if not bad.any():
+        overflows = (high < -(1 << 31)) | (high >= 1 << 31)
+        if not overflows.any():
             return from_numbers((high << 32) + low, call.type, missing), None
         if not pa.types.is_decimal(call.type):
-            return from_numbers(np.where(bad, 0, (high << 32) + low), call.type, missing | bad), bad
+            return from_numbers(np.where(overflows, 0, (high << 32) + low), call.type, missing | overflows), overflows
     totals = _totals(limbs)
     limit = 10**call.type.precision
-    bad = np.array([abs(t) >= limit for t in totals], np.bool_)
-    return decimals(np.where(bad, 0, totals), call.type, missing | bad), (bad if bad.any() else None)
+    overflows = np.array([abs(t) >= limit for t in totals], np.bool_)
+    return decimals(np.where(overflows, 0, totals), call.type, missing | overflows), (overflows if overflows.any() else None)
 
 
 def _totals(limbs: Sequence[Numbers]) -> Numbers:
     total = np.zeros(len(limbs[0]), object)
-    for place, limb in enumerate(limbs):
-        total += limb.astype(object) << (32 * place)
+    for exponent, limb in enumerate(limbs):
+        total += limb.astype(object) << (32 * exponent)
     return total
 
 
 def _decimal_average(call: AggregateCall, parts: Arrays, missing: Mask) -> pa.Array:
     scale = 10 ** (call.type.scale - call.args[0].type.scale)
-    found = [_half_up(int(t) * scale, int(n)) if n else 0 for t, n in zip(_totals(parts[0]), parts[1][0], strict=True)]
-    return decimals(np.array(found, object), call.type, missing)
+    averages = [_half_up(int(t) * scale, int(n)) if n else 0 for t, n in zip(_totals(parts[0]), parts[1][0], strict=True)]
+    return decimals(np.array(averages, object), call.type, missing)
 
 
 def _half_up(numerator: int, denominator: int) -> int:
@@ -126,16 +126,16 @@ def _half_up(numerator: int, denominator: int) -> int:
     return quotient if numerator >= 0 else -quotient
 
 
-def lower_listed(call: AggregateCall, places: Numbers, values: Sequence[pa.Array], counts: Numbers, size: int) -> pa.Array:
-    """Return the results, for places 0 … size − 1, of an aggregate over listed values (distinct within a place)."""
+def lower_listed(call: AggregateCall, groups: Numbers, values: Sequence[pa.Array], counts: Numbers, size: int) -> pa.Array:
+    """Return the results, for groups 0 … size − 1, of an aggregate over listed values (distinct within a group)."""
     if call.function == "count_distinct":
-        return pa.array(np.bincount(places, minlength=size).astype(np.int64), pa.int64())
+        return pa.array(np.bincount(groups, minlength=size).astype(np.int64), pa.int64())
     if call.function in {"min", "max"}:
-        found = np.full(size, -1, np.int64)
-        found[places] = np.arange(places.size)
-        return values[0].take(pa.array(found, mask=found < 0))
-    order = _value_order(places, values[0])
-    firsts, lasts, totals, below = _ranks(places[order], counts[order], size)
+        positions = np.full(size, -1, np.int64)
+        positions[groups] = np.arange(groups.size)
+        return values[0].take(pa.array(positions, mask=positions < 0))
+    order = _value_order(groups, values[0])
+    firsts, lasts, totals, below = _ranks(groups[order], counts[order], size)
     missing = totals == 0
     rank = _rank(call, totals)
     low, high = (_at_rank(r, firsts, lasts, below) for r in (np.floor(rank), np.ceil(rank)))
@@ -143,39 +143,39 @@ def lower_listed(call: AggregateCall, places: Numbers, values: Sequence[pa.Array
     if call.function == "percentile_disc":
         return sorted_values.take(pa.array(low, mask=missing))
     numeric = numbers(sorted_values) if len(sorted_values) else np.zeros(1)
-    a, b, part = numeric[np.where(missing, 0, low)], numeric[np.where(missing, 0, high)], rank - np.floor(rank)
+    a, b, fraction = numeric[np.where(missing, 0, low)], numeric[np.where(missing, 0, high)], rank - np.floor(rank)
     with np.errstate(invalid="ignore"):
-        return pa.array(np.where(a == b, a, (1 - part) * a + part * b), pa.float64(), mask=missing)
+        return pa.array(np.where(a == b, a, (1 - fraction) * a + fraction * b), pa.float64(), mask=missing)
 
 
 def _rank(call: AggregateCall, totals: Numbers) -> Numbers:
     share = 0.5 if call.parameter is None else call.parameter
-    found: Numbers
+    rank: Numbers
     if call.function == "percentile":
-        found = np.maximum(totals - 1, 0) * share
+        rank = np.maximum(totals - 1, 0) * share
     else:
-        found = np.maximum(np.ceil(totals * share - 1e-9) - 1, 0)
-    return found
+        rank = np.maximum(np.ceil(totals * share - 1e-9) - 1, 0)
+    return rank
 
 
-def _value_order(places: Numbers, values: pa.Array) -> Numbers:
-    """Return positions sorted by place, then value; NaN last."""
+def _value_order(groups: Numbers, values: pa.Array) -> Numbers:
+    """Return positions sorted by group, then value; NaN last."""
     ranks = np.empty(len(values), np.int64)
     by_value = np.asarray(pa.compute.sort_indices(values)).astype(np.int64)
     ranks[by_value] = np.arange(len(values))
-    return np.lexsort((ranks, places))
+    return np.lexsort((ranks, groups))
 
 
-def _ranks(places: Numbers, counts: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    firsts = np.searchsorted(places, np.arange(size), side="left")
-    lasts = np.searchsorted(places, np.arange(size), side="right")
+def _ranks(groups: Numbers, counts: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    firsts = np.searchsorted(groups, np.arange(size), side="left")
+    lasts = np.searchsorted(groups, np.arange(size), side="right")
     running = np.concatenate([[0], np.cumsum(counts)])
     return firsts, lasts, running[lasts] - running[firsts], running
 
 
 def _at_rank(rank: Numbers, firsts: Numbers, lasts: Numbers, running: Numbers) -> Numbers:
-    """Return the position of the value with that rank (from 0) within each place."""
-    wanted = running[firsts] + rank.astype(np.int64)
-    found = np.searchsorted(running, wanted, side="right") - 1
-    within: Numbers = np.minimum(found, np.maximum(lasts - 1, 0))
+    """Return the position of the value with that rank (from 0) within each group."""
+    targets = running[firsts] + rank.astype(np.int64)
+    positions = np.searchsorted(running, targets, side="right") - 1
+    within: Numbers = np.minimum(positions, np.maximum(lasts - 1, 0))
     return within

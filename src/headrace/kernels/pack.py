@@ -1,6 +1,7 @@
-"""Bytes that hold NumPy and Arrow arrays and are read back without copying them: for the exchange and the slice store.
+"""The columnar container file: NumPy and Arrow arrays in bytes that are read back without copying, for shuffle and state.
 
-A small pickle describes the structure; the arrays' buffers follow, aligned, and are used in place, from a memory map too.
+A small pickle describes the structure; the buffers of the arrays follow, aligned, and are used in place, also from a memory
+map.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ALIGN = 64
 
 
 def pack(value: object) -> bytes:
-    """Return bytes from which `unpack` gives the equal value."""
+    """Return bytes from which `unpack` restores an equal value."""
     return b"".join(_chunks(value))
 
 
@@ -28,23 +29,23 @@ def unpack(data: bytes | memoryview) -> Any:
     """Return the value; its arrays share memory with `data`."""
     view = memoryview(data)
     if len(view) < 20 or bytes(view[:8]) != _MAGIC:
-        raise ValueError("not packed by headrace")
-    head_size, check = struct.unpack("<QI", view[8:20])
+        raise ValueError("not a headrace container (bad magic number)")
+    head_size, checksum = struct.unpack("<QI", view[8:20])
     head = view[20 : 20 + head_size]
-    if len(head) != head_size or zlib.crc32(head) != check:
-        raise ValueError("the description of packed arrays is damaged")
+    if len(head) != head_size or zlib.crc32(head) != checksum:
+        raise ValueError("the header of the container is damaged")
     structure, sizes = pickle.loads(head)
     buffers, at = [], _aligned(20 + head_size)
     for size in sizes:
         if at + size > len(view):
-            raise ValueError("packed arrays are cut short")
+            raise ValueError("the container is truncated")
         buffers.append(view[at : at + size])
         at = _aligned(at + size)
     return pickle.loads(structure, buffers=buffers)
 
 
 def write(path: Path, value: object, *, sync: bool = True) -> None:
-    """Write atomically: the file is there whole, or not at all; without `sync` it may be lost with the machine's power."""
+    """Write a file atomically: it exists completely or not at all; without `sync` a power failure may lose it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with scratch.open("wb") as file:
         file.writelines(_chunks(value))
@@ -55,14 +56,14 @@ def write(path: Path, value: object, *, sync: bool = True) -> None:
 
 
 def read(path: Path) -> Any:
-    """Map a file written by `write` and return its value, without copying arrays."""
+    """Memory-map a file written by `write` and return its value, without copying arrays."""
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return unpack(memoryview(mapped))
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"state file '{path}' cannot be read",
+            f"cannot read state file '{path}'",
             detail=str(error),
             hint="restore the checkpoint directory from a copy, or start with a new one",
         ) from error
@@ -71,17 +72,17 @@ def read(path: Path) -> Any:
 def _chunks(value: object) -> list[Any]:
     buffers: list[pickle.PickleBuffer] = []
     structure = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    raws = [buffer.raw() for buffer in buffers]
-    head = pickle.dumps((structure, [raw.nbytes for raw in raws]), protocol=5)
-    out: list[Any] = [
+    raw_buffers = [buffer.raw() for buffer in buffers]
+    head = pickle.dumps((structure, [raw.nbytes for raw in raw_buffers]), protocol=5)
+    chunks: list[Any] = [
         _MAGIC,
         struct.pack("<QI", len(head), zlib.crc32(head)),
         head,
         bytes(_aligned(20 + len(head)) - 20 - len(head)),
     ]
-    for raw in raws:
-        out += [raw, bytes(_aligned(raw.nbytes) - raw.nbytes)]
-    return out
+    for raw in raw_buffers:
+        chunks += [raw, bytes(_aligned(raw.nbytes) - raw.nbytes)]
+    return chunks
 
 
 def _aligned(size: int) -> int:

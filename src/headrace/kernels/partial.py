@@ -1,4 +1,4 @@
-"""Partial aggregates of one slice: sparse, by key and cell. What is exchanged, stored, and read when windows close."""
+"""Partial aggregates of a slice, sparse by key and cell: the form that is shuffled, stored, and read when windows close."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Integers = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Values kept one by one (distinct values, extremes of strings): key place, cell, value columns, how often."""
+    """Values stored individually (distinct values, extremes of strings): key code, cell, value columns, counts."""
 
     keys: Integers
     cells: Integers
@@ -24,10 +24,10 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """All that is kept of some rows of one slice, in one store.
+    """Partial aggregates of some rows of a slice, for one shared aggregation.
 
-    The cells of key k are the entries starts[k] … starts[k + 1] − 1, ascending by cell. `dense[c]` has the 64-bit arrays
-    of component c beside them (none for a component of values, whose entries are in `listed[c]`).
+    The cells of key k are the entries starts[k] … starts[k + 1] − 1, ascending by cell. `dense[c]` has the 64-bit arrays of
+    component c, parallel to them (none for a listed component, whose entries are in `listed[c]`).
     """
 
     slice_start: int
@@ -44,14 +44,14 @@ class Partial:
 
     @property
     def bytes(self) -> int:
-        """About how many bytes its arrays take; one that stands in several places is kept once."""
+        """Approximate size of the arrays in bytes; an array that is used several times counts once."""
         dense = {id(array): array.nbytes for arrays in self.dense for array in arrays}
         columns = [*self.keys, *(value for entries in self.listed.values() for value in entries.values)]
         return int(self.starts.nbytes + self.cells.nbytes + sum(dense.values()) + sum(column.nbytes for column in columns))
 
 
 def group_starts(sorted_codes: Integers) -> tuple[Integers, Integers]:
-    """Return (distinct codes, where each begins and the end) of an ascending array."""
+    """Return (distinct codes, start of each and the end) of an ascending array."""
     heads = (
         np.flatnonzero(np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]]))
         if sorted_codes.size

@@ -1,4 +1,4 @@
-"""Query-sets as arrays: one row of 64-bit words a set."""
+"""Query-sets as bitmaps: one row of 64-bit words per set."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Sets = npt.NDArray[np.uint64]
 
 
 def words(bits: Iterable[int]) -> int:
-    """Return how many words sets of these bits need."""
+    """Return the number of words that sets of these bits need."""
     return max(bits, default=0) // 64 + 1
 
 
 def set_of(bits: Iterable[int], width: int) -> Sets:
     """Return one set, as an array of `width` words."""
-    found = np.zeros(width, np.uint64)
+    bitmap = np.zeros(width, np.uint64)
     for bit in bits:
-        found[bit // 64] |= np.uint64(1) << np.uint64(bit % 64)
-    return found
+        bitmap[bit // 64] |= np.uint64(1) << np.uint64(bit % 64)
+    return bitmap
 
 
 def widened(sets: Sets, width: int) -> Sets:
-    """Return the same sets with more words, or with fewer where those left out matter to nobody."""
+    """Return the same sets with more words, or with fewer where no query needs the dropped words."""
     if sets.shape[1] == width:
         return sets
     if sets.shape[1] > width:
@@ -33,9 +33,9 @@ def widened(sets: Sets, width: int) -> Sets:
 
 
 def share_wanted(samples: Iterable[Sets], bits: frozenset[int]) -> float | None:
-    """Return the share of sampled rows whose set has one of the bits; None where nobody looked at all of the bits.
+    """Return the share of sampled rows whose set has any of the bits; None if no sample covers all of the bits.
 
-    The first set of a sample is that of all bits that were looked at.
+    The first set of a sample contains all bits that the sample covers.
     """
     mask = set_of(bits, words(bits))
     rows = hits = 0

@@ -1,6 +1,6 @@
-"""Values that every other package agrees on: schemas, expressions, windows, aggregates, streams, lengths of time.
+"""Values that all other packages share: types, expressions, windows, aggregates, streams, durations.
 
-Frozen dataclasses that check themselves when they are made, and pure functions over them. Structural equality is the
-sharing test: two expressions that are equal are computed once, whoever wrote them. Nothing here does I/O, reads a clock,
-or knows how a query is written or run; the only import is `errors`.
+Frozen dataclasses that validate themselves on construction, and pure functions over them. Structural equality is the
+sharing test: equal expressions are computed once, no matter which query contains them. This package does no I/O, reads no
+clock, and is independent of query syntax and execution; its only import is `errors`.
 """

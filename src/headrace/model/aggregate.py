@@ -1,7 +1,7 @@
-"""Aggregate calls, as a query states them. How they are computed is up to a back-end.
+"""Aggregate calls as a query states them; each back-end decides how to compute them.
 
-`AGGREGATES` lists every name. `percentile` interpolates between the two nearest values, `percentile_disc` returns a
-value that occurs: the smallest whose cumulative share is at least the parameter.
+`AGGREGATE_FUNCTIONS` lists all function names. `percentile` interpolates between the two nearest values, `percentile_disc`
+returns a value that occurs: the smallest whose cumulative share is at least the parameter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AGGREGATES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """One aggregate of one query.
+    """An aggregate function applied to arguments in one query.
 
     `args` is empty for COUNT(*), has one element otherwise (several only for `count_distinct`); `parameter` is the
     percentile in [0, 1]. `type` is the type of the result.
@@ -32,7 +32,7 @@ class AggregateCall:
     parameter: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse names and arities no back-end knows."""
+        """Reject unknown function names and missing arguments."""
         if self.function not in AGGREGATES:
             raise ValueError(f"unknown aggregate '{self.function}'")
         if not self.args and self.function != "count":

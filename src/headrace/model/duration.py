@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: '8 seconds', '1 minute 30 seconds', '250 ms'."""
+"""Durations as users write them: '8 seconds', '1 minute 30 seconds', '250 ms'."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 
 
 class DurationError(HeadraceError):
-    """A length of time that is not understood."""
+    """A text is not a valid duration."""
 
 
 def parse_duration(text: str) -> int:
-    """Return the length in microseconds; raises DurationError for anything that is not a plain sum of units."""
+    """Return the duration in microseconds; raise DurationError unless the text is a plain sum of amounts with units."""
     body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE).strip().strip("'")
     total, at = Fraction(0), 0
     while at < len(body):
@@ -37,6 +37,6 @@ def parse_duration(text: str) -> int:
 
 def _refused(text: str) -> DurationError:
     return DurationError(
-        f"duration '{text}' is not understood",
+        f"invalid duration '{text}'",
         hint="write a number and a unit, such as '8 seconds', '250 ms', '1 minute 30 seconds' (not months or years)",
     )

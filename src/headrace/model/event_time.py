@@ -1,4 +1,4 @@
-"""Event time: microseconds since 1970-01-01T00:00Z, and the datetimes people read."""
+"""Event time: microseconds since 1970-01-01T00:00Z, and the conversion from datetimes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def microseconds(instant: datetime) -> int:
-    """Return the microseconds of an instant; a naive one is taken as UTC."""
+    """Return the event time of an instant; a naive datetime counts as UTC."""
     aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
     return (aware - EPOCH) // _MICROSECOND

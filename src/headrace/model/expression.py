@@ -1,11 +1,11 @@
-"""Scalar expressions, as checked values.
+"""Scalar expressions as validated values.
 
-Three node kinds are enough: a column, a literal, and a call of a named function. The binder inserts every cast, so
-the arguments of a comparison or of arithmetic always have one type, and an evaluator never has to promote. Structural
-equality is the sharing test: equal expressions are computed once, whoever wrote them.
+There are three kinds of nodes: a column, a literal, and a call of a named function. The binder inserts every cast, so the
+arguments of a comparison or of arithmetic always have the same type, and an evaluator never has to promote. Structural
+equality is the sharing test: equal expressions are computed once, no matter which query contains them.
 
-`FUNCTIONS` lists every function name an evaluator must know; nothing else may appear in a `Call`, but tags of functions that
-users registered (`headrace.model.function`).
+`BUILTIN_FUNCTIONS` lists all function names that an evaluator must support; a `Call` accepts only these and the tags of UDFs
+(`headrace.model.function`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FUNCTIONS = LOGIC | COMPARISON | ARITHMETIC | OTHER
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the row at hand, by its declared name."""
+    """A column of the current row, by its declared name."""
 
     name: str
     type: pa.DataType
@@ -50,33 +50,33 @@ class Literal:
     type: pa.DataType
 
     def __str__(self) -> str:
-        """Return the constant as SQL would write it."""
+        """Return the constant in SQL syntax."""
         if self.value is None:
             return "NULL"
         return f"'{self.value}'" if not isinstance(self.value, bool | int | float) else str(self.value)
 
     def __eq__(self, other: object) -> bool:
-        """Compare type first, so that 1, 1.0 and TRUE stay apart."""
+        """Compare types first, so that 1, 1.0 and TRUE differ."""
         if not isinstance(other, Literal):
             return False
         same = bool(self.type == other.type) and type(self.value) is type(other.value)
         return same and repr(self.value) == repr(other.value)  # so NaN equals itself, and 0.0 is not -0.0
 
     def __hash__(self) -> int:
-        """Hash what `__eq__` compares."""
+        """Hash the same parts that `__eq__` compares."""
         return hash((repr(self.value), self.type))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of `FUNCTIONS`, or a user's, applied to arguments; `type` is the type of the result."""
+    """A function of `BUILTIN_FUNCTIONS`, or a UDF, applied to arguments; `type` is the type of the result."""
 
     function: str
     args: tuple[Expression, ...]
     type: pa.DataType
 
     def __post_init__(self) -> None:
-        """Refuse names no evaluator knows."""
+        """Reject function names that no evaluator supports."""
         if self.function not in FUNCTIONS and "@" not in self.function:
             raise ValueError(f"unknown function '{self.function}'")
 
@@ -109,7 +109,7 @@ def _text(call: Call) -> str:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """Yield the expression and everything below it."""
+    """Yield the expression and all its descendants."""
     yield expression
     if isinstance(expression, Call):
         for arg in expression.args:
@@ -117,12 +117,12 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def columns(expression: Expression) -> frozenset[str]:
-    """Return the names of all columns the expression reads."""
+    """Return the names of all columns that the expression reads."""
     return frozenset(node.name for node in walk(expression) if isinstance(node, Column))
 
 
 def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:
-    """Replace columns by expressions, by name; others stay."""
+    """Replace columns by expressions, by name; columns without a replacement stay."""
     if isinstance(expression, Column):
         return replacements.get(expression.name, expression)
     if isinstance(expression, Call):
@@ -131,25 +131,25 @@ def substitute(expression: Expression, replacements: Mapping[str, Expression]) -
 
 
 def is_always_null(expression: Expression) -> bool:
-    """Tell whether an expression is the constant NULL, casts aside."""
+    """Return whether the expression is the constant NULL, possibly inside casts."""
     if isinstance(expression, Call) and expression.function == "cast":
         return is_always_null(expression.args[0])
     return isinstance(expression, Literal) and expression.value is None
 
 
 def conjuncts(condition: Expression) -> list[Expression]:
-    """Return the parts of a chain of ANDs."""
+    """Return the operands of a chain of ANDs."""
     if isinstance(condition, Call) and condition.function == "and":
         return [part for arg in condition.args for part in conjuncts(arg)]
     return [condition]
 
 
 def conjunction(parts: list[Expression]) -> Expression:
-    """AND the parts together; nothing to AND is TRUE."""
-    kept = [part for part in parts if part != TRUE]
-    if not kept:
+    """AND the conditions together; return TRUE if there are none."""
+    conditions = [part for part in parts if part != TRUE]
+    if not conditions:
         return TRUE
-    result = kept[0]
-    for part in kept[1:]:
+    result = conditions[0]
+    for part in conditions[1:]:
         result = Call("and", (result, part), pa.bool_())
     return result

@@ -1,8 +1,8 @@
-"""User functions as queries call them, and where an evaluator finds what they do.
+"""UDFs as queries call them, and the per-process table of their code.
 
-A function is known by its *tag*: its name and a digest of its code and types. The tag is what a `Call` names, so that calls of
-the same function with the same arguments are equal expressions and computed once, whoever wrote them; and a function that was
-changed is another one. The same tag means the same code wherever it is loaded, so one table a process is enough.
+A UDF is identified by its *tag*: its name and a digest of its code and types. A `Call` names the tag, so that calls of the
+same UDF with the same arguments are equal expressions and computed once, no matter which query contains them; a changed
+UDF has another tag. The same tag means the same code in every process, so one table per process is enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.errors import EvaluationError
 from headrace.model.schema import parse_type, type_name
 
 Code: TypeAlias = Callable[..., Any]
-"""Takes Arrow arrays, all of one length, and returns one value for each entry: an Arrow array, a NumPy array or a list."""
+"""Maps Arrow arrays of equal length to one value per entry: an Arrow array, a NumPy array or a list."""
 
 _CODE: dict[str, Code] = {}
 _ARRAY = re.compile(r"\s*ARRAY\s*<(.+)>\s*$", re.IGNORECASE | re.DOTALL)
@@ -26,7 +26,7 @@ _ARRAY = re.compile(r"\s*ARRAY\s*<(.+)>\s*$", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """A function that queries may call; `arguments` are their types, None where any will do."""
+    """A UDF that queries can call; `argument_types` has None for an argument of any type."""
 
     name: str
     digest: str
@@ -35,24 +35,24 @@ class UserFunction:
 
     @property
     def tag(self) -> str:
-        """What calls name it by."""
+        """Identifier that calls use: name and digest."""
         return f"{self.name}@{self.digest}"
 
     def to_json(self) -> list[Any]:
-        """Return a value that `from_json` reads back."""
+        """Return a JSON value for `from_json`."""
         return [self.name, self.digest, [kind and type_name(kind) for kind in self.arguments], _result_name(self.result)]
 
     @staticmethod
     def from_json(value: list[Any]) -> UserFunction:
-        """Read what `to_json` wrote."""
+        """Build the function from the value of `to_json`."""
         name, digest, arguments, result = value
         return UserFunction(name, digest, tuple(kind and parse_type(kind) for kind in arguments), result_type(result))
 
 
 def result_type(text: str) -> pa.DataType:
-    """Return the type of what a function may return: one of SQL's, or `ARRAY<type>` for a list of values for each row."""
-    lists = _ARRAY.match(text)
-    return pa.list_(parse_type(lists[1])) if lists else parse_type(text)
+    """Parse the result type of a UDF: a SQL type, or `ARRAY<type>` for a list of values per row."""
+    array_type = _ARRAY.match(text)
+    return pa.list_(parse_type(array_type[1])) if array_type else parse_type(text)
 
 
 def _result_name(kind: pa.DataType) -> str:
@@ -60,22 +60,22 @@ def _result_name(kind: pa.DataType) -> str:
 
 
 def is_tag(function: str) -> bool:
-    """Tell whether a call is one of a user function."""
+    """Return whether the function name of a call is the tag of a UDF."""
     return "@" in function
 
 
 def named(tag: str) -> str:
-    """Return the name that a function has in SQL."""
+    """Return the SQL name of a UDF."""
     return tag.partition("@")[0]
 
 
 def provide(tag: str, code: Code) -> None:
-    """Let evaluators of this process find what a function does."""
+    """Make the code of a UDF available to the evaluators of this process."""
     _CODE[tag] = code
 
 
 def code_of(tag: str) -> Code:
-    """Return what a function does; it must have been provided."""
+    """Return the code of a UDF; raise EvaluationError if it is not registered in this process."""
     if tag not in _CODE:
-        raise EvaluationError(f"function '{named(tag)}' was not loaded here")
+        raise EvaluationError(f"function '{named(tag)}' is not loaded in this process")
     return _CODE[tag]

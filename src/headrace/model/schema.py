@@ -1,6 +1,6 @@
-"""Names and types of rows.
+"""Types and schemas of rows.
 
-Types are Arrow types, restricted to the ones SQL can name here; a `Schema` is a checked tuple of fields with
+Types are Arrow types, restricted to those with a SQL name in headrace; a `Schema` is a validated tuple of fields with
 case-insensitive names, as in Spark SQL.
 """
 
@@ -65,7 +65,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def normal_type(kind: pa.DataType) -> pa.DataType:
-    """Return the one type headrace uses for values of an Arrow type read from outside."""
+    """Return the type that headrace uses for external values of an Arrow type."""
     if pa.types.is_timestamp(kind):
         return TIMESTAMP
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -79,7 +79,7 @@ def normal_type(kind: pa.DataType) -> pa.DataType:
     widened = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
     kind = widened.get(kind, kind)
     if kind not in _SQL_NAME:
-        raise SchemaError(f"type '{kind}' is not supported", hint="leave the column out, or cast it before it gets here")
+        raise SchemaError(f"type '{kind}' is not supported", hint="drop the column, or cast it before headrace reads it")
     return kind
 
 
@@ -98,7 +98,7 @@ class Schema:
     fields: tuple[Field, ...]
 
     def __post_init__(self) -> None:
-        """Refuse two columns that SQL could not tell apart."""
+        """Reject columns whose names differ only in case."""
         seen: set[str] = set()
         for field in self.fields:
             if field.name.lower() in seen:
@@ -119,38 +119,38 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """Return the column of that name, whatever the case, or None."""
-        wanted = name.lower()
-        return next((field for field in self.fields if field.name.lower() == wanted), None)
+        """Return the column of that name, ignoring case, or None."""
+        lowered = name.lower()
+        return next((field for field in self.fields if field.name.lower() == lowered), None)
 
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema."""
         return pa.schema([pa.field(field.name, field.type) for field in self.fields])
 
     def to_ddl(self) -> str:
-        """Return the text `parse` reads back."""
+        """Return the declaration that `parse` accepts."""
         return ", ".join(f"`{f.name.replace('`', '``')}` {type_name(f.type)}" for f in self.fields)
 
     @staticmethod
     def from_arrow(schema: pa.Schema) -> Schema:
-        """Take names and (normalised) types from an Arrow schema."""
+        """Build a schema from the names and (normalized) types of an Arrow schema."""
         return Schema(tuple(Field(field.name, normal_type(field.type)) for field in schema))
 
     @staticmethod
     def parse(ddl: str) -> Schema:
-        """Read `user_id INT, price DECIMAL(10, 2), time TIMESTAMP`."""
+        """Parse a declaration such as `user_id INT, price DECIMAL(10, 2), time TIMESTAMP`."""
         fields = []
         for part in _split_columns(ddl):
             match = _COLUMN.match(part)
             if not match:
-                raise SchemaError(f"column declaration '{part.strip()}' is not understood", hint="write: name TYPE, name TYPE, …")
+                raise SchemaError(f"invalid column declaration '{part.strip()}'", hint="write: name TYPE, name TYPE, …")
             name = match[1][1:-1].replace("``", "`") if match[1].startswith("`") else match[1]
             fields.append(Field(name, parse_type(match[2])))
         return Schema(tuple(fields))
 
 
 def _split_columns(ddl: str) -> list[str]:
-    """Split at commas that are not inside parentheses or back-quotes."""
+    """Split at commas outside parentheses and back-quotes."""
     parts, depth, quoted, current = [], 0, False, ""
     for char in ddl:
         quoted ^= char == "`"

@@ -1,4 +1,4 @@
-"""A stream, as declared: its rows, which column is event time, how far disorder may reach."""
+"""A declared stream: its schema, its event-time column, and how far rows may be out of order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.model.schema import Schema, type_name
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`delay` (microseconds) is subtracted from the greatest event time seen to give the watermark."""
+    """A stream; the watermark is the greatest event time seen minus `delay` (microseconds)."""
 
     name: str
     schema: Schema
@@ -20,7 +20,7 @@ class Stream:
     delay: int = 0
 
     def __post_init__(self) -> None:
-        """Check that the event-time column is there and is a timestamp."""
+        """Check that the event-time column exists and is a timestamp."""
         field = self.schema.find(self.time)
         if field is None:
             raise SchemaError(
@@ -32,6 +32,6 @@ class Stream:
                 f"event-time column '{self.time}' of stream '{self.name}' is {type_name(field.type)}, not TIMESTAMP",
                 hint="declare it as TIMESTAMP, or name another column with time=…",
             )
-        object.__setattr__(self, "time", field.name)  # as declared, whatever the case it was given in
+        object.__setattr__(self, "time", field.name)  # in the case of the declaration
         if self.delay < 0:
             raise SchemaError(f"watermark delay of stream '{self.name}' is negative")

@@ -1,6 +1,6 @@
-"""What a user says about windows, and the arithmetic that follows from it.
+"""Windows as a query states them, and window arithmetic.
 
-Times and lengths are integers: microseconds, since 1970-01-01T00:00Z for times. Windows are [start, end).
+Times and durations are integers in microseconds; times count from 1970-01-01T00:00Z. Windows are [start, end).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """Windows [k·slide, k·slide + size) for every integer k; tumbling when slide = size, with gaps when slide > size."""
+    """TUMBLE and HOP: windows [k·slide, k·slide + size) for every integer k; with gaps when slide > size."""
 
     size: int
     slide: int
 
     def __post_init__(self) -> None:
-        """Refuse lengths that no window can have."""
+        """Reject sizes and slides that are not positive."""
         if self.size <= 0 or self.slide <= 0:
             raise ValueError("window size and slide must be positive")
 
@@ -32,12 +32,12 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class SessionGap:
-    """Per key: rows at most `gap` apart belong together (as in Spark); the window is [first, last + gap)."""
+    """SESSION: per key, rows at most `gap` apart share a window (as in Spark); it is [first, last + gap)."""
 
     gap: int
 
     def __post_init__(self) -> None:
-        """Refuse a gap that never closes anything."""
+        """Reject gaps that are not positive."""
         if self.gap <= 0:
             raise ValueError("session gap must be positive")
 
@@ -48,15 +48,15 @@ class SessionGap:
 
 @dataclass(frozen=True, slots=True)
 class Trailing:
-    """At every moment, the rows of the last `length`; rows more than `lateness` behind the watermark are late."""
+    """SLIDING: at every moment, the rows of the last `length`; rows more than `lateness` behind the watermark are late."""
 
     length: int
     lateness: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse lengths that no window can have."""
+        """Reject negative lengths."""
         if self.length < 0 or self.lateness < 0:
-            raise ValueError("the range of a window and its lateness must not be negative")
+            raise ValueError("length and lateness of a sliding window must not be negative")
 
     def __str__(self) -> str:
         """Return the SQL spelling."""
@@ -70,7 +70,7 @@ _UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_0
 
 
 def duration(microseconds: int) -> str:
-    """Return a length in the largest unit that fits exactly."""
+    """Return the duration in the largest unit that divides it."""
     if microseconds == 0:
         return "0 s"
     unit, name = next(pair for pair in _UNITS if microseconds % pair[0] == 0)
@@ -78,7 +78,7 @@ def duration(microseconds: int) -> str:
 
 
 def first_start(window: Sliding, time: int) -> int:
-    """Return the start of the earliest window that may contain `time` (it does unless there is a gap)."""
+    """Return the start of the earliest window that may contain `time` (it does unless `time` is in a gap)."""
     return ((time - window.size) // window.slide + 1) * window.slide
 
 
@@ -94,7 +94,7 @@ def starts_containing(window: Sliding, time: int) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The times k·step + offset at which windows end, for every integer k."""
+    """The window ends k·step + offset, for every integer k."""
 
     offset: int
     step: int
@@ -111,19 +111,19 @@ class Ends:
 
 
 def ends_of(window: Sliding) -> Ends:
-    """Return when windows end."""
+    """Return the ends of the windows."""
     return Ends(window.size % window.slide, window.slide)
 
 
 def common_ends(windows: Iterable[Sliding]) -> Ends | None:
-    """Return when windows of all kinds given end at the same time; None if they never do."""
-    found = Ends(0, 1)
+    """Return the ends that the windows of all given kinds have in common; None if there are none."""
+    ends = Ends(0, 1)
     for window in windows:
-        common = math.gcd(found.step, window.slide)
-        distance = ends_of(window).offset - found.offset
-        if distance % common:
+        divisor = math.gcd(ends.step, window.slide)
+        distance = ends_of(window).offset - ends.offset
+        if distance % divisor:
             return None
-        step = found.step // common * window.slide
-        times = distance // common * pow(found.step // common, -1, window.slide // common) if window.slide > common else 0
-        found = Ends((found.offset + times * found.step) % step, step)
-    return found
+        step = ends.step // divisor * window.slide
+        times = distance // divisor * pow(ends.step // divisor, -1, window.slide // divisor) if window.slide > divisor else 0
+        ends = Ends((ends.offset + times * ends.step) % step, step)
+    return ends

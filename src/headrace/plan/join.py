@@ -1,11 +1,11 @@
-"""What a windowed join means, whatever else is live.
+"""Joins in TUMBLE and HOP windows: inputs, join tree, and the meaning of a window join query.
 
-Inputs are rows of streams in windows; a stream may be read more than once. Windows of different inputs belong together
-when they end at the same time, so equal windows are simply the same window. Rows of windows that belong together are
-joined, as a tree of two-sided joins says, when the windows close.
+Inputs are rows of streams in windows; a query may read a stream more than once. Windows of different inputs belong together
+when they end at the same time, so equal windows are the same window. When these windows close, their rows are joined by a
+tree of binary joins.
 
-Expressions over joined rows see column `c` of input i as column `i.c` (see `joined_column`); it is NULL where an outer
-join found no partner (`present_column` tells). `window_end` is the common end, `window_start` the earliest start.
+Expressions over joined rows see column `c` of input i as column `i.c` (see `joined_column`); it is NULL where an outer join
+has no partner (`present_column` tells these apart). `window_end` is the common end, `window_start` the earliest start.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ MAX_INPUTS = 5
 
 
 def joined_column(index: int, name: str, kind: pa.DataType) -> Column:
-    """Return the column that stands for column `name` of input `index` in joined rows."""
+    """Return the column of joined rows that holds column `name` of input `index`."""
     return Column(f"{index}.{name}", kind)
 
 
 def present_column(index: int) -> Column:
-    """Return the column that is TRUE where a joined row has a row of input `index`, and NULL where it has none."""
+    """Return the column that is TRUE where a joined row has a row of input `index`, and NULL elsewhere."""
     return Column(f"{index}.", pa.bool_())
 
 
 def owner(name: str) -> tuple[int, str]:
-    """Return input and column of a joined column's name."""
+    """Split the name of a joined column into input and column name."""
     index, _, column = name.partition(".")
     return int(index), column
 
 
 def lifted(expression: Expression, index: int) -> Expression:
-    """Return an expression over a stream's columns as one over those of input `index`."""
+    """Rewrite an expression over the columns of a stream to the joined columns of input `index`."""
     if isinstance(expression, Column):
         return joined_column(index, expression.name, expression.type)
     if isinstance(expression, Call):
@@ -51,7 +51,7 @@ def lifted(expression: Expression, index: int) -> Expression:
 
 
 def lowered(expression: Expression) -> Expression:
-    """Undo `lifted`: return an expression over columns of one input as one over the columns of its stream."""
+    """Rewrite an expression over the joined columns of one input to the columns of its stream."""
     if isinstance(expression, Column):
         return Column(owner(expression.name)[1], expression.type)
     if isinstance(expression, Call):
@@ -60,7 +60,7 @@ def lowered(expression: Expression) -> Expression:
 
 
 class JoinKind(Enum):
-    """How two sides are joined; SEMI and ANTI keep columns of the left side only."""
+    """Kind of a binary join; SEMI and ANTI keep only the columns of the left side."""
 
     INNER = "inner"
     LEFT = "left"
@@ -71,12 +71,12 @@ class JoinKind(Enum):
 
     @property
     def keeps_left(self) -> bool:
-        """Whether left rows without a partner are in the result."""
+        """Whether the result contains left rows without a partner."""
         return self in (JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI)
 
     @property
     def keeps_right(self) -> bool:
-        """Whether right rows without a partner are in the result."""
+        """Whether the result contains right rows without a partner."""
         return self in (JoinKind.RIGHT, JoinKind.FULL)
 
     @property
@@ -87,9 +87,9 @@ class JoinKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JoinInput:
-    """One input: the rows of a stream that pass, in windows; `predicate` is over the stream's own columns.
+    """An input of a window join: the rows of a stream that pass `predicate` (over the columns of the stream), in windows.
 
-    Rows that are results of windows that end with these have the length of those as `span`.
+    If the rows are results of inner windows that end with these windows, `span` is the size of the inner windows.
     """
 
     stream: str
@@ -100,7 +100,10 @@ class JoinInput:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """`left` = `right`: each over joined columns of inputs of its own side only, and of one type; NULL equals nothing."""
+    """Equi-join condition `left` = `right`.
+
+    Each side reads only joined columns of inputs of its own side; both have the same type; NULL equals nothing.
+    """
 
     left: Expression
     right: Expression
@@ -108,9 +111,9 @@ class Equality:
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """A two-sided join: rows are partners when all equalities hold, and then `rest` (over joined columns) does.
+    """A binary join: rows are partners if all equalities and the residual predicate (over joined columns) hold.
 
-    Without equalities `rest` alone tells; where that is TRUE, too, everything is joined with everything.
+    Without equalities only the residual predicate decides; if it is TRUE, too, the node is a cross join.
     """
 
     kind: JoinKind
@@ -133,14 +136,14 @@ def inputs_of(tree: JoinTree) -> Iterator[int]:
 
 
 def visible(tree: JoinTree) -> frozenset[int]:
-    """Return the inputs whose columns the rows of a tree have."""
+    """Return the inputs whose columns the rows of a tree contain."""
     if isinstance(tree, int):
         return frozenset({tree})
     return visible(tree.left) | (visible(tree.right) if tree.kind.pairs else frozenset())
 
 
 def nodes_of(tree: JoinTree) -> Iterator[JoinNode]:
-    """Yield all joins of a tree, inner ones first."""
+    """Yield all joins of a tree, bottom-up."""
     if isinstance(tree, JoinNode):
         yield from nodes_of(tree.left)
         yield from nodes_of(tree.right)
@@ -149,7 +152,7 @@ def nodes_of(tree: JoinTree) -> Iterator[JoinNode]:
 
 @dataclass(frozen=True, slots=True)
 class JoinGrouping:
-    """An aggregation of the joined rows of a window: keys and arguments are over joined columns."""
+    """An aggregation of the joined rows of a window; keys and arguments are over joined columns."""
 
     keys: tuple[Expression, ...]
     aggregates: tuple[AggregateCall, ...]
@@ -158,9 +161,9 @@ class JoinGrouping:
 
 @dataclass(frozen=True, slots=True)
 class JoinQuery:
-    """A windowed join; then `predicate` (WHERE, over joined columns); then an aggregation, if asked; then the outputs.
+    """A window join, then `predicate` (WHERE, over joined columns), then an optional aggregation, then the outputs.
 
-    `output` is over joined columns and the window's bounds; with a grouping it is over the columns of an aggregation.
+    `output` is over joined columns and the window bounds; with a grouping it is over the columns of an aggregation.
     """
 
     inputs: tuple[JoinInput, ...]
@@ -171,47 +174,47 @@ class JoinQuery:
     grouping: JoinGrouping | None = None
 
     def __post_init__(self) -> None:
-        """Check that the tree is over the inputs, that windows meet, and that outputs fit the schema."""
+        """Check that the tree covers the inputs, that windows have common ends, and that outputs match the schema."""
         if sorted(inputs_of(self.tree)) != list(range(len(self.inputs))):
-            raise ValueError("the tree of a join must have every input once")
-        if common_ends([each.window for each in self.inputs]) is None:
-            raise ValueError("the windows of a join never end at the same time")
+            raise ValueError("the tree of a join must contain every input exactly once")
+        if common_ends([source.window for source in self.inputs]) is None:
+            raise ValueError("the windows of a join have no common end")
         if tuple(e.type for e in self.output) != tuple(f.type for f in self.schema):
-            raise ValueError("the outputs of a join do not fit its schema")
+            raise ValueError("the outputs of a join do not match its schema")
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams read, each once, in order."""
-        return tuple(dict.fromkeys(each.stream for each in self.inputs))
+        return tuple(dict.fromkeys(source.stream for source in self.inputs))
 
     def slot(self, index: int) -> int:
-        """Return how many inputs before this one read the same stream: it tells them apart."""
-        return sum(each.stream == self.inputs[index].stream for each in self.inputs[:index])
+        """Return how many earlier inputs read the same stream; distinguishes the inputs of a self-join."""
+        return sum(source.stream == self.inputs[index].stream for source in self.inputs[:index])
 
     @property
     def joined_columns(self) -> frozenset[Column]:
-        """All joined columns that are looked at after rows were selected."""
-        found: list[Expression] = [self.predicate, *self.output]
+        """All joined columns that the query reads after selection."""
+        expressions: list[Expression] = [self.predicate, *self.output]
         for node in nodes_of(self.tree):
-            found += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
+            expressions += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
         if self.grouping is not None:
-            found += [*self.grouping.keys, *(arg for call in self.grouping.aggregates for arg in call.args)]
-        used = (part for expression in found for part in walk(expression) if isinstance(part, Column))
-        return frozenset(column for column in used if column.name[:1].isdigit())
+            expressions += [*self.grouping.keys, *(arg for call in self.grouping.aggregates for arg in call.args)]
+        references = (part for expression in expressions for part in walk(expression) if isinstance(part, Column))
+        return frozenset(column for column in references if column.name[:1].isdigit())
 
     @property
     def ends(self) -> Ends:
-        """When windows of all inputs end together."""
-        found = common_ends([each.window for each in self.inputs])
-        assert found is not None
-        return found
+        """The common ends of the windows of all inputs."""
+        ends = common_ends([source.window for source in self.inputs])
+        assert ends is not None
+        return ends
 
     @property
     def size(self) -> int:
-        """The longest window."""
-        return max(each.window.size for each in self.inputs)
+        """The size of the longest window."""
+        return max(source.window.size for source in self.inputs)
 
     @property
     def span(self) -> int:
-        """From window_start to window_end: the longest window, also of those whose results are joined."""
-        return max(each.span or each.window.size for each in self.inputs)
+        """The time from window_start to window_end: the longest window, including inner windows whose results are joined."""
+        return max(source.span or source.window.size for source in self.inputs)

@@ -1,9 +1,9 @@
-"""What ONE query means, whatever else is live.
+"""The meaning of a single stateless or aggregation query.
 
-Sub-queries are flattened and unions pushed down, so a query is a flat value: a tuple of branches, one for each stream
-it reads, each with its own predicate and expressions over that stream's own columns. A stateless query emits one row
-for each row that passes; an aggregation collects, over all its branches, rows of one window and key. What joins mean is
-in `headrace.plan.join` (in windows that close) and `headrace.plan.multiway` (in windows that slide on and on).
+The binder flattens sub-queries and pushes down unions, so a query is a flat value: a tuple of branches, one for each stream
+it reads, each with its own predicate and expressions over the columns of that stream. A stateless query emits one row for
+each row that passes; an aggregation groups the rows of all its branches by window and key. Joins are in
+`headrace.plan.window_join` (TUMBLE and HOP windows) and `headrace.plan.sliding_join` (SLIDING windows).
 
 After aggregation, `output` and `having` are expressions over these columns: `window_start`, `window_end`, `key0` …
 and `agg0` … (see `key_column`, `agg_column`).
@@ -28,18 +28,18 @@ WINDOW_END = Column("window_end", TIMESTAMP)
 
 
 def key_column(index: int, kind: pa.DataType) -> Column:
-    """Return the column that stands for group key `index` after aggregation."""
+    """Return the column that holds group key `index` after aggregation."""
     return Column(f"key{index}", kind)
 
 
 def agg_column(index: int, kind: pa.DataType) -> Column:
-    """Return the column that stands for aggregate `index` after aggregation."""
+    """Return the column that holds aggregate `index` after aggregation."""
     return Column(f"agg{index}", kind)
 
 
 @dataclass(frozen=True, slots=True)
 class SelectBranch:
-    """The part of a stateless query that reads one stream."""
+    """The branch of a stateless query that reads one stream."""
 
     stream: str
     outputs: tuple[Expression, ...]
@@ -48,16 +48,16 @@ class SelectBranch:
 
 @dataclass(frozen=True, slots=True)
 class StatelessQuery:
-    """Filter and project; every row by itself. `schema` names and types the outputs of every branch."""
+    """Filter and projection, row by row; `schema` has the names and types of the outputs of every branch."""
 
     branches: tuple[SelectBranch, ...]
     schema: Schema
 
     def __post_init__(self) -> None:
-        """Check that every branch fits the schema."""
+        """Check that every branch matches the schema."""
         for branch in self.branches:
             if tuple(e.type for e in branch.outputs) != tuple(f.type for f in self.schema):
-                raise ValueError(f"branch over '{branch.stream}' does not fit the schema of the query")
+                raise ValueError(f"branch over '{branch.stream}' does not match the schema of the query")
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class StatelessQuery:
 
 @dataclass(frozen=True, slots=True)
 class AggregateBranch:
-    """The part of an aggregation that reads one stream: which rows, their keys, what is aggregated of them."""
+    """The branch of an aggregation that reads one stream: predicate, group keys and aggregates."""
 
     stream: str
     keys: tuple[Expression, ...]
@@ -77,7 +77,7 @@ class AggregateBranch:
 
 @dataclass(frozen=True, slots=True)
 class AggregateQuery:
-    """A windowed aggregation: rows of all branches, by window and key; then HAVING, then the output expressions."""
+    """A windowed aggregation: group the rows of all branches by window and key, then apply HAVING and the outputs."""
 
     window: Window
     branches: tuple[AggregateBranch, ...]
@@ -86,14 +86,14 @@ class AggregateQuery:
     having: Expression = TRUE
 
     def __post_init__(self) -> None:
-        """Check that all branches agree on the types of keys and aggregates, and outputs on the schema."""
+        """Check that all branches agree on the types of keys and aggregates, and that outputs match the schema."""
         shapes = {
             (tuple(k.type for k in b.keys), tuple((a.function, a.parameter, a.type) for a in b.aggregates)) for b in self.branches
         }
         if len(shapes) != 1:
             raise ValueError("the branches of an aggregation disagree on keys or aggregates")
         if tuple(e.type for e in self.output) != tuple(f.type for f in self.schema):
-            raise ValueError("the outputs of an aggregation do not fit its schema")
+            raise ValueError("the outputs of an aggregation do not match its schema")
 
     @property
     def streams(self) -> tuple[str, ...]:

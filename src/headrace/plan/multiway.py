@@ -1,13 +1,13 @@
-"""What a join over continuously sliding windows means, whatever else is live.
+"""Joins in SLIDING windows: inputs, conditions, and a canonical form of the query.
 
-Every input has a window of its own, of length W. Rows t₁ … tₙ, one of each input, are a result when all conditions hold and
-every tⱼ is at most Wⱼ older than the newest of them; it is given out in the batch in which the last of them arrives.
+Every input has a window of its own, of length W. Rows t₁ … tₙ, one of each input, are a result if all conditions hold and
+every tⱼ is at most Wⱼ older than the newest of them; the batch in which the last of them arrives emits the result.
 
     r, 5 s   ──────●────────────────────▶      ● and ○ are a result: ● is less than 5 s older than ○
-    s, 2 s   ───◍──────○────────────────▶      ● and ◍ are one too, but they are none with a row of s 3 s before ●
+    s, 2 s   ───◍──────○────────────────▶      ● and ◍ are a result, too; ● and a row of s 3 s before ● are not
 
-So a window is nothing but one more condition between each two inputs, over their event times. Conditions and outputs see
-column `c` of input i as column `i.c`, as those of windowed joins do (`headrace.plan.join`).
+So a window is one more condition between any two inputs, over their event times. Conditions and outputs see column `c` of
+input i as column `i.c`, as those of window joins do (`headrace.plan.window_join`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_RELATIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class RangeInput:
-    """One input: the rows of a stream that pass, for `range` after their event time; `predicate` is over its own columns.
+    """An input of a sliding join: the rows of a stream that pass `predicate`, valid for `length` after their event time.
 
-    Rows more than `lateness` behind the watermark are late.
+    `predicate` is over the columns of the stream. Rows more than `lateness` behind the watermark are late.
     """
 
     stream: str
@@ -38,7 +38,7 @@ class RangeInput:
 
 @dataclass(frozen=True, slots=True)
 class MultiwayQuery:
-    """A join of two or more inputs by any conditions between them; then the outputs. The order of inputs means nothing."""
+    """A join of two or more inputs by arbitrary conditions, then the outputs; the order of inputs has no meaning."""
 
     inputs: tuple[RangeInput, ...]
     conditions: tuple[Expression, ...]
@@ -46,35 +46,35 @@ class MultiwayQuery:
     schema: Schema
 
     def __post_init__(self) -> None:
-        """Check that there is something to join, and that outputs fit the schema."""
+        """Check the number of inputs, and that outputs match the schema."""
         if not 2 <= len(self.inputs) <= MAX_RELATIONS:
-            raise ValueError(f"a join has 2 to {MAX_RELATIONS} inputs")
+            raise ValueError(f"a sliding join must have 2 to {MAX_RELATIONS} inputs")
         if tuple(e.type for e in self.output) != tuple(f.type for f in self.schema):
-            raise ValueError("the outputs of a join do not fit its schema")
+            raise ValueError("the outputs of a join do not match its schema")
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams read, each once, in order."""
-        return tuple(dict.fromkeys(each.stream for each in self.inputs))
+        return tuple(dict.fromkeys(source.stream for source in self.inputs))
 
     @property
     def lateness(self) -> int:
-        """How far behind the watermark a row of any input may be."""
-        return max(each.lateness for each in self.inputs)
+        """The greatest lateness that any input allows."""
+        return max(source.lateness for source in self.inputs)
 
 
 def inputs_of(condition: Expression) -> frozenset[int]:
-    """Return the inputs that an expression over joined columns looks at."""
+    """Return the inputs that an expression over joined columns reads."""
     return frozenset(owner(part.name)[0] for part in walk(condition) if isinstance(part, Column))
 
 
 def canonical(plan: MultiwayQuery) -> MultiwayQuery:
-    """Return the query with inputs and conditions in an order of their own: how they were written makes no difference."""
-    plan = replace(plan, inputs=tuple(replace(one, predicate=_sorted(one.predicate)) for one in plan.inputs))
+    """Return an equivalent query with inputs and conditions in canonical order, independent of how the query is written."""
+    plan = replace(plan, inputs=tuple(replace(source, predicate=_sorted(source.predicate)) for source in plan.inputs))
     order = _order(plan)
     labels = [str(order.index(index)) for index in range(len(order))]
-    conditions = tuple(sorted(dict.fromkeys(_relabelled(one, labels) for one in plan.conditions), key=str))
-    output = tuple(_relabelled(one, labels) for one in plan.output)
+    conditions = tuple(sorted(dict.fromkeys(_relabelled(condition, labels) for condition in plan.conditions), key=str))
+    output = tuple(_relabelled(expression, labels) for expression in plan.output)
     return replace(plan, inputs=tuple(plan.inputs[i] for i in order), conditions=conditions, output=output)
 
 
@@ -86,7 +86,7 @@ _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "
 
 
 def _relabelled(expression: Expression, labels: Sequence[str]) -> Expression:
-    """Return an expression with other numbers of inputs, and comparisons turned so that the lesser text is on the left."""
+    """Replace the input numbers by labels, and turn comparisons so that the lesser text is on the left."""
     if isinstance(expression, Column):
         index, name = owner(expression.name)
         return Column(f"{labels[index]}.{name}", expression.type)
@@ -99,38 +99,38 @@ def _relabelled(expression: Expression, labels: Sequence[str]) -> Expression:
 
 
 def _order(plan: MultiwayQuery) -> list[int]:
-    """Return the inputs in order: by what they are, then by what is asked of them.
+    """Return the inputs in canonical order: by stream, window and predicate, then by conditions and outputs.
 
-    Ranks are refined until each input has one of its own. Where several stay alike, one of them goes first; it hardly ever
-    matters which, and where it does, it is the one that makes the least text.
+    Ranks are refined until they are unique. Where inputs stay tied, each of them is tried as the first; the choice with the
+    least text wins (it rarely matters).
     """
-    ranks = _ranked([(one.stream, one.range, str(one.predicate), one.lateness) for one in plan.inputs])
+    ranks = _ranked([(source.stream, source.range, str(source.predicate), source.lateness) for source in plan.inputs])
     while len(set(ranks)) < len(ranks):
         ranks = _refined(plan, ranks)
         tied = min((rank for rank in ranks if ranks.count(rank) > 1), default=None)
         if tied is not None:
-            first = (index for index, rank in enumerate(ranks) if rank == tied)
-            options = [_refined(plan, [2 * rank - (index == one) for index, rank in enumerate(ranks)]) for one in first]
-            ranks = min(options, key=lambda found: _spelled(plan, list(map(str, found))))
+            candidates = (index for index, rank in enumerate(ranks) if rank == tied)
+            options = [_refined(plan, [2 * rank - (index == first) for index, rank in enumerate(ranks)]) for first in candidates]
+            ranks = min(options, key=lambda option: _spelled(plan, list(map(str, option))))
     return sorted(range(len(ranks)), key=ranks.__getitem__)
 
 
 def _refined(plan: MultiwayQuery, ranks: list[int]) -> list[int]:
-    """Tell inputs of one rank apart by conditions and outputs, and by the ranks of other inputs in these; as far as that goes."""
+    """Refine ranks by the conditions and outputs in which inputs appear, and by the ranks of the other inputs there."""
     while True:
         numbers = range(len(ranks))
-        seen = [_spelled(plan, [f"{rank}{'*' * (index == one)}" for index, rank in enumerate(ranks)]) for one in numbers]
-        finer = _ranked(list(zip(ranks, seen, strict=True)))
+        texts = [_spelled(plan, [f"{rank}{'*' * (index == marked)}" for index, rank in enumerate(ranks)]) for marked in numbers]
+        finer = _ranked(list(zip(ranks, texts, strict=True)))
         if len(set(finer)) == len(set(ranks)):
             return finer
         ranks = finer
 
 
 def _ranked(keys: Sequence[Any]) -> list[int]:
-    places = {key: place for place, key in enumerate(sorted(set(keys)))}
-    return [places[key] for key in keys]
+    rank_of_key = {key: rank for rank, key in enumerate(sorted(set(keys)))}
+    return [rank_of_key[key] for key in keys]
 
 
 def _spelled(plan: MultiwayQuery, labels: Sequence[str]) -> tuple[str, ...]:
-    conditions = sorted({str(_relabelled(one, labels)) for one in plan.conditions})
-    return (*conditions, "", *(str(_relabelled(one, labels)) for one in plan.output))
+    conditions = sorted({str(_relabelled(condition, labels)) for condition in plan.conditions})
+    return (*conditions, "", *(str(_relabelled(expression, labels)) for expression in plan.output))

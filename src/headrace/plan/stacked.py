@@ -1,12 +1,13 @@
-"""Windows over the results of other windows: the results of an inner query are a stream, and have an event time.
+"""Nested queries: queries over the results of windows, which form a derived stream with an event time.
 
-A row of it has the event time window_end − 1 µs: of all times in its window the last. Since results come when the watermark
-has passed window_end, none is ever late, and the outer query goes by the watermarks of the streams that were declared.
+A result has the event time window_end − 1 µs, the last time in its window. Results appear when the watermark has passed
+window_end, so none is ever late, and the outer query uses the watermarks of the declared streams.
 
-Besides the columns of the inner query the stream has three that no query can name: the bounds of the window, and that time.
+Besides the columns of the inner query, the derived stream has three hidden columns that no query can name: the window
+bounds and that event time.
 
-An aggregation of results in the very windows they are results of is one by these bounds, too, in windows each of which holds
-the results of just one.
+An aggregation of results within the windows that produced them has these bounds as group keys, in windows each of which
+holds the results of a single inner window.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from headrace.plan.unfolded import Unfolded, declared
 
 START, END, TIME = "#start", "#end", "#time"
 BOUNDS = (Column(START, TIMESTAMP), Column(END, TIMESTAMP))
-HIDDEN = 3  # so many columns come after those of the inner query
-MAX_PARTS = 16  # inner queries of one query
+HIDDEN = 3  # hidden columns after those of the inner query
+MAX_PARTS = 16  # per query
 
 Windowed: TypeAlias = AggregateQuery | JoinQuery
 _Plan = TypeVar("_Plan", bound=LogicalQuery)
@@ -36,9 +37,9 @@ _Plan = TypeVar("_Plan", bound=LogicalQuery)
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """An inner query, with the bounds and the end of windows as its last outputs, and the stream its results are.
+    """An inner query and the stream of its results; the last outputs are the window bounds and the window end.
 
-    What is to be the event time comes as the end of the window.
+    The engine sets the event time from the window end.
     """
 
     stream: Stream
@@ -52,9 +53,10 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class StackedQuery:
-    """`inner` are in an order in which each reads declared streams and those before it; `outer` reads any of them.
+    """A query over the results of inner queries.
 
-    `unfolded` are streams that they read, too, made of declared ones; those that others are made of come before these.
+    Each of `inner` reads declared streams and earlier inner queries; `outer` reads any of them. `unnested` are the unnested
+    streams that they read, each after the stream that it is based on.
     """
 
     inner: tuple[Derived, ...]
@@ -63,15 +65,15 @@ class StackedQuery:
 
     @property
     def schema(self) -> Schema:
-        """What is emitted."""
+        """The schema of the emitted rows."""
         return self.outer.schema
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The declared streams that are read, each once."""
-        made, unfolds = {one.name for one in self.inner}, {one.name: one for one in self.unfolded}
-        read = (name for plan in (*(one.plan for one in self.inner), self.outer) for name in plan.streams)
-        return tuple(dict.fromkeys(declared(name, unfolds) for name in read if name not in made))
+        """The declared streams that the query reads, each once."""
+        derived_names, unnested = {source.name for source in self.inner}, {source.name: source for source in self.unfolded}
+        names = (name for plan in (*(source.plan for source in self.inner), self.outer) for name in plan.streams)
+        return tuple(dict.fromkeys(declared(name, unnested) for name in names if name not in derived_names))
 
 
 AnyQuery: TypeAlias = LogicalQuery | StackedQuery
@@ -80,13 +82,13 @@ AnyQuery: TypeAlias = LogicalQuery | StackedQuery
 def derived(plan: Windowed) -> Derived:
     """Return the results of a query as a stream; equal queries give equal streams."""
     schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (START, END, TIME))))
-    whole = replace(plan, output=(*plan.output, *bounds(plan), WINDOW_END), schema=schema)
-    name = f"~{hashlib.sha256(repr(whole).encode()).hexdigest()[:12]}"
-    return Derived(Stream(name, schema, TIME), whole)
+    extended = replace(plan, output=(*plan.output, *bounds(plan), WINDOW_END), schema=schema)
+    name = f"~{hashlib.sha256(repr(extended).encode()).hexdigest()[:12]}"
+    return Derived(Stream(name, schema, TIME), extended)
 
 
 def bounds(plan: Windowed) -> tuple[Column, Column]:
-    """Return start and end of the window that a result of a query is of, as columns after its aggregation."""
+    """Return the window bounds of a result, as columns after its aggregation."""
     if in_inner_windows(plan):
         keys = plan.branches[0].keys
         return key_column(len(keys) - 2, TIMESTAMP), key_column(len(keys) - 1, TIMESTAMP)
@@ -94,69 +96,70 @@ def bounds(plan: Windowed) -> tuple[Column, Column]:
 
 
 def in_inner_windows(plan: Windowed) -> TypeGuard[AggregateQuery]:
-    """Tell whether a query aggregates results in the windows they are results of: their bounds are its last keys."""
+    """Return whether the query aggregates results within their own windows: their bounds are its last keys."""
     return isinstance(plan, AggregateQuery) and plan.branches[0].keys[-2:] == BOUNDS
 
 
 def own(query: StackedQuery, number: int) -> StackedQuery:
-    """Return a query whose inner results are shared with other queries only where they are the same for all.
+    """Rename the inner streams that must not be shared with other queries.
 
-    Those of tumbling and hopping aggregations are, from some time on. Sessions depend on when a query began, and rows of a
-    join may leave in another order of work.
+    Results of tumbling and hopping aggregations are, from some time on, the same for all queries. Sessions depend on the start
+    of the query, and a join may emit its rows in another order.
     """
     names: dict[str, str] = {}
-    found = []
-    for one in query.inner:
-        shared = isinstance(one.plan, AggregateQuery) and isinstance(one.plan.window, Sliding)
-        if not shared or any(name in names for name in one.plan.streams):
-            names[one.name] = f"{one.name}-{number}"
-            stream = replace(one.stream, name=names[one.name])
-            found.append(Derived(stream, reading(one.plan, names)))
+    inner = []
+    for source in query.inner:
+        is_shared = isinstance(source.plan, AggregateQuery) and isinstance(source.plan.window, Sliding)
+        if not is_shared or any(name in names for name in source.plan.streams):
+            names[source.name] = f"{source.name}-{number}"
+            stream = replace(source.stream, name=names[source.name])
+            inner.append(Derived(stream, reading(source.plan, names)))
         else:
-            found.append(one)
-    return StackedQuery(tuple(found), reading(query.outer, names), query.unfolded)
+            inner.append(source)
+    return StackedQuery(tuple(inner), reading(query.outer, names), query.unfolded)
 
 
 def reading(plan: _Plan, names: Mapping[str, str]) -> _Plan:
-    """Return a plan that reads streams by other names."""
+    """Return the plan with streams renamed."""
     if isinstance(plan, JoinQuery | MultiwayQuery):
-        return replace(plan, inputs=tuple(replace(one, stream=names.get(one.stream, one.stream)) for one in plan.inputs))  # type: ignore[arg-type]
-    return replace(plan, branches=tuple(replace(one, stream=names.get(one.stream, one.stream)) for one in plan.branches))  # type: ignore[arg-type]
+        return replace(plan, inputs=tuple(replace(side, stream=names.get(side.stream, side.stream)) for side in plan.inputs))  # type: ignore[arg-type]
+    return replace(plan, branches=tuple(replace(part, stream=names.get(part.stream, part.stream)) for part in plan.branches))  # type: ignore[arg-type]
 
 
 def beginnings(query: StackedQuery, since: int | None) -> tuple[int | None, ...]:
-    """Return from which event time each inner query, and last the outer one, sees rows, if the whole does so from `since`.
+    """Return the event time from which each inner query, and last the outer query, sees rows if the query starts at `since`.
 
-    An outer window counts when all inner windows that end in it have begun by then. None stands for −∞.
+    An outer window is complete if all inner windows that end in it start at or after that time. None means −∞.
     """
-    streams: dict[str, int] = {}
-    found: list[int | None] = []
-    for plan in (*(one.plan for one in query.inner), query.outer):
+    stream_starts: dict[str, int] = {}
+    starts: list[int | None] = []
+    for plan in (*(source.plan for source in query.inner), query.outer):
         if since is None:
-            found.append(None)
+            starts.append(None)
             continue
-        begin = _begin(plan, {name: streams.get(name, since) for name in plan.streams})
-        found.append(begin)
-        if len(found) <= len(query.inner):
+        start = _begin(plan, {name: stream_starts.get(name, since) for name in plan.streams})
+        starts.append(start)
+        if len(starts) <= len(query.inner):
             assert isinstance(plan, AggregateQuery | JoinQuery)
-            streams[query.inner[len(found) - 1].name] = _first_result(plan, begin)
-    return tuple(found)
+            stream_starts[query.inner[len(starts) - 1].name] = _first_result(plan, start)
+    return tuple(starts)
 
 
-def _begin(plan: LogicalQuery, streams: Mapping[str, int]) -> int:
+def _begin(plan: LogicalQuery, stream_starts: Mapping[str, int]) -> int:
     if not isinstance(plan, JoinQuery):
-        return max(streams.values())
-    return max(streams[one.stream] - (plan.size - one.window.size) for one in plan.inputs)  # shorter windows begin later
+        return max(stream_starts.values())
+    # shorter windows start later
+    return max(stream_starts[side.stream] - (plan.size - side.window.size) for side in plan.inputs)
 
 
 def _first_result(plan: Windowed, since: int) -> int:
-    """Return the end of the last window that began too early: results of later ones are all there."""
+    """Return the end of the last window that started before `since`: the results of later windows are complete."""
     if isinstance(plan, JoinQuery):
         ends, size = plan.ends, plan.size
     elif isinstance(plan.window, Sliding):
         ends, size = ends_of(plan.window), plan.window.size
     else:
         return since
-    complete = since + size  # the first end that is not before
-    last = (complete - 1 - ends.offset) // ends.step * ends.step + ends.offset
-    return max(since, last)
+    first_complete = since + size  # no complete window ends before this time
+    last_incomplete = (first_complete - 1 - ends.offset) // ends.step * ends.step + ends.offset
+    return max(since, last_incomplete)

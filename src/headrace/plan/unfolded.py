@@ -1,10 +1,10 @@
-"""Rows with lists as rows of their elements: a stream made of another, before any query looks at it.
+"""Unnested streams: a stream with a row for each element of a list, made before any query processes the rows.
 
     tweets   ──(text: 'a b')──(text: NULL)──(text: 'c')──▶
     words       a, b                          c              at the event time of their tweet
 
-The new stream has all columns of the one it is made of, with the same watermark, and one more for the element. Its name
-follows from what it is made of, so that all queries that unfold alike read the same stream, and it is made once for them.
+The unnested stream has all columns and the watermark of its base stream, and one more column for the element. Its name is a
+hash of its definition, so that all queries that unnest the same list read the same stream, and it is made once for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from headrace.model.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Unfolded:
-    """A stream with a row for each element of `values`, lists over columns of `base`; none where the list is NULL or empty."""
+    """A stream with a row for each element of `list_expression`, a list over columns of `base`.
+
+    A row whose list is NULL or empty yields no rows.
+    """
 
     stream: Stream
     base: str
@@ -33,30 +36,30 @@ class Unfolded:
 
     @property
     def element(self) -> Column:
-        """The column of elements, the last one."""
+        """The element column, which is the last one."""
         last = self.stream.schema.fields[-1]
         return Column(last.name, last.type)
 
 
 def unfolded(base: Stream, values: Expression) -> Unfolded:
-    """Return the stream of the elements of lists; equal lists of one stream give equal streams."""
+    """Return the unnested stream of a list expression; equal lists of one stream give equal streams."""
     element = Field(f"#{len(base.schema)}", values.type.value_type)
     name = f"{base.name}*{hashlib.sha256(repr(values).encode()).hexdigest()[:12]}"
     return Unfolded(Stream(name, Schema((*base.schema.fields, element)), base.time, base.delay), base.name, values)
 
 
 def needed(names: Iterable[str], known: Mapping[str, Unfolded]) -> tuple[Unfolded, ...]:
-    """Return the unfolded streams among those of these names, with those they are made of before them."""
-    found: dict[str, Unfolded] = {}
+    """Return the unnested streams among `names`, each after the unnested streams that it is based on."""
+    collected: dict[str, Unfolded] = {}
     for name in names:
-        one = known.get(name)
-        if one is not None and name not in found:
-            found |= {each.name: each for each in needed([one.base], known)} | {name: one}
-    return tuple(found.values())
+        source = known.get(name)
+        if source is not None and name not in collected:
+            collected |= {base.name: base for base in needed([source.base], known)} | {name: source}
+    return tuple(collected.values())
 
 
-def declared(name: str, made: Mapping[str, Unfolded]) -> str:
-    """Return the stream that an unfolded one is made of in the end; any other is itself."""
-    while name in made:
-        name = made[name].base
+def declared(name: str, unnested: Mapping[str, Unfolded]) -> str:
+    """Return the declared stream that an unnested stream is ultimately based on; any other name is returned unchanged."""
+    while name in unnested:
+        name = unnested[name].base
     return name

@@ -95,7 +95,7 @@ def test_what_is_no_column_is_wrong_for_all_rows(found) -> None:
 
 
 def test_a_function_must_have_been_loaded() -> None:
-    with pytest.raises(EvaluationError, match="function 'nobody' was not loaded here"):
+    with pytest.raises(EvaluationError, match="function 'nobody' is not loaded in this process"):
         Evaluator({"x": pa.array([1])}, 1)(Call("nobody@9", (X,), pa.int64()))
 
 
