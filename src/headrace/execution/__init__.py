@@ -1,11 +1,11 @@
-"""A micro-batch as two plain functions: `stage_one` for each task, `stage_two` for each key partition.
+"""Run a micro-batch as two stages of plain functions: a map task per input split, a reduce task per key partition.
 
-Between them, bytes are exchanged by key partition; that is all an engine has to provide (see `runtime.backend`). A worker
-keeps nothing between batches but caches of files that never change. Whatever it writes is named after the batch and the
-partition, so running a batch again replaces what the first try left. `job` holds the values that travel.
+A shuffle by key partition connects the stages; an engine has to provide nothing else (see `runtime.backend`). Workers keep no
+state between batches, only caches of immutable checkpoint files. Every file a worker writes is named after the batch and the
+partition, so a replayed batch overwrites the files of the failed attempt. `stage_messages` defines the messages.
 
-    stage one   read → selection → slicing → aggregation | sessions | routing → parcels
-    stage two   parcels + stored partials → windows that close → finish → sinks, and what stays open → state file
+    map stage     read → selection → slicing → aggregation | sessions | routing → shuffle blocks
+    reduce stage  shuffle blocks + stored partials → windows that close → finalize → sinks; open windows → state file
 
-A query that cannot go on is noted in `Failures` and gives no rows; the others must not notice.
+A query that fails is recorded in `QueryFailures` and emits no rows; other queries are not affected.
 """

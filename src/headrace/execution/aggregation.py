@@ -1,8 +1,8 @@
-"""Shared aggregation, first half: rows of a batch to partial aggregates per slice, key and cell, ready for the exchange.
+"""Shared aggregation in the map stage: rows of a batch to partial aggregates per slice, key and cell, ready for the shuffle.
 
-The batch is worked through piece by piece, so that what is found of a row is still in the cache when it is used, and store
-by store, so that the accumulators of only one store are. Accumulators lie side by side for every (slice, key, cell) where
-that space is small against the rows, else only the combinations that occur are numbered.
+A batch is processed chunk by chunk, so that intermediate columns stay in the cache, and operator by operator, so that the cache
+holds the accumulators of only one operator. Accumulators are dense over all (slice, key, cell) where that space is small
+against the rows; otherwise only the combinations that occur are numbered.
 """
 
 from __future__ import annotations
@@ -32,143 +32,162 @@ _DENSE = 1 << 20
 
 @dataclass(slots=True)
 class _Dense:
-    """Accumulators of one store for every (slice, key, cell) of the batch."""
+    """Accumulators of one operator for every (slice, key, cell) of the batch."""
 
     store: Store
     selection: SharedSelection
     accumulator: Accumulator
 
-    def add(self, piece: Batch, tag: Tag, slots: Integers, oldest: int) -> None:
-        """Take the rows of a piece: in one fused pass where the shape allows it."""
-        columns = [[piece.evaluate(a) for a in c.args] for c in self.store.components]
-        if piece.first >= oldest and self._add_fused(piece, columns, slots):
+    def add(self, chunk: Batch, assign: Tag, slots: Integers, oldest: int) -> None:
+        """Add the rows of a chunk, in one fused pass where the operator allows it."""
+        columns = [[chunk.evaluate(argument) for argument in component.args] for component in self.store.components]
+        if chunk.first >= oldest and self._add_fused(chunk, columns, slots):
             return
-        tagged = tag(self.store, piece)
-        self.accumulator.add(_ids(piece, tagged, slots, oldest), columns, tagged.rows)
+        assignment = assign(self.store, chunk)
+        self.accumulator.add(_ids(chunk, assignment, slots, oldest), columns, assignment.rows)
 
-    def _add_fused(self, piece: Batch, columns: list[list[pa.Array]], slots: Integers) -> bool:
+    def _add_fused(self, chunk: Batch, columns: list[list[pa.Array]], slots: Integers) -> bool:
         dimensions = self.store.selection.dimensions
-        if not all(isinstance(e, Column) for e in (*self.store.arguments, *(d.expression for d in dimensions))):
+        if not all(
+            isinstance(expression, Column)
+            for expression in (*self.store.arguments, *(dimension.expression for dimension in dimensions))
+        ):
             return False
-        table, index = self.selection.table(piece), self.accumulator.only_sum(columns)
+        table, index = self.selection.table(chunk), self.accumulator.only_sum(columns)
         if table is None or index is None:
             return False
-        largest = piece.largest(self.store.components[index].args[0])
+        largest = chunk.largest(self.store.components[index].args[0])
         return self.accumulator.add_selected(
             table, slots, self.selection.selection.size, numbers(flat(columns[index][0])), largest
         )
 
 
 def aggregate(
-    stores: Sequence[Store], selections: Sequence[SharedSelection], tag: Tag, batch: Batch, keying: Keying, oldest: Sequence[int]
+    operators: Sequence[Store],
+    assigners: Sequence[SharedSelection],
+    assign: Tag,
+    batch: Batch,
+    encoder: Keying,
+    oldest: Sequence[int],
 ) -> Iterator[tuple[int, int, Partial]]:
-    """Yield (store, partition, partial); rows before `oldest` of a store belong to no open window and are left out."""
+    """Yield (operator, partition, partial); rows before `oldest` of an operator belong to no open window and are skipped."""
     dense: dict[int, _Dense] = {}
-    for index, store in enumerate(stores):
-        cells = len(keying.edges(store.steps)) * keying.table(store.keys).count * store.selection.size
+    for index, operator in enumerate(operators):
+        cells = len(encoder.edges(operator.steps)) * encoder.table(operator.keys).count * operator.selection.size
         if (
-            store.selection.layout is Layout.GRID
+            operator.selection.layout is Layout.GRID
             and cells <= max(_DENSE, 4 * batch.rows)
-            and all(c.is_dense for c in store.components)
+            and all(component.is_dense for component in operator.components)
         ):
-            accumulator = Accumulator([c.signature for c in store.components], cells, _nothing(store))
-            dense[index] = _Dense(store, selections[index], accumulator)
-    for index, one in dense.items():
+            accumulator = Accumulator([component.signature for component in operator.components], cells, _nothing(operator))
+            dense[index] = _Dense(operator, assigners[index], accumulator)
+    for index, aggregation in dense.items():
         offset = 0
-        for number, piece in enumerate(batch.pieces):
-            slots = keying.slots(one.store.keys, one.store.steps, number, offset)
-            one.add(piece, tag, slots, oldest[index])
-            offset += piece.rows
-    for index, store in enumerate(stores):
-        table, edges = keying.table(store.keys), keying.edges(store.steps)
+        for chunk_number, chunk in enumerate(batch.pieces):
+            slots = encoder.slots(aggregation.store.keys, aggregation.store.steps, chunk_number, offset)
+            aggregation.add(chunk, assign, slots, oldest[index])
+            offset += chunk.rows
+    for index, operator in enumerate(operators):
+        table, edges = encoder.table(operator.keys), encoder.edges(operator.steps)
         if index in dense:
-            found = _from_dense(dense[index], table, edges)
+            partials = _from_dense(dense[index], table, edges)
         else:
-            found = _from_rows(store, tag(store, batch), batch, keying, oldest[index])
-        for partition, partial in found:
+            partials = _from_rows(operator, assign(operator, batch), batch, encoder, oldest[index])
+        for partition, partial in partials:
             yield index, partition, partial
 
 
-def _nothing(store: Store) -> frozenset[int]:
-    """Return the components that are over NULL: what a union lacks on one side."""
-    return frozenset(i for i, component in enumerate(store.components) if any(map(is_always_null, component.args)))
+def _nothing(operator: Store) -> frozenset[int]:
+    """Return the components over NULL: those that a branch of a union lacks."""
+    return frozenset(index for index, component in enumerate(operator.components) if any(map(is_always_null, component.args)))
 
 
-def _ids(batch: Batch, tagged: Tagged, slots: Integers, oldest: int) -> Integers:
-    rows = tagged.rows
-    at: Integers = compiled.ids(slots if rows is None else slots[rows], tagged.cells, tagged.keep, tagged.size)
+def _ids(batch: Batch, assignment: Tagged, slots: Integers, oldest: int) -> Integers:
+    rows = assignment.rows
+    ids: Integers = compiled.ids(slots if rows is None else slots[rows], assignment.cells, assignment.keep, assignment.size)
     if batch.rows and batch.first < oldest:
-        at[(batch.times if rows is None else batch.times[rows]) < oldest] = -1
-    return at
+        ids[(batch.times if rows is None else batch.times[rows]) < oldest] = -1
+    return ids
 
 
-def _from_dense(found: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, Partial]]:
-    occupied = found.accumulator.occupied()
-    yield from _split(occupied, found.accumulator.arrays(occupied), {}, found.store.selection.size, None, table, edges)
+def _from_dense(aggregation: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, Partial]]:
+    occupied = aggregation.accumulator.occupied()
+    yield from _split(
+        occupied, aggregation.accumulator.arrays(occupied), {}, aggregation.store.selection.size, None, table, edges
+    )
 
 
-def _from_rows(store: Store, tagged: Tagged, batch: Batch, keying: Keying, oldest: int) -> Iterator[tuple[int, Partial]]:
-    """Give numbers to the (slice, key, cell) combinations that occur, over the whole batch at once."""
-    table, edges = keying.table(store.keys), keying.edges(store.steps)
-    slots = compiled_slots.slots(batch.times, edges, keying.codes(store.keys), table.count)
-    numbers, at = compiled.compress(_ids(batch, tagged, slots, oldest))
-    order = np.argsort(numbers)
-    signatures = [c.signature if c.is_dense else None for c in store.components]
-    accumulator = Accumulator(signatures, len(numbers), _nothing(store))
-    accumulator.add(at, [[batch.evaluate(a) for a in c.args] for c in store.components], tagged.rows)
-    values = _listed(store, batch, tagged.rows, at, order)
-    yield from _split(numbers[order], accumulator.arrays(order), values, tagged.size, tagged.labels, table, edges)
+def _from_rows(operator: Store, assignment: Tagged, batch: Batch, encoder: Keying, oldest: int) -> Iterator[tuple[int, Partial]]:
+    """Assign ids to the (slice, key, cell) combinations that occur, over the whole batch at once."""
+    table, edges = encoder.table(operator.keys), encoder.edges(operator.steps)
+    slots = compiled_slots.slots(batch.times, edges, encoder.codes(operator.keys), table.count)
+    distinct_ids, places = compiled.compress(_ids(batch, assignment, slots, oldest))
+    order = np.argsort(distinct_ids)
+    signatures = [component.signature if component.is_dense else None for component in operator.components]
+    accumulator = Accumulator(signatures, len(distinct_ids), _nothing(operator))
+    accumulator.add(
+        places, [[batch.evaluate(argument) for argument in component.args] for component in operator.components], assignment.rows
+    )
+    entries = _listed(operator, batch, assignment.rows, places, order)
+    yield from _split(distinct_ids[order], accumulator.arrays(order), entries, assignment.size, assignment.labels, table, edges)
 
 
-def _listed(store: Store, batch: Batch, rows: Integers | None, at: Integers, occupied: Integers) -> dict[int, Entries]:
-    found: dict[int, Entries] = {}
+def _listed(operator: Store, batch: Batch, rows: Integers | None, ids: Integers, occupied: Integers) -> dict[int, Entries]:
+    entries: dict[int, Entries] = {}
     rank = np.empty(occupied.size, np.int64)
     rank[occupied] = np.arange(occupied.size)
-    for index, component in enumerate(store.components):
+    for index, component in enumerate(operator.components):
         if not component.is_dense:
-            columns = [batch.evaluate(a) for a in component.args]
-            picked = columns if rows is None else [c.take(pa.array(rows)) for c in columns]
-            places, values, counts = listed(component.kind, picked, at)
-            order = np.argsort(rank[places], kind="stable")
-            found[index] = Entries(rank[places][order], np.zeros(0, np.int64), [take(v, order) for v in values], counts[order])
-    return found
+            columns = [batch.evaluate(argument) for argument in component.args]
+            selected = columns if rows is None else [column.take(pa.array(rows)) for column in columns]
+            entry_ids, values, counts = listed(component.kind, selected, ids)
+            order = np.argsort(rank[entry_ids], kind="stable")
+            entries[index] = Entries(
+                rank[entry_ids][order], np.zeros(0, np.int64), [take(column, order) for column in values], counts[order]
+            )
+    return entries
 
 
 def _split(
     ids: Integers,
     dense: list[list[Numbers]],
-    values: dict[int, Entries],
-    size: int,
+    entries: dict[int, Entries],
+    cell_count: int,
     labels: Integers | None,
     table: KeyTable,
     edges: Integers,
 ) -> Iterator[tuple[int, Partial]]:
-    """Cut sorted partials into one piece a slice and partition."""
-    slots = ids // size
-    cells = ids - slots * size
+    """Split sorted partials by slice and partition."""
+    slots = ids // cell_count
+    cells = ids - slots * cell_count
     cells = cells if labels is None else labels[cells]
-    shipped = narrow(cells)
+    narrow_cells = narrow(cells)
     for index in range(len(edges)):
         cuts = np.searchsorted(slots, index * table.count + table.bounds)
         for partition in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
             first, last = int(cuts[partition]), int(cuts[partition + 1])
             distinct, starts = group_starts(slots[first:last] - index * table.count)
-            keys = [take(c, distinct) for c in table.columns]
-            entries = {i: _entries(e, first, last, starts, cells) for i, e in values.items()}
+            keys = [take(column, distinct) for column in table.columns]
+            slice_entries = {
+                component: _entries(component_entries, first, last, starts, cells)
+                for component, component_entries in entries.items()
+            }
             yield (
                 partition,
-                Partial(int(edges[index]), keys, narrow(starts), shipped[first:last], _sliced(dense, first, last), entries),
+                Partial(
+                    int(edges[index]), keys, narrow(starts), narrow_cells[first:last], _sliced(dense, first, last), slice_entries
+                ),
             )
 
 
 def _sliced(dense: list[list[Numbers]], first: int, last: int) -> list[list[Numbers]]:
-    seen: dict[int, Numbers] = {}  # arrays that are one object stay one object, so that they are shipped once
-    return [[seen.setdefault(id(a), a[first:last]) for a in arrays] for arrays in dense]
+    slices: dict[int, Numbers] = {}  # aliased arrays stay aliased, so that the shuffle ships them once
+    return [[slices.setdefault(id(array), array[first:last]) for array in arrays] for arrays in dense]
 
 
 def _entries(entries: Entries, first: int, last: int, starts: Integers, labels: Integers) -> Entries:
     low, high = np.searchsorted(entries.keys, [first, last])
-    places = entries.keys[low:high]
-    keys = np.searchsorted(starts, places - first, side="right") - 1
-    values = [take(v, np.arange(low, high)) for v in entries.values]
-    return Entries(narrow(keys), narrow(labels[places]), values, narrow(entries.counts[low:high]))
+    entry_ids = entries.keys[low:high]
+    keys = np.searchsorted(starts, entry_ids - first, side="right") - 1
+    values = [take(column, np.arange(low, high)) for column in entries.values]
+    return Entries(narrow(keys), narrow(labels[entry_ids]), values, narrow(entries.counts[low:high]))

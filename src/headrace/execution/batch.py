@@ -1,4 +1,4 @@
-"""Rows of one stream and one epoch, on their way through the shared operators of a worker."""
+"""Rows of one stream and one epoch, as the shared operators of a worker process them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.kernels.columns import flat, numbers
 from headrace.kernels.expression import Evaluator
 from headrace.model.expression import Expression
 
-PIECE_ROWS = 1 << 16  # what operators keep of so many rows stays in a core's cache
+PIECE_ROWS = 1 << 16  # the working set of the operators for so many rows fits a core's cache
 
 
 class Batch:
-    """`times` are event times (µs, never NULL); expressions are evaluated at most once each."""
+    """Rows with event times (`times`, µs, never NULL); each expression is evaluated at most once."""
 
     def __init__(self, table: pa.Table | pa.RecordBatch, time_column: str) -> None:
         """Take rows whose event time is not NULL."""
@@ -33,25 +33,25 @@ class Batch:
 
     @cached_property
     def pieces(self) -> list[Batch]:
-        """The same rows in pieces that fit a core's cache, in order and without a copy."""
+        """The rows in chunks that fit a core's cache, in order and without copying."""
         if self.rows <= PIECE_ROWS:
             return [self]
         assert isinstance(self.table, pa.Table)
-        return [Batch(piece, self._time_column) for piece in self.table.to_batches(max_chunksize=PIECE_ROWS)]
+        return [Batch(chunk, self._time_column) for chunk in self.table.to_batches(max_chunksize=PIECE_ROWS)]
 
     @cached_property
     def first(self) -> int:
         """The least event time."""
-        return min(int(piece.times.min()) for piece in self.pieces)
+        return min(int(chunk.times.min()) for chunk in self.pieces)
 
     @cached_property
     def last(self) -> int:
         """The greatest event time."""
-        return max(int(piece.times.max()) for piece in self.pieces)
+        return max(int(chunk.times.max()) for chunk in self.pieces)
 
     @property
     def evaluate(self) -> Callable[[Expression], pa.Array]:
-        """Evaluate an expression over all rows; erroneous rows are NULL (see `errors`)."""
+        """Evaluate an expression over all rows; rows with an error are NULL (see `mask_errors`)."""
         return self._evaluator
 
     def largest(self, expression: Expression) -> int:
@@ -62,10 +62,10 @@ class Batch:
         return self._largest[expression]
 
     def errors(self, expression: Expression) -> npt.NDArray[np.bool_] | None:
-        """Return on which rows the expression has no value because of an error; None when there are none."""
-        found = self._evaluator.errors(expression)
-        return None if found is None else np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+        """Return the mask of rows on which the expression fails; None if it fails on none."""
+        mask = self._evaluator.errors(expression)
+        return None if mask is None else np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
 
     def message(self, expression: Expression) -> str:
-        """Say what went wrong in an expression with errors."""
+        """Return the error message of an expression that fails."""
         return self._evaluator.message(expression)

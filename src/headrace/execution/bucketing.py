@@ -1,4 +1,4 @@
-"""Rows of joins, first half: each to its slice and its key partition, with the set of queries it matters to."""
+"""Join buffers in the map stage: assigns rows of joins to their slice and key partition, each with its query-set."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headrace.kernels.sets import Sets
 from headrace.model.expression import Expression
 from headrace.sharing.shared_plan import Buckets
 
-SAMPLE = 256  # rows of a batch
+SAMPLE = 256  # rows sampled from a batch
 _SAMPLED_KEYS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Rows of one slice and partition, in order of arrival: the columns that joins need, and a query-set beside each row."""
+    """Rows of one slice and partition, in order of arrival: the columns that joins need, and a query-set for each row."""
 
     slice_start: int
     columns: list[pa.Array]
@@ -32,63 +32,66 @@ class Bucket:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.sets)
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory of the rows."""
         return int(self.sets.nbytes + sum(column.nbytes for column in self.columns))
 
 
 def bucket(
-    operator: Buckets,
-    sets: QuerySets,
+    buffer: Buckets,
+    set_assigner: QuerySets,
     live: Sets,
     batch: Batch,
-    keying: Keying,
-    parts: int,
+    encoder: Keying,
+    partition_count: int,
     oldest: int,
-    sampled: list[Sets],
+    samples: list[Sets],
 ) -> Iterator[tuple[int, Bucket]]:
-    """Yield (partition, bucket); rows that matter to none of the `live` queries, or are older than `oldest`, are left out.
+    """Yield (partition, buffered rows); rows that matter to none of the `live` queries, or are older than `oldest`, are dropped.
 
-    Query-sets of some rows are added to `sampled`.
+    Query-sets of sampled rows are appended to `samples`.
     """
-    found = sets.of(batch)
-    found &= live
-    sampled.append(found[:: max(1, batch.rows // SAMPLE)].copy())
+    query_sets = set_assigner.of(batch)
+    query_sets &= live
+    samples.append(query_sets[:: max(1, batch.rows // SAMPLE)].copy())
     if batch.first < oldest:
-        found[batch.times < oldest] = 0
-    rows = compiled_join.alive(found)
+        query_sets[batch.times < oldest] = 0
+    rows = compiled_join.alive(query_sets)
     if not rows.size:
         return
-    everything = rows.size == batch.rows
-    picked = pa.array(rows)
-    keys = [flat(batch.evaluate(key)) for key in operator.keys]
-    keys = keys if everything else [key.take(picked) for key in keys]
-    edges = keying.edges(operator.steps)
-    slices = np.searchsorted(edges, batch.times if everything else batch.times[rows], side="right") - 1
-    places = partitions(keys, rows.size, parts) * len(edges) + slices
-    starts, order = compiled_join.by_key(places, parts * len(edges))
-    taken = order if everything else rows[order]
-    columns = [flat(batch.table[name]) for name in operator.columns]
-    for place in np.flatnonzero(np.diff(starts)).tolist():
-        mine = taken[starts[place] : starts[place + 1]]
-        wanted = pa.array(mine)  # each piece is copied for itself: a slice would take all rows along when it is packed
-        yield place // len(edges), Bucket(int(edges[place % len(edges)]), [c.take(wanted) for c in columns], found[mine])
+    is_full = rows.size == batch.rows
+    row_ids = pa.array(rows)
+    keys = [flat(batch.evaluate(key)) for key in buffer.keys]
+    keys = keys if is_full else [key.take(row_ids) for key in keys]
+    edges = encoder.edges(buffer.steps)
+    slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
+    targets = partitions(keys, rows.size, partition_count) * len(edges) + slices
+    starts, order = compiled_join.by_key(targets, partition_count * len(edges))
+    ordered_rows = order if is_full else rows[order]
+    columns = [flat(batch.table[name]) for name in buffer.columns]
+    for target in np.flatnonzero(np.diff(starts)).tolist():
+        target_rows = ordered_rows[starts[target] : starts[target + 1]]
+        target_ids = pa.array(target_rows)  # a copy: pickling a slice of an array would ship the whole array
+        yield (
+            target // len(edges),
+            Bucket(int(edges[target % len(edges)]), [column.take(target_ids) for column in columns], query_sets[target_rows]),
+        )
 
 
 def keys_sampled(keys: Sequence[Expression], batch: Batch) -> int:
-    """Return about how many distinct keys a stream has, from some neighbouring rows: few that repeat, or many."""
+    """Return an estimate of the number of distinct keys of a stream, from a sample of adjacent rows."""
     if not keys:
         return 1
     rows = min(batch.rows, _SAMPLED_KEYS)
     columns = [flat(batch.evaluate(key)).slice(0, rows) for key in keys]
-    distinct = encode(columns, rows)
-    seen = len(np.unique(distinct.codes))
-    low, high = float(seen), 1e12
-    for _ in range(60):  # of D keys, n rows show about D (1 − e^(−n/D))
+    encoded = encode(columns, rows)
+    distinct_count = len(np.unique(encoded.codes))
+    low, high = float(distinct_count), 1e12
+    for _ in range(60):  # n rows contain about D (1 − e^(−n/D)) of D keys
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if middle * -np.expm1(-rows / middle) < seen else (low, middle)
+        low, high = (middle, high) if middle * -np.expm1(-rows / middle) < distinct_count else (low, middle)
     return round(low)

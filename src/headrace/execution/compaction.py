@@ -1,4 +1,4 @@
-"""Several partials of one slice into one, so that a slice that takes rows for many batches stays quick to read."""
+"""Merges the partials of one slice into one, so that a slice that receives rows in many batches stays fast to read."""
 
 from __future__ import annotations
 
@@ -17,38 +17,49 @@ from headrace.sharing.aggregation import Component
 Integers = npt.NDArray[np.int64]
 
 
-def compact(components: Sequence[Component], parts: Sequence[Partial]) -> Partial:
-    """Return one partial that holds what all of them hold; they are of one slice and store."""
-    columns, _, maps = unify([(p.keys, p.key_count) for p in parts])
-    keys = np.concatenate([np.repeat(m, np.diff(wide(p.starts))) for p, m in zip(parts, maps, strict=True)])
-    cells = np.concatenate([wide(p.cells) for p in parts])
+def compact(components: Sequence[Component], partials: Sequence[Partial]) -> Partial:
+    """Return one partial with the content of all `partials`, which belong to one slice and operator."""
+    columns, _, key_maps = unify([(partial.keys, partial.key_count) for partial in partials])
+    keys = np.concatenate(
+        [np.repeat(key_map, np.diff(wide(partial.starts))) for partial, key_map in zip(partials, key_maps, strict=True)]
+    )
+    cells = np.concatenate([wide(partial.cells) for partial in partials])
     order = np.lexsort((cells, keys))
-    new = np.concatenate([[True], (np.diff(keys[order]) != 0) | (np.diff(cells[order]) != 0)])
-    places = np.empty(len(order), np.int64)
-    places[order] = np.cumsum(new) - 1
-    heads = order[np.flatnonzero(new)]
-    distinct, starts = group_starts(keys[heads])
-    offsets = np.cumsum([0, *(len(p.cells) for p in parts)])
-    dense, values = [], {}
+    is_first = np.concatenate([[True], (np.diff(keys[order]) != 0) | (np.diff(cells[order]) != 0)])
+    entry_ids = np.empty(len(order), np.int64)
+    entry_ids[order] = np.cumsum(is_first) - 1
+    first_entries = order[np.flatnonzero(is_first)]
+    used_keys, starts = group_starts(keys[first_entries])
+    offsets = np.cumsum([0, *(len(partial.cells) for partial in partials)])
+    dense, entries = [], {}
     for index, component in enumerate(components):
-        into = empty(*component.signature, len(heads)) if component.is_dense else []
-        for part, offset in zip(parts, offsets, strict=False):
+        totals = empty(*component.signature, len(first_entries)) if component.is_dense else []
+        for partial, offset in zip(partials, offsets, strict=False):
             if component.is_dense:
-                combine(component.kind, part.dense[index], places[offset : offset + len(part.cells)], into)
+                combine(component.kind, partial.dense[index], entry_ids[offset : offset + len(partial.cells)], totals)
         if not component.is_dense:
-            values[index] = _compact_listed(component, [p.listed[index] for p in parts], maps, distinct)
-        dense.append([narrow(a) for a in into])
+            entries[index] = _compact_listed(component, [partial.listed[index] for partial in partials], key_maps, used_keys)
+        dense.append([narrow(array) for array in totals])
     return Partial(
-        parts[0].slice_start, [take(c, distinct) for c in columns], narrow(starts), narrow(cells[heads]), dense, values
+        partials[0].slice_start,
+        [take(column, used_keys) for column in columns],
+        narrow(starts),
+        narrow(cells[first_entries]),
+        dense,
+        entries,
     )
 
 
-def _compact_listed(component: Component, parts: Sequence[Entries], maps: Sequence[Integers], distinct: Integers) -> Entries:
-    keys = np.concatenate([m[wide(p.keys)] for p, m in zip(parts, maps, strict=True)])
-    cells = np.concatenate([wide(p.cells) for p in parts])
-    labels, codes = np.unique(cells, return_inverse=True)
-    columns = [pa.concat_arrays([p.values[i] for p in parts]) for i in range(len(component.args))]
-    at = keys * max(len(labels), 1) + codes.reshape(-1)
-    places, values, counts = listed(component.kind, columns, at, np.concatenate([wide(p.counts) for p in parts]))
-    new_keys = np.searchsorted(distinct, places // max(len(labels), 1))
-    return Entries(narrow(new_keys), narrow(labels[places % max(len(labels), 1)]), values, narrow(counts))
+def _compact_listed(
+    component: Component, entry_lists: Sequence[Entries], key_maps: Sequence[Integers], used_keys: Integers
+) -> Entries:
+    keys = np.concatenate([key_map[wide(entries.keys)] for entries, key_map in zip(entry_lists, key_maps, strict=True)])
+    cells = np.concatenate([wide(entries.cells) for entries in entry_lists])
+    labels, label_ids = np.unique(cells, return_inverse=True)
+    columns = [pa.concat_arrays([entries.values[i] for entries in entry_lists]) for i in range(len(component.args))]
+    groups = keys * max(len(labels), 1) + label_ids.reshape(-1)
+    group_ids, values, counts = listed(
+        component.kind, columns, groups, np.concatenate([wide(entries.counts) for entries in entry_lists])
+    )
+    new_keys = np.searchsorted(used_keys, group_ids // max(len(labels), 1))
+    return Entries(narrow(new_keys), narrow(labels[group_ids % max(len(labels), 1)]), values, narrow(counts))

@@ -1,4 +1,4 @@
-"""State dealt anew: when the number of partitions has changed, each takes its share of what all of them had before."""
+"""Repartitioning of state: when the number of partitions changes, each new partition selects its share of all stored state."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from headrace.sharing.shared_plan import Buckets
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What belongs to one of so many partitions."""
+    """Selects the state that belongs to `partition` out of `partition_count`."""
 
     partition: int
     parts: int
 
-    def partial(self, whole: Partial) -> Partial:
-        """Return the keys of this partition, with all that is kept of them."""
-        mine = partitions(whole.keys, whole.key_count, self.parts) == self.partition
-        sizes = np.diff(wide(whole.starts))
-        entries = np.repeat(mine, sizes)
+    def partial(self, partial: Partial) -> Partial:
+        """Return the keys of this partition, with their entries."""
+        selected_keys = partitions(partial.keys, partial.key_count, self.parts) == self.partition
+        sizes = np.diff(wide(partial.starts))
+        selected_entries = np.repeat(selected_keys, sizes)
         return Partial(
-            whole.slice_start,
-            [take(column, np.flatnonzero(mine)) for column in whole.keys],
-            narrow(np.concatenate([[0], np.cumsum(sizes[mine])])),
-            whole.cells[entries],
-            [[array[entries] for array in arrays] for arrays in whole.dense],
-            {component: _listed(found, mine) for component, found in whole.listed.items()},
+            partial.slice_start,
+            [take(column, np.flatnonzero(selected_keys)) for column in partial.keys],
+            narrow(np.concatenate([[0], np.cumsum(sizes[selected_keys])])),
+            partial.cells[selected_entries],
+            [[array[selected_entries] for array in arrays] for arrays in partial.dense],
+            {component: _listed(values, selected_keys) for component, values in partial.listed.items()},
         )
 
-    def bucket(self, operator: Buckets, whole: Bucket) -> Bucket:
-        """Return the rows whose keys are of this partition."""
-        evaluate = Evaluator(dict(zip(operator.columns, whole.columns, strict=True)), whole.rows)
-        rows = self._rows([flat(evaluate(key)) for key in operator.keys], whole.rows)
-        picked = pa.array(rows)
-        return Bucket(whole.slice_start, [column.take(picked) for column in whole.columns], whole.sets[rows])
+    def bucket(self, operator: Buckets, buffered: Bucket) -> Bucket:
+        """Return the rows whose keys belong to this partition."""
+        evaluate = Evaluator(dict(zip(operator.columns, buffered.columns, strict=True)), buffered.rows)
+        rows = self._rows([flat(evaluate(key)) for key in operator.keys], buffered.rows)
+        row_ids = pa.array(rows)
+        return Bucket(buffered.slice_start, [column.take(row_ids) for column in buffered.columns], buffered.sets[rows])
 
-    def runs(self, whole: Runs) -> Runs:
-        """Return the sessions whose keys are of this partition."""
-        return subset(whole, self._rows(whole.keys, len(whole.firsts)))
+    def runs(self, runs: Runs) -> Runs:
+        """Return the sessions whose keys belong to this partition."""
+        return subset(runs, self._rows(runs.keys, len(runs.firsts)))
 
     def _rows(self, keys: list[pa.Array], count: int) -> npt.NDArray[np.int64]:
         return np.flatnonzero(partitions(keys, count, self.parts) == self.partition)
 
 
-def _listed(found: Entries, mine: npt.NDArray[np.bool_]) -> Entries:
-    kept = np.flatnonzero(mine[wide(found.keys)])
-    places = np.cumsum(mine) - 1
-    values = [take(column, kept) for column in found.values]
-    return Entries(narrow(places[wide(found.keys)[kept]]), found.cells[kept], values, found.counts[kept])
+def _listed(entries: Entries, selected_keys: npt.NDArray[np.bool_]) -> Entries:
+    entry_ids = np.flatnonzero(selected_keys[wide(entries.keys)])
+    new_ids = np.cumsum(selected_keys) - 1
+    values = [take(column, entry_ids) for column in entries.values]
+    return Entries(narrow(new_ids[wide(entries.keys)[entry_ids]]), entries.cells[entry_ids], values, entries.counts[entry_ids])

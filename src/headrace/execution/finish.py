@@ -1,7 +1,7 @@
-"""Shared aggregation, last step: combined components to result rows, for all queries of one shape at once.
+"""Last step of shared aggregation: combined components to result rows, for all queries of one shape at once.
 
-Queries whose aggregates, HAVING and output expressions are equal have one `Shape`: their results are lowered, filtered
-and projected together, and only then cut into one piece a query.
+Queries with equal aggregates, HAVING and output expressions have one `ResultShape`: their results are lowered, filtered and
+projected together, and only then split by query.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What must be equal for results to be finished together; `calls` carry no branch's expressions, only their types."""
+    """Queries with equal shapes are finalized together; `calls` holds the types of arguments, not the expressions of a branch."""
 
     key_types: tuple[pa.DataType, ...]
     calls: tuple[tuple[str, pa.DataType, float | None, tuple[pa.DataType, ...]], ...]
     output: tuple[Expression, ...]
     having: Expression
     schema: Schema
-    pattern: tuple[tuple[int, ...], ...]  # places of each aggregate's components among the components needed
+    pattern: tuple[tuple[int, ...], ...]  # places of each aggregate's components among the required ones
 
 
 def shape_of(plan: AggregateQuery) -> Shape:
     """Return the shape of a query."""
     branch = plan.branches[0]
-    calls = tuple((a.function, a.type, a.parameter, tuple(x.type for x in a.args)) for a in branch.aggregates)
-    places = pattern([one.aggregates for one in plan.branches])
-    return Shape(tuple(k.type for k in branch.keys), calls, plan.output, plan.having, plan.schema, places)
+    calls = tuple(
+        (call.function, call.type, call.parameter, tuple(argument.type for argument in call.args)) for call in branch.aggregates
+    )
+    places = pattern([branch_plan.aggregates for branch_plan in plan.branches])
+    return Shape(tuple(key.type for key in branch.keys), calls, plan.output, plan.having, plan.schema, places)
 
 
 def needs_of(plan: AggregateQuery) -> tuple[Component, ...]:
-    """Return the components a query needs; only kinds and types matter here."""
-    return tuple(one[0] for one in components_of([branch.aggregates for branch in plan.branches]))
+    """Return the components that a query requires; only their kinds and types matter here."""
+    return tuple(alternatives[0] for alternatives in components_of([branch.aggregates for branch in plan.branches]))
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Values of one component: the result row each belongs to, value columns, how often."""
+    """Value lists of one component: the result row of each value, the value columns, and the count of each value."""
 
     rows: Integers
     values: list[pa.Array]
@@ -63,7 +65,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Result rows before lowering, sorted by query: their query, window, keys, and the components (dense or listed)."""
+    """Result rows before lowering, sorted by query: query, window, keys, and components (dense arrays or value lists)."""
 
     queries: Integers
     starts: Integers
@@ -74,7 +76,7 @@ class Combined:
 
 
 def finish(plan: AggregateQuery, combined: Combined, results: Results, failures: Failures) -> None:
-    """Lower, filter and project rows of queries that share the shape of `plan`; a failing query gives no rows."""
+    """Lower, filter and project rows of queries that share the shape of `plan`; a failing query emits no rows."""
     rows = len(combined.queries)
     if rows == 0:
         return
@@ -82,45 +84,45 @@ def finish(plan: AggregateQuery, combined: Combined, results: Results, failures:
     table: dict[str, Any] = {
         WINDOW_START.name: from_numbers(combined.starts, TIMESTAMP),
         WINDOW_END.name: from_numbers(combined.ends, TIMESTAMP),
-        **{f"key{i}": column for i, column in enumerate(combined.keys)},
+        **{f"key{index}": column for index, column in enumerate(combined.keys)},
     }
     for index, call in enumerate(plan.branches[0].aggregates):
-        column, bad = _lower(call, shape.pattern[index], combined, rows)
+        column, overflows = _lower(call, shape.pattern[index], combined, rows)
         table[f"agg{index}"] = column
-        if bad is not None:
-            failures.add_rows(combined.queries[bad], f"integer overflow in {call}")
+        if overflows is not None:
+            failures.add_rows(combined.queries[overflows], f"integer overflow in {call}")
     _project(plan, table, combined.queries, results, failures)
 
 
 def _lower(call: AggregateCall, places: Sequence[int], combined: Combined, rows: int) -> tuple[pa.Array, Any]:
     if places[0] in combined.listed:
-        found = combined.listed[places[0]]
-        return lower_listed(call, found.rows, found.values, found.counts, rows), None
-    return lower(call, [combined.dense[p] for p in places])
+        entries = combined.listed[places[0]]
+        return lower_listed(call, entries.rows, entries.values, entries.counts, rows), None
+    return lower(call, [combined.dense[place] for place in places])
 
 
 def _project(plan: AggregateQuery, table: dict[str, Any], queries: Integers, results: Results, failures: Failures) -> None:
     evaluator = Evaluator(table, len(queries))
-    wanted = np.ones(len(queries), np.bool_)
+    selected = np.ones(len(queries), np.bool_)
     if plan.having != TRUE:
-        _note(evaluator, plan.having, queries, wanted, failures)
-        wanted = np.asarray(flat(evaluator(plan.having)).fill_null(False))
+        _note(evaluator, plan.having, queries, selected, failures)
+        selected = np.asarray(flat(evaluator(plan.having)).fill_null(False))
     for expression in plan.output:
         if columns(expression):
-            _note(evaluator, expression, queries, wanted, failures)
+            _note(evaluator, expression, queries, selected, failures)
     if failures:
-        wanted = wanted & ~np.isin(queries, list(failures.messages))
-    picked = [flat(evaluator(e)) for e in plan.output]
-    if not wanted.all():
-        mask = pa.array(wanted)
-        picked, queries = [c.filter(mask) for c in picked], queries[wanted]
-    results.add(queries, pa.RecordBatch.from_arrays(picked, schema=plan.schema.to_arrow()))
+        selected = selected & ~np.isin(queries, list(failures.messages))
+    outputs = [flat(evaluator(expression)) for expression in plan.output]
+    if not selected.all():
+        mask = pa.array(selected)
+        outputs, queries = [column.filter(mask) for column in outputs], queries[selected]
+    results.add(queries, pa.RecordBatch.from_arrays(outputs, schema=plan.schema.to_arrow()))
 
 
 def _note(
-    evaluator: Evaluator, expression: Expression, queries: Integers, wanted: npt.NDArray[np.bool_], failures: Failures
+    evaluator: Evaluator, expression: Expression, queries: Integers, selected: npt.NDArray[np.bool_], failures: Failures
 ) -> None:
-    bad = evaluator.errors(expression)
-    if bad is not None:
-        mask = np.asarray(bad.to_numpy(zero_copy_only=False), np.bool_) & wanted
+    errors = evaluator.errors(expression)
+    if errors is not None:
+        mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_) & selected
         failures.add_rows(queries[mask], evaluator.message(expression))

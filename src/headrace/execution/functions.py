@@ -1,4 +1,4 @@
-"""User functions in a worker: read from files of the checkpoint, which never change once written."""
+"""UDFs in a worker, loaded from checkpoint files that are immutable once written."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from headrace.model.function import Code, named, provide
 
 _LOADED: set[str] = set()
 PYTHON = ".".join(platform.python_version_tuple()[:2])
-"""Code is kept as this version of Python compiled it, and no other can run it."""
+"""UDFs are stored as bytecode, which runs only on the Python version that compiled it."""
 
 
 def function_path(directory: str | Path, tag: str) -> Path:
-    """Return where a function is kept."""
+    """Return the path of a UDF's file."""
     return Path(directory) / "functions" / f"{tag}.function"
 
 
 def write_function(directory: str | Path, tag: str, content: bytes) -> None:
-    """Keep a function, pickled; durably, for queries cannot be run without it."""
+    """Store a pickled UDF durably; queries that call it need the file."""
     pack.write(function_path(directory, tag), (PYTHON, content))
 
 
 def load_functions(directory: str | Path, tags: Iterable[str]) -> None:
-    """Make functions ready to be called; one that cannot be loaded fails the queries that call it, and nobody else."""
+    """Register UDFs for evaluation; a UDF that fails to load fails only the queries that call it."""
     for tag in tags:
         if tag in _LOADED:
             continue
         python, content = pack.read(function_path(directory, tag))
         try:
             provide(tag, _loaded(tag, python, content))
-        except Exception as error:  # noqa: BLE001  it is the user's code that is run here
-            provide(tag, _failing(f"function '{named(tag)}' cannot be loaded: {type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001  unpickling runs user code
+            provide(tag, _failing(f"cannot load function '{named(tag)}': {type(error).__name__}: {error}"))
         else:
             _LOADED.add(tag)
 
 
 def _loaded(tag: str, python: str, content: bytes) -> Code:
     if python != PYTHON:
-        raise EvaluationError(f"'{named(tag)}' was registered under Python {python}, and this is {PYTHON}")
+        raise EvaluationError(f"'{named(tag)}' was registered under Python {python}, but this worker runs {PYTHON}")
     code: Code = pickle.loads(content)
     return code
 

@@ -1,7 +1,7 @@
-"""What the workers are told about one micro-batch, and what they answer: plain values that travel by pickle.
+"""Messages between the driver and the workers of one micro-batch: the job, the map reports and the reduce reports.
 
-A worker keeps nothing between batches but what it has read of files of the checkpoint that never change once written: plans,
-queries and state, for as long as batches refer to them.
+All of them travel by pickle. Workers keep no state between batches, only a cache of checkpoint files (plans, queries and
+state). These files are immutable, and a worker caches a file for as long as batches refer to it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headrace.sharing.slicing import FOREVER, NEVER
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Rows with event time from `start` on (up to the next epoch) are aggregated under this plan."""
+    """A plan and the event time from which it applies: rows from `start` up to the next epoch are aggregated under `plan`."""
 
     number: int
     start: int
@@ -50,9 +50,9 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class StreamJob:
-    """A stream in this batch: its plan now, the epochs that can still take rows, the greatest event time seen before.
+    """A stream in this batch: its current plan, the epochs that still accept rows, the greatest event time before the batch.
 
-    `base` are the declared streams that results of queries are made from; none for a declared one.
+    `base_streams` names the declared streams that a stream of query results derives from; it is empty for a declared stream.
     """
 
     stream: Stream
@@ -64,7 +64,10 @@ class StreamJob:
 
 @dataclass(frozen=True, slots=True)
 class PartRef:
-    """Where a partial, or a bucket, is kept: the entry `index` of a state file; `store` counts those of the epoch's plan."""
+    """The place of a partial aggregate, or of buffered join rows: the entry `index` of a state file.
+
+    `operator` is the index of the operator in the plan of the epoch.
+    """
 
     file: str
     index: int
@@ -77,13 +80,13 @@ class PartRef:
 
     @property
     def slice(self) -> tuple[str, int, int, int]:
-        """Which slice of which store it is part of."""
+        """The slice that the entry belongs to: stream, epoch, operator, start."""
         return self.stream, self.epoch, self.store, self.start
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """Where the open sessions of a query in a partition are kept."""
+    """The state file that holds the open sessions of a query in a partition."""
 
     file: str
     partition: int
@@ -93,9 +96,10 @@ class SessionRef:
 
 @dataclass(frozen=True, slots=True)
 class StoreRef:
-    """Where rows of a multi-way join are kept: the entry `index` of a state file, of batches `oldest` … `newest`.
+    """The place of a segment of sliding-join state: the entry `index` of a state file.
 
-    `spans` has, for each relation in the rows, the first and the last event time.
+    Its rows were inserted in batches `oldest_batch` … `newest_batch`. `spans` holds (relation, first event time, last event
+    time) for each relation in the rows.
     """
 
     file: str
@@ -111,13 +115,13 @@ class StoreRef:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One micro-batch. `final` closes every window, `drained` says that an earlier one did.
+    """One micro-batch. `final` closes every window; `drained` says that an earlier batch did.
 
-    `levels` is how many exchanges there are after the first: for joins, and for streams of results, of which `depths` has how
-    many lie before each. `arrangements` are those of joins that are not worked off as they were written. `directory` is the
-    checkpoint and `identity` its own: caches of workers must not mistake one directory for a later one of the same name.
-    `dealt` is the number of partitions that state was kept by: if it is
-    not that of this batch, state is dealt anew.
+    `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
+    `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
+    versions of joins that do not run in the written order. `directory` is the checkpoint and `checkpoint_id` its unique id, so
+    that worker caches distinguish a directory from a later one of the same name. `state_partitions` is the number of partitions
+    that the state was written for; if it differs from `partitions`, this batch repartitions the state.
     """
 
     batch: int
@@ -135,18 +139,18 @@ class Job:
     final: bool = False
     drained: bool = False
     identity: str = ""
-    probing: str = ""  # the plan of multi-way joins, if there are any
+    probing: str = ""  # file of the sliding-join plan; empty without any
     stores: tuple[StoreRef, ...] = ()
-    born: Mapping[int, int] = field(default_factory=dict)  # the first batch of each of their queries
-    functions: tuple[str, ...] = ()  # tags of user functions that expressions may name
-    unfolded: tuple[Unfolded, ...] = ()  # streams that are made of declared ones, those that others are made of first
+    born: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
+    functions: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
+    unfolded: tuple[Unfolded, ...] = ()  # UNNEST streams, each after the stream it reads
 
     def load_functions(self) -> None:
-        """Make user functions ready; called before anything is evaluated."""
+        """Load the UDFs; must be called before any expression is evaluated."""
         load_functions(self.directory, self.functions)
 
     def watermark(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
-        """Return the watermark of a query over these streams, given the greatest event time of each."""
+        """Return the watermark of a query over these streams, given the greatest event time of each stream."""
         if self.drained:
             return FOREVER
         names = self.declared(streams)
@@ -156,68 +160,70 @@ class Job:
         return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
 
     def declared(self, streams: Sequence[str]) -> tuple[str, ...]:
-        """Return the declared streams that these are, or are made from."""
-        return tuple(dict.fromkeys(name for one in streams for name in self.streams[one].base or (one,)))
+        """Return the declared streams among these and those that the others derive from."""
+        return tuple(dict.fromkeys(name for stream in streams for name in self.streams[stream].base or (stream,)))
 
     def level(self, plan: LogicalQuery) -> int:
-        """Return after how many exchanges the windows of a query are evaluated."""
+        """Return the level at which the windows of a query are evaluated: the number of shuffles before it."""
         return level(plan, self.depths)
 
     def plan(self, path: str) -> LoadedPlan:
-        """Return a plan of this checkpoint."""
-        found: LoadedPlan = self._loaded(path, LoadedPlan)
-        return found
+        """Return a stream plan of this checkpoint."""
+        plan: LoadedPlan = self._loaded(path, LoadedPlan)
+        return plan
 
     def query(self, number: int) -> LoadedQuery:
         """Return a query of this checkpoint."""
-        found: LoadedQuery = self._loaded(query_file(number), LoadedQuery.of)
-        return found
+        query: LoadedQuery = self._loaded(query_file(number), LoadedQuery.of)
+        return query
 
     def state(self, file: str) -> dict[str, Any]:
-        """Return the content of a state file, mapped."""
-        found: dict[str, Any] = self._loaded(file)
-        return found
+        """Return the content of a state file, memory-mapped."""
+        content: dict[str, Any] = self._loaded(file)
+        return content
 
     def release(self) -> None:
-        """Let go of what earlier batches read and this one does not refer to.
+        """Evict cached files that this batch does not refer to.
 
-        A file that is mapped takes memory, also after it was deleted; and plans of epochs that are over are many objects, through
-        all of which the garbage collector goes.
+        A mapped file takes memory even after it is deleted, and plans of past epochs consist of many objects that the garbage
+        collector would traverse.
         """
-        known = _LOADED.get((self.directory, self.identity), {})
-        used = {ref.file for refs in (self.parts, self.buckets, self.sessions, self.stores) for ref in refs}
-        used |= {path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))}
-        used |= {self.probing, *map(query_file, self.queries)}
-        for file in known.keys() - used:
-            del known[file]
+        cached = _LOADED.get((self.directory, self.identity), {})
+        referenced = {ref.file for refs in (self.parts, self.buckets, self.sessions, self.stores) for ref in refs}
+        referenced |= {
+            path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))
+        }
+        referenced |= {self.probing, *map(query_file, self.queries)}
+        for file in cached.keys() - referenced:
+            del cached[file]
 
-    def _loaded(self, file: str, ready: Callable[[Any], Any] = lambda content: content) -> Any:
-        """Return what a file of the checkpoint holds, made ready when it is first asked for."""
-        known = _LOADED.setdefault((self.directory, self.identity), {})
+    def _loaded(self, file: str, prepare: Callable[[Any], Any] = lambda content: content) -> Any:
+        """Return the content of a checkpoint file, converted by `prepare` on first access."""
+        cached = _LOADED.setdefault((self.directory, self.identity), {})
         while len(_LOADED) > _CHECKPOINTS:
-            del _LOADED[next(iter(_LOADED))]  # of a session that is over
-        if file not in known:
-            known[file] = ready(pack.read(Path(self.directory) / file))
-        return known[file]
+            del _LOADED[next(iter(_LOADED))]  # the oldest one, of a session that has ended
+        if file not in cached:
+            cached[file] = prepare(pack.read(Path(self.directory) / file))
+        return cached[file]
 
     def bucket(self, ref: PartRef) -> Bucket:
-        """Return a bucket that was kept: in a state file, or in a parcel that became one."""
+        """Return buffered join rows from a state file, or from a shuffle block that was promoted to state."""
         content = self._loaded(ref.file)
         return content.buckets[ref.index][-1] if isinstance(content, Parcel) else content["buckets"][ref.index]
 
     def probes(self) -> LoadedProbes:
-        """Return the plan of multi-way joins; there must be one."""
-        found: LoadedProbes = self._loaded(self.probing, LoadedProbes)
-        return found
+        """Return the plan of the sliding joins; the job must have one."""
+        plan: LoadedProbes = self._loaded(self.probing, LoadedProbes)
+        return plan
 
     def stored(self, ref: StoreRef) -> Stored:
-        """Return rows of a multi-way join that were kept."""
-        found: Stored = self._loaded(ref.file)[ref.index]
-        return found
+        """Return a stored segment of sliding-join state."""
+        segment: Stored = self._loaded(ref.file)[ref.index]
+        return segment
 
     def joiners(self) -> list[Joiner]:
-        """Return how the live joins are worked off."""
-        return [one for query in self.queries for one in self.query(query).joiners(self.arrangements.get(query, ()))]
+        """Return the joiners of all live window joins."""
+        return [joiner for query in self.queries for joiner in self.query(query).joiners(self.arrangements.get(query, ()))]
 
     def before(self) -> dict[str, int]:
         """Return the greatest event time of each stream before this batch."""
@@ -226,10 +232,10 @@ class Job:
 
 @dataclass(slots=True)
 class Header:
-    """What a task of stage one saw: everybody in stage two hears of it.
+    """The report of a map task; every reduce task receives it.
 
-    `samples` are query-sets of some rows, by stream and slot; the first of each is that of all queries that were looked at.
-    `shown` are samples of rows that multi-way joins see, by relation.
+    `set_samples` holds query-sets of sampled rows, by stream and slot; the first set of each sample contains all queries whose
+    predicates were evaluated. `relation_samples` holds samples of the rows that sliding joins read, by relation.
     """
 
     seen: dict[str, int] = field(default_factory=dict)
@@ -246,7 +252,7 @@ class Header:
 
 @dataclass(slots=True)
 class Parcel:
-    """What one task of stage one sends to one partition; `file` is where it lies in the checkpoint, if it does."""
+    """The output of one map task for one partition; `file` is its path in the checkpoint, if it was written there."""
 
     task: int
     header: Header
@@ -259,18 +265,18 @@ class Parcel:
     file: str = ""
 
     def weight(self) -> int:
-        """Return about how many bytes of arrays it holds."""
-        rows: int = sum(column.nbytes for *_, columns in self.rows for column in columns)
-        multiway: int = sum(found.bytes for _, found in (*self.storing, *self.probing))
-        kept: int = sum(found.bytes for many in (self.partials, self.runs, self.buckets) for *_, found in many)
-        return rows + multiway + kept
+        """Return the approximate size of its arrays in bytes."""
+        row_bytes: int = sum(column.nbytes for *_, columns in self.rows for column in columns)
+        sliding_join_bytes: int = sum(packed.bytes for _, packed in (*self.storing, *self.probing))
+        state_bytes: int = sum(entry.bytes for entries in (self.partials, self.runs, self.buckets) for *_, entry in entries)
+        return row_bytes + sliding_join_bytes + state_bytes
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one partition answers: its state after the batch, rows given out, failures; the headers from partition 0.
+    """The report of a reduce task: its state after the batch, emitted rows, failures; partition 0 adds the map reports.
 
-    `joined` has (rows, rounds) of joins, by query and length of the path; `probed` (rows that came, rows made) by probe.
+    `join_counts` holds (rows, rounds) of joins, by query and path length; `probe_counts` (input rows, output rows) by probe.
     """
 
     partition: int
@@ -288,16 +294,16 @@ class Outcome:
 
 
 class LoadedPlan:
-    """A stream plan with its selections made ready."""
+    """A stream plan with the cell assigners and query-set assigners of its operators."""
 
     def __init__(self, plan: StreamPlan) -> None:
-        """Take a plan; its selections prepare themselves when first used."""
+        """Take a plan; its cell assigners initialize lazily."""
         self.plan = plan
-        self.selections = {id(op): SharedSelection(op.selection) for op in plan.operators}
-        self.sets = [QuerySets([m.predicate for m in each.members], each.bits) for each in plan.buckets]
+        self.selections = {id(operator): SharedSelection(operator.selection) for operator in plan.operators}
+        self.sets = [QuerySets([subscriber.predicate for subscriber in buffer.members], buffer.bits) for buffer in plan.buckets]
 
     def selection(self, operator: Any) -> SharedSelection:
-        """Return the ready selection of one of the plan's operators."""
+        """Return the cell assigner of an operator of the plan."""
         return self.selections[id(operator)]
 
 
@@ -305,53 +311,53 @@ _SHAPES: dict[Shape, Shape] = {}
 
 
 class LoadedQuery:
-    """A live query with its sink and, for an aggregation or a join, what finishing it needs."""
+    """A live query with its sink and, for an aggregation or a join, the values derived from its plan."""
 
     def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
-        """`sink` is None where the driver delivers (a callback cannot travel)."""
+        """`sink` is None where the driver delivers, because callbacks are not picklable."""
         self.live, self.sink, self.streams = live, sink, live.plan.streams
         self._joiners: tuple[tuple[Arrangement, ...], tuple[Joiner, ...]] | None = None
 
     @staticmethod
     def of(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
-        """Return what the file of a query holds, made ready."""
+        """Return the query that a query file holds."""
         live, sink = content
         return LoadedQuery(live, None if sink is None else sink_from_json(sink))
 
     @property
     def plan(self) -> LogicalQuery:
-        """What the query means."""
+        """The logical plan of the query."""
         return self.live.plan
 
     @property
     def aggregate(self) -> AggregateQuery:
-        """The plan of a query that is known to aggregate."""
+        """The plan; only for a query that aggregates."""
         assert isinstance(self.live.plan, AggregateQuery)
         return self.live.plan
 
-    def joiners(self, arrangements: tuple[Arrangement, ...]) -> tuple[Joiner, ...]:
-        """Return how a join is worked off under these arrangements; nothing for other queries."""
-        if self._joiners is None or self._joiners[0] != arrangements:
-            self._joiners = arrangements, joiners_of(replace(self.live, arrangements=arrangements))
+    def joiners(self, order_versions: tuple[Arrangement, ...]) -> tuple[Joiner, ...]:
+        """Return the joiners of a window join under these join order versions; none for other queries."""
+        if self._joiners is None or self._joiners[0] != order_versions:
+            self._joiners = order_versions, joiners_of(replace(self.live, arrangements=order_versions))
         return self._joiners[1]
 
     @cached_property
     def shape(self) -> Shape:
-        """Queries of one shape are finished together; equal shapes are one object, so that they compare by identity."""
-        found = shape_of(self.aggregate)
-        return _SHAPES.setdefault(found, found)
+        """Queries of one shape are finalized together; equal shapes are interned, so that they compare by identity."""
+        shape = shape_of(self.aggregate)
+        return _SHAPES.setdefault(shape, shape)
 
     @cached_property
     def needs(self) -> tuple[Component, ...]:
-        """The components it is lowered from."""
+        """The components that the aggregates of the query are lowered from."""
         return needs_of(self.aggregate)
 
 
 def query_file(number: int) -> str:
-    """Return where a query is kept for workers, in the checkpoint."""
+    """Return the path of a query file in the checkpoint."""
     return f"queries/{number:08d}.query"
 
 
 _CHECKPOINTS = 8
 _LOADED: dict[tuple[str, str], dict[str, Any]] = {}
-"""What was read of files, by checkpoint and file."""
+"""Content of checkpoint files, by checkpoint and file."""

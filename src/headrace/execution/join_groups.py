@@ -1,7 +1,7 @@
-"""An aggregation over joined rows: groups by query, window and key, made where rows were joined, merged by key partition.
+"""Aggregation over joined rows: groups by query, window and key, built where rows are joined and merged by key partition.
 
-Windows are final when their rows are joined, so a group lives for one micro-batch only. Groups are kept as runs are
-(`sessions.Runs`): the first two key columns are query and end of the window.
+A window is final when its rows are joined, so a group lives for one micro-batch only. Groups are stored as `SessionRuns`, whose
+first two key columns are then the query and the end of the window.
 """
 
 from __future__ import annotations
@@ -25,44 +25,52 @@ Integers = npt.NDArray[np.int64]
 
 
 def group(
-    needs: Sequence[Component], queries: Integers, ends: Integers, keys: Sequence[pa.Array], arguments: Sequence[list[pa.Array]]
+    components: Sequence[Component],
+    queries: Integers,
+    ends: Integers,
+    keys: Sequence[pa.Array],
+    arguments: Sequence[list[pa.Array]],
 ) -> Runs:
-    """Aggregate rows, each of a query and a window; `arguments[c]` are those of component c."""
+    """Aggregate rows of queries and windows; `arguments[c]` holds the arguments of component c."""
     columns = [pa.array(queries), pa.array(ends), *keys]
-    found = encode(columns, len(queries))
-    accumulator = Accumulator([n.signature if n.is_dense else None for n in needs], found.count)
-    accumulator.add(found.codes, arguments, None)
-    values = {i: Listed(*listed(n.kind, arguments[i], found.codes)) for i, n in enumerate(needs) if not n.is_dense}
-    dense, ended = accumulator.arrays(np.arange(found.count)), numbers(found.columns[1])
-    whole = Runs(found.columns, ended, ended, dense, values)
-    return subset(whole, np.unique(found.codes))
+    encoded = encode(columns, len(queries))
+    accumulator = Accumulator([component.signature if component.is_dense else None for component in components], encoded.count)
+    accumulator.add(encoded.codes, arguments, None)
+    entries = {
+        index: Listed(*listed(component.kind, arguments[index], encoded.codes))
+        for index, component in enumerate(components)
+        if not component.is_dense
+    }
+    dense, group_ends = accumulator.arrays(np.arange(encoded.count)), numbers(encoded.columns[1])
+    groups = Runs(encoded.columns, group_ends, group_ends, dense, entries)
+    return subset(groups, np.unique(encoded.codes))
 
 
-def merge(needs: Sequence[Component], parts: Sequence[Runs]) -> Runs:
-    """Join groups of equal query, window and key."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [pa.concat_arrays([p.keys[i] for p in parts]) for i in range(len(parts[0].keys))]
-    found = encode(columns, len(columns[0]))
-    used, places = np.unique(found.codes, return_inverse=True)
-    dense, values = merge_components(needs, parts, places.astype(np.int64), len(used))
-    kept = [take(column, used) for column in found.columns]
-    return Runs(kept, numbers(kept[1]), numbers(kept[1]), dense, values)
+def merge(components: Sequence[Component], group_lists: Sequence[Runs]) -> Runs:
+    """Merge groups of equal query, window and key."""
+    if len(group_lists) == 1:
+        return group_lists[0]
+    columns = [pa.concat_arrays([groups.keys[i] for groups in group_lists]) for i in range(len(group_lists[0].keys))]
+    encoded = encode(columns, len(columns[0]))
+    group_codes, group_ids = np.unique(encoded.codes, return_inverse=True)
+    dense, entries = merge_components(components, group_lists, group_ids.astype(np.int64), len(group_codes))
+    key_columns = [take(column, group_codes) for column in encoded.columns]
+    return Runs(key_columns, numbers(key_columns[1]), numbers(key_columns[1]), dense, entries)
 
 
-def split(found: Runs, parts: int) -> list[tuple[int, Runs]]:
-    """Cut groups by the partition of their key; groups without key by query."""
-    count = len(found.firsts)
-    places = partitions(found.keys[2:] or found.keys[:1], count, parts)
-    return [(int(p), subset(found, np.flatnonzero(places == p))) for p in np.unique(places)]
+def split(groups: Runs, partition_count: int) -> list[tuple[int, Runs]]:
+    """Split groups by the partition of their key; groups without a key by query."""
+    count = len(groups.firsts)
+    targets = partitions(groups.keys[2:] or groups.keys[:1], count, partition_count)
+    return [(int(target), subset(groups, np.flatnonzero(targets == target))) for target in np.unique(targets)]
 
 
-def emit(plan: AggregateQuery, size: int, found: Runs, results: Results, failures: Failures) -> None:
-    """Turn groups into result rows, in the order of query and window; `size` is the length of windows."""
-    queries, ends = wide(numbers(found.keys[0])), wide(numbers(found.keys[1]))
+def emit(plan: AggregateQuery, size: int, groups: Runs, results: Results, failures: Failures) -> None:
+    """Emit groups as result rows, in the order of query and window; `size` is the length of windows."""
+    queries, ends = wide(numbers(groups.keys[0])), wide(numbers(groups.keys[1]))
     order = np.lexsort((ends, queries))
-    ordered = subset(found, order)
-    dense = [[wide(a) for a in d] for d in ordered.dense]
+    ordered = subset(groups, order)
+    dense = [[wide(array) for array in accumulators] for accumulators in ordered.dense]
     finish(
         plan,
         Combined(queries[order], ends[order] - size, ends[order], ordered.keys[2:], dense, ordered.listed),

@@ -1,4 +1,4 @@
-"""The keys of the two sides of a join: an index over the right side, and look-ups from the left."""
+"""Equality keys of the two sides of a window join: an index over the build side, and look-ups from the probe side."""
 
 from __future__ import annotations
 
@@ -19,48 +19,56 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Which right rows have the key of a left row: those of order[starts[k]:starts[k + 1]], where k = codes[row]; −1: none."""
+    """Build rows with the key of a probe row: order[starts[k]:starts[k + 1]], where k = codes[row]; k = −1: none."""
 
     codes: Integers
     starts: Integers
     order: Integers
 
 
-def match_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Matched:
-    """Match keys of any number and type; a NULL has no partner."""
-    packed = _packed(left, right)
+def match_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> Matched:
+    """Match keys of any number and type; a NULL matches nothing."""
+    packed = _packed(probe, build)
     if packed is not None:
-        (one, one_valid), (two, two_valid) = packed
-        return Matched(*compiled_join.index_keys(two, two_valid, one, one_valid))
-    rows = len(left[0])
-    found = encode([pa.concat_arrays([flat(a), flat(b)]) for a, b in zip(left, right, strict=True)], rows + len(right[0]))
-    codes = found.codes.copy()
-    codes[~np.concatenate([_valid(left), _valid(right)])] = -1
-    return Matched(codes[:rows], *compiled_join.by_key(codes[rows:], found.count))
+        (probe_keys, probe_valid), (build_keys, build_valid) = packed
+        return Matched(*compiled_join.index_keys(build_keys, build_valid, probe_keys, probe_valid))
+    rows = len(probe[0])
+    encoded = encode(
+        [
+            pa.concat_arrays([flat(probe_column), flat(build_column)])
+            for probe_column, build_column in zip(probe, build, strict=True)
+        ],
+        rows + len(build[0]),
+    )
+    codes = encoded.codes.copy()
+    codes[~np.concatenate([_valid(probe), _valid(build)])] = -1
+    return Matched(codes[:rows], *compiled_join.by_key(codes[rows:], encoded.count))
 
 
 Packed = tuple[Integers, npt.NDArray[np.bool_]]
 
 
-def _packed(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Packed, Packed] | None:
-    """Return keys as one integer each, if their types and the room they take allow it."""
-    if not all(is_whole(column.type) for column in left):
+def _packed(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> tuple[Packed, Packed] | None:
+    """Return each key as one integer, if the types and the value range allow it."""
+    if not all(is_whole(column.type) for column in probe):
         return None
-    ones, twos = [numbers(flat(c)) for c in left], [numbers(flat(c)) for c in right]
-    if len(left) == 1:
-        one, two = ones[0].astype(np.int64, copy=False), twos[0].astype(np.int64, copy=False)
+    probe_columns, build_columns = [numbers(flat(column)) for column in probe], [numbers(flat(column)) for column in build]
+    if len(probe) == 1:
+        probe_keys, build_keys = probe_columns[0].astype(np.int64, copy=False), build_columns[0].astype(np.int64, copy=False)
     else:
-        room = 1
-        one, two = np.zeros(len(ones[0]), np.int64), np.zeros(len(twos[0]), np.int64)
-        for a, b in zip(ones, twos, strict=True):
-            ends = [int(f(side)) for side in (a, b) if side.size for f in (np.min, np.max)]
+        value_range = 1
+        probe_keys, build_keys = np.zeros(len(probe_columns[0]), np.int64), np.zeros(len(build_columns[0]), np.int64)
+        for probe_values, build_values in zip(probe_columns, build_columns, strict=True):
+            ends = [
+                int(extreme(values)) for values in (probe_values, build_values) if values.size for extreme in (np.min, np.max)
+            ]
             low, high = min(ends, default=0), max(ends, default=0)
-            room *= high - low + 1
-            if room >= 1 << 62:
+            value_range *= high - low + 1
+            if value_range >= 1 << 62:
                 return None
-            compiled_join.fold_keys(a, low, high - low + 1, one)
-            compiled_join.fold_keys(b, low, high - low + 1, two)
-    return (one, _mask(left)), (two, _mask(right))
+            compiled_join.fold_keys(probe_values, low, high - low + 1, probe_keys)
+            compiled_join.fold_keys(build_values, low, high - low + 1, build_keys)
+    return (probe_keys, _mask(probe)), (build_keys, _mask(build))
 
 
 def _mask(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
@@ -68,9 +76,9 @@ def _mask(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
 
 
 def _valid(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    found = np.ones(len(columns[0]), np.bool_)
+    mask = np.ones(len(columns[0]), np.bool_)
     for column in columns:
         valid = validity(flat(column))
         if valid.size:
-            found &= valid
-    return found
+            mask &= valid
+    return mask

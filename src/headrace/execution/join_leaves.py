@@ -1,4 +1,4 @@
-"""The rows of leaves in one round of joins: from buckets, or as the level before passed them on."""
+"""The rows of the leaves in one round of window joins: from join buffers, or as the level before forwarded them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.sharing.joining import Leaf
 
 @dataclass(frozen=True, slots=True)
 class BucketSlice:
-    """A bucket of this partition: whose rows, from which slice."""
+    """Buffered rows of this partition, with their stream, keys, slot and columns."""
 
     stream: str
     keys: tuple[Expression, ...]
@@ -31,66 +31,69 @@ class BucketSlice:
 
 
 class BucketLeaves:
-    """Puts rows together from buckets: those that lie in the window of some query."""
+    """Collects rows from join buffers: those that lie in the window of at least one query."""
 
     def __init__(self, slices: Sequence[BucketSlice], joiners: Sequence[Joiner], ends: Mapping[int, int], width: int) -> None:
-        """Take buckets and joins; `ends` has the end of the window of each query, by its bit."""
+        """Take buffers and joiners; `ends` maps the bit of each query to the end of its window."""
         self._slices, self._joiners, self._ends, self._width = slices, joiners, ends, width
         self._known: dict[Leaf, JoinedRows | None] = {}
 
     def rows(self, leaf: Leaf) -> JoinedRows | None:
-        """Return the rows of a leaf with the queries they matter to; None if there are none."""
+        """Return the rows of a leaf with their query-sets; None if there are none."""
         if leaf not in self._known:
             self._known[leaf] = self._rows(leaf)
         return self._known[leaf]
 
     def _rows(self, leaf: Leaf) -> JoinedRows | None:
         users = [(joiner.bit, self._ends[joiner.bit], joiner.plan.inputs[leaf.input].window.size) for joiner in self._users(leaf)]
-        looked_at = ((*owner(c.name), c.type) for joiner in self._users(leaf) for c in joiner.plan.joined_columns)
-        types = {name: kind for number, name, kind in looked_at if number == leaf.input and name}
+        input_columns = (
+            (*owner(column.name), column.type) for joiner in self._users(leaf) for column in joiner.plan.joined_columns
+        )
+        types = {name: kind for input_number, name, kind in input_columns if input_number == leaf.input and name}
         names = tuple(sorted(types))
         columns: list[list[pa.Array]] = [[] for _ in names]
         sets: list[Sets] = []
-        for one in self._slices:
-            if (one.stream, one.keys, one.slot) != (leaf.stream, leaf.keys, leaf.slot):
+        for buffer_slice in self._slices:
+            if (buffer_slice.stream, buffer_slice.keys, buffer_slice.slot) != (leaf.stream, leaf.keys, leaf.slot):
                 continue
-            start = one.bucket.slice_start
+            start = buffer_slice.bucket.slice_start
             mask = set_of([bit for bit, end, size in users if end - size <= start < end], self._width)
             if not mask.any():
                 continue
-            found = widened(one.bucket.sets, self._width) & mask
-            rows = compiled_join.alive(found)
+            query_sets = widened(buffer_slice.bucket.sets, self._width) & mask
+            rows = compiled_join.alive(query_sets)
             if rows.size:
-                whole = rows.size == one.bucket.rows
-                sets.append(found if whole else found[rows])
-                picked = None if whole else pa.array(rows)
-                for into, name in zip(columns, names, strict=True):
-                    if name not in one.columns:  # it was kept later, for queries none of whose windows reach back here
-                        into.append(pa.nulls(rows.size, types[name]))
+                is_full = rows.size == buffer_slice.bucket.rows
+                sets.append(query_sets if is_full else query_sets[rows])
+                row_ids = None if is_full else pa.array(rows)
+                for arrays, name in zip(columns, names, strict=True):
+                    # A later epoch added the column, for queries without a window over this slice.
+                    if name not in buffer_slice.columns:
+                        arrays.append(pa.nulls(rows.size, types[name]))
                         continue
-                    column = one.bucket.columns[one.columns.index(name)]
-                    into.append(column if picked is None else column.take(picked))
+                    column = buffer_slice.bucket.columns[buffer_slice.columns.index(name)]
+                    arrays.append(column if row_ids is None else column.take(row_ids))
         if not sets:
             return None
-        joined = np.concatenate(sets) if len(sets) > 1 else sets[0]
-        table = {f"{leaf.input}.{name}": Pieces(into) for name, into in zip(names, columns, strict=True)}
-        table[present_column(leaf.input).name] = Pieces([pa.repeat(pa.scalar(True), len(joined))])
-        return all_of(Table(table, len(joined)), joined)
+        all_sets = np.concatenate(sets) if len(sets) > 1 else sets[0]
+        table = {f"{leaf.input}.{name}": Pieces(arrays) for name, arrays in zip(names, columns, strict=True)}
+        table[present_column(leaf.input).name] = Pieces([pa.repeat(pa.scalar(True), len(all_sets))])
+        return all_of(Table(table, len(all_sets)), all_sets)
 
     def _users(self, leaf: Leaf) -> list[Joiner]:
         return [joiner for joiner in self._joiners if leaf in map(leaf_of, joiner.path)]
 
 
 class ArrivedLeaves:
-    """Has what the level before passed on."""
+    """Holds the rows that the level before forwarded."""
 
-    def __init__(self, moved: Sequence[Moved], joiners: Iterable[Joiner], width: int) -> None:
+    def __init__(self, forwarded: Sequence[Moved], joiners: Iterable[Joiner], width: int) -> None:
         """Take the rows of one round, and the joiners that have a window in it."""
         by_query = {joiner.live.id: joiner for joiner in joiners}
         self._known: dict[Leaf, JoinedRows] = {}
-        for one in moved:
-            leaf = by_query[one.query].chain.steps[one.depth].leaf
-            self._known[leaf] = all_of(one.table, widened(one.sets, width))
+        for rows in forwarded:
+            leaf = by_query[rows.query].chain.steps[rows.depth].leaf
+            self._known[leaf] = all_of(rows.table, widened(rows.sets, width))
 
     def rows(self, leaf: Leaf) -> JoinedRows | None:
         """Return the rows of a leaf; None if there are none."""

@@ -1,6 +1,6 @@
-"""One round of joins: every query has at most one window, and rows are pushed along the paths of all queries.
+"""One round of window joins: each query has at most one window, and rows are pushed along the paths of all queries.
 
-Partners are found by hash where a step has equalities, and as `execution/join_search.py` says where it has none.
+A step with equalities uses a hash join; a step without uses the range search of `joins/index.py`.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from headrace.sharing.joining import Leaf, Step
 Integers = npt.NDArray[np.int64]
 Pairs = tuple[Integers, Integers, Sets]
 Rows = Callable[[Leaf], JoinedRows | None]
-PAIRS = 1 << 20  # at most so many pairs are held at once
+PAIRS = 1 << 20  # limit of pairs in memory at once
 _FEW_PAIRS = 1 << 14
 
 
 class Taker(Protocol):
-    """Who takes rows that go no further here."""
+    """Consumes rows that leave the round."""
 
     def finish(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
         """Take rows at the end of the path of these queries."""
 
     def move(self, joiners: Sequence[Joiner], depth: int, step: Step, rows: JoinedRows) -> None:
-        """Take rows that must go to another partition before the next step."""
+        """Take rows that must move to another partition before the next step."""
 
 
 class Round:
-    """One round of one level: rows pushed along the paths of all queries, equal beginnings once."""
+    """One round of one level: rows are pushed along the paths of all queries, common prefixes once."""
 
-    def __init__(self, joiners: Sequence[Joiner], width: int, leaves: Rows, taker: Taker) -> None:
+    def __init__(self, joiners: Sequence[Joiner], width: int, get_leaf_rows: Rows, consumer: Taker) -> None:
         """`width` is that of query-sets, in words."""
-        self._joiners, self._width, self._leaf, self._taker = joiners, width, leaves, taker
+        self._joiners, self._width, self._leaf, self._taker = joiners, width, get_leaf_rows, consumer
         self._matched: dict[Path, Sets] = {}
         self._sorted: dict[Leaf, Known] = defaultdict(dict)
         self.rows: dict[tuple[int, int], int] = {}
-        """How many rows came to the end of a path, by the first query on it and its length."""
+        """Rows that reached the end of a path, by the first query on it and its length."""
         self._at = 0
 
-    def start(self, level: int, arrived: Sequence[Moved] = ()) -> None:
-        """Begin with first leaves (level 0) or with what arrived; then give unmatched rows of right sides their turn."""
+    def start(self, level: int, forwarded: Sequence[Moved] = ()) -> None:
+        """Push the rows of first leaves (level 0) or the forwarded rows, then the unmatched rows of build sides."""
         self._at = level
         if level == 0:
             for leaf in dict.fromkeys(joiner.chain.first for joiner in self._joiners):
@@ -62,39 +62,39 @@ class Round:
                 if rows is not None:
                     self._push((leaf,), rows)
         by_path: dict[Path, list[Moved]] = defaultdict(list)
-        for one in arrived:
-            joiner = next(j for j in self._joiners if j.live.id == one.query)
-            by_path[joiner.path[: one.depth + 1]].append(one)
-        for path, moved in by_path.items():
+        for message in forwarded:
+            joiner = next(j for j in self._joiners if j.live.id == message.query)
+            by_path[joiner.path[: message.depth + 1]].append(message)
+        for path, messages in by_path.items():
             step = path[-1]
             assert isinstance(step, Step)
-            self._join(path[:-1], step, _united(moved, self._width))
+            self._join(path[:-1], step, _united(messages, self._width))
         self._unmatched()
 
     def _users(self, path: Path) -> list[Joiner]:
         return [joiner for joiner in self._joiners if joiner.path[: len(path)] == path]
 
     def _level_of(self, path: Path) -> int:
-        return sum(one.moves for one in path if isinstance(one, Step))
+        return sum(node.moves for node in path if isinstance(node, Step))
 
     def _push(self, path: Path, rows: JoinedRows) -> None:
-        """Take rows that came to the end of a path: to queries that end here, and on along all steps that follow."""
+        """Process rows at the end of a path: finish the queries that end here, and join along all following steps."""
         users = self._users(path)
-        at = (users[0].live.id, len(path))
-        self.rows[at] = self.rows.get(at, 0) + rows.count
+        count_key = (users[0].live.id, len(path))
+        self.rows[count_key] = self.rows.get(count_key, 0) + rows.count
         ending = [joiner for joiner in users if len(joiner.path) == len(path)]
         if ending:
             self._taker.finish(ending, rows)
         for step in dict.fromkeys(joiner.path[len(path)] for joiner in users if len(joiner.path) > len(path)):
             assert isinstance(step, Step)
             following = [joiner for joiner in users if joiner.path[len(path) : len(path) + 1] == (step,)]
-            mine = self._restricted(rows, following)
-            if not mine.count:
+            restricted = self._restricted(rows, following)
+            if not restricted.count:
                 continue
             if step.moves:
-                self._taker.move(following, len(path), step, mine)
+                self._taker.move(following, len(path), step, restricted)
             else:
-                self._join(path, step, mine)
+                self._join(path, step, restricted)
 
     def _restricted(self, rows: JoinedRows, joiners: Sequence[Joiner]) -> JoinedRows:
         sets = rows.sets & set_of([joiner.bit for joiner in joiners], self._width)
@@ -103,115 +103,115 @@ class Round:
             return JoinedRows(rows.parts, sets)
         return rows.take(alive, sets[alive])
 
-    def _join(self, path: Path, step: Step, left: JoinedRows) -> None:
+    def _join(self, path: Path, step: Step, probe: JoinedRows) -> None:
         reached = (*path, step)
-        right = self._leaf(step.leaf)
-        matched = np.zeros_like(left.sets) if step.kind is not JoinKind.INNER else left.sets
-        if right is not None:
-            seen = self._matched.setdefault(reached, np.zeros_like(right.sets)) if step.kind.keeps_right else None
-            for own, theirs, sets in self._pairs(reached, step, left, right):
+        build = self._leaf(step.leaf)
+        probe_matched = np.zeros_like(probe.sets) if step.kind is not JoinKind.INNER else probe.sets
+        if build is not None:
+            build_matched = self._matched.setdefault(reached, np.zeros_like(build.sets)) if step.kind.keeps_right else None
+            for probe_ids, build_ids, sets in self._pairs(reached, step, probe, build):
                 if step.kind is not JoinKind.INNER:
-                    compiled_join.join_sets(own, sets, matched)
-                if seen is not None:
-                    compiled_join.join_sets(theirs, sets, seen)
+                    compiled_join.join_sets(probe_ids, sets, probe_matched)
+                if build_matched is not None:
+                    compiled_join.join_sets(build_ids, sets, build_matched)
                 if step.kind.pairs:
-                    self._push(reached, left.beside(own, right, theirs, sets))
+                    self._push(reached, probe.beside(probe_ids, build, build_ids, sets))
         if step.kind in (JoinKind.LEFT, JoinKind.FULL):
-            self._push_some(reached, left, left.sets & ~matched, [step.leaf])
+            self._push_some(reached, probe, probe.sets & ~probe_matched, [step.leaf])
         elif step.kind is JoinKind.SEMI:
-            self._push_some(reached, left, left.sets & matched)
+            self._push_some(reached, probe, probe.sets & probe_matched)
         elif step.kind is JoinKind.ANTI:
-            self._push_some(reached, left, left.sets & ~matched)
+            self._push_some(reached, probe, probe.sets & ~probe_matched)
 
-    def _push_some(self, path: Path, rows: JoinedRows, sets: Sets, lacking: Sequence[Leaf] = ()) -> None:
-        """Push those of the rows whose set is not empty; of the leaves they lack, all columns are NULL."""
+    def _push_some(self, path: Path, rows: JoinedRows, sets: Sets, missing_leaves: Sequence[Leaf] = ()) -> None:
+        """Push the rows with a non-empty query-set; the columns of `missing_leaves` are NULL."""
         alive = compiled_join.alive(sets)
         if alive.size:
-            found = rows.take(alive, sets[alive])
-            if lacking:
-                tables = [joiner.absent({leaf.input for leaf in lacking}) for joiner in self._users(path)]
-                absent = Table({name: column for table in tables for name, column in table.columns.items()}, 0)
-                found.parts = [*found.parts, Part(absent, np.full(found.count, -1, np.int64))]
-            self._push(path, found)
+            selected = rows.take(alive, sets[alive])
+            if missing_leaves:
+                tables = [joiner.absent({leaf.input for leaf in missing_leaves}) for joiner in self._users(path)]
+                null_table = Table({name: column for table in tables for name, column in table.columns.items()}, 0)
+                selected.parts = [*selected.parts, Part(null_table, np.full(selected.count, -1, np.int64))]
+            self._push(path, selected)
 
-    def _pairs(self, path: Path, step: Step, left: JoinedRows, right: JoinedRows) -> Iterator[Pairs]:
-        """Yield (left rows, right rows, sets) of partners, a bounded number at a time."""
-        rests: Rests = defaultdict(list)
+    def _pairs(self, path: Path, step: Step, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
+        """Yield (probe rows, build rows, query-sets) of matches, a bounded number at a time."""
+        residuals: Rests = defaultdict(list)
         for joiner in self._users(path):
-            rests[joiner.rests[len(path) - 2]].append(joiner.bit)
+            residuals[joiner.rests[len(path) - 2]].append(joiner.bit)
         if step.left_keys:
-            for pairs in self._equal(step, left, right):
-                yield from self._accepted(rests, left, right, *pairs)
+            for pairs in self._equal(step, probe, build):
+                yield from self._accepted(residuals, probe, build, *pairs)
             return
-        for search in searches(left, right, step.leaf.input, rests, self._sorted[step.leaf]):
-            for pairs in self._within(search, left, right):
-                yield from self._accepted(search.rests, left, right, *pairs)
+        for search in searches(probe, build, step.leaf.input, residuals, self._sorted[step.leaf]):
+            for pairs in self._within(search, probe, build):
+                yield from self._accepted(search.rests, probe, build, *pairs)
 
-    def _equal(self, step: Step, left: JoinedRows, right: JoinedRows) -> Iterator[Pairs]:
-        """Yield pairs of rows that have equal keys."""
-        matched = match_keys(
-            [flat(left.evaluate(key)) for key in step.left_keys],
-            [flat(right.evaluate(lifted(key, step.leaf.input))) for key in step.leaf.keys],
+    def _equal(self, step: Step, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
+        """Yield pairs of rows with equal keys."""
+        matches = match_keys(
+            [flat(probe.evaluate(key)) for key in step.left_keys],
+            [flat(build.evaluate(lifted(key, step.leaf.input))) for key in step.leaf.keys],
         )
-        sets = right.sets[matched.order]
-        row = place = 0
-        while row < left.count:
-            size = min(PAIRS, max(_FEW_PAIRS, left.count))
-            own, theirs = np.empty(size, np.int64), np.empty(size, np.int64)
+        sets = build.sets[matches.order]
+        row = offset = 0
+        while row < probe.count:
+            size = min(PAIRS, max(_FEW_PAIRS, probe.count))
+            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size + 1, self._width), np.uint64)
-            found, row, place = compiled_join.pairs(
-                matched.codes, left.sets, matched.starts, matched.order, sets, row, place, own, theirs, common
+            count, row, offset = compiled_join.pairs(
+                matches.codes, probe.sets, matches.starts, matches.order, sets, row, offset, probe_ids, build_ids, common
             )
-            if found:
-                yield own[:found], theirs[:found], common[:found]
+            if count:
+                yield probe_ids[:count], build_ids[:count], common[:count]
 
-    def _within(self, search: Search, left: JoinedRows, right: JoinedRows) -> Iterator[Pairs]:
-        """Yield pairs of rows that a search allows."""
-        own_sets = left.sets & set_of([bit for bits in search.rests.values() for bit in bits], self._width)
-        sets = right.sets[search.order]
+    def _within(self, search: Search, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
+        """Yield the candidate pairs of a search."""
+        probe_sets = probe.sets & set_of([bit for bits in search.rests.values() for bit in bits], self._width)
+        build_sets = build.sets[search.order]
         size = min(PAIRS, max(1, search.candidates))
-        row = place = 0
-        while row < left.count:
-            own, theirs = np.empty(size, np.int64), np.empty(size, np.int64)
+        row = offset = 0
+        while row < probe.count:
+            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size, self._width), np.uint64)
-            found, row, place = compiled_join.pairs_within(
-                search.begins, search.ends, own_sets, search.order, sets, row, place, own, theirs, common
+            count, row, offset = compiled_join.pairs_within(
+                search.begins, search.ends, probe_sets, search.order, build_sets, row, offset, probe_ids, build_ids, common
             )
-            if found:
-                yield own[:found], theirs[:found], common[:found]
+            if count:
+                yield probe_ids[:count], build_ids[:count], common[:count]
 
     def _accepted(
-        self, rests: Rests, left: JoinedRows, right: JoinedRows, own: Integers, theirs: Integers, sets: Sets
+        self, residuals: Rests, probe: JoinedRows, build: JoinedRows, probe_ids: Integers, build_ids: Integers, sets: Sets
     ) -> Iterator[Pairs]:
-        """Look at the further conditions that queries have here; what overflows is unknown, as NULL is."""
-        if set(rests) != {TRUE}:
-            rows = left.beside(own, right, theirs, sets)
-            for rest, bits in rests.items():
-                if rest != TRUE:
-                    holds = np.asarray(flat(rows.evaluate(rest)).fill_null(False))
+        """Filter pairs by residual predicates; an overflow counts as unknown, like NULL."""
+        if set(residuals) != {TRUE}:
+            rows = probe.beside(probe_ids, build, build_ids, sets)
+            for residual, bits in residuals.items():
+                if residual != TRUE:
+                    holds = np.asarray(flat(rows.evaluate(residual)).fill_null(False))
                     sets[~holds] &= ~set_of(bits, self._width)
             alive = compiled_join.alive(sets)
-            own, theirs, sets = own[alive], theirs[alive], sets[alive]
-        if own.size:
-            yield own, theirs, sets
+            probe_ids, build_ids, sets = probe_ids[alive], build_ids[alive], sets[alive]
+        if probe_ids.size:
+            yield probe_ids, build_ids, sets
 
     def _unmatched(self) -> None:
-        """Give rows of right sides that found no partner to the queries that want them, steps in order."""
+        """Push build-side rows without a match to the queries of RIGHT and FULL joins, steps in order."""
         paths = {joiner.path[:depth] for joiner in self._joiners for depth in range(2, len(joiner.path) + 1)}
         for path in sorted(paths, key=len):
             step = path[-1]
             assert isinstance(step, Step)
-            right = self._leaf(step.leaf)
-            if not step.kind.keeps_right or right is None or self._level_of(path) != self._at:
+            build = self._leaf(step.leaf)
+            if not step.kind.keeps_right or build is None or self._level_of(path) != self._at:
                 continue
-            users = set_of([joiner.bit for joiner in self._users(path)], self._width)
-            sets = right.sets & users & ~self._matched.get(path, np.zeros_like(right.sets))
-            self._push_some(path, right, sets, [leaf_of(one) for one in path[:-1]])
+            user_set = set_of([joiner.bit for joiner in self._users(path)], self._width)
+            sets = build.sets & user_set & ~self._matched.get(path, np.zeros_like(build.sets))
+            self._push_some(path, build, sets, [leaf_of(node) for node in path[:-1]])
 
 
-def _united(moved: Sequence[Moved], width: int) -> JoinedRows:
-    """Return rows from several senders as one."""
-    names = [name for name in moved[0].table.columns if all(name in one.table.columns for one in moved)]
-    sets = np.concatenate([widened(one.sets, width) for one in moved])
-    columns = {name: Pieces([one.table.columns[name].whole() for one in moved]) for name in names}
+def _united(messages: Sequence[Moved], width: int) -> JoinedRows:
+    """Concatenate the rows of several senders."""
+    names = [name for name in messages[0].table.columns if all(name in message.table.columns for message in messages)]
+    sets = np.concatenate([widened(message.sets, width) for message in messages])
+    columns = {name: Pieces([message.table.columns[name].whole() for message in messages]) for name in names}
     return all_of(Table(columns, len(sets)), sets)

@@ -1,7 +1,7 @@
-"""Partners in a step without equalities: searched by a comparison, in sorted values, or everything with everything.
+"""Join partners for a step without equalities: by range search over sorted values, or the cross product.
 
-Queries that share a step differ in their conditions. They search together by the comparisons that all of them have; those with
-other comparisons search by themselves where that is fewer pairs to look at.
+Queries that share a step differ in their conditions. They search together by the bounds that all of them have; groups of
+queries with further bounds search separately where that yields fewer candidate pairs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from headrace.plan.join import owner
 
 Integers = npt.NDArray[np.int64]
 Rests = dict[Expression, list[int]]
-"""What is to be looked at for pairs, with the bits of the queries that ask for it."""
+"""Predicates to evaluate on pairs, each with the bits of the queries that require it."""
 Known = dict[tuple[Expression, ...], tuple[SortedIndex, ...] | None]
-"""Rows sorted by a value, or by two at once where that can be."""
+"""Sorted indexes by one value, or by two values that share a row order; None if they share none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
-    """Partners of left row i are among the right rows order[begins[i] : ends[i]], for the queries of `rests`."""
+    """The candidates of probe row i are the build rows order[begins[i] : ends[i]], for the queries of `residuals`."""
 
     begins: Integers
     ends: Integers
@@ -37,32 +37,32 @@ class Search:
 
     @property
     def candidates(self) -> int:
-        """How many pairs there are to look at."""
+        """The number of candidate pairs."""
         return int((self.ends - self.begins).sum())
 
 
-def searches(left: JoinedRows, right: JoinedRows, index: int, rests: Rests, known: Known) -> list[Search]:
-    """Return how partners are found for queries with these conditions; each query is in one search.
+def searches(left: JoinedRows, right: JoinedRows, index: int, residuals: Rests, index_cache: Known) -> list[Search]:
+    """Return the searches for queries with these residual predicates; each query is in exactly one search.
 
-    The right side is input `index`; `known` has its rows sorted by values that were asked for before.
+    The build side is input `index`; `index_cache` caches its sorted indexes.
     """
-    sides = _Sides(left, right, index, known)
-    alike: dict[tuple[Bound, ...], Rests] = defaultdict(dict)
-    for rest, bits in rests.items():
-        alike[sides.bounds(conjuncts(rest))][rest] = bits
-    if len(alike) == 1:
-        return [sides.search(*one) for one in alike.items()]
-    common = frozenset.intersection(*map(frozenset, alike))
-    together = sides.search(tuple(one for one in next(iter(alike)) if one in common), rests)
-    if () in alike:
+    sides = _Sides(left, right, index, index_cache)
+    by_bounds: dict[tuple[Bound, ...], Rests] = defaultdict(dict)
+    for residual, bits in residuals.items():
+        by_bounds[sides.bounds(conjuncts(residual))][residual] = bits
+    if len(by_bounds) == 1:
+        return [sides.search(*group) for group in by_bounds.items()]
+    common = frozenset.intersection(*map(frozenset, by_bounds))
+    together = sides.search(tuple(bound for bound in next(iter(by_bounds)) if bound in common), residuals)
+    if () in by_bounds:
         return [together]
-    apart = [sides.search(*one) for one in alike.items()]
-    return apart if sum(one.candidates for one in apart) < together.candidates else [together]
+    separate = [sides.search(*group) for group in by_bounds.items()]
+    return separate if sum(search.candidates for search in separate) < together.candidates else [together]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sides:
-    """The two sides of a step."""
+    """The two sides of a step: probe (left) and build (right)."""
 
     left: JoinedRows
     right: JoinedRows
@@ -72,32 +72,34 @@ class _Sides:
     def bounds(self, conditions: Iterable[Expression]) -> tuple[Bound, ...]:
         return tuple(one for condition in conditions if (one := bound_of(condition, self._is_right)) is not None)
 
-    def search(self, bounds: tuple[Bound, ...], rests: Rests) -> Search:
-        """Return the rows that bounds allow, as far as one order of rows can tell, and what is still to be looked at."""
+    def search(self, bounds: tuple[Bound, ...], residuals: Rests) -> Search:
+        """Return the candidates that the bounds allow, as far as one row order supports them, and the residual predicates."""
         begins, ends = np.zeros(self.left.count, np.int64), np.full(self.left.count, self.right.count, np.int64)
         order = np.arange(self.right.count, dtype=np.int32)
-        used: list[Bound] = []
-        for index, about in self._indexes(by_value(bounds)):
-            values = [(bound.operator, flat(self.left.evaluate(bound.arriving))) for bound in about]
-            least, most = searched(index, values)
-            begins, ends, order = np.maximum(begins, least), np.minimum(ends, most), index.order
-            used += about
-        left: Rests = defaultdict(list)
-        for rest, bits in rests.items():
-            left[conjunction([part for part in conjuncts(rest) if bound_of(part, self._is_right) not in used])] += bits
-        return Search(begins, np.maximum(begins, ends), order, left)
+        used_bounds: list[Bound] = []
+        for index, index_bounds in self._indexes(by_value(bounds)):
+            values = [(bound.operator, flat(self.left.evaluate(bound.arriving))) for bound in index_bounds]
+            lower, upper = searched(index, values)
+            begins, ends, order = np.maximum(begins, lower), np.minimum(ends, upper), index.order
+            used_bounds += index_bounds
+        remaining: Rests = defaultdict(list)
+        for residual, bits in residuals.items():
+            remaining[
+                conjunction([term for term in conjuncts(residual) if bound_of(term, self._is_right) not in used_bounds])
+            ] += bits
+        return Search(begins, np.maximum(begins, ends), order, remaining)
 
     def _indexes(self, bounds: Mapping[Expression, tuple[Bound, ...]]) -> list[tuple[SortedIndex, tuple[Bound, ...]]]:
-        """Return the right side by the value most bounds are about, and in the same order by one that makes a band of it."""
+        """Return the index of the value with most bounds, and one in the same order whose bounds make it a band."""
         if not bounds:
             return []
         first = max(bounds, key=lambda value: len(bounds[value]))
-        upper = {one.is_upper for one in bounds[first]}
-        for other, found in bounds.items():
-            if len(upper) == 1 and other != first and any(one.is_upper not in upper for one in found):
-                both = self._sorted(first, other)
-                if both is not None:
-                    return [(both[0], bounds[first]), (both[1], found)]
+        upper_kinds = {bound.is_upper for bound in bounds[first]}
+        for other, other_bounds in bounds.items():
+            if len(upper_kinds) == 1 and other != first and any(bound.is_upper not in upper_kinds for bound in other_bounds):
+                band = self._sorted(first, other)
+                if band is not None:
+                    return [(band[0], bounds[first]), (band[1], other_bounds)]
         (index,) = self._sorted(first) or ()
         return [(index, bounds[first])]
 

@@ -1,4 +1,4 @@
-"""Rows on their way through joins: places in tables, not copies, until somebody asks for a column."""
+"""Rows inside joins: row ids into tables instead of copies, until a column is read (late materialization)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.kernels.sets import Sets
 from headrace.plan.join import owner
 
 Integers = npt.NDArray[np.int64]
-_FEW = 4  # less than one value in so many is few
+_FEW = 4  # reads of fewer than one value in so many do not concatenate
 
 
 class Pieces:
-    """A column in several arrays, one after the other; put together only if many of its values are asked for."""
+    """A column in several arrays; they are concatenated only if many of its values are read."""
 
-    def __init__(self, arrays: Sequence[pa.Array], few: int = 0) -> None:
-        """Take at least one array; if there are at most `few` values for each, they are put together when first asked for."""
+    def __init__(self, arrays: Sequence[pa.Array], combine_limit: int = 0) -> None:
+        """Take at least one array; with at most `combine_limit` values per array, the first read concatenates them."""
         self._arrays = list(arrays)
-        self._few = few * len(self._arrays)
+        self._few = combine_limit * len(self._arrays)
         self._ends = np.cumsum([len(array) for array in arrays])
 
     def __len__(self) -> int:
-        """Return how many values there are."""
+        """Return the number of values."""
         return int(self._ends[-1])
 
     def whole(self) -> pa.Array:
@@ -37,62 +37,64 @@ class Pieces:
             self._ends = self._ends[-1:]
         return self._arrays[0]
 
-    def take(self, places: Integers) -> pa.Array:
-        """Return the values at places; NULL at −1."""
-        absent = places < 0
-        missing = absent if absent.any() else None
-        if len(self._arrays) == 1 or len(self) <= self._few or len(places) > len(self) // _FEW:
-            return self.whole().take(pa.array(places, mask=missing))
-        piece = np.searchsorted(self._ends, np.maximum(places, 0), side="right")
-        order = np.argsort(piece, kind="stable")
-        cuts = np.searchsorted(piece[order], np.arange(len(self._arrays) + 1))
-        found = []
-        for number, array in enumerate(self._arrays):
-            rows = order[cuts[number] : cuts[number + 1]]
-            begin = int(self._ends[number]) - len(array)
-            found.append(array.take(pa.array(places[rows] - begin, mask=None if missing is None else missing[rows])))
-        back = np.empty(len(places), np.int64)
-        back[order] = np.arange(len(places))
-        return pa.concat_arrays(found).take(pa.array(back))
+    def take(self, row_ids: Integers) -> pa.Array:
+        """Return the values at `row_ids`; NULL at −1."""
+        is_missing = row_ids < 0
+        null_mask = is_missing if is_missing.any() else None
+        if len(self._arrays) == 1 or len(self) <= self._few or len(row_ids) > len(self) // _FEW:
+            return self.whole().take(pa.array(row_ids, mask=null_mask))
+        chunk_of_row = np.searchsorted(self._ends, np.maximum(row_ids, 0), side="right")
+        order = np.argsort(chunk_of_row, kind="stable")
+        cuts = np.searchsorted(chunk_of_row[order], np.arange(len(self._arrays) + 1))
+        chunk_values = []
+        for chunk, array in enumerate(self._arrays):
+            rows = order[cuts[chunk] : cuts[chunk + 1]]
+            first_row = int(self._ends[chunk]) - len(array)
+            chunk_values.append(
+                array.take(pa.array(row_ids[rows] - first_row, mask=None if null_mask is None else null_mask[rows]))
+            )
+        positions = np.empty(len(row_ids), np.int64)
+        positions[order] = np.arange(len(row_ids))
+        return pa.concat_arrays(chunk_values).take(pa.array(positions))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Columns of one or more inputs, named `i.c` as in the plan; `count` rows."""
+    """Columns of one or more inputs, named `i.c` as in the plan."""
 
     columns: Mapping[str, Pieces]
     count: int
 
     @property
     def inputs(self) -> frozenset[int]:
-        """The inputs it has columns of."""
+        """The inputs that its columns belong to."""
         return frozenset(owner(name)[0] for name in self.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Some rows of a table, by place; −1 is a row that is not there, None stands for all rows as they are."""
+    """A selection of the rows of a table, by row id; −1 stands for a missing row, None for all rows in order."""
 
     table: Table
     places: Integers | None = None
 
     def take(self, rows: Integers) -> Part:
-        """Return the part with these rows only; −1 is a row that is not there."""
+        """Return the selection of these rows only; −1 stands for a missing row."""
         if self.places is None:
             return Part(self.table, rows)
-        absent = rows < 0
-        if not absent.any():
+        is_missing = rows < 0
+        if not is_missing.any():
             return Part(self.table, self.places[rows])
-        return Part(self.table, np.where(absent, -1, self.places[np.where(absent, 0, rows)]))
+        return Part(self.table, np.where(is_missing, -1, self.places[np.where(is_missing, 0, rows)]))
 
     def column(self, name: str) -> pa.Array:
-        """Return the values of a column; NULL where there is no row."""
+        """Return the values of a column; NULL for a missing row."""
         column = self.table.columns[name]
         return column.whole() if self.places is None else column.take(self.places)
 
 
 class _Columns(dict[str, pa.Array]):
-    """The columns of joined rows, each put together when first asked for."""
+    """The columns of joined rows, each materialized on first access."""
 
     def __init__(self, rows: JoinedRows) -> None:
         super().__init__()
@@ -105,7 +107,7 @@ class _Columns(dict[str, pa.Array]):
 
 @dataclass(slots=True, eq=False)
 class JoinedRows:
-    """Rows of several inputs side by side, each with its query-set; `extra` are further columns."""
+    """Rows of several inputs side by side, each with its query-set; `extra_columns` are additional columns."""
 
     parts: Sequence[Part]
     sets: Sets
@@ -114,16 +116,16 @@ class JoinedRows:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.sets)
 
     def column(self, name: str) -> pa.Array:
-        """Return the values of a column; NULL for an input that is not there."""
+        """Return the values of a column; NULL where the input is missing."""
         if name in self.extra:
             return self.extra[name]
-        for part in self.parts:
-            if name in part.table.columns:
-                return part.column(name)
+        for selection in self.parts:
+            if name in selection.table.columns:
+                return selection.column(name)
         raise KeyError(name)
 
     @property
@@ -133,16 +135,22 @@ class JoinedRows:
             self._evaluator = Evaluator(_Columns(self), self.count)
         return self._evaluator
 
-    def take(self, rows: Integers, sets: Sets | None = None) -> JoinedRows:
-        """Return some of the rows, under other sets if given."""
-        return JoinedRows([part.take(rows) for part in self.parts], self.sets[rows] if sets is None else sets)
+    def take(self, row_ids: Integers, sets: Sets | None = None) -> JoinedRows:
+        """Return the rows at `row_ids`, with other query-sets if given."""
+        return JoinedRows([selection.take(row_ids) for selection in self.parts], self.sets[row_ids] if sets is None else sets)
 
-    def beside(self, own: Integers, others: JoinedRows, theirs: Integers, sets: Sets) -> JoinedRows:
-        """Return rows of both side by side, by place; −1 is a row that is not there."""
-        return JoinedRows([*(p.take(own) for p in self.parts), *(p.take(theirs) for p in others.parts)], sets)
+    def beside(self, row_ids: Integers, other_rows: JoinedRows, other_ids: Integers, sets: Sets) -> JoinedRows:
+        """Return rows of both sides, paired by row id; −1 stands for a missing row."""
+        return JoinedRows(
+            [
+                *(selection.take(row_ids) for selection in self.parts),
+                *(selection.take(other_ids) for selection in other_rows.parts),
+            ],
+            sets,
+        )
 
     def gathered(self, names: Sequence[str]) -> Table:
-        """Return the named columns put together: for rows that leave this place."""
+        """Return the named columns materialized, for rows that leave this worker."""
         return Table({name: Pieces([self.column(name)]) for name in names}, self.count)
 
 

@@ -1,4 +1,4 @@
-"""A live join, made ready for workers: how it is worked off, and what is done with its rows."""
+"""A live window join prepared for workers: its join path, and how its rows become results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ Path = tuple[Leaf | Step, ...]
 
 
 class Joiner:
-    """`path` is its first leaf and its steps; `rests` are the further conditions of the steps; `tail` what is done with rows.
+    """Joins the windows of one live query along `path`: its first leaf and its steps.
 
-    Queries share the steps of equal beginnings of paths; those of equal tails are finished together.
+    `residuals` are the residual predicates of the steps; `output_signature` identifies what is done with the rows. Queries
+    share the steps of a common path prefix; queries with equal `output_signature` are finished together.
     """
 
     def __init__(self, live: LiveQuery, chain: Chain, tree: JoinNode, since: int, until: int) -> None:
-        """Work off windows of a live join that start in [since, until) by a chain."""
+        """Join the windows of a live query that start in [since, until) by a chain."""
         assert isinstance(live.plan, JoinQuery)
         self.live, self.plan, self.bit = live, live.plan, live.bit
         self.ends, self.size = live.plan.ends, live.plan.size
@@ -38,7 +39,7 @@ class Joiner:
 
     @property
     def aggregate(self) -> AggregateQuery:
-        """The aggregation over joined rows, as one over a stream of them."""
+        """The aggregation over joined rows, as a query over a stream of them."""
         grouping = self.plan.grouping
         assert grouping is not None
         branch = AggregateBranch("", grouping.keys, grouping.aggregates)
@@ -51,32 +52,32 @@ class Joiner:
         return components(self.plan.grouping.aggregates)
 
     def columns(self, path: Path) -> frozenset[str]:
-        """Return the joined columns that are looked at after a path, of the inputs on it."""
-        leaves = [leaf_of(one) for one in path]
+        """Return the joined columns needed after a path, of the inputs on it."""
+        leaves = [leaf_of(node) for node in path]
         return frozenset(f"{leaf.input}.{name}" for leaf in leaves for name in (*needed_columns(self.plan, leaf.input), ""))
 
-    def last_end(self, before: int, after: int, seen: int) -> int | None:
-        """Return the last end of windows that close, in (before, after], and can hold a row; None if none does."""
-        limit = min(after, seen + self.size)
-        found = (limit - self.ends.offset) // self.ends.step * self.ends.step + self.ends.offset
-        return found if found > before else None
+    def last_end(self, before: int, after: int, newest: int) -> int | None:
+        """Return the last end, in (before, after], of windows that can contain a row; None if there is none."""
+        limit = min(after, newest + self.size)
+        last = (limit - self.ends.offset) // self.ends.step * self.ends.step + self.ends.offset
+        return last if last > before else None
 
     def absent(self, inputs: Iterable[int]) -> Table:
-        """Return a table without rows that has the columns of these inputs."""
+        """Return an empty table with the columns of these inputs."""
         return Table({name: Pieces([pa.array([], kind)]) for name, kind in self._types.items() if owner(name)[0] in inputs}, 0)
 
 
 def joiners_of(live: LiveQuery) -> tuple[Joiner, ...]:
-    """Return how a live query is joined: one joiner for each of its arrangements, each for windows of its own."""
+    """Return the joiners of a live query: one for each of its join order versions, each for its own range of windows."""
     if not isinstance(live.plan, JoinQuery):
         return ()
-    found = chains(live.plan, live.arrangements)
-    ends = [*(arrangement.since for arrangement, _, _ in found[1:]), FOREVER]
+    versions = chains(live.plan, live.arrangements)
+    ends = [*(version.since for version, _, _ in versions[1:]), FOREVER]
     return tuple(
-        Joiner(live, chain, tree, arrangement.since, until) for (arrangement, tree, chain), until in zip(found, ends, strict=True)
+        Joiner(live, chain, tree, version.since, until) for (version, tree, chain), until in zip(versions, ends, strict=True)
     )
 
 
-def leaf_of(one: Leaf | Step) -> Leaf:
-    """Return the leaf of a part of a path."""
-    return one if isinstance(one, Leaf) else one.leaf
+def leaf_of(node: Leaf | Step) -> Leaf:
+    """Return the leaf of a node of a path."""
+    return node if isinstance(node, Leaf) else node.leaf

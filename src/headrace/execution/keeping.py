@@ -1,6 +1,6 @@
-"""What is kept of a slice after a batch: many small pieces are put together, so that there are never many.
+"""Compaction of stored slices after a batch: many small entries are merged, so that a slice never has many.
 
-Pieces that are kept as they are have a reference; what is new, or was put together, is still to be written.
+Entries that are stored already have a reference; new and merged ones are still to be written.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from headrace.kernels.sets import widened
 
 _MANY_PARTS = 8
 _MANY_BUCKETS = 16
-_SMALL_ROWS = 1 << 16  # larger buckets are left alone: no row is written more than a few times
+_SMALL_ROWS = 1 << 16  # larger buffers are not merged: no row is written more than a few times
 
 
-def few_slices(parts: Sequence[tuple[PartRef | None, Slice]]) -> list[tuple[PartRef | None, Slice]]:
-    """Return the parts of one slice of a store, made one where they are many."""
-    if len(parts) <= _MANY_PARTS:
-        return list(parts)
-    first = parts[0][1]
-    merged = compact(first.store.components, [part.load() for _, part in parts])
+def few_slices(slice_partials: Sequence[tuple[PartRef | None, Slice]]) -> list[tuple[PartRef | None, Slice]]:
+    """Return the partials of one slice of an operator, merged if there are more than 8."""
+    if len(slice_partials) <= _MANY_PARTS:
+        return list(slice_partials)
+    first = slice_partials[0][1]
+    merged = compact(first.store.components, [slice_partial.load() for _, slice_partial in slice_partials])
     return [(None, Slice(first.store, first.selection, first.start, constant(merged)))]
 
 
-def few_buckets(pieces: Sequence[tuple[PartRef, Bucket]]) -> list[tuple[PartRef, Bucket]]:
-    """Return buckets, those of one slice made one where there are many small ones; what has no file is to be written."""
+def few_buckets(buffers: Sequence[tuple[PartRef, Bucket]]) -> list[tuple[PartRef, Bucket]]:
+    """Return join buffers, the small ones of a slice merged where there are many; those without a file are to be written."""
     slices: dict[tuple[str, int, int, int], list[tuple[PartRef, Bucket]]] = defaultdict(list)
-    for at, bucket in pieces:
-        slices[at.slice].append((at, bucket))
-    found: list[tuple[PartRef, Bucket]] = []
-    for mine in slices.values():
-        small = [piece for piece in mine if piece[1].rows < _SMALL_ROWS]
-        if len(small) > _MANY_BUCKETS:
-            found += [piece for piece in mine if piece[1].rows >= _SMALL_ROWS]
-            found.append((replace(small[0][0], file="", index=0), _united([bucket for _, bucket in small])))
+    for ref, rows in buffers:
+        slices[ref.slice].append((ref, rows))
+    compacted: list[tuple[PartRef, Bucket]] = []
+    for slice_buffers in slices.values():
+        small_buffers = [entry for entry in slice_buffers if entry[1].rows < _SMALL_ROWS]
+        if len(small_buffers) > _MANY_BUCKETS:
+            compacted += [entry for entry in slice_buffers if entry[1].rows >= _SMALL_ROWS]
+            compacted.append((replace(small_buffers[0][0], file="", index=0), _united([rows for _, rows in small_buffers])))
         else:
-            found += mine
-    return found
+            compacted += slice_buffers
+    return compacted
 
 
 class Adoption:
-    """Makes state of parcels that lie in the checkpoint: their rows need not be written again, they must only last."""
+    """Promotes shuffle files of the checkpoint to state files: their rows are linked, not written again."""
 
     def __init__(self, directory: Path) -> None:
         """Take the directory of the checkpoint."""
@@ -61,30 +61,30 @@ class Adoption:
         self._done: set[str] = set()
 
     def __call__(self, ref: PartRef) -> PartRef:
-        """Return where a bucket is kept from now on."""
+        """Return the state reference of buffered rows, after promoting their shuffle file."""
         folder, _, name = ref.file.partition("/")
         if folder == "state":
             return ref
         if name not in self._done:
             self._done.add(name)
-            write_whole(self._directory / "state" / name, lambda hidden: _same_file(self._directory / ref.file, hidden))
+            write_whole(self._directory / "state" / name, lambda temporary: _same_file(self._directory / ref.file, temporary))
         return replace(ref, file=f"state/{name}")
 
 
-def _same_file(old: Path, new: Path) -> None:
-    new.unlink(missing_ok=True)
+def _same_file(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
     try:
-        new.hardlink_to(old)
-    except OSError:  # not every file system has links
-        shutil.copyfile(old, new)
+        target.hardlink_to(source)
+    except OSError:  # the file system has no hard links
+        shutil.copyfile(source, target)
 
 
-def _united(buckets: Sequence[Bucket]) -> Bucket:
-    width = max(bucket.sets.shape[1] for bucket in buckets)
-    columns = [pa.concat_arrays(arrays) for arrays in zip(*(bucket.columns for bucket in buckets), strict=True)]
-    return Bucket(buckets[0].slice_start, columns, np.concatenate([widened(bucket.sets, width) for bucket in buckets]))
+def _united(buffers: Sequence[Bucket]) -> Bucket:
+    width = max(rows.sets.shape[1] for rows in buffers)
+    columns = [pa.concat_arrays(arrays) for arrays in zip(*(rows.columns for rows in buffers), strict=True)]
+    return Bucket(buffers[0].slice_start, columns, np.concatenate([widened(rows.sets, width) for rows in buffers]))
 
 
 def constant(partial: Partial) -> Callable[[], Partial]:
-    """Return a way to load what is there already."""
+    """Return a loader of a partial that is in memory already."""
     return lambda: partial

@@ -1,4 +1,4 @@
-"""Keys and slices of a batch, found once for all operators that use the same ones."""
+"""Keys and slices of a batch, computed once for all operators that use the same ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Steps = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The distinct keys, numbered so that those of partition p are bounds[p] … bounds[p + 1] − 1.
+    """The distinct keys, numbered so that those of partition p are partition_bounds[p] … partition_bounds[p + 1] − 1.
 
-    `place` maps first numbers (of `encode`, or key value − `low` where the value itself is the number) to these.
+    `key_ids` maps preliminary codes to these numbers. The code is that of `encode_keys`, or key value − `min_key` for direct
+    addressing.
     """
 
     columns: list[pa.Array]
@@ -39,11 +40,11 @@ class KeyTable:
 
 
 class Keying:
-    """Key numbers and slots of one batch."""
+    """Key ids and slots of one batch."""
 
-    def __init__(self, batch: Batch, parts: int, epoch_start: int) -> None:
-        """`parts` is the number of key partitions."""
-        self._batch, self._parts, self._epoch_start = batch, parts, epoch_start
+    def __init__(self, batch: Batch, partition_count: int, epoch_start: int) -> None:
+        """`partition_count` is the number of key partitions."""
+        self._batch, self._parts, self._epoch_start = batch, partition_count, epoch_start
         self._tables: dict[KeyExpressions, tuple[KeyTable, Integers | None]] = {}
         self._edges: dict[Steps, Integers] = {}
         self._slots: dict[tuple[KeyExpressions, Steps, int], Integers] = {}
@@ -53,56 +54,56 @@ class Keying:
         return self._table(keys)[0]
 
     def codes(self, keys: KeyExpressions) -> Integers:
-        """Return the key number of every row."""
-        table, first = self._table(keys)
-        if first is not None:
-            return table.place[first]
+        """Return the key id of every row."""
+        table, codes = self._table(keys)
+        if codes is not None:
+            return table.place[codes]
         column = flat(self._batch.evaluate(keys[0]))
-        numbered = numbers(column).astype(np.int64) - table.low
+        direct_codes = numbers(column).astype(np.int64) - table.low
         if column.null_count:
-            numbered[~validity(column)] = len(table.place) - 1
-        return table.place[numbered]
+            direct_codes[~validity(column)] = len(table.place) - 1
+        return table.place[direct_codes]
 
     def _table(self, keys: KeyExpressions) -> tuple[KeyTable, Integers | None]:
-        """Return the keys and, unless the values themselves are the first numbers, the first number of every row."""
+        """Return the keys and the preliminary code of every row; no codes where values address the table directly."""
         if keys not in self._tables:
             domain = direct_domain(self._batch.table[keys[0].name]) if len(keys) == 1 and isinstance(keys[0], Column) else None
             if domain is not None:
                 self._tables[keys] = self._placed([domain[1]], len(domain[1]), domain[0]), None
             else:
-                found = encode([self._batch.evaluate(k) for k in keys], self._batch.rows)
-                self._tables[keys] = self._placed(found.columns, found.count, 0), found.codes
+                encoded = encode([self._batch.evaluate(k) for k in keys], self._batch.rows)
+                self._tables[keys] = self._placed(encoded.columns, encoded.count, 0), encoded.codes
         return self._tables[keys]
 
     def _placed(self, columns: list[pa.Array], count: int, low: int) -> KeyTable:
-        parts = partitions(columns, count, self._parts)
-        order = np.argsort(parts, kind="stable")
-        place = np.empty(count, np.int64)
-        place[order] = np.arange(count)
-        bounds = np.searchsorted(parts[order], np.arange(self._parts + 1)).astype(np.int64)
-        return KeyTable([take(c, order) for c in columns], bounds, place, low)
+        owners = partitions(columns, count, self._parts)
+        order = np.argsort(owners, kind="stable")
+        key_ids = np.empty(count, np.int64)
+        key_ids[order] = np.arange(count)
+        bounds = np.searchsorted(owners[order], np.arange(self._parts + 1)).astype(np.int64)
+        return KeyTable([take(c, order) for c in columns], bounds, key_ids, low)
 
-    def edges(self, steps: Steps) -> Integers:
-        """Return the starts of the slices that rows of the batch lie in."""
-        if steps not in self._edges:
-            self._edges[steps] = edges_for(
-                self._batch.first, self._batch.last, lambda: self._batch.times, steps, self._epoch_start
+    def edges(self, progressions: Steps) -> Integers:
+        """Return the starts of the slices that contain rows of the batch."""
+        if progressions not in self._edges:
+            self._edges[progressions] = edges_for(
+                self._batch.first, self._batch.last, lambda: self._batch.times, progressions, self._epoch_start
             )
-        return self._edges[steps]
+        return self._edges[progressions]
 
-    def slots(self, keys: KeyExpressions, steps: Steps, number: int, offset: int) -> Integers:
-        """Return slice · keys + key for each row of a piece, which begins at row `offset`."""
-        at = (keys, steps, number)
-        if at not in self._slots:
-            piece, edges = self._batch.pieces[number], self.edges(steps)
-            table, first = self._table(keys)
-            if first is None:
-                column = flat(piece.evaluate(keys[0]))
+    def slots(self, keys: KeyExpressions, progressions: Steps, number: int, offset: int) -> Integers:
+        """Return slice · key count + key id for each row of chunk `number`, which begins at row `offset`."""
+        cache_key = (keys, progressions, number)
+        if cache_key not in self._slots:
+            chunk, edges = self._batch.pieces[number], self.edges(progressions)
+            table, codes = self._table(keys)
+            if codes is None:
+                column = flat(chunk.evaluate(keys[0]))
                 valid = validity(column) if column.null_count else ALL_VALID
-                self._slots[at] = compiled_slots.slots_direct(
-                    piece.times, edges, numbers(column), valid, table.low, table.place, table.count
+                self._slots[cache_key] = compiled_slots.slots_direct(
+                    chunk.times, edges, numbers(column), valid, table.low, table.place, table.count
                 )
             else:
-                codes = table.place[first[offset : offset + piece.rows]]
-                self._slots[at] = compiled_slots.slots(piece.times, edges, codes, table.count)
-        return self._slots[at]
+                key_ids = table.place[codes[offset : offset + chunk.rows]]
+                self._slots[cache_key] = compiled_slots.slots(chunk.times, edges, key_ids, table.count)
+        return self._slots[cache_key]

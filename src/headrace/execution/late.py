@@ -1,4 +1,4 @@
-"""Late rows, counted for each query: rows it wants, all of whose windows have closed."""
+"""Late rows, counted for each query: rows that it selects and whose windows have all closed."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from headrace.model.window import SessionGap, Sliding
 from headrace.sharing.shared_plan import Buckets, Member, Store
 
 
-def count_late(store: Store, tagged: Tagged, batch: Batch, watermarks: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield (query, late rows) for members that have any, over rows behind the stream's watermark."""
-    times = batch.times if tagged.rows is None else batch.times[tagged.rows]
-    closed: dict[tuple[Sliding, int, int], npt.NDArray[np.bool_]] = {}
-    holds = np.zeros(tagged.size, np.bool_)
-    for member, predicate in zip(store.members, store.predicate_of, strict=True):
-        assert isinstance(member.window, Sliding)
-        at = (member.window, member.since, watermarks[member.query])
-        if at not in closed:
-            closed[at] = _closed(times, *at)
-        holds[:] = False
-        for low, high in tagged.spans.of(predicate):
-            holds[low:high] = True
-        late = int((closed[at] & holds[tagged.cells]).sum())
-        if late:
-            yield member.query, late
+def count_late(operator: Store, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield (query, late rows) for subscribers with late rows, over rows behind the stream's watermark."""
+    times = batch.times if assignment.rows is None else batch.times[assignment.rows]
+    late_masks: dict[tuple[Sliding, int, int], npt.NDArray[np.bool_]] = {}
+    cell_matches = np.zeros(assignment.size, np.bool_)
+    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
+        assert isinstance(subscriber.window, Sliding)
+        window_key = (subscriber.window, subscriber.since, watermarks[subscriber.query])
+        if window_key not in late_masks:
+            late_masks[window_key] = _closed(times, *window_key)
+        cell_matches[:] = False
+        for low, high in assignment.spans.of(predicate):
+            cell_matches[low:high] = True
+        late_rows = int((late_masks[window_key] & cell_matches[assignment.cells]).sum())
+        if late_rows:
+            yield subscriber.query, late_rows
 
 
-def counted(member: Member, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
-    """Tell which times count for a member: not before it was added, and in a window that is still open."""
-    window = member.window
+def counted(subscriber: Member, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
+    """Return the mask of times that count for a subscriber: not before it was added, and in a window that is still open."""
+    window = subscriber.window
     if isinstance(window, Sliding):
         starts = times // window.slide * window.slide
-        return (starts >= member.since) & (times < starts + window.size) & (starts + window.size > watermark)
-    open_still = times + window.gap > watermark if isinstance(window, SessionGap) else True
-    return (times >= member.since) & open_still
+        return (starts >= subscriber.since) & (times < starts + window.size) & (starts + window.size > watermark)
+    is_open = times + window.gap > watermark if isinstance(window, SessionGap) else True
+    return (times >= subscriber.since) & is_open
 
 
 def _closed(times: npt.NDArray[np.int64], window: Sliding, since: int, watermark: int) -> npt.NDArray[np.bool_]:
-    """Tell which times lie in a window (starting at `since` or later), the last of which has closed."""
+    """Return the mask of times that lie in a window starting at `since` or later, the last of which has closed."""
     starts = times // window.slide * window.slide
     return (starts >= since) & (times < starts + window.size) & (starts + window.size <= watermark)
 
 
 def count_late_in_joins(
-    operator: Buckets, sets: QuerySets, batch: Batch, watermarks: Mapping[int, int]
+    operator: Buckets, set_assigner: QuerySets, batch: Batch, watermarks: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield (query, late rows) for members that have any, over rows behind the stream's watermark."""
-    found = sets.of(batch)
-    for member, bit in zip(operator.members, operator.bits, strict=True):
-        if member.again:
+    """Yield (query, late rows) for subscribers with late rows, over rows behind the stream's watermark."""
+    query_sets = set_assigner.of(batch)
+    for subscriber, bit in zip(operator.members, operator.bits, strict=True):
+        if subscriber.again:
             continue
-        assert isinstance(member.window, Sliding)
-        assert member.ends is not None
-        offset, step = member.ends.offset, member.ends.step
-        last = (batch.times + member.window.size - offset) // step * step + offset
-        inside = (last > batch.times) & (last - member.longest >= member.since)
-        wanted = (found[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)).astype(np.bool_)
-        late = int((wanted & inside & (last <= watermarks[member.query])).sum())
-        if late:
-            yield member.query, late
+        assert isinstance(subscriber.window, Sliding)
+        assert subscriber.ends is not None
+        offset, step = subscriber.ends.offset, subscriber.ends.step
+        last_end = (batch.times + subscriber.window.size - offset) // step * step + offset
+        in_window = (last_end > batch.times) & (last_end - subscriber.longest >= subscriber.since)
+        selected = (query_sets[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)).astype(np.bool_)
+        late_rows = int((selected & in_window & (last_end <= watermarks[subscriber.query])).sum())
+        if late_rows:
+            yield subscriber.query, late_rows

@@ -1,4 +1,4 @@
-"""What goes from one level to the next, through an exchange: rows of joins, and of the results of queries."""
+"""Messages between the levels of the reduce stage: rows of joins, and results that other queries read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.kernels.sets import Sets
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Rows that go on, of one round: those of the path of a query up to a depth, or of the leaf of its step `depth`."""
+    """Rows of one round: of the path of a query up to `depth`, or of the leaf of its step `depth`."""
 
     query: int
     depth: int
@@ -24,10 +24,11 @@ class Moved:
 
 @dataclass(slots=True)
 class Onward:
-    """What one partition of a level sends to one of the next: joined rows, rows of leaves, groups by a query of their kind.
+    """The message of one partition of a level to one of the next level.
 
-    `results` is what became of results that other queries read, as of rows in stage one; `guests` is what arrived here, is
-    kept here, and is needed later by queries that wait for results. `multiway` are rows of multi-way joins.
+    It holds joined rows, rows of leaves, and groups, each with the id of a query that represents its kind. `result_block` holds
+    query results that other queries read, processed as rows of the map stage are. `deferred_inputs` are inputs that this
+    partition received and stores, and that queries of later levels still need. `sliding_join` are rows of sliding joins.
     """
 
     sender: int
@@ -40,8 +41,11 @@ class Onward:
     multiway: Traffic | None = None
 
     def weight(self) -> int:
-        """Return about how many bytes of arrays it holds."""
-        moved = sum(m.sets.nbytes + sum(c.whole().nbytes for c in m.table.columns.values()) for m in (*self.rows, *self.leaves))
-        groups = sum(r.firsts.nbytes * (4 + len(r.dense)) for _, r in self.groups)
-        parcels = sum(parcel.weight() for parcel in (self.results, self.guests) if parcel is not None)
-        return int(moved + groups) + parcels + (0 if self.multiway is None else self.multiway.bytes)
+        """Return the approximate size of its arrays in bytes."""
+        row_bytes = sum(
+            forwarded.sets.nbytes + sum(c.whole().nbytes for c in forwarded.table.columns.values())
+            for forwarded in (*self.rows, *self.leaves)
+        )
+        group_bytes = sum(runs.firsts.nbytes * (4 + len(runs.dense)) for _, runs in self.groups)
+        block_bytes = sum(block.weight() for block in (self.results, self.guests) if block is not None)
+        return int(row_bytes + group_bytes) + block_bytes + (0 if self.multiway is None else self.multiway.bytes)

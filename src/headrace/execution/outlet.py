@@ -1,7 +1,7 @@
-"""The way out of a worker: results to the sinks that workers write to, to files for those the driver serves, or back in.
+"""Writes the results of a worker: to sinks, to files that the driver delivers, or back into streams that queries read.
 
-Rows leave in parts of bounded size, so that a join with more results than memory can hold streams them out. Everything is
-named after batch, partition, level and part: a replay writes the same files again.
+Rows are flushed in parts of bounded size, so that a join whose results exceed memory streams them out. Files are named after
+batch, partition, level and part: a replay writes the same files again.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ MANY_BYTES = 64 << 20
 
 
 class Outlet:
-    """Gives out the results of one partition at one level."""
+    """Writes the results of one partition at one level."""
 
     def __init__(self, job: Job, partition: int, level: int, results: Results, failures: Failures) -> None:
-        """Take `results` from time to time; queries that have failed get nothing more."""
+        """Flush `results` on demand; queries that failed get no further rows."""
         self._job, self._partition, self._level = job, partition, level
         self._results, self._failures = results, failures
         self._part = 0
         self.emitted: dict[int, int] = {}
         self.files: list[str] = []
         self.fed: dict[str, list[pa.RecordBatch]] = {}
-        """Results that are rows of a stream, by its name."""
+        """Results that are rows of a stream, by stream name."""
 
     def relieve(self) -> None:
-        """Give out what there is if it is much."""
+        """Flush above 64 MiB."""
         if self._results.bytes > MANY_BYTES:
             self.give_out()
 
     def give_out(self) -> None:
-        """Write to the sinks that workers write to; what the driver delivers goes into a file."""
+        """Write results to the sinks that workers write to, and those that the driver delivers to a file."""
         results = self._results
         results.drop(self._failures.messages)
         written = self._feed()
@@ -56,27 +56,27 @@ class Outlet:
             self.emitted.pop(query, None)
         results.drop([*written, *self._failures.messages])
         if results.index:
-            name = [f"{self._job.batch:010d}", f"{self._partition:05d}", *([str(self._level)] if self._level else [])]
-            file = f"results/{'-'.join([*name, *([f'{self._part:05d}'] if self._part else [])])}.rows"
+            name_parts = [f"{self._job.batch:010d}", f"{self._partition:05d}", *([str(self._level)] if self._level else [])]
+            file = f"results/{'-'.join([*name_parts, *([f'{self._part:05d}'] if self._part else [])])}.rows"
             pack.write(Path(self._job.directory) / file, (results.tables, results.index))
             self.files.append(file)
         results.clear()
         self._part += 1
 
     def _feed(self) -> list[int]:
-        """Take results that are rows of a stream; of equal queries those of the first, which has all that the others have."""
-        makers: dict[str, list[LiveQuery]] = defaultdict(list)
+        """Take results that are rows of a stream; of equal queries, the oldest one's, which include those of the others."""
+        producers: dict[str, list[LiveQuery]] = defaultdict(list)
         for query in self._results.index:
             live = self._job.query(query).live
             if live.feeds:
-                makers[live.feeds].append(live)
-        for stream, found in makers.items():
-            oldest = min(found, key=lambda one: (one.since, one.id))
+                producers[live.feeds].append(live)
+        for stream, queries in producers.items():
+            oldest = min(queries, key=lambda query: (query.since, query.id))
             self.fed.setdefault(stream, []).extend(self._results.of(oldest.id))
-        return [one.id for found in makers.values() for one in found]
+        return [query.id for queries in producers.values() for query in queries]
 
     def _write(self, query: int) -> bool:
-        """Give a query's rows to its sink if that is done here."""
+        """Write a query's rows to its sink and return True, unless the driver delivers them."""
         loaded = self._job.query(query)
         if isinstance(loaded.sink, NoopSink):
             return True

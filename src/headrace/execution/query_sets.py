@@ -1,7 +1,7 @@
-"""Each row to the set of queries it still matters to, for rows that travel themselves: those of joins.
+"""Assigns each row the set of queries that it still matters to, for operators that ship rows: the joins.
 
-Every condition is looked at once for each segment of what it compares, not for each row: a row's set is the AND of what the
-tables have for its segments.
+A condition is evaluated once for each segment of the values it compares, not for each row: the query-set of a row is the AND of
+the table entries of its segments.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from headrace.sharing.selection import TRUE_CODE, Dimension, dimensions, truth
 
 
 class QuerySets:
-    """Predicates with their bits, made ready for batches."""
+    """Assigns query-sets to the rows of batches, from the predicates of queries and their bits."""
 
     def __init__(self, predicates: Sequence[Expression], bits: Sequence[int]) -> None:
-        """Predicate i is that of bit i."""
+        """Predicate i belongs to bit i."""
         self.width = words(bits)
         self._everybody = set_of(bits, self.width)
         self._conditions: dict[Expression, list[int]] = {}
@@ -37,43 +37,50 @@ class QuerySets:
 
     @cached_property
     def _tables(self) -> list[tuple[Dimension, Sets]]:
-        """For each dimension, the set of every segment."""
-        found = []
+        """For each dimension, the query-set of every segment."""
+        tables = []
         for dimension in self.dimensions:
             table = np.tile(self._everybody, (dimension.size, 1))
             for condition, bits in self._conditions.items():
                 if _only(condition, dimension):
                     holds = truth(condition, (dimension,), [np.arange(dimension.size)]) == TRUE_CODE
                     table[~np.broadcast_to(holds, dimension.size)] &= ~set_of(bits, self.width)
-            found.append((dimension, table))
-        return found
+            tables.append((dimension, table))
+        return tables
 
     @cached_property
     def _mixed(self) -> list[tuple[Expression, tuple[Dimension, ...], Sets]]:
         """Conditions over several dimensions at once."""
-        every = [(condition, dimensions((condition,)), bits) for condition, bits in self._conditions.items()]
-        return [(condition, dims, set_of(bits, self.width)) for condition, dims, bits in every if len(dims) > 1]
+        conditions = [(condition, dimensions((condition,)), bits) for condition, bits in self._conditions.items()]
+        return [(condition, dims, set_of(bits, self.width)) for condition, dims, bits in conditions if len(dims) > 1]
 
     def of(self, batch: Batch) -> Sets:
-        """Return the set of every row."""
+        """Return the query-set of every row."""
         sets = np.tile(self._everybody, (batch.rows, 1))
         codes: dict[tuple[Expression, bool], npt.NDArray[np.int64]] = {}
         for dimension, table in self._tables:
-            found = segments(dimension, batch)
-            codes[dimension.expression, dimension.boundaries is None] = found
-            compiled_join.restrict(found, table, sets)
-        whole = {(d.expression, d.boundaries is None): d for d in self.dimensions}
+            segment_ids = segments(dimension, batch)
+            codes[dimension.expression, dimension.boundaries is None] = segment_ids
+            compiled_join.restrict(segment_ids, table, sets)
+        dimension_of = {(dimension.expression, dimension.boundaries is None): dimension for dimension in self.dimensions}
         for condition, dims, bits in self._mixed:
-            places = [(d.expression, d.boundaries is None) for d in dims]
-            holds = truth(condition, [whole[at] for at in places], [codes[at] for at in places]) == TRUE_CODE
+            dimension_keys = [(dimension.expression, dimension.boundaries is None) for dimension in dims]
+            holds = (
+                truth(
+                    condition,
+                    [dimension_of[dimension_key] for dimension_key in dimension_keys],
+                    [codes[dimension_key] for dimension_key in dimension_keys],
+                )
+                == TRUE_CODE
+            )
             sets[~np.broadcast_to(holds, batch.rows)] &= ~bits
         return sets
 
 
 def _only(condition: Expression, dimension: Dimension) -> bool:
-    found = dimensions((condition,))
+    condition_dimensions = dimensions((condition,))
     return (
-        len(found) == 1
-        and found[0].expression == dimension.expression
-        and (found[0].boundaries is None) == (dimension.boundaries is None)
+        len(condition_dimensions) == 1
+        and condition_dimensions[0].expression == dimension.expression
+        and (condition_dimensions[0].boundaries is None) == (dimension.boundaries is None)
     )

@@ -12,42 +12,42 @@ import pyarrow as pa
 
 @dataclass(slots=True)
 class Failures:
-    """Queries that cannot go on, each with the first reason; the others are not touched."""
+    """Failed queries, each with the message of its first failure; other queries are not affected."""
 
     messages: dict[int, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether any query failed."""
+        """Return whether any query failed."""
         return bool(self.messages)
 
     def add(self, query: int, message: str) -> None:
-        """Note a failure; the first one of a query stays."""
+        """Record a failure; the first message of a query wins."""
         self.messages.setdefault(query, message)
 
     def add_rows(self, queries: npt.NDArray[np.int64], message: str) -> None:
-        """Note the same failure for the queries of several rows."""
+        """Record the same failure for the queries of several rows."""
         for query in np.unique(queries).tolist():
             self.add(query, message)
 
 
 @dataclass(slots=True)
 class Results:
-    """Result rows of many queries: few tables, and where in them the rows of each query are."""
+    """Result rows of many queries: few tables, and an index of the row ranges of each query."""
 
     tables: list[pa.RecordBatch] = field(default_factory=list)
     index: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
-        """About how much memory the rows take."""
+        """The approximate memory of the rows."""
         return sum(table.nbytes for table in self.tables)
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Drop all rows."""
         self.tables, self.index = [], {}
 
     def add(self, queries: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
-        """Take rows sorted by query; `queries` names each row's."""
+        """Add rows sorted by query; `queries` holds the query of each row."""
         if rows.num_rows == 0:
             return
         cuts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1], [True]]))
@@ -60,15 +60,17 @@ class Results:
         return [self.tables[t].slice(first, last - first) for t, first, last in self.index.get(query, [])]
 
     def count(self, query: int) -> int:
-        """Return how many rows a query has here."""
+        """Return the number of rows of one query."""
         return sum(last - first for _, first, last in self.index.get(query, []))
 
     def drop(self, queries: Iterable[int]) -> None:
-        """Forget the rows of queries that failed or whose rows went elsewhere."""
+        """Drop the rows of queries that failed or whose rows were already written."""
         for query in queries:
             self.index.pop(query, None)
-        used = {t for places in self.index.values() for t, _, _ in places}
-        if len(used) < len(self.tables):
-            number = {t: i for i, t in enumerate(sorted(used))}
-            self.tables = [self.tables[t] for t in sorted(used)]
-            self.index = {q: [(number[t], a, b) for t, a, b in places] for q, places in self.index.items()}
+        used_tables = {table for ranges in self.index.values() for table, _, _ in ranges}
+        if len(used_tables) < len(self.tables):
+            new_index = {table: i for i, table in enumerate(sorted(used_tables))}
+            self.tables = [self.tables[table] for table in sorted(used_tables)]
+            self.index = {
+                query: [(new_index[table], first, last) for table, first, last in ranges] for query, ranges in self.index.items()
+            }

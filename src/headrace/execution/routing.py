@@ -1,4 +1,4 @@
-"""Routing of stateless queries: the only place where a row is copied, once for each query that wants it."""
+"""Routing of stateless queries: the only operator that copies a row, once for each query that selects it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from headrace.kernels.columns import flat
 from headrace.sharing.shared_plan import Router
 
 
-def route(operator: Router, tagged: Tagged, batch: Batch, failures: Failures) -> Iterator[tuple[int, int, list[pa.Array]]]:
-    """Yield (query, branch, output columns) for every query that has rows, rows in order of arrival."""
-    rows_of = rows_by_predicate(tagged, sorted(set(operator.predicate_of)))
-    for member, predicate in zip(operator.members, operator.predicate_of, strict=True):
+def route(operator: Router, assignment: Tagged, batch: Batch, failures: Failures) -> Iterator[tuple[int, int, list[pa.Array]]]:
+    """Yield (query, branch, output columns) for every query with rows, in order of arrival."""
+    rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_of)))
+    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
         rows = rows_of[predicate]
-        rows = rows[batch.times[rows] >= member.since]
-        for output in member.outputs:
-            bad = batch.errors(output)
-            if bad is not None and bad[rows].any():
-                failures.add(member.query, batch.message(output))
-        if rows.size and member.query not in failures.messages:
-            picked = pa.array(rows)
-            everything = rows.size == batch.rows and bool(np.all(rows == np.arange(batch.rows)))
+        rows = rows[batch.times[rows] >= subscriber.since]
+        for output in subscriber.outputs:
+            errors = batch.errors(output)
+            if errors is not None and errors[rows].any():
+                failures.add(subscriber.query, batch.message(output))
+        if rows.size and subscriber.query not in failures.messages:
+            row_ids = pa.array(rows)
+            is_full = rows.size == batch.rows and bool(np.all(rows == np.arange(batch.rows)))
             yield (
-                member.query,
-                member.branch,
-                [flat(batch.evaluate(o)) if everything else flat(batch.evaluate(o)).take(picked) for o in member.outputs],
+                subscriber.query,
+                subscriber.branch,
+                [
+                    flat(batch.evaluate(output)) if is_full else flat(batch.evaluate(output)).take(row_ids)
+                    for output in subscriber.outputs
+                ],
             )

@@ -1,6 +1,6 @@
-"""Partners by comparison: rows sorted by a value, and for each value of the other side the range of places it compares with.
+"""Range search for join partners: an index of rows sorted by a value, and the range that each probe value compares with.
 
-Values are numbers in the order of the language: NaN is the greatest and equals itself, -0.0 equals 0.0, NULL is in no range.
+Values are ordered as in SQL: NaN is the greatest value and equals itself, -0.0 equals 0.0, and NULL is in no range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A comparison that partners can be searched by: stored value, operator, arriving value."""
+    """A comparison usable for range search: build value, operator, probe value."""
 
     stored: Expression
     operator: str
@@ -30,20 +30,20 @@ class Bound:
 
     @property
     def is_upper(self) -> bool:
-        """Whether stored values are at most the arriving one."""
+        """Whether it bounds build values from above."""
         return self.operator in ("lt", "le")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedIndex:
-    """Rows by a value, ascending (NaN is the greatest); those without a value are left out."""
+    """Rows sorted by a value, ascending (NaN is the greatest); rows with NULL are not in the index."""
 
     values: npt.NDArray[np.generic]
     order: npt.NDArray[np.int32]
 
 
 def is_whole(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are integers to the kernels."""
+    """Return whether the kernels represent values of a type as integers."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_timestamp(kind)
@@ -53,37 +53,37 @@ def is_whole(kind: pa.DataType) -> bool:
     )
 
 
-def bound_of(condition: Expression, stored: Stored) -> Bound | None:
-    """Return a comparison with stored columns on one side and others on the other, if it can be searched by."""
+def bound_of(condition: Expression, is_stored: Stored) -> Bound | None:
+    """Return a condition as a bound, if it compares build columns on one side with other columns on the other."""
     if not isinstance(condition, Call) or condition.function not in _MIRRORED:
         return None
-    one, two = condition.args
-    if not (is_whole(one.type) or pa.types.is_floating(one.type)):
+    left, right = condition.args
+    if not (is_whole(left.type) or pa.types.is_floating(left.type)):
         return None
-    first, second = ({stored(name) for name in columns(side)} for side in (one, two))
-    if first == {True} and second == {False}:
-        return Bound(one, condition.function, two)
-    if first == {False} and second == {True}:
-        return Bound(two, _MIRRORED[condition.function], one)
+    left_stored, right_stored = ({is_stored(name) for name in columns(side)} for side in (left, right))
+    if left_stored == {True} and right_stored == {False}:
+        return Bound(left, condition.function, right)
+    if left_stored == {False} and right_stored == {True}:
+        return Bound(right, _MIRRORED[condition.function], left)
     return None
 
 
-def best_bounds(conditions: Iterable[Expression], stored: Stored) -> tuple[Bound, ...]:
-    """Return the comparisons of the stored value that most are about: two make a band."""
-    found = by_value(one for condition in conditions if (one := bound_of(condition, stored)) is not None)
-    return max(found.values(), key=len, default=())
+def best_bounds(conditions: Iterable[Expression], is_stored: Stored) -> tuple[Bound, ...]:
+    """Return the bounds of the build value that has most of them: two make a band."""
+    bounds_by_value = by_value(one for condition in conditions if (one := bound_of(condition, is_stored)) is not None)
+    return max(bounds_by_value.values(), key=len, default=())
 
 
 def by_value(bounds: Iterable[Bound]) -> dict[Expression, tuple[Bound, ...]]:
-    """Return bounds by the stored value that they are about."""
-    found: dict[Expression, tuple[Bound, ...]] = {}
-    for one in bounds:
-        found[one.stored] = (*found.get(one.stored, ()), one)
-    return found
+    """Group bounds by their build value."""
+    grouped: dict[Expression, tuple[Bound, ...]] = {}
+    for bound in bounds:
+        grouped[bound.stored] = (*grouped.get(bound.stored, ()), bound)
+    return grouped
 
 
 def sorted_index(column: pa.Array) -> SortedIndex:
-    """Return an index over values that are numbers."""
+    """Return an index over numeric values."""
     values = numbers(column)
     rows = np.flatnonzero(validity(column)) if column.null_count else np.arange(len(values))
     order = rows[np.argsort(values[rows], kind="stable")]
@@ -91,31 +91,31 @@ def sorted_index(column: pa.Array) -> SortedIndex:
 
 
 def sorted_together(first: pa.Array, second: pa.Array) -> tuple[SortedIndex, SortedIndex] | None:
-    """Return indexes over two values in one order of rows, which sorts both; None if no order does.
+    """Return indexes over two values that share one row order, which sorts both; None if no such order exists.
 
-    There is one where both grow together: x - 1 and x + 1, or the ends of intervals of equal length.
+    It exists where both values grow together: x - 1 and x + 1, or the ends of intervals of equal length.
     """
     valid = [validity(column) for column in (first, second) if column.null_count]
     rows = np.flatnonzero(np.logical_and.reduce(valid)) if valid else np.arange(len(first))
-    one, two = numbers(first)[rows], numbers(second)[rows]
-    places = np.lexsort((two, one))
-    one, two, order = one[places], two[places], rows[places].astype(np.int32)
-    grows = (two[:-1] <= two[1:]) | np.isnan(two[1:])
-    return (SortedIndex(one, order), SortedIndex(two, order)) if grows.all() else None
+    first_values, second_values = numbers(first)[rows], numbers(second)[rows]
+    places = np.lexsort((second_values, first_values))
+    first_values, second_values, order = first_values[places], second_values[places], rows[places].astype(np.int32)
+    grows = (second_values[:-1] <= second_values[1:]) | np.isnan(second_values[1:])
+    return (SortedIndex(first_values, order), SortedIndex(second_values, order)) if grows.all() else None
 
 
 def searched(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> tuple[Integers, Integers]:
-    """Return (begins, ends): for each row the places of the index that all bounds, (operator, arriving values), allow."""
+    """Return (begins, ends): for each probe row the range of the index that all bounds (operator, probe values) allow."""
     count = len(bounds[0][1])
     begins, ends = np.zeros(count, np.int64), np.full(count, len(index.order), np.int64)
     for operator, column in bounds:
         values = numbers(column)
         if operator in ("lt", "le"):
-            most = np.searchsorted(index.values, values, side="left" if operator == "lt" else "right")
-            ends = np.minimum(ends, most)
+            upper = np.searchsorted(index.values, values, side="left" if operator == "lt" else "right")
+            ends = np.minimum(ends, upper)
         else:
-            least = np.searchsorted(index.values, values, side="right" if operator == "gt" else "left")
-            begins = np.maximum(begins, least)
+            lower = np.searchsorted(index.values, values, side="right" if operator == "gt" else "left")
+            begins = np.maximum(begins, lower)
         if column.null_count:
             ends[~validity(column)] = 0
     return begins, np.maximum(begins, ends)

@@ -1,4 +1,4 @@
-"""Shared selection at work: each row to its cell, which stands for the set of queries the row still matters to."""
+"""Shared selection: assigns each row to its cell, which stands for the set of queries that the row still matters to."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MAX_TABLE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """Rows with their cells. `rows` (None: all) are positions in the batch; a cell of row i is `cells[i]` < `size`.
+    """Rows with their cells. `rows` (None: all) are positions in the batch; `cells` holds their cells, all < `cell_count`.
 
-    `labels` gives the cell number under which others know it (None: the same); `spans` tells which predicates hold.
+    `labels` gives the cell numbers valid across batches (None: the same numbers); `spans` gives the cells of each predicate.
     """
 
     rows: Integers | None
@@ -39,10 +39,10 @@ class Tagged:
 
 
 class SharedSelection:
-    """A selection made ready for batches; built once for each epoch."""
+    """Assigns the rows of batches to the cells of a predicate index; built once for each epoch."""
 
     def __init__(self, selection: Selection) -> None:
-        """Nothing is computed before it is needed."""
+        """Take a predicate index; all derived values are computed lazily."""
         self.selection = selection
 
     @cached_property
@@ -52,7 +52,7 @@ class SharedSelection:
 
     @cached_property
     def keep(self) -> npt.NDArray[np.bool_]:
-        """Which cells anybody wants."""
+        """The cells that at least one query selects."""
         return self.spans.covered()
 
     @cached_property
@@ -60,9 +60,9 @@ class SharedSelection:
         return [_Finder(dimension) for dimension in self.selection.dimensions]
 
     def table(self, batch: Batch) -> tuple[npt.NDArray[Any], int, Integers] | None:
-        """Return (values, base, cells) if all there is to selection is a look-up of integers without NULLs; None otherwise.
+        """Return (values, base, cells) if selection is a table look-up of integers without NULLs; None otherwise.
 
-        The cell of a value is cells[value − base], ends clamped; −1 where nobody wants it.
+        The cell of a value is cells[value − base], clamped at both ends; −1 where no query selects it.
         """
         if self.selection.layout is not Layout.GRID or len(self._finders) != 1:
             return None
@@ -91,32 +91,32 @@ class SharedSelection:
         return Tagged(None, rank[codes], len(labels), labels[order], spans, spans.covered())
 
     def _tag_each(self, batch: Batch) -> Tagged:
-        hits = [np.flatnonzero(_truth_codes(p.expression, batch) == TRUE_CODE) for p in self.selection.dimensions]
-        cells = np.repeat(np.arange(len(hits)), [len(h) for h in hits])
+        hits = [np.flatnonzero(_truth_codes(dimension.expression, batch) == TRUE_CODE) for dimension in self.selection.dimensions]
+        cells = np.repeat(np.arange(len(hits)), [len(rows) for rows in hits])
         return Tagged(np.concatenate(hits), cells, len(hits), None, self.spans, np.ones(len(hits), np.bool_))
 
 
 def segments(dimension: Dimension, batch: Batch) -> Integers:
     """Return the segment of every row in one dimension."""
-    found = np.zeros(batch.rows, np.int64)
-    _Finder(dimension).add_segments(batch, 1, found)
-    return found
+    segment_ids = np.zeros(batch.rows, np.int64)
+    _Finder(dimension).add_segments(batch, 1, segment_ids)
+    return segment_ids
 
 
-def rows_by_predicate(tagged: Tagged, wanted: Sequence[int]) -> dict[int, Integers]:
-    """Return for each wanted predicate the positions of its rows, ascending; the cost is that of the rows found."""
-    order = np.argsort(tagged.cells, kind="stable")
-    ends = np.searchsorted(tagged.cells[order], np.arange(tagged.size + 1))
-    found = {}
-    for predicate in wanted:
-        parts = [order[ends[low] : ends[high]] for low, high in tagged.spans.of(predicate)]
-        places = np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
-        found[predicate] = places if tagged.rows is None else np.sort(tagged.rows[places])
-    return found
+def rows_by_predicate(assignment: Tagged, predicates: Sequence[int]) -> dict[int, Integers]:
+    """Return for each predicate the positions of its rows, ascending; the cost is proportional to the rows returned."""
+    order = np.argsort(assignment.cells, kind="stable")
+    cell_starts = np.searchsorted(assignment.cells[order], np.arange(assignment.size + 1))
+    rows = {}
+    for predicate in predicates:
+        row_groups = [order[cell_starts[low] : cell_starts[high]] for low, high in assignment.spans.of(predicate)]
+        positions = np.sort(np.concatenate(row_groups)) if row_groups else np.zeros(0, np.int64)
+        rows[predicate] = positions if assignment.rows is None else np.sort(assignment.rows[positions])
+    return rows
 
 
 class _Finder:
-    """Finds the segment of values in one dimension: by a table for a small integer domain, else by binary search."""
+    """Finds the segment of values in one dimension: by table for a small integer domain, else by binary search."""
 
     def __init__(self, dimension: Dimension) -> None:
         self._dimension, self._bounds = dimension, dimension.boundaries
@@ -125,11 +125,11 @@ class _Finder:
         self._floats = self._integers = np.zeros(0, np.int64)
         if self._bounds and not isinstance(self._bounds[0], str):
             self._floats = np.array(self._bounds, np.float64)
-            whole = [int(b) for b in self._bounds] if isinstance(self._bounds[0], int) else []
+            integers = [int(bound) for bound in self._bounds] if isinstance(self._bounds[0], int) else []
             info = np.iinfo(np.int64)
-            self._integers = np.array([max(b, info.min) for b in whole if b <= info.max], np.int64)
-            if whole and whole[-1] - whole[0] < _MAX_TABLE and info.min < whole[0] and whole[-1] < info.max:
-                self.table = np.searchsorted(self._integers, np.arange(whole[0] - 1, whole[-1] + 1), side="right").astype(
+            self._integers = np.array([max(bound, info.min) for bound in integers if bound <= info.max], np.int64)
+            if integers and integers[-1] - integers[0] < _MAX_TABLE and info.min < integers[0] and integers[-1] < info.max:
+                self.table = np.searchsorted(self._integers, np.arange(integers[0] - 1, integers[-1] + 1), side="right").astype(
                     np.int64
                 )
 
@@ -139,7 +139,7 @@ class _Finder:
         return int(self._integers[0]) - 1
 
     def integers(self, batch: Batch) -> npt.NDArray[Any] | None:
-        """Return the values to look up where they are integers without NULLs; None otherwise."""
+        """Return the values to look up if they are integers without NULLs; None otherwise."""
         column = flat(batch.evaluate(self._dimension.expression))
         numeric = pa.types.is_integer(column.type) and not column.null_count
         return numbers(column) if numeric else None
@@ -164,7 +164,7 @@ class _Finder:
 
 def _string_segments(column: pa.Array, bounds: Sequence[Any], null_segment: int) -> Integers:
     encoded = column.dictionary_encode(null_encoding="encode")
-    table = [null_segment if v is None else bisect.bisect_right(bounds, v) for v in encoded.dictionary.to_pylist()]
+    table = [null_segment if value is None else bisect.bisect_right(bounds, value) for value in encoded.dictionary.to_pylist()]
     return np.array(table, np.int64)[np.asarray(encoded.indices)] if table else np.zeros(len(column), np.int64)
 
 

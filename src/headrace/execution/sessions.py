@@ -1,8 +1,9 @@
 """Session windows per key, for every session query.
 
-The sessions of a query depend on its own selection, so they are kept for each query; reading, keys and selection are
-shared. Rows of a batch first become runs (rows of a key at most `gap` apart); runs travel to the partition of their key,
-are joined with the open sessions there, and leave when the watermark has passed their end.
+The sessions of a query depend on its own predicate, so each query has state of its own; reading, keys and selection are shared.
+The map stage turns the rows of a batch into runs (rows of a key at most `gap` apart). The shuffle sends runs to the partition
+of their key, the reduce stage merges them into the open sessions there, and a session is emitted when the watermark has passed
+its end.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of rows: key columns, first and last event time, and the components, one entry a run."""
+    """Runs of rows: key columns, first and last event time, and the components, one entry per run."""
 
     keys: list[pa.Array]
     firsts: Integers
@@ -43,123 +44,131 @@ class Runs:
 
     @property
     def bytes(self) -> int:
-        """About how many bytes they take; without values that are kept one by one."""
+        """The approximate size in bytes, without value lists."""
         dense = {id(array): array.nbytes for arrays in self.dense for array in arrays}
         return int(2 * self.firsts.nbytes + sum(dense.values()) + sum(column.nbytes for column in self.keys))
 
 
 def runs(
-    operator: Sessions, tagged: Tagged, batch: Batch, keying: Keying, watermarks: Mapping[int, int]
+    operator: Sessions, assignment: Tagged, batch: Batch, encoder: Keying, watermarks: Mapping[int, int]
 ) -> Iterator[tuple[int, int, Runs, int]]:
-    """Yield (partition, query, runs, late rows) for every member that has rows; late rows are reported with partition −1."""
-    rows_of = rows_by_predicate(tagged, sorted(set(operator.predicate_of)))
-    for member, predicate in zip(operator.members, operator.predicate_of, strict=True):
-        gap = member.window.gap if isinstance(member.window, SessionGap) else 0
+    """Yield (partition, query, runs, late rows) for every subscriber with rows; late rows are reported with partition −1."""
+    rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_of)))
+    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
+        gap = subscriber.window.gap if isinstance(subscriber.window, SessionGap) else 0
         rows = rows_of[predicate]
-        rows = rows[batch.times[rows] >= member.since]
-        late = batch.times[rows] + gap <= watermarks[member.query]
-        if late.any():
-            yield -1, member.query, Runs([], rows[:0], rows[:0], [], {}), int(late.sum())
-        if not late.all():
-            for partition, found in _runs_of(member, gap, rows[~late], batch, keying):
-                yield partition, member.query, found, 0
+        rows = rows[batch.times[rows] >= subscriber.since]
+        is_late = batch.times[rows] + gap <= watermarks[subscriber.query]
+        if is_late.any():
+            yield -1, subscriber.query, Runs([], rows[:0], rows[:0], [], {}), int(is_late.sum())
+        if not is_late.all():
+            for partition, query_runs in _runs_of(subscriber, gap, rows[~is_late], batch, encoder):
+                yield partition, subscriber.query, query_runs, 0
 
 
-def _runs_of(member: Member, gap: int, rows: Integers, batch: Batch, keying: Keying) -> Iterator[tuple[int, Runs]]:
-    table = keying.table(member.keys)
-    codes, times = keying.codes(member.keys)[rows], batch.times[rows]
+def _runs_of(subscriber: Member, gap: int, rows: Integers, batch: Batch, encoder: Keying) -> Iterator[tuple[int, Runs]]:
+    table = encoder.table(subscriber.keys)
+    codes, times = encoder.codes(subscriber.keys)[rows], batch.times[rows]
     order = np.lexsort((times, codes))
     rows, codes, times = rows[order], codes[order], times[order]
-    heads = compiled.session_heads(codes, times, times, gap)
-    places = np.cumsum(heads) - 1
-    begin = np.flatnonzero(heads)
-    finish_at = np.append(begin[1:], len(rows)) - 1
-    cuts = np.searchsorted(codes[begin], table.bounds)
-    count = len(begin)
-    accumulator = Accumulator([n.signature if n.is_dense else None for n in member.needs], count)
-    accumulator.add(places, [[batch.evaluate(a) for a in n.args] for n in member.needs], rows)
+    is_first = compiled.session_heads(codes, times, times, gap)
+    places = np.cumsum(is_first) - 1
+    first_rows = np.flatnonzero(is_first)
+    last_rows = np.append(first_rows[1:], len(rows)) - 1
+    cuts = np.searchsorted(codes[first_rows], table.bounds)
+    count = len(first_rows)
+    accumulator = Accumulator([component.signature if component.is_dense else None for component in subscriber.needs], count)
+    accumulator.add(places, [[batch.evaluate(argument) for argument in component.args] for component in subscriber.needs], rows)
     dense = accumulator.arrays(np.arange(count))
-    values = {}
-    for index, need in enumerate(member.needs):
-        if not need.is_dense:
-            values[index] = listed(need.kind, [batch.evaluate(a).take(pa.array(rows)) for a in need.args], places)
+    entries = {}
+    for index, component in enumerate(subscriber.needs):
+        if not component.is_dense:
+            entries[index] = listed(
+                component.kind, [batch.evaluate(argument).take(pa.array(rows)) for argument in component.args], places
+            )
     for partition in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
         first, last = int(cuts[partition]), int(cuts[partition + 1])
-        picked = {i: _pick(v, first, last) for i, v in values.items()}
-        arrays = [[a[first:last] for a in d] for d in dense]
-        keys = [take(c, codes[begin[first:last]]) for c in table.columns]
-        yield partition, Runs(keys, times[begin[first:last]], times[finish_at[first:last]], arrays, picked)
+        partition_entries = {i: _pick(value_lists, first, last) for i, value_lists in entries.items()}
+        arrays = [[array[first:last] for array in accumulators] for accumulators in dense]
+        keys = [take(column, codes[first_rows[first:last]]) for column in table.columns]
+        yield partition, Runs(keys, times[first_rows[first:last]], times[last_rows[first:last]], arrays, partition_entries)
 
 
-def _pick(found: tuple[Integers, list[pa.Array], Numbers], first: int, last: int) -> Listed:
-    places, values, counts = found
-    kept = np.flatnonzero((places >= first) & (places < last))
-    return Listed(places[kept] - first, [take(v, kept) for v in values], counts[kept])
+def _pick(value_lists: tuple[Integers, list[pa.Array], Numbers], first: int, last: int) -> Listed:
+    places, values, counts = value_lists
+    entry_ids = np.flatnonzero((places >= first) & (places < last))
+    return Listed(places[entry_ids] - first, [take(column, entry_ids) for column in values], counts[entry_ids])
 
 
-def merge(needs: Sequence[Component], gap: int, parts: Sequence[Runs]) -> Runs:
-    """Join runs of one query that touch."""
-    firsts, lasts = (np.concatenate([getattr(p, name) for p in parts]) for name in ("firsts", "lasts"))
-    columns = [pa.concat_arrays([p.keys[i] for p in parts]) for i in range(len(parts[0].keys))]
+def merge(components: Sequence[Component], gap: int, run_lists: Sequence[Runs]) -> Runs:
+    """Merge the runs of one query that touch."""
+    firsts, lasts = (np.concatenate([getattr(run_list, name) for run_list in run_lists]) for name in ("firsts", "lasts"))
+    columns = [pa.concat_arrays([run_list.keys[i] for run_list in run_lists]) for i in range(len(run_lists[0].keys))]
     codes = encode(columns, len(firsts)).codes
     order = np.lexsort((firsts, codes))
-    heads = compiled.session_heads(codes[order], firsts[order], lasts[order], gap)
+    is_first = compiled.session_heads(codes[order], firsts[order], lasts[order], gap)
     places = np.empty(len(order), np.int64)
-    places[order] = np.cumsum(heads) - 1
-    count = int(heads.sum())
-    begin = order[np.flatnonzero(heads)]
+    places[order] = np.cumsum(is_first) - 1
+    count = int(is_first.sum())
+    first_runs = order[np.flatnonzero(is_first)]
     ends = np.full(count, np.iinfo(np.int64).min)
     np.maximum.at(ends, places, lasts)
-    dense, values = merge_components(needs, parts, places, count)
-    return Runs([take(c, begin) for c in columns], firsts[begin], ends, dense, values)
+    dense, entries = merge_components(components, run_lists, places, count)
+    return Runs([take(column, first_runs) for column in columns], firsts[first_runs], ends, dense, entries)
 
 
 def merge_components(
-    needs: Sequence[Component], parts: Sequence[Runs], places: Integers, count: int
+    components: Sequence[Component], run_lists: Sequence[Runs], places: Integers, count: int
 ) -> tuple[list[list[Numbers]], dict[int, Listed]]:
-    """Return the components of `count` groups: `places` tells to which of them each entry of the parts belongs."""
+    """Return the components of `count` groups; `places` gives the group of each entry of the parts."""
     dense: list[list[Numbers]] = []
-    values: dict[int, Listed] = {}
-    offsets = np.cumsum([0, *(len(p.firsts) for p in parts)])
-    for index, need in enumerate(needs):
-        into = empty(*need.signature, count) if need.is_dense else []
-        if need.is_dense:
-            for part, offset in zip(parts, offsets, strict=False):
-                combine(need.kind, part.dense[index], places[offset : offset + len(part.firsts)], into)
+    entries: dict[int, Listed] = {}
+    offsets = np.cumsum([0, *(len(run_list.firsts) for run_list in run_lists)])
+    for index, component in enumerate(components):
+        totals = empty(*component.signature, count) if component.is_dense else []
+        if component.is_dense:
+            for run_list, offset in zip(run_lists, offsets, strict=False):
+                combine(component.kind, run_list.dense[index], places[offset : offset + len(run_list.firsts)], totals)
         else:
-            values[index] = _merge_listed(need, index, parts, offsets, places)
-        dense.append(into)
-    return dense, values
+            entries[index] = _merge_listed(component, index, run_lists, offsets, places)
+        dense.append(totals)
+    return dense, entries
 
 
-def _merge_listed(need: Component, index: int, parts: Sequence[Runs], offsets: Integers, places: Integers) -> Listed:
-    at = np.concatenate([places[p.listed[index].rows + o] for p, o in zip(parts, offsets, strict=False)])
-    columns = [pa.concat_arrays([p.listed[index].values[i] for p in parts]) for i in range(len(need.args))]
-    counts = np.concatenate([wide(p.listed[index].counts) for p in parts])
-    return Listed(*listed(need.kind, columns, at, counts))
+def _merge_listed(component: Component, index: int, run_lists: Sequence[Runs], offsets: Integers, places: Integers) -> Listed:
+    groups = np.concatenate(
+        [places[run_list.listed[index].rows + offset] for run_list, offset in zip(run_lists, offsets, strict=False)]
+    )
+    columns = [pa.concat_arrays([run_list.listed[index].values[i] for run_list in run_lists]) for i in range(len(component.args))]
+    counts = np.concatenate([wide(run_list.listed[index].counts) for run_list in run_lists])
+    return Listed(*listed(component.kind, columns, groups, counts))
 
 
-def split(found: Runs, gap: int, watermark: int) -> tuple[Runs, Runs]:
+def split(sessions: Runs, gap: int, watermark: int) -> tuple[Runs, Runs]:
     """Return (closed, open): a session is closed when its last row plus the gap is not after the watermark."""
-    closed = found.lasts <= watermark - gap
-    return subset(found, np.flatnonzero(closed)), subset(found, np.flatnonzero(~closed))
+    is_closed = sessions.lasts <= watermark - gap
+    return subset(sessions, np.flatnonzero(is_closed)), subset(sessions, np.flatnonzero(~is_closed))
 
 
-def subset(found: Runs, rows: Integers) -> Runs:
-    """Return some of the runs."""
-    place = np.full(len(found.firsts), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    values = {}
-    for index, entries in found.listed.items():
-        kept = np.flatnonzero(place[entries.rows] >= 0)
-        values[index] = Listed(place[entries.rows[kept]], [take(v, kept) for v in entries.values], entries.counts[kept])
-    dense = [[a[rows] for a in d] for d in found.dense]
-    return Runs([take(c, rows) for c in found.keys], found.firsts[rows], found.lasts[rows], dense, values)
+def subset(runs: Runs, rows: Integers) -> Runs:
+    """Return the runs at the given rows."""
+    new_ids = np.full(len(runs.firsts), -1, np.int64)
+    new_ids[rows] = np.arange(len(rows))
+    entries = {}
+    for index, value_lists in runs.listed.items():
+        entry_ids = np.flatnonzero(new_ids[value_lists.rows] >= 0)
+        entries[index] = Listed(
+            new_ids[value_lists.rows[entry_ids]],
+            [take(column, entry_ids) for column in value_lists.values],
+            value_lists.counts[entry_ids],
+        )
+    dense = [[array[rows] for array in accumulators] for accumulators in runs.dense]
+    return Runs([take(column, rows) for column in runs.keys], runs.firsts[rows], runs.lasts[rows], dense, entries)
 
 
 def emit(query: int, plan: AggregateQuery, gap: int, closed: Runs, results: Results, failures: Failures) -> None:
-    """Turn closed sessions into result rows, in the order of their start."""
+    """Emit closed sessions as result rows, in the order of their start."""
     ordered = subset(closed, np.argsort(closed.firsts, kind="stable"))
     queries = np.full(len(ordered.firsts), query, np.int64)
-    dense = [[wide(a) for a in d] for d in ordered.dense]
+    dense = [[wide(array) for array in accumulators] for accumulators in ordered.dense]
     finish(plan, Combined(queries, ordered.firsts, ordered.lasts + gap, ordered.keys, dense, ordered.listed), results, failures)

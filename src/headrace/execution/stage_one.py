@@ -1,7 +1,7 @@
-"""Stage one: a worker reads its ranges and, in one pass, selects, slices and aggregates for all live queries.
+"""The map stage: a task reads its ranges and, in one pass, selects, slices and aggregates for all live queries.
 
-What leaves are partial aggregates, runs of sessions and rows of stateless queries, each addressed to a partition; never
-raw rows that nobody asked for.
+Its output are partial aggregates, session runs and rows of stateless queries and joins, each addressed to a partition; rows
+that no query selects do not leave the task.
 """
 
 from __future__ import annotations
@@ -37,95 +37,97 @@ from headrace.sharing.statistics import key_text
 
 
 def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, Parcel]]:
-    """Process one task; return for every partition the parcel it gets."""
-    begun = time.perf_counter()
+    """Run one map task; return a shuffle block for every partition."""
+    started_at = time.perf_counter()
     job.release()
     job.load_functions()
-    header = Header()
-    parcels = [Parcel(task, header) for _ in range(job.partitions)]
+    report = Header()
+    blocks = [Parcel(task, report) for _ in range(job.partitions)]
     by_stream: dict[str, list[Range]] = defaultdict(list)
-    for one in ranges:
-        by_stream[one.stream].append(one)
-    for name, found in by_stream.items():
-        rows = Pass(job, job.streams[name], header, parcels)
-        rows.run_all(rows.read(found))
-    header.seconds = time.perf_counter() - begun
-    return list(enumerate(parcels))
+    for split in ranges:
+        by_stream[split.stream].append(split)
+    for name, splits in by_stream.items():
+        map_pass = Pass(job, job.streams[name], report, blocks)
+        map_pass.run_all(map_pass.read(splits))
+    report.seconds = time.perf_counter() - started_at
+    return list(enumerate(blocks))
 
 
 class Pass:
-    """The rows of one stream in one task, on their way through the shared operators."""
+    """The pass of the rows of one stream, in one task, through the shared operators."""
 
-    def __init__(self, job: Job, stream: StreamJob, header: Header, parcels: list[Parcel]) -> None:
-        """Note what is seen in `header`, and lay what is found into `parcels`, one for each partition."""
-        self.job, self.stream, self.header, self.parcels = job, stream, header, parcels
-        self.name, self.task = stream.stream.name, parcels[0].task
-        self.current = job.plan(stream.plan)
-        self.failures = Failures(header.failures)
-        members = self.current.plan.members
-        by_streams = {streams: job.watermark(streams, job.before()) for streams in {m.streams for m in members}}
-        self.watermarks = {m.query: by_streams[m.streams] for m in members}
+    def __init__(self, job: Job, stream_job: StreamJob, report: Header, blocks: list[Parcel]) -> None:
+        """Report to `report`, and add output to `blocks`, one for each partition."""
+        self.job, self.stream, self.header, self.parcels = job, stream_job, report, blocks
+        self.name, self.task = stream_job.stream.name, blocks[0].task
+        self.current = job.plan(stream_job.plan)
+        self.failures = Failures(report.failures)
+        subscribers = self.current.plan.members
+        by_streams = {
+            streams: job.watermark(streams, job.before()) for streams in {subscriber.streams for subscriber in subscribers}
+        }
+        self.watermarks = {subscriber.query: by_streams[subscriber.streams] for subscriber in subscribers}
 
     def run_all(self, table: pa.Table) -> None:
-        """Put rows through the operators of their stream, and what is made of them through those of streams made of it."""
+        """Process rows with the operators of their stream, and with those of the UNNEST streams that derive from it."""
         self.run(table)
-        for one in made_of(self.job, self.name):
-            rows, wrong = unfold(one, table.filter(pc.is_valid(table[self.stream.stream.time])))
-            for query in self.job.queries if wrong else ():
-                if one in self.job.query(query).live.unfolded:
-                    self.failures.add(query, wrong)
-            Pass(self.job, self.job.streams[one.name], self.header, self.parcels).run_all(rows)
+        for unnested in made_of(self.job, self.name):
+            rows, error = unfold(unnested, table.filter(pc.is_valid(table[self.stream.stream.time])))
+            for query in self.job.queries if error else ():
+                if unnested in self.job.query(query).live.unfolded:
+                    self.failures.add(query, error)
+            Pass(self.job, self.job.streams[unnested.name], self.header, self.parcels).run_all(rows)
 
     def run(self, table: pa.Table) -> None:
-        """Select → slice → aggregate, sessions, and routing, in this order."""
+        """Run selection and slicing, then aggregation, join buffers, late-row counts, sliding joins, sessions and routing."""
         self.header.rows[self.name] = self.header.rows.get(self.name, 0) + table.num_rows
         table = self._timed(table)
         if table.num_rows == 0:
             return
-        everything = Batch(table, self.stream.stream.time)
-        self.header.seen[self.name] = max(self.header.seen.get(self.name, NEVER), everything.last)
-        for number, start, loaded, batch in self._epochs(everything):
-            keying = Keying(batch, self.job.partitions, start)
-            self._aggregate(number, keying, loaded, batch)
-            self._bucket(number, keying, loaded, batch)
-        self._count_late(everything)
-        self._multiway(everything)
-        self._sessions(everything)
-        self._route(everything)
+        stream_batch = Batch(table, self.stream.stream.time)
+        self.header.seen[self.name] = max(self.header.seen.get(self.name, NEVER), stream_batch.last)
+        for epoch, start, loaded, batch in self._epochs(stream_batch):
+            encoder = Keying(batch, self.job.partitions, start)
+            self._aggregate(epoch, encoder, loaded, batch)
+            self._bucket(epoch, encoder, loaded, batch)
+        self._count_late(stream_batch)
+        self._multiway(stream_batch)
+        self._sessions(stream_batch)
+        self._route(stream_batch)
 
     def read(self, ranges: Iterable[Range]) -> pa.Table:
-        """Return the rows of ranges, with the columns that some query looks at."""
-        needed = looked_at(self.job, self.stream)
+        """Return the rows of ranges, with the columns that queries need."""
+        needed_columns = looked_at(self.job, self.stream)
         schema, time = self.stream.stream.schema, self.stream.stream.time
-        columns = [f.name for f in schema if f.name in needed or f.name == time]
+        columns = [f.name for f in schema if f.name in needed_columns or f.name == time]
         tables = []
-        for one in ranges:
+        for split in ranges:
             try:
-                tables.append(read_range(one, schema, columns))
+                tables.append(read_range(split, schema, columns))
             except SourceError as error:
-                if one.options.get("on_error") != "skip":
+                if split.options.get("on_error") != "skip":
                     raise
-                self.header.skipped.setdefault(self.name, {})[one.path] = str(error)
+                self.header.skipped.setdefault(self.name, {})[split.path] = str(error)
         return pa.concat_tables(tables) if tables else pa.table({c: pa.array([], schema.find(c).type) for c in columns})  # type: ignore[union-attr]
 
     def _timed(self, table: pa.Table) -> pa.Table:
-        """Return the rows that have an event time."""
+        """Drop and count the rows without an event time."""
         time = self.stream.stream.time
-        missing = table[time].null_count
-        if missing:
-            self.header.untimed[self.name] = self.header.untimed.get(self.name, 0) + missing
+        untimed = table[time].null_count
+        if untimed:
+            self.header.untimed[self.name] = self.header.untimed.get(self.name, 0) + untimed
             table = table.filter(pc.is_valid(table[time]))
         return table
 
     def _epochs(self, batch: Batch) -> Iterable[tuple[int, int, LoadedPlan, Batch]]:
-        """Yield (epoch, its start, its plan, its rows); rows before the first epoch kept are late for every window."""
+        """Yield (epoch, its start, its plan, its rows); rows before the first retained epoch are late for every window."""
         epochs = self.stream.epochs
         if batch.first >= epochs[-1].start:
             yield epochs[-1].number, epochs[-1].start, self.job.plan(epochs[-1].plan), batch
             return
-        which = np.searchsorted(np.array([e.start for e in epochs]), batch.times, side="right") - 1
+        epoch_of_row = np.searchsorted(np.array([epoch.start for epoch in epochs]), batch.times, side="right") - 1
         for index, epoch in enumerate(epochs):
-            rows = np.flatnonzero(which == index)
+            rows = np.flatnonzero(epoch_of_row == index)
             if rows.size:
                 yield (
                     epoch.number,
@@ -134,142 +136,162 @@ class Pass:
                     Batch(batch.table.take(pa.array(rows)), self.stream.stream.time),
                 )
 
-    def _bucket(self, epoch: int, keying: Keying, loaded: LoadedPlan, batch: Batch) -> None:
-        """Put rows that joins want into buckets."""
+    def _bucket(self, epoch: int, encoder: Keying, loaded: LoadedPlan, batch: Batch) -> None:
+        """Buffer the rows that window joins select."""
         for number, operator in enumerate(loaded.plan.buckets):
-            sets = loaded.sets[number]
-            bits = [bit for m, bit in zip(operator.members, operator.bits, strict=True) if m.query in self.watermarks]
+            set_assigner = loaded.sets[number]
+            bits = [
+                bit
+                for subscriber, bit in zip(operator.members, operator.bits, strict=True)
+                if subscriber.query in self.watermarks
+            ]
             if not bits:
                 continue
-            self._note_predicates(operator, sets, batch)
+            self._note_predicates(operator, set_assigner, batch)
             oldest = self._oldest(operator)
-            live = set_of(bits, sets.width)
-            sampled: list[Sets] = [live[None, :]]
-            for partition, found in bucket(operator, sets, live, batch, keying, self.job.partitions, oldest, sampled):
-                self.parcels[partition].buckets.append((self.name, epoch, number, found))
-            self.header.samples.setdefault((self.name, operator.slot), []).append(np.concatenate(sampled))
+            live = set_of(bits, set_assigner.width)
+            samples: list[Sets] = [live[None, :]]
+            for partition, buffered in bucket(operator, set_assigner, live, batch, encoder, self.job.partitions, oldest, samples):
+                self.parcels[partition].buckets.append((self.name, epoch, number, buffered))
+            self.header.samples.setdefault((self.name, operator.slot), []).append(np.concatenate(samples))
             for keys in {operator.keys, *((key,) for key in operator.keys)}:
                 self._count_keys(key_text(keys), keys_sampled(keys, batch))
 
-    def _note_predicates(self, operator: Buckets, sets: QuerySets, batch: Batch) -> None:
-        if any(_has_errors(dimension, batch) for dimension in sets.dimensions):
+    def _note_predicates(self, operator: Buckets, set_assigner: QuerySets, batch: Batch) -> None:
+        if any(_has_errors(dimension, batch) for dimension in set_assigner.dimensions):
             note_predicates(operator.members, batch, self.failures)
 
-    def _aggregate(self, epoch: int, keying: Keying, loaded: LoadedPlan, batch: Batch) -> None:
-        numbered = [(i, s) for i, s in enumerate(loaded.plan.stores) if any(m.query in self.watermarks for m in s.members)]
+    def _aggregate(self, epoch: int, encoder: Keying, loaded: LoadedPlan, batch: Batch) -> None:
+        numbered = [
+            (index, operator)
+            for index, operator in enumerate(loaded.plan.stores)
+            if any(subscriber.query in self.watermarks for subscriber in operator.members)
+        ]
         if not numbered:
             return
-        stores = [store for _, store in numbered]
-        selections = [loaded.selection(store) for store in stores]
-        oldest = [self._oldest(store) for store in stores]
-        found = aggregate(stores, selections, lambda s, b: self._tag(s, loaded.selection(s), b), batch, keying, oldest)
-        for index, partition, partial in found:
+        operators = [operator for _, operator in numbered]
+        assigners = [loaded.selection(operator) for operator in operators]
+        oldest = [self._oldest(operator) for operator in operators]
+        partials = aggregate(
+            operators,
+            assigners,
+            lambda operator, chunk: self._tag(operator, loaded.selection(operator), chunk),
+            batch,
+            encoder,
+            oldest,
+        )
+        for index, partition, partial in partials:
             self.parcels[partition].partials.append((self.name, epoch, numbered[index][0], partial))
-        for store in stores:
-            self._count_keys(key_text(store.keys), keying.table(store.keys).count)
+        for operator in operators:
+            self._count_keys(key_text(operator.keys), encoder.table(operator.keys).count)
 
     def _count_keys(self, name: str, count: int) -> None:
         counts = self.header.keys.setdefault(self.name, {})
         counts[name] = max(counts.get(name, 0), count)
 
-    def _oldest(self, store: Store | Buckets) -> int:
-        """Return the least event time that can lie in an open window of a live query."""
-        floor = min(self.watermarks[m.query] for m in store.members if m.query in self.watermarks)
-        return NEVER if floor == NEVER else floor - store.reach + 1
+    def _oldest(self, operator: Store | Buckets) -> int:
+        """Return the least event time that an open window of a live query can contain."""
+        floor = min(self.watermarks[subscriber.query] for subscriber in operator.members if subscriber.query in self.watermarks)
+        return NEVER if floor == NEVER else floor - operator.reach + 1
 
-    def _tag(self, operator: Operator, selection: SharedSelection, batch: Batch) -> Tagged:
-        tagged = selection.tag(batch)
-        _note_failures(operator, tagged, batch, self.watermarks, self.failures)
-        return tagged
+    def _tag(self, operator: Operator, assigner: SharedSelection, batch: Batch) -> Tagged:
+        assignment = assigner.tag(batch)
+        _note_failures(operator, assignment, batch, self.watermarks, self.failures)
+        return assignment
 
     def _count_late(self, batch: Batch) -> None:
-        """Look again at the rows behind the watermark, and count for whom they are too late."""
+        """Select the rows behind the watermark again, and count the late ones of each query."""
         late_before = self.job.watermark([self.name], self.job.before())
         rows = np.flatnonzero(batch.times < late_before) if batch.first < late_before else np.zeros(0, np.int64)
         if rows.size:
-            old = Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
-            for store in self.current.plan.stores:
-                tagged = self.current.selection(store).tag(old)
-                for query, count in count_late(store, tagged, old, self.watermarks):
+            late_batch = Batch(batch.table.take(pa.array(rows)), self.stream.stream.time)
+            for aggregation in self.current.plan.stores:
+                assignment = self.current.selection(aggregation).tag(late_batch)
+                for query, count in count_late(aggregation, assignment, late_batch, self.watermarks):
                     self._add_late(query, count)
-            for operator, sets in zip(self.current.plan.buckets, self.current.sets, strict=True):
-                for query, count in count_late_in_joins(operator, sets, old, self.watermarks):
+            for buffer, set_assigner in zip(self.current.plan.buckets, self.current.sets, strict=True):
+                for query, count in count_late_in_joins(buffer, set_assigner, late_batch, self.watermarks):
                     self._add_late(query, count)
 
     def _add_late(self, query: int, count: int) -> None:
-        at = (query, self.stream.base[0] if self.stream.base else self.name)
-        self.header.late[at] = self.header.late.get(at, 0) + count
+        late_key = (query, self.stream.base[0] if self.stream.base else self.name)
+        self.header.late[late_key] = self.header.late.get(late_key, 0) + count
 
     def _multiway(self, batch: Batch) -> None:
-        """Send rows to the stores of multi-way joins, and to where they look for partners."""
+        """Send rows to the state stores of sliding joins and to the partitions where they probe."""
         if not self.job.probing:
             return
-        probes = self.job.probes()
-        marks = {one.id: self.job.watermark(one.streams, self.job.before()) for one in probes.plan.queries}
-        arriving = Arriving(probes, self.name, batch, marks)
-        readers = [Member(q.id, 0, q.inputs[name].predicate, (), None, q.since, q.streams) for q, name in arriving.readers()]
-        note_predicates(readers, batch, self.failures)
-        for query, count in arriving.late():
+        loaded_plan = self.job.probes()
+        watermarks = {query.id: self.job.watermark(query.streams, self.job.before()) for query in loaded_plan.plan.queries}
+        ingest = Arriving(loaded_plan, self.name, batch, watermarks)
+        subscribers = [
+            Member(query.id, 0, query.inputs[name].predicate, (), None, query.since, query.streams)
+            for query, name in ingest.readers()
+        ]
+        note_predicates(subscribers, batch, self.failures)
+        for query, count in ingest.late():
             self._add_late(query, count)
-        for one in arriving.deliveries(self.task, self.job.partitions):
-            parcel = self.parcels[one.partition]
-            if one.store is not None:
-                parcel.storing.append((one.store, one.rows))
-            elif one.probe is not None:
-                parcel.probing.append((one.probe, one.rows))
-        for relation, sample in arriving.samples.items():
+        for delivery in ingest.deliveries(self.task, self.job.partitions):
+            block = self.parcels[delivery.partition]
+            if delivery.store is not None:
+                block.storing.append((delivery.store, delivery.rows))
+            elif delivery.probe is not None:
+                block.probing.append((delivery.probe, delivery.rows))
+        for relation, sample in ingest.samples.items():
             self.header.shown.setdefault(relation, []).append(sample)
 
     def _sessions(self, batch: Batch) -> None:
-        keying = Keying(batch, self.job.partitions, NEVER)
+        encoder = Keying(batch, self.job.partitions, NEVER)
         for operator in self.current.plan.sessions if batch.rows else ():
-            tagged = self._tag(operator, self.current.selection(operator), batch)
-            for partition, query, found, late in runs(operator, tagged, batch, keying, self.watermarks):
+            assignment = self._tag(operator, self.current.selection(operator), batch)
+            for partition, query, query_runs, late_rows in runs(operator, assignment, batch, encoder, self.watermarks):
                 if partition < 0:
-                    self._add_late(query, late)
+                    self._add_late(query, late_rows)
                 else:
-                    self.parcels[partition].runs.append((query, found))
+                    self.parcels[partition].runs.append((query, query_runs))
 
     def _route(self, batch: Batch) -> None:
         for operator in self.current.plan.routers:
-            tagged = self._tag(operator, self.current.selection(operator), batch)
-            for query, branch, columns in route(operator, tagged, batch, self.failures):
+            assignment = self._tag(operator, self.current.selection(operator), batch)
+            for query, branch, columns in route(operator, assignment, batch, self.failures):
                 self.parcels[query % self.job.partitions].rows.append((query, branch, columns))
 
 
-def _note_failures(operator: Operator, tagged: Tagged, batch: Batch, watermarks: Mapping[int, int], failures: Failures) -> None:
-    """Fail the queries for which an expression has no value on a row they want; errors are rare, so this may be slow."""
-    if any(_has_errors(d, batch) for d in operator.selection.dimensions):
+def _note_failures(
+    operator: Operator, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int], failures: Failures
+) -> None:
+    """Fail the queries for which an expression has an error on a selected row; errors are rare, so this may be slow."""
+    if any(_has_errors(dimension, batch) for dimension in operator.selection.dimensions):
         note_predicates(operator.members, batch, failures)
-    if all(batch.errors(e) is None for e in operator.arguments):
+    if all(batch.errors(argument) is None for argument in operator.arguments):
         return
-    for member, predicate in zip(operator.members, operator.predicate_of, strict=True):
-        if member.query not in watermarks:
+    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
+        if subscriber.query not in watermarks:
             continue
-        used = _wanted(tagged, predicate, batch) & counted(member, batch.times, watermarks[member.query])
-        for expression in (*member.keys, *(a for need in member.needs for a in need.args)):
-            bad = batch.errors(expression)
-            if bad is not None and (bad & used).any():
-                failures.add(member.query, batch.message(expression))
+        selected = _wanted(assignment, predicate, batch) & counted(subscriber, batch.times, watermarks[subscriber.query])
+        for expression in (*subscriber.keys, *(argument for component in subscriber.needs for argument in component.args)):
+            errors = batch.errors(expression)
+            if errors is not None and (errors & selected).any():
+                failures.add(subscriber.query, batch.message(expression))
 
 
-def note_predicates(members: Iterable[Member], batch: Batch, failures: Failures) -> None:
-    """Fail the queries whose predicate has no value on a row they see."""
-    for member in members:
-        bad = batch.errors(member.predicate)
-        if bad is not None and bad[batch.times >= member.since].any():
-            failures.add(member.query, batch.message(member.predicate))
+def note_predicates(subscribers: Iterable[Member], batch: Batch, failures: Failures) -> None:
+    """Fail the queries whose predicate has an error on a row that they read."""
+    for subscriber in subscribers:
+        errors = batch.errors(subscriber.predicate)
+        if errors is not None and errors[batch.times >= subscriber.since].any():
+            failures.add(subscriber.query, batch.message(subscriber.predicate))
 
 
 def _has_errors(dimension: Dimension, batch: Batch) -> bool:
     return batch.errors(dimension.expression) is not None
 
 
-def _wanted(tagged: Tagged, predicate: int, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    holds = np.zeros(tagged.size + 1, np.bool_)
-    for low, high in tagged.spans.of(predicate):
-        holds[low:high] = True
-    rows = np.zeros(batch.rows, np.bool_)
-    hit = holds[tagged.cells]
-    rows[np.flatnonzero(hit) if tagged.rows is None else tagged.rows[hit]] = True
-    return rows
+def _wanted(assignment: Tagged, predicate: int, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    cell_matches = np.zeros(assignment.size + 1, np.bool_)
+    for low, high in assignment.spans.of(predicate):
+        cell_matches[low:high] = True
+    mask = np.zeros(batch.rows, np.bool_)
+    hits = cell_matches[assignment.cells]
+    mask[np.flatnonzero(hits) if assignment.rows is None else assignment.rows[hits]] = True
+    return mask

@@ -1,8 +1,8 @@
-"""Stage two: a worker takes the parcels of its key partition and evaluates the windows that close.
+"""The reduce stage: a task takes the shuffle blocks of its key partition and evaluates the windows that close.
 
-It gives results to their sinks and keeps what open windows still need. Everything it writes is named after the batch and
-the partition, so a replay writes the same files again. Joins by changing keys, aggregations over joins, and windows over
-the results of other windows go on in later levels (`stage_later`): one more exchange each, in the same job.
+It writes results to their sinks and stores the state that open windows still need. Every file is named after the batch and the
+partition, so a replay writes the same files again. Joins whose keys change, aggregations over joins, and windows over the
+results of other windows continue at later levels (`run_later_level`), each after one more shuffle in the same job.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from headrace.sharing.shared_plan import Buckets, Store
 from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
 
 
-def stage_two(job: Job, partition: int, parcels: Iterable[Parcel]) -> tuple[Outcome, dict[int, Onward]]:
-    """Process one partition; there is a parcel of every task of stage one, in any order.
+def stage_two(job: Job, partition: int, blocks: Iterable[Parcel]) -> tuple[Outcome, dict[int, Onward]]:
+    """Run the reduce task of one partition; `blocks` holds one block of every map task, in any order.
 
-    Returns the account of it, and what goes on to partitions of the next level.
+    Return its report, and the messages to the partitions of the next level.
     """
     job.release()
     job.load_functions()
-    received = sorted(parcels, key=lambda parcel: parcel.task)
-    return _Partition(job, partition, Arrived(0, received, [], [], job.before())).run()
+    ordered = sorted(blocks, key=lambda block: block.task)
+    return _Partition(job, partition, Arrived(0, ordered, [], [], job.before())).run()
 
 
-def stage_later(job: Job, level: int, partition: int, arrived: Iterable[Onward]) -> tuple[Outcome, dict[int, Onward]]:
-    """Process one partition of a later level: joins that go on by other keys, groups of joined rows, windows over results."""
+def stage_later(job: Job, level: int, partition: int, messages: Iterable[Onward]) -> tuple[Outcome, dict[int, Onward]]:
+    """Run one partition of a later level: joins by further keys, groups of joined rows, windows over results."""
     job.load_functions()
-    received = sorted(arrived, key=lambda one: one.sender)
-    parcels = [one.results for one in received if one.results is not None]
-    guests = [one.guests for one in received if one.guests is not None]
-    return _Partition(job, partition, Arrived(level, parcels, guests, received, received[0].seen)).run()
+    ordered = sorted(messages, key=lambda message: message.sender)
+    blocks = [message.results for message in ordered if message.results is not None]
+    deferred_inputs = [message.guests for message in ordered if message.guests is not None]
+    return _Partition(job, partition, Arrived(level, blocks, deferred_inputs, ordered, ordered[0].seen)).run()
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What a partition got at a level: parcels of streams, guests, rows of joins; `seen`: how far streams were before."""
+    """The input of a partition at a level; `max_event_times` is the greatest event time of each stream before the level."""
 
     level: int
     parcels: Sequence[Parcel]
@@ -76,20 +76,20 @@ class Arrived:
 class _Partition:
     """One key partition in one micro-batch, at one level.
 
-    What streams of this level left here is kept here. Queries are evaluated at the level of the last of their streams; what
-    they need of streams that were there before are guests.
+    A partition stores the state of the streams whose rows arrive at its level. A query is evaluated at the level of its last
+    stream; its inputs from streams of earlier levels are deferred to that level.
     """
 
-    def __init__(self, job: Job, partition: int, arrived: Arrived) -> None:
+    def __init__(self, job: Job, partition: int, task_input: Arrived) -> None:
         self.begun = time.perf_counter()
-        self.job, self.number, self.level, self.arrived = job, partition, arrived.level, arrived
-        self.parcels, self.seen = arrived.parcels, dict(arrived.seen)
+        self.job, self.number, self.level, self.arrived = job, partition, task_input.level, task_input
+        self.parcels, self.seen = task_input.parcels, dict(task_input.seen)
         self.failures, self.results = Failures(), Results()
         self.outlet = Outlet(job, partition, self.level, self.results, self.failures)
-        for parcel in self.parcels:
-            for query, message in parcel.header.failures.items():
+        for block in self.parcels:
+            for query, message in block.header.failures.items():
                 self.failures.add(query, message)
-            for name, latest in parcel.header.seen.items():
+            for name, latest in block.header.seen.items():
                 self.seen[name] = max(self.seen[name], latest)
         self.share = Share(partition, job.partitions) if job.dealt != job.partitions else None
         self.queries = {q: job.query(q) for q in job.queries}
@@ -102,35 +102,35 @@ class _Partition:
         self.probed: dict[int, tuple[int, int]] = {}
 
     def run(self) -> tuple[Outcome, dict[int, Onward]]:
-        """Evaluate, give out, keep."""
+        """Evaluate windows and joins, flush results, send messages, write state."""
         self._windows()
         self._joins()
-        stores = self._multiway()
+        segment_refs = self._multiway()
         open_runs, kept_sessions = self._sessions()
         self._stateless()
         self.outlet.give_out()
         self._go_on()
         refs = self._keep(open_runs, kept_sessions)
-        headers = [parcel.header for parcel in self.parcels] if self.number == 0 else []
-        outcome = Outcome(self.number, *refs, self.outlet.emitted, self.failures.messages, headers, self.outlet.files)
-        outcome.joined, outcome.stores, outcome.probed = self.joined, stores, self.probed
-        outcome.seconds = time.perf_counter() - self.begun
-        return outcome, self.onward
+        map_reports = [block.header for block in self.parcels] if self.number == 0 else []
+        report = Outcome(self.number, *refs, self.outlet.emitted, self.failures.messages, map_reports, self.outlet.files)
+        report.joined, report.stores, report.probed = self.joined, segment_refs, self.probed
+        report.seconds = time.perf_counter() - self.begun
+        return report, self.onward
 
     def _is_due(self, query: int) -> bool:
-        """Whether the windows of a query are evaluated at this level."""
+        """Return whether the windows of a query are evaluated at this level."""
         return self.levels.get(query, 0) == self.level
 
     def _waits(self, query: int) -> bool:
-        """Whether they are at a later one."""
+        """Return whether the windows of a query are evaluated at a later level."""
         return self.levels.get(query, 0) > self.level
 
-    def _refs(self, found: Sequence[PartRef], *, guests: bool) -> Iterator[PartRef]:
-        """Yield what was kept before: of streams of this level, or of earlier ones."""
-        for ref in found:
-            depth = self.job.depths.get(ref.stream, 0)
-            mine = ref.partition == self.number or self.share is not None
-            if mine and (depth < self.level if guests else depth == self.level):
+    def _refs(self, refs: Sequence[PartRef], *, guests: bool) -> Iterator[PartRef]:
+        """Yield references to stored state of streams of this level, or (`deferred`) of earlier levels."""
+        for ref in refs:
+            stream_level = self.job.depths.get(ref.stream, 0)
+            is_local = ref.partition == self.number or self.share is not None
+            if is_local and (stream_level < self.level if guests else stream_level == self.level):
                 yield ref
 
     def _marks(self, query: LoadedQuery) -> tuple[int, int]:
@@ -142,141 +142,143 @@ class _Partition:
         return self.marks[streams]
 
     def _slices(self, *, guests: bool) -> list[tuple[tuple[str, int, int, int], PartRef | None, Slice]]:
-        found: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = []
+        slices: list[tuple[tuple[str, int, int, int], PartRef | None, Slice]] = []
         for ref in self._refs(self.job.parts, guests=guests):
             load = _loader(self.job, ref)
             if self.share is None:
-                found.append((ref.slice, ref, self._slice(*ref.slice, load)))
-            elif (mine := self.share.partial(load())).key_count:
-                found.append((ref.slice, None, self._slice(*ref.slice, constant(mine))))
-        for parcel in self.arrived.guests if guests else self.parcels:
-            for stream, epoch, store, partial in parcel.partials:
-                at = (stream, epoch, store, partial.slice_start)
-                found.append((at, None, self._slice(*at, constant(partial))))
-        return [one for one in found if not guests or self._is_wanted(one[2].store)]
+                slices.append((ref.slice, ref, self._slice(*ref.slice, load)))
+            elif (filtered := self.share.partial(load())).key_count:
+                slices.append((ref.slice, None, self._slice(*ref.slice, constant(filtered))))
+        for block in self.arrived.guests if guests else self.parcels:
+            for stream, epoch, operator, partial in block.partials:
+                slice_key = (stream, epoch, operator, partial.slice_start)
+                slices.append((slice_key, None, self._slice(*slice_key, constant(partial))))
+        return [entry for entry in slices if not guests or self._is_wanted(entry[2].store)]
 
-    def _slice(self, stream: str, epoch: int, store: int, start: int, load: Callable[[], Partial]) -> Slice:
+    def _slice(self, stream: str, epoch: int, operator: int, start: int, load: Callable[[], Partial]) -> Slice:
         loaded = self._plan(stream, epoch)
-        operator = loaded.plan.stores[store]
-        return Slice(operator, loaded.selection(operator), start, load)
+        aggregation = loaded.plan.stores[operator]
+        return Slice(aggregation, loaded.selection(aggregation), start, load)
 
     def _plan(self, stream: str, epoch: int) -> LoadedPlan:
-        return self.job.plan(next(e.plan for e in self.job.streams[stream].epochs if e.number == epoch))
+        return self.job.plan(next(version.plan for version in self.job.streams[stream].epochs if version.number == epoch))
 
     def _buckets(self, *, guests: bool) -> list[tuple[PartRef, Buckets, BucketSlice]]:
-        found: list[tuple[PartRef, Buckets, BucketSlice]] = []
+        buffers: list[tuple[PartRef, Buckets, BucketSlice]] = []
         for ref in self._refs(self.job.buckets, guests=guests):
-            stored = self.job.bucket(ref)
+            buffered = self.job.bucket(ref)
             if self.share is None:
-                found.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, stored)))
-            elif (mine := self.share.bucket(self._plan(ref.stream, ref.epoch).plan.buckets[ref.store], stored)).rows:
-                at = replace(ref, file="", partition=self.number)
-                found.append((at, *self._bucket_slice(ref.stream, ref.epoch, ref.store, mine)))
-        for parcel in self.arrived.guests if guests else self.parcels:
-            for index, (stream, epoch, store, one) in enumerate(parcel.buckets):
-                at = PartRef(parcel.file, index, self.number, stream, epoch, store, one.slice_start, one.bytes)
-                found.append((at, *self._bucket_slice(stream, epoch, store, one)))
-        return [one for one in found if not guests or self._is_wanted(one[1])]
+                buffers.append((ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, buffered)))
+            elif (filtered := self.share.bucket(self._plan(ref.stream, ref.epoch).plan.buckets[ref.store], buffered)).rows:
+                new_ref = replace(ref, file="", partition=self.number)
+                buffers.append((new_ref, *self._bucket_slice(ref.stream, ref.epoch, ref.store, filtered)))
+        for block in self.arrived.guests if guests else self.parcels:
+            for index, (stream, epoch, operator, rows) in enumerate(block.buckets):
+                new_ref = PartRef(block.file, index, self.number, stream, epoch, operator, rows.slice_start, rows.bytes)
+                buffers.append((new_ref, *self._bucket_slice(stream, epoch, operator, rows)))
+        return [entry for entry in buffers if not guests or self._is_wanted(entry[1])]
 
-    def _bucket_slice(self, stream: str, epoch: int, store: int, found: Bucket) -> tuple[Buckets, BucketSlice]:
-        operator = self._plan(stream, epoch).plan.buckets[store]
-        return operator, BucketSlice(stream, operator.keys, operator.slot, operator.columns, found)
+    def _bucket_slice(self, stream: str, epoch: int, operator: int, buffered: Bucket) -> tuple[Buckets, BucketSlice]:
+        buffer = self._plan(stream, epoch).plan.buckets[operator]
+        return buffer, BucketSlice(stream, buffer.keys, buffer.slot, buffer.columns, buffered)
 
     def _is_wanted(self, operator: Store | Buckets) -> bool:
-        return any(self._is_due(member.query) for member in operator.members)
+        return any(self._is_due(subscriber.query) for subscriber in operator.members)
 
     def _joins(self) -> None:
-        """Join the windows that close; go on with joins of levels before."""
+        """Join the windows that close, and continue joins of earlier levels."""
         joiners = self.job.joiners()
-        closing = closing_joins(self.job, joiners, self.seen)
+        closing_ends = closing_joins(self.job, joiners, self.seen)
         outputs = Outputs(self.number, self.job.partitions, self.results, self.failures, self.outlet.relieve)
         levels = {joiner.live.id: self.levels.get(joiner.live.id, 0) for joiner in joiners}
-        for begun in sorted(set(levels.values())):
-            mine = JoinLevel([joiner for joiner in joiners if levels[joiner.live.id] == begun], closing, outputs)
-            if begun == self.level and closing:
-                buckets = [*self.buckets, *(self._buckets(guests=True) if begun else ())]
-                self.onward = mine.first([found for *_, found in buckets])
-            elif begun < self.level:
-                self.onward = mine.later(self.level - begun, self.arrived.onward)
+        for first_level in sorted(set(levels.values())):
+            join_level = JoinLevel([joiner for joiner in joiners if levels[joiner.live.id] == first_level], closing_ends, outputs)
+            if first_level == self.level and closing_ends:
+                buffers = [*self.buckets, *(self._buckets(guests=True) if first_level else ())]
+                self.onward = join_level.first([buffer_slice for *_, buffer_slice in buffers])
+            elif first_level < self.level:
+                self.onward = join_level.later(self.level - first_level, self.arrived.onward)
         self.joined = outputs.rows
 
     def _multiway(self) -> list[StoreRef]:
-        """Work off multi-way joins; return what is kept of their rows."""
+        """Run the sliding joins; return the segments that stay in their state."""
         if not self.job.probing:
             return []
-        before = [one.multiway for one in self.arrived.onward if one.multiway is not None]
-        arrived = [*before, *map(traffic, self.parcels)] if self.level == 0 else before
-        handed = [ref for one in before for ref in one.stores]
-        work = MultiwayLevel(
-            self.job, self.number, self.level, self._mark_after, self.results, self.failures, self.outlet.relieve, handed
+        messages = [message.multiway for message in self.arrived.onward if message.multiway is not None]
+        inputs = [*messages, *map(traffic, self.parcels)] if self.level == 0 else messages
+        forwarded = [ref for message in messages for ref in message.stores]
+        join_level = MultiwayLevel(
+            self.job, self.number, self.level, self._mark_after, self.results, self.failures, self.outlet.relieve, forwarded
         )
-        kept = work.run(arrived)
-        for place, one in work.onward.items():
-            self.onward.setdefault(place, Onward(self.number)).multiway = one
-        self.probed = work.probed
-        return kept
+        segment_refs = join_level.run(inputs)
+        for place, message in join_level.onward.items():
+            self.onward.setdefault(place, Onward(self.number)).multiway = message
+        self.probed = join_level.probed
+        return segment_refs
 
     def _mark_after(self, query: Asked) -> int:
         return self._marks(self.queries[query.id])[1]
 
     def _go_on(self) -> None:
-        """Send results that are rows of a stream, and guests; let every partition of the next level hear how far streams are."""
+        """Send results that are rows of a stream, deferred inputs, and the greatest event times to the next level."""
         if self.level == self.job.levels:
             return
         for place in range(self.job.partitions):
             self.onward.setdefault(place, Onward(self.number)).seen = self.seen
-        if self.outlet.fed:  # a join may have results earlier than it can have at the latest: then they are guests, too
-            for place, parcel in results_as_rows(self.job, self.number, self.outlet.fed):
-                self.onward[place].results = parcel
-        guests = self._guests()
-        if guests.weight():
-            self.onward[self.number].guests = guests
+        if self.outlet.fed:  # a join may emit results before its last level: those are deferred, too
+            for place, block in results_as_rows(self.job, self.number, self.outlet.fed):
+                self.onward[place].results = block
+        deferred = self._guests()
+        if deferred.weight():
+            self.onward[self.number].guests = deferred
 
     def _guests(self) -> Parcel:
-        """Return what came here and is waited for by queries of later levels."""
-        found = Parcel(self.number, Header())
-        for parcel in (*self.parcels, *self.arrived.guests) if self.levels else ():
-            for stream, epoch, store, partial in parcel.partials:
-                if any(self._waits(m.query) for m in self._plan(stream, epoch).plan.stores[store].members):
-                    found.partials.append((stream, epoch, store, partial))
-            for stream, epoch, store, one in parcel.buckets:
-                if any(self._waits(m.query) for m in self._plan(stream, epoch).plan.buckets[store].members):
-                    found.buckets.append((stream, epoch, store, one))
-            found.runs += [(query, runs) for query, runs in parcel.runs if self._waits(query)]
-        return found
+        """Return the inputs received here that queries of later levels need."""
+        deferred = Parcel(self.number, Header())
+        for block in (*self.parcels, *self.arrived.guests) if self.levels else ():
+            for stream, epoch, operator, partial in block.partials:
+                if any(self._waits(subscriber.query) for subscriber in self._plan(stream, epoch).plan.stores[operator].members):
+                    deferred.partials.append((stream, epoch, operator, partial))
+            for stream, epoch, operator, rows in block.buckets:
+                if any(self._waits(subscriber.query) for subscriber in self._plan(stream, epoch).plan.buckets[operator].members):
+                    deferred.buckets.append((stream, epoch, operator, rows))
+            deferred.runs += [(query, runs) for query, runs in block.runs if self._waits(query)]
+        return deferred
 
     def _windows(self) -> None:
         """Find the windows that close, shape by shape, and evaluate them."""
         slices = [*self.slices, *(self._slices(guests=True) if self.level else ())]
-        starts = sorted({at[3] for at, _, _ in slices})
+        starts = sorted({slice_key[3] for slice_key, _, _ in slices})
         if not starts:
             return
         by_shape: dict[int, list[tuple[LoadedQuery, list[int]]]] = defaultdict(list)
-        known: dict[tuple[Sliding, int, int, int], list[int]] = {}
+        closing_starts: dict[tuple[Sliding, int, int, int], list[int]] = {}
         for query in self.queries.values():
             plan = query.plan
             if isinstance(plan, AggregateQuery) and isinstance(plan.window, Sliding) and self._is_due(query.live.id):
                 since = query.live.since if query.live.since > starts[0] - plan.window.size else NEVER
-                at = (plan.window, since, *self._marks(query))
-                if at not in known:
-                    known[at] = closing(plan.window, since, starts, at[2], at[3])
-                if known[at]:
-                    by_shape[id(query.shape)].append((query, known[at]))
-        for found in by_shape.values():
-            due = due_windows((q.live.id, begins, q.aggregate.window.size) for q, begins in found)  # type: ignore[union-attr]
-            first = found[0][0]
-            evaluate(first.aggregate, first.needs, due, [s for _, _, s in slices], self.results, self.failures)
+                window_key = (plan.window, since, *self._marks(query))
+                if window_key not in closing_starts:
+                    closing_starts[window_key] = closing(plan.window, since, starts, window_key[2], window_key[3])
+                if closing_starts[window_key]:
+                    by_shape[id(query.shape)].append((query, closing_starts[window_key]))
+        for queries_of_shape in by_shape.values():
+            due = due_windows((query.live.id, begins, query.aggregate.window.size) for query, begins in queries_of_shape)  # type: ignore[union-attr]
+            first = queries_of_shape[0][0]
+            evaluate(
+                first.aggregate, first.needs, due, [slice_partial for _, _, slice_partial in slices], self.results, self.failures
+            )
 
     def _sessions(self) -> tuple[dict[int, sessions.Runs], list[SessionRef]]:
-        """Merge runs into open sessions, emit those that end; return what stays open and what was not touched."""
-        arrived: dict[int, list[sessions.Runs]] = defaultdict(list)
-        for parcel in (*self.parcels, *self.arrived.guests):
-            for number, found in parcel.runs:
-                arrived[number].append(found)
-        stored: dict[int, list[SessionRef]] = defaultdict(list)
+        """Merge runs into open sessions and emit the closed ones; return the open sessions and untouched references."""
+        arrived_runs: dict[int, list[sessions.Runs]] = defaultdict(list)
+        for block in (*self.parcels, *self.arrived.guests):
+            for number, runs in block.runs:
+                arrived_runs[number].append(runs)
+        stored_refs: dict[int, list[SessionRef]] = defaultdict(list)
         for ref in self.job.sessions:
             if ref.partition == self.number or self.share is not None:
-                stored[ref.query].append(ref)
+                stored_refs[ref.query].append(ref)
         still_open, untouched = {}, []
         for number, query in self.queries.items():
             if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionGap):
@@ -284,109 +286,124 @@ class _Partition:
             if not self._is_due(number):
                 continue
             before, after = self._marks(query)
-            refs = stored[number]
-            if number not in arrived and (not refs or (before == after and self.share is None)):
+            refs = stored_refs[number]
+            if number not in arrived_runs and (not refs or (before == after and self.share is None)):
                 untouched += refs
                 continue
-            old = [self.job.state(ref.file)["sessions"][number] for ref in refs]
-            old = old if self.share is None else [self.share.runs(found) for found in old]
+            stored_runs = [self.job.state(ref.file)["sessions"][number] for ref in refs]
+            stored_runs = stored_runs if self.share is None else [self.share.runs(runs) for runs in stored_runs]
             gap = query.plan.window.gap
-            merged = sessions.merge(query.needs, gap, [*old, *arrived[number]])
-            closed, rest = sessions.split(merged, gap, after)
+            merged = sessions.merge(query.needs, gap, [*stored_runs, *arrived_runs[number]])
+            closed, open_runs = sessions.split(merged, gap, after)
             sessions.emit(number, query.plan, gap, closed, self.results, self.failures)
-            if len(rest.firsts):
-                still_open[number] = rest
+            if len(open_runs.firsts):
+                still_open[number] = open_runs
         return still_open, untouched
 
     def _stateless(self) -> None:
-        rows: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)
-        for parcel in self.parcels:
-            for number, branch, columns in parcel.rows:
-                rows[number].append((branch, parcel.task, columns))
-        for number in sorted(rows):
+        rows_by_query: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)
+        for block in self.parcels:
+            for number, branch, columns in block.rows:
+                rows_by_query[number].append((branch, block.task, columns))
+        for number in sorted(rows_by_query):
             query = self.queries.get(number)
             if query is None or number in self.failures.messages:
                 continue
             assert isinstance(query.plan, StatelessQuery)
             schema = query.plan.schema.to_arrow()
-            pieces = [
-                pa.RecordBatch.from_arrays(columns, schema=schema) for _, _, columns in sorted(rows[number], key=lambda r: r[:2])
+            batches = [
+                pa.RecordBatch.from_arrays(columns, schema=schema)
+                for _, _, columns in sorted(rows_by_query[number], key=lambda entry: entry[:2])
             ]
-            for piece in pieces:
-                self.results.tables.append(piece)
-                self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, piece.num_rows))
+            for batch in batches:
+                self.results.tables.append(batch)
+                self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, batch.num_rows))
 
     def _keep(
-        self, open_runs: dict[int, sessions.Runs], kept: list[SessionRef]
+        self, open_runs: dict[int, sessions.Runs], untouched: list[SessionRef]
     ) -> tuple[list[PartRef], list[SessionRef], list[PartRef]]:
-        """Write the partials and buckets that open windows still need, and the open sessions, into one file."""
+        """Write the partials and join buffers that open windows still need, and the open sessions, to one file."""
         level = f"-{self.level}" if self.level else ""
         file = f"state/{self.job.batch:010d}-{self.number:05d}{level}.part"
         refs: list[PartRef] = []
         partials: list[Partial] = []
-        groups: dict[tuple[str, int, int, int], list[tuple[PartRef | None, Slice]]] = defaultdict(list)
-        for at, ref, part in self.slices:
-            groups[at].append((ref, part))
-        for at, parts in groups.items():
-            if not self._needed(parts[0][1].store, at[3]):
+        by_slice: dict[tuple[str, int, int, int], list[tuple[PartRef | None, Slice]]] = defaultdict(list)
+        for slice_key, ref, slice_partial in self.slices:
+            by_slice[slice_key].append((ref, slice_partial))
+        for slice_key, slice_partials in by_slice.items():
+            if not self._needed(slice_partials[0][1].store, slice_key[3]):
                 continue
-            for ref, part in few_slices(parts):
+            for ref, slice_partial in few_slices(slice_partials):
                 if ref is None:
-                    partials.append(part.load())
-                refs.append(ref or PartRef(file, len(partials) - 1, self.number, *at, partials[-1].bytes))
-        needed = [(where, one.bucket) for where, owner, one in self.buckets if self._needed(owner, one.bucket.slice_start)]
-        buckets: list[Bucket] = []
-        bucket_refs: list[PartRef] = []
-        adopt = Adoption(Path(self.job.directory))
-        for where, bucket in few_buckets(needed):
-            bucket_refs.append(adopt(where) if where.file else replace(where, file=file, index=len(buckets), bytes=bucket.bytes))
-            buckets += [] if where.file else [bucket]
-        if partials or open_runs or buckets:
-            content = {"partials": partials, "sessions": open_runs, "buckets": buckets}
+                    partials.append(slice_partial.load())
+                refs.append(ref or PartRef(file, len(partials) - 1, self.number, *slice_key, partials[-1].bytes))
+        retained = [
+            (buffer_ref, buffer_slice.bucket)
+            for buffer_ref, operator, buffer_slice in self.buckets
+            if self._needed(operator, buffer_slice.bucket.slice_start)
+        ]
+        buffers: list[Bucket] = []
+        buffer_refs: list[PartRef] = []
+        promote = Adoption(Path(self.job.directory))
+        for buffer_ref, rows in few_buckets(retained):
+            buffer_refs.append(
+                promote(buffer_ref) if buffer_ref.file else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes)
+            )
+            buffers += [] if buffer_ref.file else [rows]
+        if partials or open_runs or buffers:
+            content = {"partials": partials, "sessions": open_runs, "buckets": buffers}
             pack.write(Path(self.job.directory) / file, content)
         return (
             refs,
-            [*kept, *(SessionRef(file, self.number, query, runs.bytes) for query, runs in open_runs.items())],
-            bucket_refs,
+            [*untouched, *(SessionRef(file, self.number, query, runs.bytes) for query, runs in open_runs.items())],
+            buffer_refs,
         )
 
-    def _needed(self, store: Store | Buckets, start: int) -> bool:
-        """Whether a window of a live query over this slice is still open after this batch."""
-        if id(store) not in self.holders:
-            live = [(m, self.queries[m.query]) for m in store.members if m.query in self.queries]
-            self.holders[id(store)] = {(m.window, m.since, self._marks(q)[1]) for m, q in live if isinstance(m.window, Sliding)}
-        ends = ((last_end(window, since, start), mark) for window, since, mark in self.holders[id(store)])
-        return any(end is not None and end > mark for end, mark in ends)
+    def _needed(self, operator: Store | Buckets, slice_start: int) -> bool:
+        """Return whether a window of a live query over this slice is still open after this batch."""
+        if id(operator) not in self.holders:
+            live_subscribers = [
+                (subscriber, self.queries[subscriber.query])
+                for subscriber in operator.members
+                if subscriber.query in self.queries
+            ]
+            self.holders[id(operator)] = {
+                (subscriber.window, subscriber.since, self._marks(query)[1])
+                for subscriber, query in live_subscribers
+                if isinstance(subscriber.window, Sliding)
+            }
+        ends = ((last_end(window, since, slice_start), watermark) for window, since, watermark in self.holders[id(operator)])
+        return any(end is not None and end > watermark for end, watermark in ends)
 
 
-def closing_joins(job: Job, joiners: Sequence[Joiner], seen: Mapping[str, int]) -> dict[int, tuple[int, int]]:
-    """Return for each join with windows that may close (its watermark before, the last end of those)."""
-    found = {}
+def closing_joins(job: Job, joiners: Sequence[Joiner], max_event_times: Mapping[str, int]) -> dict[int, tuple[int, int]]:
+    """Return (watermark before the batch, end of the last window) for each join with windows that may close."""
+    closing_ends = {}
     for joiner in joiners:
         streams = joiner.plan.streams
         before = job.watermark(streams, job.before())
-        after = FOREVER if job.final else job.watermark(streams, seen)
-        newest = max(seen[name] for name in (*streams, *job.declared(streams)))
-        last = None if NEVER in (newest, after) else joiner.last_end(before, after, newest)
-        if last is not None:
-            found[joiner.live.id] = (before, last)
-    return found
+        after = FOREVER if job.final else job.watermark(streams, max_event_times)
+        newest_time = max(max_event_times[name] for name in (*streams, *job.declared(streams)))
+        last_end = None if NEVER in (newest_time, after) else joiner.last_end(before, after, newest_time)
+        if last_end is not None:
+            closing_ends[joiner.live.id] = (before, last_end)
+    return closing_ends
 
 
-def results_as_rows(job: Job, sender: int, fed: Mapping[str, Sequence[pa.RecordBatch]]) -> list[tuple[int, Parcel]]:
-    """Put results through the shared operators of the streams they are rows of; return for every partition what it gets."""
-    header = Header()
-    parcels = [Parcel(sender, header) for _ in range(job.partitions)]
-    for name in sorted(fed):
-        table = pa.Table.from_batches(fed[name]).combine_chunks()
-        last = from_numbers(numbers(flat(table[TIME])) - 1, TIMESTAMP)
-        Pass(job, job.streams[name], header, parcels).run(table.set_column(table.schema.get_field_index(TIME), TIME, last))
-    return list(enumerate(parcels))
+def results_as_rows(job: Job, sender: int, results: Mapping[str, Sequence[pa.RecordBatch]]) -> list[tuple[int, Parcel]]:
+    """Process results with the shared operators of the streams they belong to; return a shuffle block for every partition."""
+    report = Header()
+    blocks = [Parcel(sender, report) for _ in range(job.partitions)]
+    for name in sorted(results):
+        table = pa.Table.from_batches(results[name]).combine_chunks()
+        last_times = from_numbers(numbers(flat(table[TIME])) - 1, TIMESTAMP)
+        Pass(job, job.streams[name], report, blocks).run(table.set_column(table.schema.get_field_index(TIME), TIME, last_times))
+    return list(enumerate(blocks))
 
 
 def _loader(job: Job, ref: PartRef) -> Callable[[], Partial]:
     def load() -> Partial:
-        found: Partial = job.state(ref.file)["partials"][ref.index]
-        return found
+        partial: Partial = job.state(ref.file)["partials"][ref.index]
+        return partial
 
     return load

@@ -1,4 +1,4 @@
-"""Unfolded streams in a worker: made of the rows of another as these are read, and put through operators of their own."""
+"""UNNEST streams in a worker: derived from the rows of another stream as they are read, with operators of their own."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from headrace.plan.unfolded import Unfolded
 
 
 def looked_at(job: Job, stream: StreamJob) -> set[str]:
-    """Return the columns of a stream that some query looks at: in the stream, or in one that is made of it."""
+    """Return the columns of a stream that queries need, over the stream itself or over UNNEST streams derived from it."""
     plans = (stream.plan, *(epoch.plan for epoch in stream.epochs))
-    found = {name for plan in plans for name in job.plan(plan).plan.columns}
-    for one in made_of(job, stream.stream.name):
-        found |= columns(one.values) | looked_at(job, job.streams[one.name])
-    return found
+    needed = {name for plan in plans for name in job.plan(plan).plan.columns}
+    for unnested in made_of(job, stream.stream.name):
+        needed |= columns(unnested.values) | looked_at(job, job.streams[unnested.name])
+    return needed
 
 
 def made_of(job: Job, stream: str) -> list[Unfolded]:
-    """Return what is made of a stream directly."""
-    return [one for one in job.unfolded if one.base == stream]
+    """Return the UNNEST streams directly over a stream."""
+    return [unnested for unnested in job.unfolded if unnested.base == stream]
 
 
-def unfold(one: Unfolded, table: pa.Table) -> tuple[pa.Table, str]:
-    """Return a row for each element, and what went wrong with some list, if anything did; there it is taken for empty."""
+def unfold(unnested: Unfolded, table: pa.Table) -> tuple[pa.Table, str]:
+    """Return a row for each element, and the error of evaluating the lists, if any; a failed list counts as empty."""
     evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows)
-    lists = flat(evaluator(one.values))
+    lists = flat(evaluator(unnested.values))
     rows = table.take(pc.list_parent_indices(lists))
-    return rows.append_column(one.element.name, pc.list_flatten(lists)), evaluator.message(one.values)
+    return rows.append_column(unnested.element.name, pc.list_flatten(lists)), evaluator.message(unnested.values)

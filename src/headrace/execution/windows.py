@@ -1,7 +1,7 @@
-"""Shared aggregation, second half: the windows that close, evaluated over slices for all queries at once.
+"""Shared aggregation in the reduce stage: windows that close, evaluated over slices for all queries at once.
 
-Every slice is read once; each (query, window) takes from it what its spans of cells hold. Slices of older epochs have
-other layouts: the query is looked up in the plan of the slice's own epoch.
+Every slice is read once; each (query, window) takes from it the entries in the cell spans of its predicate. Slices of older
+epochs have other cell layouts: the query is looked up in the plan of the slice's own epoch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from headrace.sharing.shared_plan import Store
 
 Integers = npt.NDArray[np.int64]
 _MAX_ACCUMULATORS = 1 << 23
-_FORCED: bool | None = None  # for tests: go through partials entry by entry, or never
+_FORCED: bool | None = None  # for tests: always or never scan partials entry by entry
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A partial with the store whose layout it has."""
+    """A partial aggregate of one slice, with the operator that defines its cell layout."""
 
     store: Store
     selection: SharedSelection
@@ -51,13 +51,13 @@ class Due:
     ends: Integers
 
     def part(self, first: int, last: int) -> Due:
-        """Return some of them."""
+        """Return a range of the windows."""
         return Due(self.queries[first:last], self.starts[first:last], self.ends[first:last])
 
 
 @dataclass(frozen=True, slots=True)
 class _Users:
-    """Members of one store, once for each due window: which window, which predicate, and where the needs are."""
+    """The subscribers of one operator, once for each due window: window, predicate, and places of the components."""
 
     targets: Integers
     predicates: Integers
@@ -67,9 +67,9 @@ class _Users:
 
 @dataclass(frozen=True, slots=True)
 class _Slices:
-    """The partials of one store that are needed, by slice, with the cells of all of them in one numbering.
+    """The required partials of one operator, by slice, with the cells of all of them in one numbering.
 
-    `rows[p]` gives for each key of partial p its place among all keys.
+    `key_ids[p]` gives for each key of partial p its number among all keys.
     """
 
     starts: Integers
@@ -81,44 +81,44 @@ class _Slices:
 
 
 def evaluate(
-    plan: AggregateQuery, needs: Sequence[Component], due: Due, slices: Sequence[Slice], results: Results, failures: Failures
+    plan: AggregateQuery, components: Sequence[Component], due: Due, slices: Sequence[Slice], results: Results, failures: Failures
 ) -> None:
-    """Evaluate due windows of queries that share a shape; `needs` is their list of components."""
-    first, last_edge = int(due.starts.min()), int(due.ends.max())
-    by_store: dict[int, list[Slice]] = {}
-    for one in slices:
-        if first <= one.start < last_edge:
-            by_store.setdefault(id(one.store), []).append(one)
-    used = [(found, users) for found in by_store.values() if (users := _users(found[0].store, due)).targets.size]
-    if not used:
+    """Evaluate due windows of queries that share a shape; `components` are the components of that shape."""
+    first_start, last_end = int(due.starts.min()), int(due.ends.max())
+    by_operator: dict[int, list[Slice]] = {}
+    for slice_partial in slices:
+        if first_start <= slice_partial.start < last_end:
+            by_operator.setdefault(id(slice_partial.store), []).append(slice_partial)
+    used_groups = [(group, users) for group in by_operator.values() if (users := _users(group[0].store, due)).targets.size]
+    if not used_groups:
         return
-    loaded = [[(s, s.load()) for s in sorted(found, key=lambda s: s.start)] for found, _ in used]
-    columns, count, maps = unify([(p.keys, p.key_count) for group in loaded for _, p in group])
-    places = iter(maps)
-    stores = [_slices(group, [next(places) for _ in group]) for group in loaded]
+    loaded = [[(s, s.load()) for s in sorted(group, key=lambda s: s.start)] for group, _ in used_groups]
+    columns, count, maps = unify([(partial.keys, partial.key_count) for group in loaded for _, partial in group])
+    key_maps = iter(maps)
+    loaded_slices = [_slices(group, [next(key_maps) for _ in group]) for group in loaded]
     step = max(1, _MAX_ACCUMULATORS // max(count, 1))
-    for at in range(0, len(due.queries), step):
-        piece = due.part(at, at + step)
-        grid = _Grid(needs, piece, count)
-        for (found, users), store in zip(used, stores, strict=True):
-            grid.add(store, users if step >= len(due.queries) else _users(found[0].store, piece))
+    for begin in range(0, len(due.queries), step):
+        due_range = due.part(begin, begin + step)
+        grid = _Grid(components, due_range, count)
+        for (group, users), operator_slices in zip(used_groups, loaded_slices, strict=True):
+            grid.add(operator_slices, users if step >= len(due.queries) else _users(group[0].store, due_range))
         finish(plan, grid.combined(columns), results, failures)
 
 
-def _users(store: Store, due: Due) -> _Users:
-    targets: list[int] = []
+def _users(operator: Store, due: Due) -> _Users:
+    windows: list[int] = []
     predicates: list[int] = []
-    need_of: list[int] = []
+    pattern_ids: list[int] = []
     patterns: dict[tuple[int, ...], int] = {}
-    firsts = dict(zip(*_firsts(due.queries), strict=True))
-    for member, predicate, places in zip(store.members, store.predicate_of, store.places, strict=True):
-        window = firsts.get(member.query)
-        if window is not None:
-            pattern = patterns.setdefault(places, len(patterns))
-            targets += range(*window)
-            predicates += [predicate] * (window[1] - window[0])
-            need_of += [pattern] * (window[1] - window[0])
-    return _Users(np.array(targets, np.int64), np.array(predicates, np.int64), list(patterns), np.array(need_of, np.int64))
+    window_ranges = dict(zip(*_firsts(due.queries), strict=True))
+    for subscriber, predicate, places in zip(operator.members, operator.predicate_of, operator.places, strict=True):
+        window_range = window_ranges.get(subscriber.query)
+        if window_range is not None:
+            pattern_id = patterns.setdefault(places, len(patterns))
+            windows += range(*window_range)
+            predicates += [predicate] * (window_range[1] - window_range[0])
+            pattern_ids += [pattern_id] * (window_range[1] - window_range[0])
+    return _Users(np.array(windows, np.int64), np.array(predicates, np.int64), list(patterns), np.array(pattern_ids, np.int64))
 
 
 def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
@@ -126,186 +126,201 @@ def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
         np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1], [True]])) if queries.size else np.zeros(1, np.int64)
     )
     ranges = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
-    return [int(queries[a]) for a, _ in ranges], ranges
+    return [int(queries[begin]) for begin, _ in ranges], ranges
 
 
-def _slices(group: Sequence[tuple[Slice, Partial]], rows: list[Integers]) -> _Slices:
+def _slices(group: Sequence[tuple[Slice, Partial]], key_ids: list[Integers]) -> _Slices:
     starts = np.array([s.start for s, _ in group], np.int64)
-    partials = [p for _, p in group]
-    cells = [p.cells for p in partials]
-    selection = group[0][0].selection
-    if selection.selection.layout is not Layout.SIGNATURES:
-        return _Slices(starts, partials, rows, cells, selection.spans, None)
+    partials = [partial for _, partial in group]
+    cells = [partial.cells for partial in partials]
+    cell_assigner = group[0][0].selection
+    if cell_assigner.selection.layout is not Layout.SIGNATURES:
+        return _Slices(starts, partials, key_ids, cells, cell_assigner.spans, None)
     labels = np.unique(np.concatenate(cells))
-    cells = [np.searchsorted(labels, c) for c in cells]
-    return _Slices(starts, partials, rows, cells, cell_spans(selection.selection, labels), labels)
+    cells = [np.searchsorted(labels, local_cells) for local_cells in cells]
+    return _Slices(starts, partials, key_ids, cells, cell_spans(cell_assigner.selection, labels), labels)
 
 
 class _Grid:
     """Accumulators for every due window and key.
 
-    Counts of values are kept as what they lack against the row count: usually nothing, and then nothing is computed.
+    A count of values is stored as its difference to the row count: usually zero, and then not computed at all.
     """
 
-    def __init__(self, needs: Sequence[Component], due: Due, keys: int) -> None:
-        self._needs, self._due, self._keys = needs, due, keys
+    def __init__(self, components: Sequence[Component], due: Due, key_count: int) -> None:
+        self._needs, self._due, self._keys = components, due, key_count
         width = len(due.queries)
         self._dense: list[list[Numbers]] = [
-            [a.reshape(width, keys) for a in empty(*n.signature, width * keys)] if n.is_dense else [] for n in needs
+            [array.reshape(width, key_count) for array in empty(*component.signature, width * key_count)]
+            if component.is_dense
+            else []
+            for component in components
         ]
         self._listed: dict[int, list[tuple[Integers, list[Any], Integers]]] = {
-            i: [] for i, n in enumerate(needs) if not n.is_dense
+            index: [] for index, component in enumerate(components) if not component.is_dense
         }
 
-    def add(self, store: _Slices, users: _Users) -> None:
-        """Take from the slices of a store what every window over them wants."""
-        begins = np.searchsorted(store.starts, self._due.starts[users.targets])
-        ends = np.searchsorted(store.starts, self._due.ends[users.targets])
-        for pattern, places in enumerate(users.needs):
-            chosen = np.flatnonzero((users.need_of == pattern) & (begins < ends))
+    def add(self, slices: _Slices, uses: _Users) -> None:
+        """Add the slices of an operator to every window over them."""
+        begins = np.searchsorted(slices.starts, self._due.starts[uses.targets])
+        ends = np.searchsorted(slices.starts, self._due.ends[uses.targets])
+        for pattern_id, places in enumerate(uses.needs):
+            chosen = np.flatnonzero((uses.need_of == pattern_id) & (begins < ends))
             if chosen.size:
-                few = _FORCED if _FORCED is not None else _are_few(store, int((ends[chosen] - begins[chosen]).sum()), chosen.size)
-                if not few:
-                    spans = _gather(store.spans, users.predicates[chosen])
-                    self._add_sums(store, places, begins[chosen], ends[chosen], users.targets[chosen], spans)
-                for part in range(len(store.partials)):
-                    over = np.flatnonzero((begins[chosen] <= part) & (part < ends[chosen]))
-                    if over.size:
-                        table = (users.targets[chosen][over], *_gather(store.spans, users.predicates[chosen][over]))
-                        if few:
-                            self._add_few_sums(store, part, places, table)
-                        self._add_others(store, part, places, table, few=few)
+                sparse = (
+                    _FORCED if _FORCED is not None else _are_few(slices, int((ends[chosen] - begins[chosen]).sum()), chosen.size)
+                )
+                if not sparse:
+                    spans = _gather(slices.spans, uses.predicates[chosen])
+                    self._add_sums(slices, places, begins[chosen], ends[chosen], uses.targets[chosen], spans)
+                for index in range(len(slices.partials)):
+                    covering = np.flatnonzero((begins[chosen] <= index) & (index < ends[chosen]))
+                    if covering.size:
+                        window_table = (uses.targets[chosen][covering], *_gather(slices.spans, uses.predicates[chosen][covering]))
+                        if sparse:
+                            self._add_few_sums(slices, index, places, window_table)
+                        self._add_others(slices, index, places, window_table, few=sparse)
 
     def _add_sums(
         self,
-        store: _Slices,
+        slices: _Slices,
         places: Sequence[int],
         begins: Integers,
         ends: Integers,
-        targets: Integers,
+        windows: Integers,
         spans: tuple[Integers, ...],
     ) -> None:
-        firsts, lasts = _ranges(store, self._keys)
-        cells = _joined(store.cells)
-        for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
+        firsts, lasts = _ranges(slices, self._keys)
+        cells = _joined(slices.cells)
+        for index, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             if component.kind not in {"rows", "count", "add"}:
                 continue
-            for limb, total in enumerate(self._dense[need]):
-                values = _column(store, place, limb, places[0] if component.kind == "count" else None)
+            for limb, total in enumerate(self._dense[index]):
+                values = _column(slices, place, limb, places[0] if component.kind == "count" else None)
                 if values is not None:
-                    compiled.window_sums(firsts, lasts, cells, values, store.spans.size, begins, ends, targets, *spans, total)
+                    compiled.window_sums(firsts, lasts, cells, values, slices.spans.size, begins, ends, windows, *spans, total)
 
-    def _add_few_sums(self, store: _Slices, part: int, places: Sequence[int], table: tuple[Integers, ...]) -> None:
+    def _add_few_sums(self, slices: _Slices, number: int, places: Sequence[int], window_table: tuple[Integers, ...]) -> None:
         """Add the sums of one partial, entry by entry."""
-        partial, rows = store.partials[part], store.rows[part]
-        base = (wide(partial.starts), store.cells[part])
-        for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
+        partial, key_ids = slices.partials[number], slices.rows[number]
+        base = (wide(partial.starts), slices.cells[number])
+        for index, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             if component.kind == "count":
-                counts, against = partial.dense[place][0], partial.dense[places[0]][0]
-                if counts is not against:
-                    compiled_few.window_sums(*base, wide(against) - wide(counts), rows, *table, self._dense[need][0])
+                counts, row_counts = partial.dense[place][0], partial.dense[places[0]][0]
+                if counts is not row_counts:
+                    compiled_few.window_sums(
+                        *base, wide(row_counts) - wide(counts), key_ids, *window_table, self._dense[index][0]
+                    )
             elif component.kind in {"rows", "add"}:
-                for limb, total in enumerate(self._dense[need]):
-                    compiled_few.window_sums(*base, wide(partial.dense[place][limb]), rows, *table, total)
+                for limb, total in enumerate(self._dense[index]):
+                    compiled_few.window_sums(*base, wide(partial.dense[place][limb]), key_ids, *window_table, total)
 
-    def _add_others(self, store: _Slices, part: int, places: Sequence[int], table: tuple[Integers, ...], *, few: bool) -> None:
-        partial, rows, size = store.partials[part], store.rows[part], store.spans.size
-        base = (wide(partial.starts), wide(store.cells[part]))
-        for need, (component, place) in enumerate(zip(self._needs, places, strict=True)):
-            out = self._dense[need]
+    def _add_others(
+        self, slices: _Slices, number: int, places: Sequence[int], window_table: tuple[Integers, ...], *, few: bool
+    ) -> None:
+        partial, key_ids, cell_count = slices.partials[number], slices.rows[number], slices.spans.size
+        base = (wide(partial.starts), wide(slices.cells[number]))
+        for index, (component, place) in enumerate(zip(self._needs, places, strict=True)):
+            totals = self._dense[index]
             if component.kind in {"float", "square"} and few:
-                compiled_few.window_floats(*base, *partial.dense[place], rows, *table, *out)
+                compiled_few.window_floats(*base, *partial.dense[place], key_ids, *window_table, *totals)
             elif component.kind in {"float", "square"}:
-                compiled.window_floats(*base, *partial.dense[place], rows, size, *table, *out)
+                compiled.window_floats(*base, *partial.dense[place], key_ids, cell_count, *window_table, *totals)
             elif component.kind in {"min", "max"}:
-                none = neutral(component.kind, component.args[0].type)
+                neutral_value = neutral(component.kind, component.args[0].type)
                 values = wide(partial.dense[place][0])
-                compiled.window_extremes(int(component.kind == "max"), none, *base, values, rows, size, *table, out[0])
+                compiled.window_extremes(
+                    int(component.kind == "max"), neutral_value, *base, values, key_ids, cell_count, *window_table, totals[0]
+                )
             elif not component.is_dense:
                 entries = partial.listed[place]
                 cells = wide(entries.cells)
-                local = cells if store.labels is None else np.searchsorted(store.labels, cells)
-                self._take_entries(need, entries, local, rows[wide(entries.keys)], table)
+                local_cells = cells if slices.labels is None else np.searchsorted(slices.labels, cells)
+                self._take_entries(index, entries, local_cells, key_ids[wide(entries.keys)], window_table)
 
-    def _take_entries(self, need: int, entries: Entries, cells: Integers, keys: Integers, table: tuple[Integers, ...]) -> None:
-        targets, offsets, lows, highs = table
-        for i, target in enumerate(targets.tolist()):
-            hit = np.zeros(len(cells), np.bool_)
-            for s in range(int(offsets[i]), int(offsets[i + 1])):
-                hit |= (cells >= lows[s]) & (cells < highs[s])
-            found = np.flatnonzero(hit)
-            if found.size:
-                at = target * self._keys + keys[found]
-                self._listed[need].append((at, [take(v, found) for v in entries.values], wide(entries.counts)[found]))
+    def _take_entries(
+        self, index: int, entries: Entries, cells: Integers, keys: Integers, window_table: tuple[Integers, ...]
+    ) -> None:
+        windows, offsets, lows, highs = window_table
+        for use, window in enumerate(windows.tolist()):
+            mask = np.zeros(len(cells), np.bool_)
+            for span in range(int(offsets[use]), int(offsets[use + 1])):
+                mask |= (cells >= lows[span]) & (cells < highs[span])
+            entry_ids = np.flatnonzero(mask)
+            if entry_ids.size:
+                slots = window * self._keys + keys[entry_ids]
+                self._listed[index].append(
+                    (slots, [take(column, entry_ids) for column in entries.values], wide(entries.counts)[entry_ids])
+                )
 
     def combined(self, columns: list[Any]) -> Combined:
         """Return the windows and keys that have rows, sorted by query, window and key."""
-        found, keys, counts = compiled.occupied(self._dense[0][0])
-        everything = found.size == self._dense[0][0].size
-        dense = [[a.reshape(-1) if everything else a.reshape(-1)[found] for a in arrays] for arrays in self._dense]
-        for need, component in enumerate(self._needs):
+        slots, key_ids, counts = compiled.occupied(self._dense[0][0])
+        is_full = slots.size == self._dense[0][0].size
+        dense = [[array.reshape(-1) if is_full else array.reshape(-1)[slots] for array in arrays] for arrays in self._dense]
+        for index, component in enumerate(self._needs):
             if component.kind == "count":
-                dense[need] = [dense[0][0] - dense[need][0]]
-        values = {need: self._reduced(need, found) for need in self._listed}
-        due = (self._due.queries, self._due.starts, self._due.ends)
-        queries, starts, ends = (compiled.repeated(a, counts, found.size) for a in due)
-        return Combined(queries, starts, ends, [take(c, keys) for c in columns], dense, values)
+                dense[index] = [dense[0][0] - dense[index][0]]
+        entries = {index: self._reduced(index, slots) for index in self._listed}
+        window_columns = (self._due.queries, self._due.starts, self._due.ends)
+        queries, starts, ends = (compiled.repeated(array, counts, slots.size) for array in window_columns)
+        return Combined(queries, starts, ends, [take(column, key_ids) for column in columns], dense, entries)
 
-    def _reduced(self, need: int, places: Integers) -> Listed:
-        pieces = self._listed[need]
-        types = [a.type for a in self._needs[need].args]
-        if not pieces:
-            return Listed(np.zeros(0, np.int64), [pa.array([], t) for t in types], np.zeros(0, np.int64))
-        rows = np.searchsorted(places, np.concatenate([p[0] for p in pieces]))
-        values = [pa.concat_arrays([p[1][i] for p in pieces]) for i in range(len(types))]
-        return Listed(*listed(self._needs[need].kind, values, rows, np.concatenate([p[2] for p in pieces])))
+    def _reduced(self, index: int, slots: Integers) -> Listed:
+        entry_lists = self._listed[index]
+        types = [argument.type for argument in self._needs[index].args]
+        if not entry_lists:
+            return Listed(np.zeros(0, np.int64), [pa.array([], kind) for kind in types], np.zeros(0, np.int64))
+        rows = np.searchsorted(slots, np.concatenate([entries[0] for entries in entry_lists]))
+        values = [pa.concat_arrays([entries[1][i] for entries in entry_lists]) for i in range(len(types))]
+        return Listed(*listed(self._needs[index].kind, values, rows, np.concatenate([entries[2] for entries in entry_lists])))
 
 
-def _are_few(store: _Slices, covered: int, windows: int) -> bool:
-    """Tell whether going through partials entry by entry costs less than prefix sums, for one key.
+def _are_few(slices: _Slices, covered: int, window_count: int) -> bool:
+    """Return whether a scan of partials entry by entry costs less than prefix sums, for one key.
 
-    `covered` is over how many partials windows lie, all together: each of their entries is looked at once for each window.
+    `covered` is the total number of partials under all windows: a scan reads each of their entries once for each window.
     """
-    keys = sum(partial.key_count for partial in store.partials)
-    entries = sum(len(partial.cells) for partial in store.partials) / max(keys, 1)
-    return covered * entries <= 3 * len(store.partials) * store.spans.size + 4 * windows
+    keys = sum(partial.key_count for partial in slices.partials)
+    entries = sum(len(partial.cells) for partial in slices.partials) / max(keys, 1)
+    return covered * entries <= 3 * len(slices.partials) * slices.spans.size + 4 * window_count
 
 
-def _ranges(store: _Slices, keys: int) -> tuple[Integers, Integers]:
+def _ranges(slices: _Slices, key_count: int) -> tuple[Integers, Integers]:
     """Return for each partial and key where its cells begin and end, among the cells of all partials."""
-    firsts, lasts = np.zeros((len(store.partials), keys), np.int64), np.zeros((len(store.partials), keys), np.int64)
+    firsts, lasts = np.zeros((len(slices.partials), key_count), np.int64), np.zeros((len(slices.partials), key_count), np.int64)
     offset = 0
-    for part, (partial, rows) in enumerate(zip(store.partials, store.rows, strict=True)):
+    for index, (partial, key_ids) in enumerate(zip(slices.partials, slices.rows, strict=True)):
         starts = wide(partial.starts) + offset
-        firsts[part, rows], lasts[part, rows] = starts[:-1], starts[1:]
+        firsts[index, key_ids], lasts[index, key_ids] = starts[:-1], starts[1:]
         offset += len(partial.cells)
     return firsts, lasts
 
 
-def _column(store: _Slices, place: int, limb: int, against: int | None) -> Integers | None:
-    """Return one array of a component over all partials; for a count (`against` the row count) what it lacks, None if nothing."""
+def _column(slices: _Slices, place: int, limb: int, against: int | None) -> Integers | None:
+    """Return an array of a component over all partials; for a count its difference to the row count `against`, None if zero."""
     if against is None:
-        return _joined([p.dense[place][limb] for p in store.partials])
-    if all(p.dense[place][0] is p.dense[against][0] for p in store.partials):
+        return _joined([partial.dense[place][limb] for partial in slices.partials])
+    if all(partial.dense[place][0] is partial.dense[against][0] for partial in slices.partials):
         return None
-    return np.concatenate([wide(p.dense[against][0]) - wide(p.dense[place][0]) for p in store.partials])
+    return np.concatenate([wide(partial.dense[against][0]) - wide(partial.dense[place][0]) for partial in slices.partials])
 
 
 def _joined(arrays: Sequence[Integers]) -> Integers:
-    """Return narrow integers one after the other, in one of two widths: each makes a compiled version of its own."""
-    return np.concatenate(arrays, dtype=np.int32 if max(a.itemsize for a in arrays) <= 4 else np.int64)
+    """Concatenate narrow integers to one of two widths: each width compiles its own version of a kernel."""
+    return np.concatenate(arrays, dtype=np.int32 if max(array.itemsize for array in arrays) <= 4 else np.int64)
 
 
 def _gather(spans: Spans, predicates: Integers) -> tuple[Integers, Integers, Integers]:
-    """Return the spans of several predicates, one after the other."""
+    """Return the spans of several predicates, concatenated."""
     firsts, counts = spans.offsets[predicates], spans.offsets[predicates + 1] - spans.offsets[predicates]
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    at = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts) + np.repeat(firsts, counts)
-    return offsets.astype(np.int64), spans.lows[at], spans.highs[at]
+    places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts) + np.repeat(firsts, counts)
+    return offsets.astype(np.int64), spans.lows[places], spans.highs[places]
 
 
 def due_windows(windows: Iterable[tuple[int, Sequence[int], int]]) -> Due:
     """Return due windows from (query, starts, size), sorted."""
-    flat = sorted((query, start, start + size) for query, starts, size in windows for start in starts)
-    table = np.array(flat, np.int64).reshape(-1, 3)
+    rows = sorted((query, start, start + size) for query, starts, size in windows for start in starts)
+    table = np.array(rows, np.int64).reshape(-1, 3)
     return Due(*(np.ascontiguousarray(table[:, i]) for i in range(3)))

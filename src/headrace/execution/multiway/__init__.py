@@ -1,5 +1,5 @@
-"""The MultiStream operator at work: rows of every relation are stored, and probe the stores of the others step by step.
+"""The MultiStream operator of sliding joins: rows of every relation are stored, and probe the state of the others step by step.
 
-`tuples` are rows on their way, `stored` rows that wait for partners, `probing` finds the partners, `sending` says who must
-get what, and `operator` is what one partition does at one level of a micro-batch. `arriving` is the part of stage one.
+`segment` defines the rows in transit and the stored segments, `state_store` the state of a partition, `ingest` the part of the
+map stage and the routing of rows, and `sliding_join` the probes and the work of one partition at one level of a micro-batch.
 """

@@ -1,4 +1,4 @@
-"""New rows of a stream on their way to multi-way joins: tagged, and sent to where they are stored and to where they probe."""
+"""New rows of a stream for sliding joins: assigned query-sets, and routed to state stores and to probes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.sharing.slicing import NEVER
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Rows for a partition: to be stored in a store, or to begin with a probe."""
+    """Rows for a partition: to insert into a state store, or to start a probe with."""
 
     partition: int
     store: int | None
@@ -33,16 +33,16 @@ class Delivery:
 
 
 class Arriving:
-    """The rows of one stream in one task; `watermarks` are those of the queries, by id, before this batch."""
+    """The rows of one stream in one task; `watermarks` are those of the queries before this batch, by id."""
 
-    def __init__(self, probes: LoadedProbes, stream: str, batch: Batch, watermarks: Mapping[int, int]) -> None:
+    def __init__(self, loaded_plan: LoadedProbes, stream: str, batch: Batch, watermarks: Mapping[int, int]) -> None:
         """Take rows whose event time is not NULL."""
-        self._probes, self._batch, self._watermarks = probes, batch, watermarks
+        self._probes, self._batch, self._watermarks = loaded_plan, batch, watermarks
         self.samples: dict[str, Sample] = {}
-        self._relations = [name for name, found in probes.plan.streams.items() if found == stream]
+        self._relations = [name for name, source in loaded_plan.plan.streams.items() if source == stream]
 
-    def deliveries(self, task: int, parts: int) -> Iterator[Delivery]:
-        """Yield what goes where; `samples` are made on the way."""
+    def deliveries(self, task: int, partition_count: int) -> Iterator[Delivery]:
+        """Yield the rows for each store and probe of each partition, and collect `samples`."""
         plan = self._probes.plan
         for relation in self._relations:
             rows = self._tagged(relation)
@@ -50,61 +50,61 @@ class Arriving:
                 continue
             self.samples[relation] = sampled(self._probes, relation, rows, self._batch.rows)
             for store in plan.fed(relation):
-                for place, mine in dealt(store.key, rows, task, parts):
-                    yield Delivery(place, store.number, None, mine)
+                for target, target_rows in dealt(store.key, rows, task, partition_count):
+                    yield Delivery(target, store.number, None, target_rows)
             for root in plan.roots[relation]:
                 if root.edge.kind is not EdgeKind.STORED:
-                    for place, mine in sent(root.edge, rows, task, parts):
-                        yield Delivery(place, None, root.number, mine)
+                    for target, target_rows in sent(root.edge, rows, task, partition_count):
+                        yield Delivery(target, None, root.number, target_rows)
 
     def late(self) -> Iterator[tuple[int, int]]:
-        """Yield (query, late rows) for queries that have any."""
+        """Yield (query, late rows) for queries with late rows."""
         times = self._batch.times
         for relation in self._relations:
-            mine, tagger = self._probes.tags(relation)
-            behind = [(one, self._late_before(one, relation)) for one in mine]
-            behind = [(one, limit) for one, limit in behind if self._batch.first < limit]
-            if behind:
-                sets = tagger.of(self._batch)
-                for one, limit in behind:
-                    wanted = (sets[:, one.bit // 64] >> np.uint64(one.bit % 64) & np.uint64(1)).astype(np.bool_)
-                    count = int((wanted & (times >= one.since) & (times < limit)).sum())
+            queries, set_assigner = self._probes.tags(relation)
+            limits = [(query, self._late_before(query, relation)) for query in queries]
+            limits = [(query, limit) for query, limit in limits if self._batch.first < limit]
+            if limits:
+                sets = set_assigner.of(self._batch)
+                for query, limit in limits:
+                    selected = (sets[:, query.bit // 64] >> np.uint64(query.bit % 64) & np.uint64(1)).astype(np.bool_)
+                    count = int((selected & (times >= query.since) & (times < limit)).sum())
                     if count:
-                        yield one.id, count
+                        yield query.id, count
 
     def readers(self) -> Iterator[tuple[Asked, str]]:
-        """Yield the queries that read the stream, with the relations it is to them."""
+        """Yield the queries that read the stream, each with the relation that the stream is in it."""
         for relation in self._relations:
-            for one in self._probes.tags(relation)[0]:
-                yield one, relation
+            for query in self._probes.tags(relation)[0]:
+                yield query, relation
 
     def _late_before(self, query: Asked, relation: str) -> int:
         watermark = self._watermarks[query.id]
         return NEVER if watermark == NEVER else watermark - query.inputs[relation].lateness
 
     def _tagged(self, relation: str) -> Packed:
-        """Return the rows that matter to some query, with the columns that are needed of them."""
-        mine, tagger = self._probes.tags(relation)
-        sets = tagger.of(self._batch)
+        """Return the rows that matter to at least one query, with the columns that queries need."""
+        queries, set_assigner = self._probes.tags(relation)
+        sets = set_assigner.of(self._batch)
         limits: dict[int, list[Asked]] = defaultdict(list)
-        for one in mine:
-            limits[max(one.since, self._late_before(one, relation))].append(one)
-        for limit, found in limits.items():
+        for query in queries:
+            limits[max(query.since, self._late_before(query, relation))].append(query)
+        for limit, limited_queries in limits.items():
             if self._batch.first < limit:
-                bits = self._probes.bits([one.id for one in found])[: sets.shape[1]]
+                bits = self._probes.bits([query.id for query in limited_queries])[: sets.shape[1]]
                 compiled_probe.too_early(self._batch.times, limit, bits, sets)
-        rows = compiled_join.alive(sets)
-        return self._packed(relation, rows, sets)
+        row_ids = compiled_join.alive(sets)
+        return self._packed(relation, row_ids, sets)
 
-    def _packed(self, relation: str, rows: np.ndarray[tuple[int], np.dtype[np.int64]], sets: Sets) -> Packed:
+    def _packed(self, relation: str, row_ids: np.ndarray[tuple[int], np.dtype[np.int64]], sets: Sets) -> Packed:
         plan, table = self._probes.plan, self._batch.table
-        everything = len(rows) == self._batch.rows
-        picked = None if everything else pa.array(rows)
+        is_full = len(row_ids) == self._batch.rows
+        arrow_ids = None if is_full else pa.array(row_ids)
         names = [name for name in table.schema.names if column_of(relation, name) in plan.columns(frozenset({relation}))]
-        columns = {column_of(relation, name): _taken(flat(table[name]), picked) for name in names}
-        columns[time_of(relation)] = pa.array(self._batch.times if everything else self._batch.times[rows])
-        return Packed(columns, sets if everything else sets[rows], np.full(len(rows), plan.fresh(relation), np.uint64))
+        columns = {column_of(relation, name): _taken(flat(table[name]), arrow_ids) for name in names}
+        columns[time_of(relation)] = pa.array(self._batch.times if is_full else self._batch.times[row_ids])
+        return Packed(columns, sets if is_full else sets[row_ids], np.full(len(row_ids), plan.fresh(relation), np.uint64))
 
 
-def _taken(column: pa.Array, picked: pa.Array | None) -> pa.Array:
-    return column if picked is None else column.take(picked)
+def _taken(column: pa.Array, row_ids: pa.Array | None) -> pa.Array:
+    return column if row_ids is None else column.take(row_ids)

@@ -1,4 +1,4 @@
-"""A plan of probes made ready for workers: what every probe has to look at, worked out once."""
+"""A sliding-join plan prepared for workers: the index keys, bounds and conditions of every probe, computed once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from headrace.sharing.multiway.relations import Attribute
 
 @dataclass(frozen=True)
 class LoadedProbe:
-    """A probe with its users: by which values partners are found, and what is to be checked of each pair.
+    """A probe with its users: the values that find matches, and the checks of each pair.
 
-    `keys` are the stored side of equalities; with `bounds` partners are searched, with neither everything is tried.
-    `conditions` are looked at for pairs, each for the queries that have it. `windows` are those of queries that differ in them.
+    `build_keys` are the build side of equalities; `bounds` select a range search; with neither, the probe is a cross product.
+    `conditions` are evaluated on pairs, each for the queries that have it. `window_groups` are the windows of queries that
+    differ in them.
     """
 
     probe: Probe
@@ -39,16 +40,16 @@ class LoadedProbe:
 
 
 class LoadedProbes:
-    """All probes of a plan, and how rows of each relation are tagged."""
+    """All probes of a plan, and the query-set assigner of each relation."""
 
     def __init__(self, plan: ProbePlan) -> None:
-        """Take a plan; its parts prepare themselves when first used."""
+        """Take a plan; its probes and assigners are prepared on first use."""
         self.plan = plan
-        self.stores = {one.number: one for one in plan.stores}
-        self.queries = {one.id: one for one in plan.queries}
-        self.specs = {one.number: one for _, one in plan.probes}
-        self.starts = {one.number: name for name, one in plan.probes}
-        self.width = words([one.bit for one in plan.queries])
+        self.stores = {store.number: store for store in plan.stores}
+        self.queries = {query.id: query for query in plan.queries}
+        self.specs = {probe.number: probe for _, probe in plan.probes}
+        self.starts = {probe.number: name for name, probe in plan.probes}
+        self.width = words([query.bit for query in plan.queries])
         self._probes: dict[int, LoadedProbe] = {}
         self._tags: dict[str, tuple[list[Asked], QuerySets]] = {}
 
@@ -59,34 +60,41 @@ class LoadedProbes:
         return self._probes[number]
 
     def tags(self, relation: str) -> tuple[list[Asked], QuerySets]:
-        """Return the queries that read a relation, and what makes query-sets of its rows."""
+        """Return the queries that read a relation, and the assigner of their query-sets."""
         if relation not in self._tags:
-            mine = [one for one in self.plan.queries if relation in one.inputs]
-            sets = QuerySets([one.inputs[relation].predicate for one in mine], [one.bit for one in mine])
-            self._tags[relation] = mine, sets
+            queries = [query for query in self.plan.queries if relation in query.inputs]
+            sets = QuerySets([query.inputs[relation].predicate for query in queries], [query.bit for query in queries])
+            self._tags[relation] = queries, sets
         return self._tags[relation]
 
     def sides(self, relation: str) -> dict[Attribute, Expression]:
-        """Return the sides of equalities that are about a relation."""
-        every = (sides_of(condition) or () for one in self.plan.queries for condition in one.conditions)
-        return {attribute_of(side): side for pair in every for side in pair if relations_of(side) == {relation}}
+        """Return the sides of equalities over a relation, by attribute."""
+        pairs = (sides_of(condition) or () for query in self.plan.queries for condition in query.conditions)
+        return {attribute_of(side): side for pair in pairs for side in pair if relations_of(side) == {relation}}
 
     def columns(self, relations: frozenset[str], users: Iterable[int]) -> list[str]:
-        """Return what is still needed of rows made of some relations: columns that users will look at, and event times."""
-        wanted: set[str] = set()
-        for one in (self.queries[number] for number in users):
-            later = [condition for condition in one.conditions if not relations_of(condition) <= relations]
-            wanted |= {name for e in (*later, *one.output) for name in columns(e) if relation_of(name) in relations}
-        return [*sorted(wanted), *sorted(map(time_of, relations))]
+        """Return the columns of joined relations that their users still need, and the event times."""
+        needed: set[str] = set()
+        for query in (self.queries[number] for number in users):
+            pending_conditions = [condition for condition in query.conditions if not relations_of(condition) <= relations]
+            needed |= {
+                name
+                for expression in (*pending_conditions, *query.output)
+                for name in columns(expression)
+                if relation_of(name) in relations
+            }
+        return [*sorted(needed), *sorted(map(time_of, relations))]
 
     @cached_property
     def types(self) -> Mapping[str, pa.DataType]:
-        """The type of every column that anybody looks at."""
-        every = (part for one in self.plan.queries for e in (*one.conditions, *one.output) for part in walk(e))
-        return {part.name: part.type for part in every if isinstance(part, Column)}
+        """The type of every column that a query reads."""
+        nodes = (
+            node for query in self.plan.queries for expression in (*query.conditions, *query.output) for node in walk(expression)
+        )
+        return {node.name: node.type for node in nodes if isinstance(node, Column)}
 
     def bits(self, queries: Iterable[int]) -> Sets:
-        """Return the set of some queries."""
+        """Return the query-set of these queries."""
         return set_of([self.queries[number].bit for number in queries], self.width)
 
     @cached_property
@@ -100,44 +108,50 @@ class LoadedProbes:
                 hashed[probe.store].add(loaded.keys)
             elif loaded.bounds:
                 sorted_by[probe.store].add(loaded.bounds[0].stored)
-        return {one.number: (frozenset(hashed[one.number]), frozenset(sorted_by[one.number])) for one in self.plan.stores}
+        return {store.number: (frozenset(hashed[store.number]), frozenset(sorted_by[store.number])) for store in self.plan.stores}
 
     def _loaded(self, probe: Probe) -> LoadedProbe:
-        stored = self.stores[probe.store].relation.relations
-        before = probe.covered - stored
+        build_relations = self.stores[probe.store].relation.relations
+        probe_relations = probe.covered - build_relations
         users = [self.queries[number] for number in sorted(probe.users)]
         keys = tuple(right for _, right in probe.keys)
-        due: dict[Expression, list[int]] = defaultdict(list)
+        due_conditions: dict[Expression, list[int]] = defaultdict(list)
         for user in users:
             for condition in user.conditions:
-                needs = relations_of(condition)
-                if needs <= probe.covered and not needs <= before and not needs <= stored:
-                    due[condition].append(user.id)
-        if len(keys) == 1 and is_whole(keys[0].type):  # equal hashes are equal values: there is nothing left to check
-            due = {c: found for c, found in due.items() if not self._is_key(c, probe)}
+                condition_relations = relations_of(condition)
+                if (
+                    condition_relations <= probe.covered
+                    and not condition_relations <= probe_relations
+                    and not condition_relations <= build_relations
+                ):
+                    due_conditions[condition].append(user.id)
+        if len(keys) == 1 and is_whole(keys[0].type):  # equal hashes imply equal values: the equality needs no check
+            due_conditions = {condition: ids for condition, ids in due_conditions.items() if not self._is_key(condition, probe)}
 
         def is_stored(name: str) -> bool:
-            return relation_of(name) in stored
+            return relation_of(name) in build_relations
 
-        everybody = [condition for condition, found in due.items() if len(found) == len(users)]
-        bounds = () if keys else best_bounds(everybody, is_stored)
-        for one in bounds:
-            due = {c: found for c, found in due.items() if bound_of(c, is_stored) != one}
-        longest = {name: max(user.inputs[name].range for user in users if name in user.inputs) for name in probe.covered}
-        windows: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
+        shared_conditions = [condition for condition, ids in due_conditions.items() if len(ids) == len(users)]
+        bounds = () if keys else best_bounds(shared_conditions, is_stored)
+        for bound in bounds:
+            due_conditions = {
+                condition: ids for condition, ids in due_conditions.items() if bound_of(condition, is_stored) != bound
+            }
+        max_ranges = {name: max(user.inputs[name].range for user in users if name in user.inputs) for name in probe.covered}
+        users_by_windows: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
         for user in users:
-            windows[tuple((name, user.inputs[name].range) for name in sorted(probe.covered))].append(user.id)
-        exact = len(windows) == 1 and len(stored) == 1
+            users_by_windows[tuple((name, user.inputs[name].range) for name in sorted(probe.covered))].append(user.id)
+        is_exact = len(users_by_windows) == 1 and len(build_relations) == 1
         return LoadedProbe(
             probe,
-            tuple(sorted(stored)),
-            tuple(sorted(before)),
+            tuple(sorted(build_relations)),
+            tuple(sorted(probe_relations)),
             self.bits(probe.users),
             keys,
             bounds,
-            {condition: self.bits(found) for condition, found in due.items()},
-            longest,
-            () if exact else tuple((dict(found), self.bits(ids)) for found, ids in windows.items()),
+            {condition: self.bits(ids) for condition, ids in due_conditions.items()},
+            max_ranges,
+            () if is_exact else tuple((dict(ranges), self.bits(ids)) for ranges, ids in users_by_windows.items()),
         )
 
     def _is_key(self, condition: Expression, probe: Probe) -> bool:

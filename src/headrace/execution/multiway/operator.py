@@ -1,4 +1,4 @@
-"""What one partition does for multi-way joins at one level of a micro-batch: store what arrived, probe, send on, give out."""
+"""The sliding joins of one partition at one level of a micro-batch: insert rows, probe, send rows on, emit results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.sharing.multiway.probes import Edge, EdgeKind, Feed, Probe
 
 @dataclass(slots=True)
 class Traffic:
-    """Rows between levels: (probe, rows); (store, level from which they are there, rows); and buckets that were written."""
+    """Rows between levels: (probe, rows), (store, level of insertion, rows), and references to written segments."""
 
     probing: list[tuple[int, Packed]] = field(default_factory=list)
     storing: list[tuple[int, int, Packed]] = field(default_factory=list)
@@ -34,70 +34,70 @@ class Traffic:
 
     @property
     def bytes(self) -> int:
-        """About how many bytes of arrays there are."""
+        """The approximate size of its arrays in bytes."""
         return sum(rows.bytes for _, rows in self.probing) + sum(rows.bytes for _, _, rows in self.storing)
 
 
-def traffic(parcel: Parcel) -> Traffic:
-    """Return what a task of stage one sent."""
-    return Traffic(parcel.probing, [(store, 0, rows) for store, rows in parcel.storing])
+def traffic(block: Parcel) -> Traffic:
+    """Return the rows of sliding joins in a shuffle block of the map stage."""
+    return Traffic(block.probing, [(store, 0, rows) for store, rows in block.storing])
 
 
 class MultiwayLevel:
-    """One partition at one level."""
+    """The sliding joins of one partition at one level."""
 
     def __init__(
         self,
         job: Job,
         partition: int,
         level: int,
-        marks: Callable[[Asked], int],
+        get_watermark: Callable[[Asked], int],
         results: Results,
         failures: Failures,
-        relieve: Callable[[], None],
-        handed: Sequence[StoreRef],
+        flush_if_full: Callable[[], None],
+        forwarded: Sequence[StoreRef],
     ) -> None:
-        """Take what is at hand; `marks` gives the watermark of a query after this batch, `relieve` is called after results."""
+        """`get_watermark` returns a query's watermark after this batch; `flush_if_full` is called after results were added."""
         self._job, self._partition, self._level = job, partition, level
-        self._results, self._failures, self._relieve = results, failures, relieve
-        self._shelf = Shelf(job, partition, level, marks, handed)
+        self._results, self._failures, self._relieve = results, failures, flush_if_full
+        self._shelf = Shelf(job, partition, level, get_watermark, forwarded)
         self._probes = self._shelf.probes
         self._plan = self._probes.plan
         self.onward: dict[int, Traffic] = {}
         self.probed: dict[int, tuple[int, int]] = {}
-        """Rows that came to a probe, and rows it made, by its number."""
+        """Input rows and output rows of each probe, by its number."""
 
-    def run(self, arrived: Sequence[Traffic]) -> list[StoreRef]:
-        """Work off what arrived; return the buckets that are kept."""
+    def run(self, messages: Sequence[Traffic]) -> list[StoreRef]:
+        """Insert and probe the rows that arrived; return the segments that are retained."""
         storing: dict[int, list[Packed]] = defaultdict(list)
         probing: dict[int, list[Packed]] = defaultdict(list)
-        for one in arrived:
-            for store, due, rows in one.storing:
-                if due == self._level:
+        for message in messages:
+            for store, insert_level, rows in message.storing:
+                if insert_level == self._level:
                     storing[store].append(rows)
                 else:
-                    self._to(self._partition).storing.append((store, due, rows))
-            for probe, rows in one.probing:
+                    self._to(self._partition).storing.append((store, insert_level, rows))
+            for probe, rows in message.probing:
                 self._begin(probe, rows, probing)
-        for store, parts in storing.items():
-            self._shelf.put(store, stored(parts, self._job.batch, *self._probes.indexes[store], self._probes.width))
+        for store, packed_rows in storing.items():
+            self._shelf.put(store, stored(packed_rows, self._job.batch, *self._probes.indexes[store], self._probes.width))
         if self._level == 0:
             self._start(storing, probing)
         for number in sorted(probing):
             self._probe(self._probes.specs[number], unpacked(probing[number], self._probes.width))
-        kept = self._shelf.keep()
+        segment_refs = self._shelf.keep()
         self._to(self._partition).stores += self._shelf.handed_on()
-        return kept
+        return segment_refs
 
     def _begin(self, probe: int, rows: Packed, probing: dict[int, list[Packed]]) -> None:
-        """Take rows for a probe; if its time has not come, they wait."""
+        """Queue rows for a probe of this level; forward those for a later level."""
         if self._probes.specs[probe].level == self._level:
             probing[probe].append(rows)
         else:
             self._to(self._partition).probing.append((probe, rows))
 
     def _start(self, storing: dict[int, list[Packed]], probing: dict[int, list[Packed]]) -> None:
-        """Begin with rows that were stored where they are to probe."""
+        """Queue inserted rows for the probes that start in the partition of their store."""
         for roots in self._plan.roots.values():
             for root in roots:
                 if root.edge.kind is EdgeKind.STORED:
@@ -112,99 +112,101 @@ class MultiwayLevel:
         tuples = _restricted(tuples, loaded)
         if not tuples.count:
             return
-        came, made = self.probed.get(probe.number, (0, 0))
-        for found in self._found(probe, Prober(loaded, tuples), loaded.stored[0]):
-            made += found.count
-            self._go_on(probe, found)
-        self.probed[probe.number] = (came + tuples.count, made)
+        input_rows, output_rows = self.probed.get(probe.number, (0, 0))
+        for matches in self._found(probe, Prober(loaded, tuples), loaded.stored[0]):
+            output_rows += matches.count
+            self._go_on(probe, matches)
+        self.probed[probe.number] = (input_rows + tuples.count, output_rows)
 
     def _found(self, probe: Probe, prober: Prober, relation: str) -> Iterator[Tuples]:
-        """Yield what a probe makes: of all buckets together, in as few pieces as can be held."""
-        first, last = prober.span
+        """Yield the matches of a probe over all segments, in as few blocks as memory allows."""
+        first_time, last_time = prober.span
         visible = np.uint64(self._plan.visible(self._probes.starts[probe.number]))
         view = self._shelf.view(probe.store)
-        waiting: list[tuple[Pairs, Bits | None]] = []
-        held = 0
-        for number, one in enumerate(view.shelved):
-            sets, fresh = one.sets, None
-            if one.ref.newest == self._job.batch:
-                hidden = (one.bucket.fresh & ~visible) != 0
+        pending: list[tuple[Pairs, Bits | None]] = []
+        pending_pairs = 0
+        for index, loaded in enumerate(view.shelved):
+            sets, deltas = loaded.sets, None
+            if loaded.ref.newest == self._job.batch:
+                hidden = (loaded.bucket.fresh & ~visible) != 0
                 if probe.before is not None or hidden.all():
                     continue
-                sets, fresh = np.where(hidden[:, None], np.uint64(0), sets), one.bucket.fresh
-            elif (probe.before is not None and one.ref.oldest >= probe.before) or _apart(one.ref, relation, first, last):
+                sets, deltas = np.where(hidden[:, None], np.uint64(0), sets), loaded.bucket.fresh
+            elif (probe.before is not None and loaded.ref.oldest >= probe.before) or _apart(
+                loaded.ref, relation, first_time, last_time
+            ):
                 continue
-            for pairs in prober.pairs(one.bucket, sets):
-                new = None if fresh is None else fresh[pairs.theirs]
-                waiting.append((Pairs(pairs.own, pairs.theirs + view.begins[number], pairs.sets), new))
-                held += len(pairs.own)
-                if held >= PAIRS:
-                    yield from _joined(prober, waiting, view.rows)
-                    waiting, held = [], 0
-        yield from _joined(prober, waiting, view.rows)
+            for pairs in prober.pairs(loaded.bucket, sets):
+                pair_deltas = None if deltas is None else deltas[pairs.theirs]
+                pending.append((Pairs(pairs.own, pairs.theirs + view.begins[index], pairs.sets), pair_deltas))
+                pending_pairs += len(pairs.own)
+                if pending_pairs >= PAIRS:
+                    yield from _joined(prober, pending, view.rows)
+                    pending, pending_pairs = [], 0
+        yield from _joined(prober, pending, view.rows)
 
-    def _go_on(self, probe: Probe, found: Tuples) -> None:
-        """Give rows that a probe made to complete queries, to stores, and to the probes below."""
+    def _go_on(self, probe: Probe, matches: Tuples) -> None:
+        """Pass the rows that a probe found to complete queries, to state stores, and to the following probes."""
         if probe.ends:
-            self._finish([self._probes.queries[number] for number in probe.ends], found)
+            self._finish([self._probes.queries[number] for number in probe.ends], matches)
         for feed in probe.feeds:
-            self._feed(feed, found)
+            self._feed(feed, matches)
         for child in probe.children:
-            mine = _restricted(found, self._probes.probe(child.number))
-            if mine.count and child.level == self._level and child.edge.kind is EdgeKind.LOCAL:
-                self._probe(child, mine)
-            elif mine.count:
-                self._send(child.edge, child, mine)
+            child_rows = _restricted(matches, self._probes.probe(child.number))
+            if child_rows.count and child.level == self._level and child.edge.kind is EdgeKind.LOCAL:
+                self._probe(child, child_rows)
+            elif child_rows.count:
+                self._send(child.edge, child, child_rows)
 
     def _send(self, edge: Edge, child: Probe, rows: Tuples) -> None:
-        have = child.covered - self._probes.stores[child.store].relation.relations
-        packed = rows.packed(self._probes.columns(have, child.users))
-        for place, mine in sent(edge, packed, self._partition, self._job.partitions):
-            self._to(place).probing.append((child.number, mine))
+        relations = child.covered - self._probes.stores[child.store].relation.relations
+        packed = rows.packed(self._probes.columns(relations, child.users))
+        for target, target_rows in sent(edge, packed, self._partition, self._job.partitions):
+            self._to(target).probing.append((child.number, target_rows))
 
-    def _feed(self, feed: Feed, found: Tuples) -> None:
-        """Send rows to the store of a join that is kept, for the queries that use it."""
+    def _feed(self, feed: Feed, matches: Tuples) -> None:
+        """Send rows to the state store of an intermediate result, for the queries that use it."""
         bits = self._probes.bits(self._plan.uses[feed.store])
-        sets = found.sets & bits
+        sets = matches.sets & bits
         alive = compiled_join.alive(sets)
         if not alive.size:
             return
         spec = self._probes.stores[feed.store]
-        rows = found.take(alive, sets[alive]).packed(self._probes.columns(spec.relation.relations, self._plan.uses[feed.store]))
+        rows = matches.take(alive, sets[alive]).packed(self._probes.columns(spec.relation.relations, self._plan.uses[feed.store]))
         key = None if feed.edge.kind is EdgeKind.LOCAL else spec.key
-        places = [(self._partition, rows)] if key is None else dealt(key, rows, self._partition, self._job.partitions)
-        for place, mine in places:
-            self._to(place).storing.append((feed.store, feed.level, mine))
+        targets = [(self._partition, rows)] if key is None else dealt(key, rows, self._partition, self._job.partitions)
+        for target, target_rows in targets:
+            self._to(target).storing.append((feed.store, feed.level, target_rows))
 
     def _finish(self, queries: Sequence[Asked], rows: Tuples) -> None:
-        """Give joined rows to queries that are complete."""
-        by_tail: dict[tuple[object, ...], list[Asked]] = defaultdict(list)
-        for one in queries:
-            by_tail[one.tail].append(one)
-        for alike in by_tail.values():
-            bits, places = compiled_join.members(rows.sets, self._probes.bits([one.id for one in alike]))
+        """Emit joined rows of complete queries."""
+        by_output: dict[tuple[object, ...], list[Asked]] = defaultdict(list)
+        for query in queries:
+            by_output[query.tail].append(query)
+        for same_output in by_output.values():
+            bits, row_ids = compiled_join.members(rows.sets, self._probes.bits([query.id for query in same_output]))
             if not bits.size:
                 continue
-            ids = np.full(self._probes.width * 64, -1, np.int64)
-            ids[[one.bit for one in alike]] = [one.id for one in alike]
-            owners, found = ids[bits], rows.take(places)
-            for expression in alike[0].output:
-                bad = found.evaluate.errors(expression)
-                if bad is not None:
-                    mask = np.asarray(bad.to_numpy(zero_copy_only=False), np.bool_)
-                    self._failures.add_rows(owners[mask], found.evaluate.message(expression))
-            columns = [flat(found.evaluate(expression)) for expression in alike[0].output]
-            self._results.add(owners, pa.RecordBatch.from_arrays(columns, schema=alike[0].schema.to_arrow()))
+            query_of_bit = np.full(self._probes.width * 64, -1, np.int64)
+            query_of_bit[[query.bit for query in same_output]] = [query.id for query in same_output]
+            query_ids, selected = query_of_bit[bits], rows.take(row_ids)
+            for expression in same_output[0].output:
+                errors = selected.evaluate.errors(expression)
+                if errors is not None:
+                    mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_)
+                    self._failures.add_rows(query_ids[mask], selected.evaluate.message(expression))
+            columns = [flat(selected.evaluate(expression)) for expression in same_output[0].output]
+            self._results.add(query_ids, pa.RecordBatch.from_arrays(columns, schema=same_output[0].schema.to_arrow()))
             self._relieve()
 
 
-def _joined(prober: Prober, found: Sequence[tuple[Pairs, Bits | None]], rows: JoinedRows) -> Iterator[Tuples]:
-    if found:
-        own, theirs, sets = (np.concatenate([getattr(one, name) for one, _ in found]) for name in ("own", "theirs", "sets"))
-        new = [np.zeros(len(one.own), np.uint64) if fresh is None else fresh for one, fresh in found]
-        joined = prober.joined(Pairs(own, theirs, sets), rows, np.concatenate(new))
-        if joined.count:
-            yield joined
+def _joined(prober: Prober, pending: Sequence[tuple[Pairs, Bits | None]], rows: JoinedRows) -> Iterator[Tuples]:
+    if pending:
+        own, theirs, sets = (np.concatenate([getattr(pairs, name) for pairs, _ in pending]) for name in ("own", "theirs", "sets"))
+        all_deltas = [np.zeros(len(pairs.own), np.uint64) if deltas is None else deltas for pairs, deltas in pending]
+        matches = prober.joined(Pairs(own, theirs, sets), rows, np.concatenate(all_deltas))
+        if matches.count:
+            yield matches
 
 
 def _restricted(rows: Tuples, loaded: LoadedProbe) -> Tuples:
@@ -214,7 +216,9 @@ def _restricted(rows: Tuples, loaded: LoadedProbe) -> Tuples:
     return rows.take(alive, sets[alive])
 
 
-def _apart(ref: StoreRef, relation: str, first: int, last: int) -> bool:
-    """Tell whether no row of a bucket lies in a span of event times."""
-    earliest, latest = next((early, late) for name, early, late in ref.spans if name == relation)
-    return latest < first or earliest > last
+def _apart(ref: StoreRef, relation: str, first_time: int, last_time: int) -> bool:
+    """Return whether no row of a segment lies in a span of event times."""
+    earliest, latest = next(
+        (first_row_time, last_row_time) for name, first_row_time, last_row_time in ref.spans if name == relation
+    )
+    return latest < first_time or earliest > last_time

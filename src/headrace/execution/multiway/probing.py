@@ -1,7 +1,6 @@
-"""Partners of arriving rows among stored ones, a bounded number of pairs at a time.
+"""Matches of probe rows in stored segments, a bounded number of pairs at a time.
 
-They are found by hash where there are equalities, by search in sorted values where there is a comparison, and by trying
-everything otherwise.
+Equalities use a hash index, comparisons a range search over sorted values; without either, a probe tries all pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from headrace.kernels.columns import flat
 from headrace.kernels.keys import hashes
 from headrace.kernels.sets import Sets
 
-PAIRS = 1 << 18  # at most so many pairs are held at once
+PAIRS = 1 << 18  # limit of pairs in memory at once
 _FEW_PAIRS = 1 << 12
 _EVERYTHING = np.zeros(0, np.int32)
 _NO_BIRTHS = np.zeros(0, np.int32)
@@ -30,7 +29,7 @@ _NO_BIRTHS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """Arriving rows, stored rows, and the sets of those who want them together."""
+    """Pairs of probe rows (`own`) and stored rows (`theirs`), with their query-sets."""
 
     own: Integers
     theirs: Integers
@@ -38,76 +37,97 @@ class Pairs:
 
 
 class Prober:
-    """Arriving rows of one probe, made ready once for all buckets of its store."""
+    """The probe rows of one probe, prepared once for all segments of its store."""
 
     def __init__(self, loaded: LoadedProbe, tuples: Tuples) -> None:
-        """Take rows that are there to be probed."""
+        """Take the rows that probe."""
         self._loaded, self._tuples = loaded, tuples
         times = [(tuples.times(name), loaded.longest[name]) for name in loaded.before]
-        self._newest = np.maximum.reduce([found for found, _ in times])
-        self._until = np.minimum.reduce([found + longest for found, longest in times])
+        self._newest = np.maximum.reduce([event_times for event_times, _ in times])
+        self._until = np.minimum.reduce([event_times + max_range for event_times, max_range in times])
         self._keys = [flat(tuples.evaluate(left)) for left, _ in loaded.probe.keys]
         self._hashes = hashes(self._keys, tuples.count) if self._keys else None
         self._valid = valid_keys(self._keys)
 
     @property
     def span(self) -> tuple[int, int]:
-        """From which event time to which partners can be."""
+        """The least and the greatest event time of possible matches."""
         return int(self._newest.min()) - self._loaded.longest[self._loaded.stored[0]], int(self._until.max())
 
-    def pairs(self, bucket: Stored, sets: Sets) -> Iterator[Pairs]:
-        """Yield pairs of arriving and stored rows whose sets and times meet; `sets` are those of the bucket as they are now."""
+    def pairs(self, segment: Stored, sets: Sets) -> Iterator[Pairs]:
+        """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are the segment's current ones."""
         loaded, relation = self._loaded, self._loaded.stored[0]
-        begins, ends, order = self._ranges(bucket)
-        low, times = self._newest - loaded.longest[relation], bucket.times(relation)
-        before = loaded.probe.before
-        births = _NO_BIRTHS if before is None or int(bucket.births.max()) < before else bucket.births
-        row = place = 0
-        own_sets = self._tuples.sets
+        begins, ends, order = self._ranges(segment)
+        low, times = self._newest - loaded.longest[relation], segment.times(relation)
+        insert_limit = loaded.probe.before
+        insert_batches = _NO_BIRTHS if insert_limit is None or int(segment.births.max()) < insert_limit else segment.births
+        row = offset = 0
+        probe_sets = self._tuples.sets
         size = min(PAIRS, max(_FEW_PAIRS, self._tuples.count))
         while row < self._tuples.count:
-            own, theirs = np.empty(size, np.int64), np.empty(size, np.int64)
+            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size, sets.shape[1]), np.uint64)
-            found, row, place = compiled_probe.meet(
-                begins, ends, order, own_sets, sets, low, self._until, times, births, before or 0, row, place, own, theirs, common
+            count, row, offset = compiled_probe.meet(
+                begins,
+                ends,
+                order,
+                probe_sets,
+                sets,
+                low,
+                self._until,
+                times,
+                insert_batches,
+                insert_limit or 0,
+                row,
+                offset,
+                probe_ids,
+                build_ids,
+                common,
             )
-            if found:
-                yield Pairs(own[:found], theirs[:found], common[:found])
+            if count:
+                yield Pairs(probe_ids[:count], build_ids[:count], common[:count])
             size = PAIRS
 
-    def joined(self, pairs: Pairs, rows: JoinedRows, fresh: Bits) -> Tuples:
-        """Return the rows of pairs side by side, of those only for which windows and conditions hold.
+    def joined(self, pairs: Pairs, rows: JoinedRows, delta_mask: Bits) -> Tuples:
+        """Return the joined rows of pairs that satisfy windows and conditions.
 
-        `rows` are the stored ones that pairs point to, `fresh` says what is new in them.
+        `rows` are the stored rows that the pairs refer to, `delta_mask` holds their new relations.
         """
-        new = self._tuples.fresh[pairs.own] | fresh
-        return self._checked(Tuples(self._tuples.rows.beside(pairs.own, rows, pairs.theirs, pairs.sets), new))
+        deltas = self._tuples.fresh[pairs.own] | delta_mask
+        return self._checked(Tuples(self._tuples.rows.beside(pairs.own, rows, pairs.theirs, pairs.sets), deltas))
 
-    def _checked(self, found: Tuples) -> Tuples:
-        """Look at windows and conditions of pairs; what overflows is unknown, as NULL is."""
-        loaded, sets = self._loaded, found.sets
-        for windows, bits in loaded.windows:
-            for old in loaded.before:
-                for new in loaded.stored:
-                    compiled_probe.outside(found.times(old), found.times(new), windows[old], windows[new], bits, sets)
+    def _checked(self, rows: Tuples) -> Tuples:
+        """Filter pairs by windows and conditions; an overflow counts as unknown, like NULL."""
+        loaded, sets = self._loaded, rows.sets
+        for ranges, bits in loaded.windows:
+            for probe_relation in loaded.before:
+                for build_relation in loaded.stored:
+                    compiled_probe.outside(
+                        rows.times(probe_relation),
+                        rows.times(build_relation),
+                        ranges[probe_relation],
+                        ranges[build_relation],
+                        bits,
+                        sets,
+                    )
         for condition, bits in loaded.conditions.items():
-            holds = np.asarray(flat(found.evaluate(condition)).fill_null(False))
+            holds = np.asarray(flat(rows.evaluate(condition)).fill_null(False))
             sets[~holds] &= ~bits
         if loaded.windows or loaded.conditions:
             alive = compiled_join.alive(sets)
             if alive.size < len(sets):
-                return found.take(alive, sets[alive])
-        return found
+                return rows.take(alive, sets[alive])
+        return rows
 
-    def _ranges(self, bucket: Stored) -> tuple[Integers, Integers, npt.NDArray[np.int32]]:
-        """Return for each row the range of places in an order of the bucket's rows where its partners are."""
+    def _ranges(self, segment: Stored) -> tuple[Integers, Integers, npt.NDArray[np.int32]]:
+        """Return for each probe row the range of its candidates, in an order of the segment's rows."""
         count = self._tuples.count
         if self._hashes is not None:
-            index = bucket.hash_index(self._loaded.keys)
+            index = segment.hash_index(self._loaded.keys)
             begins, ends = compiled_probe.look_up(self._hashes, self._valid, index.directory, index.hashes, index.bits)
             return begins, ends, index.order
         if not self._loaded.bounds:
-            return np.zeros(count, np.int64), np.full(count, bucket.rows, np.int64), _EVERYTHING
-        found = bucket.sorted_index(self._loaded.bounds[0].stored)
+            return np.zeros(count, np.int64), np.full(count, segment.rows, np.int64), _EVERYTHING
+        sorted_values = segment.sorted_index(self._loaded.bounds[0].stored)
         bounds = [(bound.operator, flat(self._tuples.evaluate(bound.arriving))) for bound in self._loaded.bounds]
-        return *searched(found, bounds), found.order
+        return *searched(sorted_values, bounds), sorted_values.order

@@ -1,8 +1,8 @@
-"""What a batch shows of the rows that multi-way joins see, and what follows for conditions between relations.
+"""Samples of the rows that sliding joins read, and the selectivities of conditions between relations estimated from them.
 
-Of each relation a few rows are kept, for conditions of any kind; and for each attribute of an equality a sketch: of all values
-those with the least hashes, and how often they came. Since both sides of an equality are sketched by the same hashes, the values
-that both have tell how many pairs of rows there are, however rare they be.
+A sample of a relation has a few rows, for conditions of any kind, and for each attribute of an equality a sketch: the values
+with the least hashes, and their counts. Both sides of an equality are sketched with the same hash function, so the values that
+both sketches contain tell the number of matching pairs, however rare these are.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headrace.model.expression import Expression, columns
 from headrace.sharing.multiway.asked import Asked, attribute_of, predicate_of, sides_of
 from headrace.sharing.multiway.relations import Attribute, Predicate
 
-_ROWS = 1 << 14  # of a batch are sketched
-_VALUES = 512  # are kept in a sketch
-_SHOWN = 48  # rows of a batch are kept as they are
+_ROWS = 1 << 14  # rows of a batch that are sketched
+_VALUES = 512  # values in a sketch
+_SHOWN = 48  # rows in a sample
 _SCALE = float(1 << 64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sketch:
-    """The values with the least hashes, up to `limit`, and how often each came among `rows` rows."""
+    """The values with the least hashes, up to `limit`, and the count of each among `row_count` rows."""
 
     hashes: npt.NDArray[np.uint64]
     counts: npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Some of the `rows` rows of a relation that matter to somebody, of the `seen` rows of its stream."""
+    """A sample of the `row_count` rows of a relation that matter to queries, out of `stream_rows` rows of its stream."""
 
     rows: int
     seen: int
@@ -49,14 +49,16 @@ class Sample:
     sketches: dict[Attribute, Sketch]
 
 
-def sampled(probes: LoadedProbes, relation: str, rows: Packed, seen: int | None = None) -> Sample:
-    """Return a sample of the rows of a relation, which matter to somebody; the stream had `seen` rows, if it had more."""
+def sampled(loaded_plan: LoadedProbes, relation: str, rows: Packed, stream_rows: int | None = None) -> Sample:
+    """Return a sample of the rows of a relation that matter to queries; `stream_rows` counts all rows of the stream."""
     step = max(1, rows.rows // _ROWS)
-    some = rows.take(np.arange(0, rows.rows, step)) if step > 1 else rows
-    evaluate = Evaluator(some.columns, some.rows)
-    sketches = {attribute: _sketch(flat(evaluate(side)), some.rows) for attribute, side in probes.sides(relation).items()}
-    shown = some.take(np.linspace(0, some.rows - 1, min(_SHOWN, some.rows)).astype(np.int64))
-    return Sample(rows.rows, rows.rows if seen is None else seen, shown.columns, sketches)
+    sketched = rows.take(np.arange(0, rows.rows, step)) if step > 1 else rows
+    evaluate = Evaluator(sketched.columns, sketched.rows)
+    sketches = {
+        attribute: _sketch(flat(evaluate(side)), sketched.rows) for attribute, side in loaded_plan.sides(relation).items()
+    }
+    sample_rows = sketched.take(np.linspace(0, sketched.rows - 1, min(_SHOWN, sketched.rows)).astype(np.int64))
+    return Sample(rows.rows, rows.rows if stream_rows is None else stream_rows, sample_rows.columns, sketches)
 
 
 def _sketch(column: pa.Array, rows: int) -> Sketch:
@@ -68,55 +70,62 @@ def _sketch(column: pa.Array, rows: int) -> Sketch:
 
 
 def selectivities(queries: Iterable[Asked], samples: Mapping[str, Sequence[Sample]]) -> dict[Predicate, float]:
-    """Return the part of pairs of rows for which each condition between two relations holds, as far as samples tell."""
-    found: dict[Predicate, float] = {}
-    for condition in dict.fromkeys(one for query in queries for one in query.conditions):
+    """Return the fraction of row pairs that satisfy each condition between two relations, as far as samples allow."""
+    estimates: dict[Predicate, float] = {}
+    for condition in dict.fromkeys(term for query in queries for term in query.conditions):
         predicate = predicate_of(condition)
         if predicate is None or any(not samples.get(name) for name in predicate.relations):
             continue
         sides = sides_of(condition)
-        one, two = (samples[name] for name in predicate.relations)
+        left_samples, right_samples = (samples[name] for name in predicate.relations)
         if sides is None:
-            found[predicate] = _tried(condition, one, two)
+            estimates[predicate] = _tried(condition, left_samples, right_samples)
         else:
-            found[predicate] = _equal(_merged(one, attribute_of(sides[0])), _merged(two, attribute_of(sides[1])))
-    return found
+            estimates[predicate] = _equal(
+                _merged(left_samples, attribute_of(sides[0])), _merged(right_samples, attribute_of(sides[1]))
+            )
+    return estimates
 
 
 def _merged(samples: Sequence[Sample], attribute: Attribute) -> Sketch:
-    mine = [one.sketches[attribute] for one in samples if attribute in one.sketches]
-    if not mine:
+    sketches = [sample.sketches[attribute] for sample in samples if attribute in sample.sketches]
+    if not sketches:
         return Sketch(np.zeros(0, np.uint64), np.zeros(0, np.int64), _SCALE, 0)
-    limit = min(one.limit for one in mine)
-    values, places = np.unique(np.concatenate([one.hashes for one in mine]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([one.counts for one in mine]), len(values)).astype(np.int64)
-    kept = values.astype(np.float64) < limit
-    return Sketch(values[kept], counts[kept], limit, sum(one.rows for one in mine))
+    limit = min(sketch.limit for sketch in sketches)
+    values, value_ids = np.unique(np.concatenate([sketch.hashes for sketch in sketches]), return_inverse=True)
+    counts = np.bincount(value_ids, np.concatenate([sketch.counts for sketch in sketches]), len(values)).astype(np.int64)
+    below_limit = values.astype(np.float64) < limit
+    return Sketch(values[below_limit], counts[below_limit], limit, sum(sketch.rows for sketch in sketches))
 
 
-def _equal(one: Sketch, two: Sketch) -> float:
-    """Return the selectivity of an equality: pairs among values that both sketches would have, against all pairs."""
-    limit = min(one.limit, two.limit)
-    _, ours, theirs = np.intersect1d(one.hashes, two.hashes, assume_unique=True, return_indices=True)
-    inside = one.hashes[ours].astype(np.float64) < limit
-    pairs = float((one.counts[ours] * two.counts[theirs])[inside].sum())
-    return max(pairs, 0.5) * (_SCALE / limit) / max(1.0, float(one.rows) * two.rows)
+def _equal(left: Sketch, right: Sketch) -> float:
+    """Return the selectivity of an equality: matching pairs among values below both limits, extrapolated, over all pairs."""
+    limit = min(left.limit, right.limit)
+    _, left_ids, right_ids = np.intersect1d(left.hashes, right.hashes, assume_unique=True, return_indices=True)
+    below_limit = left.hashes[left_ids].astype(np.float64) < limit
+    pairs = float((left.counts[left_ids] * right.counts[right_ids])[below_limit].sum())
+    return max(pairs, 0.5) * (_SCALE / limit) / max(1.0, float(left.rows) * right.rows)
 
 
-def _tried(condition: Expression, one: Sequence[Sample], two: Sequence[Sample]) -> float:
-    """Return the selectivity of any condition: try it on all pairs of the rows that were kept."""
-    left, right = _together(one), _together(two)
-    mine, theirs = len(next(iter(left.values()))), len(next(iter(right.values())))
-    if not mine or not theirs:
+def _tried(condition: Expression, left_samples: Sequence[Sample], right_samples: Sequence[Sample]) -> float:
+    """Return the selectivity of any condition, by evaluating it on all pairs of sampled rows."""
+    left, right = _together(left_samples), _together(right_samples)
+    left_count, right_count = len(next(iter(left.values()))), len(next(iter(right.values())))
+    if not left_count or not right_count:
         return 1.0
-    first, second = pa.array(np.repeat(np.arange(mine), theirs)), pa.array(np.tile(np.arange(theirs), mine))
-    joined = {n: c.take(first) for n, c in left.items()} | {n: c.take(second) for n, c in right.items()}
+    left_ids, right_ids = (
+        pa.array(np.repeat(np.arange(left_count), right_count)),
+        pa.array(np.tile(np.arange(right_count), left_count)),
+    )
+    joined = {name: column.take(left_ids) for name, column in left.items()} | {
+        name: column.take(right_ids) for name, column in right.items()
+    }
     if any(name not in joined for name in columns(condition)):
         return 1.0
-    holds = np.asarray(flat(Evaluator(joined, mine * theirs)(condition)).fill_null(False))
-    return max(float(holds.sum()), 0.5) / (mine * theirs)
+    holds = np.asarray(flat(Evaluator(joined, left_count * right_count)(condition)).fill_null(False))
+    return max(float(holds.sum()), 0.5) / (left_count * right_count)
 
 
 def _together(samples: Sequence[Sample]) -> dict[str, pa.Array]:
-    names = [name for name in samples[0].columns if all(name in one.columns for one in samples)]
-    return {name: pa.concat_arrays([one.columns[name] for one in samples]) for name in names}
+    names = [name for name in samples[0].columns if all(name in sample.columns for sample in samples)]
+    return {name: pa.concat_arrays([sample.columns[name] for sample in samples]) for name in names}

@@ -1,4 +1,4 @@
-"""Who gets which rows: to the partition of a value, to all of them, or to nobody else."""
+"""Routing of rows to the partitions of a sliding join: by the value of a key, to all partitions, or to the local one."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from headrace.model.expression import Expression
 from headrace.sharing.multiway.probes import Edge, EdgeKind
 
 
-def sent(edge: Edge, rows: Packed, here: int, parts: int) -> Iterator[tuple[int, Packed]]:
-    """Yield (partition, rows) along an edge to a probe; a NULL equals nothing, so that such rows go nowhere."""
+def sent(edge: Edge, rows: Packed, partition: int, partition_count: int) -> Iterator[tuple[int, Packed]]:
+    """Yield (partition, rows) along an edge to a probe; rows with a NULL key match nothing and are dropped."""
     if edge.kind is EdgeKind.ALL:
-        yield from ((place, rows) for place in range(parts))
+        yield from ((target, rows) for target in range(partition_count))
     elif edge.kind is EdgeKind.LOCAL:
-        yield here, rows
+        yield partition, rows
     else:
         assert edge.by is not None
         values = _values(edge.by, rows)
         if values.null_count:
             rows = rows.take(np.flatnonzero(np.asarray(values.is_valid())))
             values = values.drop_null()
-        yield from _dealt(rows, partitions([values], rows.rows, parts))
+        yield from _dealt(rows, partitions([values], rows.rows, partition_count))
 
 
-def dealt(key: Expression | None, rows: Packed, here: int, parts: int) -> Iterator[tuple[int, Packed]]:
-    """Yield (partition, rows) on the way to a store: by its key, or evenly if it has none."""
-    if parts == 1:
+def dealt(key: Expression | None, rows: Packed, partition: int, partition_count: int) -> Iterator[tuple[int, Packed]]:
+    """Yield (partition, rows) for a state store: by its key, or evenly if it has none."""
+    if partition_count == 1:
         yield 0, rows
     elif key is None:
-        yield from _dealt(rows, (np.arange(rows.rows) + here) % parts)
+        yield from _dealt(rows, (np.arange(rows.rows) + partition) % partition_count)
     else:
-        yield from _dealt(rows, partitions([_values(key, rows)], rows.rows, parts))
+        yield from _dealt(rows, partitions([_values(key, rows)], rows.rows, partition_count))
 
 
 def _values(key: Expression, rows: Packed) -> pa.Array:
     return flat(Evaluator(rows.columns, rows.rows)(key))
 
 
-def _dealt(rows: Packed, places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple[int, Packed]]:
-    for place in np.unique(places).tolist():
-        yield place, rows.take(np.flatnonzero(places == place))
+def _dealt(rows: Packed, targets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple[int, Packed]]:
+    for target in np.unique(targets).tolist():
+        yield target, rows.take(np.flatnonzero(targets == target))

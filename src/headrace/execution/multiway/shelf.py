@@ -1,4 +1,4 @@
-"""What one partition keeps of its stores: buckets in state files, let go when no row that is not late could find a partner."""
+"""The sliding-join state of one partition: segments in state files, evicted when past retention for every query."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.multiway.probes import StoreSpec
 from headrace.sharing.slicing import FOREVER, NEVER
 
-_COPIED = 1 << 20  # rows a bucket: a copy of so many costs less than to look into each bucket many times
-_MANY = 8  # buckets of a store, before small neighbours are made one
-_SPANS = 4  # a bucket spans at most this part of the batches that a store holds, so that what has expired goes in time
+_COPIED = 1 << 20  # rows per segment: copying so many costs less than many reads of each segment
+_MANY = 8  # segments of a store before small adjacent ones are merged
+_SPANS = 4  # a merged segment spans at most 1/4 of a store's batches, so that expired rows are evicted in time
 
 
 @dataclass(slots=True, eq=False)
 class Shelved:
-    """A bucket at hand: its rows, and their sets as they are meant now."""
+    """A segment in memory: its rows, and their query-sets translated to the current bits."""
 
     ref: StoreRef
     bucket: Stored
@@ -40,7 +40,7 @@ class Shelved:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """All buckets of a store in this partition, one after the other; `begins` is the place of the first row of each."""
+    """All segments of a store in this partition, concatenated; `offsets` holds the position of the first row of each."""
 
     shelved: Sequence[Shelved]
     begins: Sequence[int]
@@ -48,178 +48,184 @@ class View:
 
 
 class Shelf:
-    """The stores of one partition at one level; `marks` gives the watermark of a query after this batch."""
+    """The state stores of one partition at one level."""
 
-    def __init__(self, job: Job, partition: int, level: int, marks: Callable[[Asked], int], handed: Sequence[StoreRef]) -> None:
-        """`handed` are buckets that earlier levels of this batch wrote."""
-        self._job, self._partition, self._level, self._marks = job, partition, level, marks
+    def __init__(
+        self, job: Job, partition: int, level: int, get_watermark: Callable[[Asked], int], forwarded: Sequence[StoreRef]
+    ) -> None:
+        """`get_watermark` returns a query's watermark after this batch; `forwarded` are segments that earlier levels wrote."""
+        self._job, self._partition, self._level, self._marks = job, partition, level, get_watermark
         self.probes: LoadedProbes = job.probes()
         self._directory = Path(job.directory)
         self._new: list[tuple[StoreRef, Stored]] = []
         self._file = f"state/{job.batch:010d}-{partition:05d}-{level}.stores"
-        dealt = job.dealt != job.partitions
-        old = [] if dealt else [ref for ref in job.stores if ref.partition == partition and ref.store in self.probes.stores]
-        self._dealt = [ref for ref in handed if ref.newest < job.batch]
-        self.old = [*old, *self._dealt]
-        self.fresh = [ref for ref in handed if ref.newest == job.batch]
+        repartition = job.dealt != job.partitions
+        stored = (
+            [] if repartition else [ref for ref in job.stores if ref.partition == partition and ref.store in self.probes.stores]
+        )
+        self._dealt = [ref for ref in forwarded if ref.newest < job.batch]
+        self.old = [*stored, *self._dealt]
+        self.fresh = [ref for ref in forwarded if ref.newest == job.batch]
         self._at_hand: dict[tuple[str, int], Shelved] = {}
         self._views: dict[int, View] = {}
-        if dealt and level == 0:
+        if repartition and level == 0:
             self._deal()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def view(self, store: int) -> View:
-        """Return the rows of a store: those of earlier batches, and what this batch has stored so far."""
+        """Return the rows of a store: those of earlier batches, and those that this batch has inserted so far."""
         if store not in self._views:
-            shelved = [self.load(ref) for ref in (*self.old, *self.fresh) if ref.store == store]
-            begins = np.concatenate([[0], np.cumsum([one.bucket.rows for one in shelved])]).astype(np.int64).tolist()
-            known = shelved[0].bucket.columns if shelved else ()
-            names = [name for name in known if all(name in one.bucket.columns for one in shelved)]
-            table = Table({name: Pieces([one.bucket.columns[name] for one in shelved], _COPIED) for name in names}, begins[-1])
-            self._views[store] = View(shelved, begins, all_of(table, np.zeros((begins[-1], 0), np.uint64)))
+            segments = [self.load(ref) for ref in (*self.old, *self.fresh) if ref.store == store]
+            offsets = np.concatenate([[0], np.cumsum([segment.bucket.rows for segment in segments])]).astype(np.int64).tolist()
+            first_columns = segments[0].bucket.columns if segments else ()
+            names = [name for name in first_columns if all(name in segment.bucket.columns for segment in segments)]
+            table = Table(
+                {name: Pieces([segment.bucket.columns[name] for segment in segments], _COPIED) for name in names}, offsets[-1]
+            )
+            self._views[store] = View(segments, offsets, all_of(table, np.zeros((offsets[-1], 0), np.uint64)))
         return self._views[store]
 
     def load(self, ref: StoreRef) -> Shelved:
-        """Return a bucket."""
-        at = (ref.file, ref.index)
-        if at not in self._at_hand:
-            bucket = next((b for r, b in self._new if r == ref), None) or self._stored(ref)
-            sets = self._meant(bucket, ref)
-            self._at_hand[at] = Shelved(ref, bucket, sets)
-        return self._at_hand[at]
+        """Return a segment."""
+        segment_key = (ref.file, ref.index)
+        if segment_key not in self._at_hand:
+            segment = next((new_segment for new_ref, new_segment in self._new if new_ref == ref), None) or self._stored(ref)
+            sets = self._meant(segment, ref)
+            self._at_hand[segment_key] = Shelved(ref, segment, sets)
+        return self._at_hand[segment_key]
 
     def _stored(self, ref: StoreRef) -> Stored:
         names = self.probes.plan.columns(self.probes.stores[ref.store].relation.relations)
         return self._job.stored(ref).with_columns({name: self.probes.types[name] for name in names})
 
-    def _meant(self, bucket: Stored, ref: StoreRef) -> Sets:
-        """Return query-sets as they are meant now: a bit may have been another query's when the row was stored."""
-        sets = widened(bucket.sets, self.probes.width)
-        later = [one for one in self.probes.plan.queries if self._job.born[one.id] > bucket.meant]
-        since = self.probes.plan.uses.get(ref.store, {})
-        again = [(number, first) for number, first in since.items() if first > ref.oldest]
-        if not later and not again:
+    def _meant(self, segment: Stored, ref: StoreRef) -> Sets:
+        """Translate query-sets to the current bits: a bit may have belonged to another query when the row was inserted."""
+        sets = widened(segment.sets, self.probes.width)
+        newer_queries = [query for query in self.probes.plan.queries if self._job.born[query.id] > segment.meant]
+        first_batches = self.probes.plan.uses.get(ref.store, {})
+        rejoined = [(query_id, first_batch) for query_id, first_batch in first_batches.items() if first_batch > ref.oldest]
+        if not newer_queries and not rejoined:
             return sets
-        found = sets.copy()
-        for one in later:
-            bits = self.probes.bits([one.id])
-            found &= ~bits
-            for loan in one.lent if not since else ():
-                if ref.spans[0][0] == loan.relation:
-                    found[self._lent(bucket, sets, loan, one)] |= bits
-        for number, first in again:
-            found[bucket.births < first] &= ~self.probes.bits([number])
-        return found
+        translated = sets.copy()
+        for query in newer_queries:
+            bits = self.probes.bits([query.id])
+            translated &= ~bits
+            for backfill in query.lent if not first_batches else ():
+                if ref.spans[0][0] == backfill.relation:
+                    translated[self._lent(segment, sets, backfill, query)] |= bits
+        for query_id, first_batch in rejoined:
+            translated[segment.births < first_batch] &= ~self.probes.bits([query_id])
+        return translated
 
-    def _lent(self, bucket: Stored, sets: Sets, loan: Loan, borrower: Asked) -> npt.NDArray[np.bool_]:
-        """Tell which rows were stored for the lender, after it came, and are not before what the borrower sees."""
-        word = sets[:, loan.bit // 64] if loan.bit // 64 < sets.shape[1] else np.zeros(bucket.rows, np.uint64)
-        has = (word >> np.uint64(loan.bit % 64) & np.uint64(1)).astype(np.bool_)
-        return has & (bucket.births >= loan.first) & (bucket.times(loan.relation) >= borrower.since)
+    def _lent(self, segment: Stored, sets: Sets, backfill: Loan, borrower: Asked) -> npt.NDArray[np.bool_]:
+        """Return the mask of rows inserted for the lender since it was added, at or after the borrower's `since`."""
+        word = sets[:, backfill.bit // 64] if backfill.bit // 64 < sets.shape[1] else np.zeros(segment.rows, np.uint64)
+        has_bit = (word >> np.uint64(backfill.bit % 64) & np.uint64(1)).astype(np.bool_)
+        return has_bit & (segment.births >= backfill.first) & (segment.times(backfill.relation) >= borrower.since)
 
-    # --- keeping ------------------------------------------------------------------------------------------------------
+    # --- writing ------------------------------------------------------------------------------------------------------
 
-    def put(self, store: int, bucket: Stored) -> None:
-        """Take rows that this batch stores."""
-        self.fresh.append(self._add(store, bucket))
+    def put(self, store: int, segment: Stored) -> None:
+        """Insert the rows of this batch."""
+        self.fresh.append(self._add(store, segment))
         self._views.pop(store, None)
 
-    def _add(self, store: int, bucket: Stored) -> StoreRef:
+    def _add(self, store: int, segment: Stored) -> StoreRef:
         spec = self.probes.stores[store]
-        spans = tuple((name, *_span(bucket.times(name))) for name in sorted(spec.relation.relations))
-        births = (int(bucket.births.min()), int(bucket.births.max()))
-        ref = StoreRef(self._file, len(self._new), self._partition, store, *births, bucket.rows, spans, bucket.bytes)
-        self._new.append((ref, bucket))
+        spans = tuple((name, *_span(segment.times(name))) for name in sorted(spec.relation.relations))
+        batches = (int(segment.births.min()), int(segment.births.max()))
+        ref = StoreRef(self._file, len(self._new), self._partition, store, *batches, segment.rows, spans, segment.bytes)
+        self._new.append((ref, segment))
         return ref
 
     def keep(self) -> list[StoreRef]:
-        """Write what is new; return what is still needed after the batch: old buckets at level 0, and what was put here."""
-        kept = [ref for ref in self.old if self._is_needed(ref)] if self._level == 0 else []
+        """Write new segments; return those retained after the batch: old ones at level 0, and those inserted here."""
+        retained = [ref for ref in self.old if self._is_needed(ref)] if self._level == 0 else []
         if self._level == 0:
-            kept = self._few(kept)
-        kept += [ref for ref, _ in self._new if ref.newest == self._job.batch and self._is_needed(ref)]
+            retained = self._few(retained)
+        retained += [ref for ref, _ in self._new if ref.newest == self._job.batch and self._is_needed(ref)]
         if self._new:
-            pack.write(self._directory / self._file, [bucket for _, bucket in self._new])
-        return kept
+            pack.write(self._directory / self._file, [segment for _, segment in self._new])
+        return retained
 
     def handed_on(self) -> list[StoreRef]:
-        """Return the buckets that later levels need to be told of: those that are not in the job."""
+        """Return the segments that later levels need and that are not in the job."""
         return [*self.fresh, *self._dealt]
 
     def _is_needed(self, ref: StoreRef) -> bool:
-        """Tell whether a row that is not late could still find a partner in a bucket."""
+        """Return whether a row that is not late could still match a row of a segment."""
         relations = {name for name, *_ in ref.spans}
-        for one in self.probes.plan.queries:
-            if relations <= set(one.inputs) and self._born(one) <= ref.newest:
-                mark = self._marks(one)
-                if mark == NEVER or (mark != FOREVER and self._reaches(ref, one, mark)):
+        for query in self.probes.plan.queries:
+            if relations <= set(query.inputs) and self._born(query) <= ref.newest:
+                watermark = self._marks(query)
+                if watermark == NEVER or (watermark != FOREVER and self._reaches(ref, query, watermark)):
                     return True
         return False
 
     def _born(self, query: Asked) -> int:
-        return max((loan.first for loan in query.lent), default=self._job.born[query.id])
+        return max((backfill.first for backfill in query.lent), default=self._job.born[query.id])
 
-    def _reaches(self, ref: StoreRef, query: Asked, mark: int) -> bool:
-        return all(last + query.inputs[name].range >= mark - query.lateness for name, _, last in ref.spans)
+    def _reaches(self, ref: StoreRef, query: Asked, watermark: int) -> bool:
+        return all(last + query.inputs[name].range >= watermark - query.lateness for name, _, last in ref.spans)
 
     def _few(self, refs: Sequence[StoreRef]) -> list[StoreRef]:
-        """Return buckets, small neighbours made one where a store has many."""
+        """Return the segments after compaction: small adjacent ones are merged where a store has many."""
         by_store: dict[int, list[StoreRef]] = defaultdict(list)
         for ref in refs:
             by_store[ref.store].append(ref)
-        found: list[StoreRef] = []
-        for store, mine in by_store.items():
-            mine.sort(key=lambda ref: (ref.oldest, ref.newest))
-            if len(mine) <= _MANY:
-                found += mine
+        compacted: list[StoreRef] = []
+        for store, store_refs in by_store.items():
+            store_refs.sort(key=lambda ref: (ref.oldest, ref.newest))
+            if len(store_refs) <= _MANY:
+                compacted += store_refs
                 continue
-            for group in _groups(mine, _spanned(mine) // _SPANS):
-                found += group if len(group) == 1 else self._unite(store, group)
-        return found
+            for group in _groups(store_refs, _spanned(store_refs) // _SPANS):
+                compacted += group if len(group) == 1 else self._unite(store, group)
+        return compacted
 
     def _unite(self, store: int, refs: Sequence[StoreRef]) -> list[StoreRef]:
-        shelved = [self.load(ref) for ref in refs]
-        live = self.probes.bits([one.id for one in self.probes.plan.queries])
-        cleaned = [replace(one.bucket, sets=one.sets & live) for one in shelved]
-        rows = [compiled_join.alive(one.sets) for one in cleaned]
-        merged = united(cleaned, rows, self.probes.width, self._job.batch)
+        segments = [self.load(ref) for ref in refs]
+        live_set = self.probes.bits([query.id for query in self.probes.plan.queries])
+        live_segments = [replace(segment.bucket, sets=segment.sets & live_set) for segment in segments]
+        row_ids = [compiled_join.alive(segment.sets) for segment in live_segments]
+        merged = united(live_segments, row_ids, self.probes.width, self._job.batch)
         return [self._add(store, indexed(merged, *self.probes.indexes[store]))] if merged.rows else []
 
-    # --- another number of partitions ---------------------------------------------------------------------------------
+    # --- repartitioning -----------------------------------------------------------------------------------------------
 
     def _deal(self) -> None:
-        """Take this partition's share of all buckets."""
+        """Take this partition's share of all segments."""
         for ref in self._job.stores:
             spec = self.probes.stores.get(ref.store)
             if spec is not None:
-                whole = self._stored(ref)
-                rows = self._share(spec, whole, ref)
-                if rows.size:
-                    mine = united([whole], [rows], whole.sets.shape[1], whole.meant)
-                    self._dealt.append(self._add(ref.store, indexed(mine, *self.probes.indexes[ref.store])))
+                segment = self._stored(ref)
+                row_ids = self._share(spec, segment, ref)
+                if row_ids.size:
+                    share = united([segment], [row_ids], segment.sets.shape[1], segment.meant)
+                    self._dealt.append(self._add(ref.store, indexed(share, *self.probes.indexes[ref.store])))
         self.old += self._dealt
 
-    def _share(self, spec: StoreSpec, whole: Stored, ref: StoreRef) -> Integers:
+    def _share(self, spec: StoreSpec, segment: Stored, ref: StoreRef) -> Integers:
         if spec.key is None:
-            places = (np.arange(whole.rows) + ref.partition) % self._job.partitions
+            targets = (np.arange(segment.rows) + ref.partition) % self._job.partitions
         else:
-            places = partitions([flat(whole.evaluate(spec.key))], whole.rows, self._job.partitions)
-        return np.flatnonzero(places == self._partition)
+            targets = partitions([flat(segment.evaluate(spec.key))], segment.rows, self._job.partitions)
+        return np.flatnonzero(targets == self._partition)
 
 
 def _span(times: Integers) -> tuple[int, int]:
     return int(times.min()), int(times.max())
 
 
-def _groups(refs: Sequence[StoreRef], longest: int) -> list[list[StoreRef]]:
-    """Cut neighbours into groups to be made one: none spans more batches than `longest`, nor has a much larger first one."""
-    found: list[list[StoreRef]] = []
+def _groups(refs: Sequence[StoreRef], max_batches: int) -> list[list[StoreRef]]:
+    """Group adjacent segments to merge: a group spans at most `max_batches` batches, and its first part is not much larger."""
+    groups: list[list[StoreRef]] = []
     for ref in refs:
-        found.append([ref])
-        while len(found) > 1 and _rows(found[-2]) <= 2 * _rows(found[-1]) and _spanned(found[-2] + found[-1]) <= longest:
-            found[-2:] = [found[-2] + found[-1]]
-    return found
+        groups.append([ref])
+        while len(groups) > 1 and _rows(groups[-2]) <= 2 * _rows(groups[-1]) and _spanned(groups[-2] + groups[-1]) <= max_batches:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return groups
 
 
 def _rows(refs: Sequence[StoreRef]) -> int:
@@ -227,5 +233,5 @@ def _rows(refs: Sequence[StoreRef]) -> int:
 
 
 def _spanned(refs: Sequence[StoreRef]) -> int:
-    """Return over how many batches buckets were stored; event times of a join's rows would say nothing about their age."""
+    """Return the number of batches that segments span; event times of joined rows would not tell their age."""
     return 1 + max(ref.newest for ref in refs) - min(ref.oldest for ref in refs)

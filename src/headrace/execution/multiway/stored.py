@@ -1,7 +1,7 @@
-"""Rows of a relation that wait for partners, with the indexes that partners are looked up by.
+"""Segments of sliding-join state: immutable rows of a relation, with the indexes that probes use.
 
-They are immutable. What a batch stores is one bucket for each store and partition; from time to time neighbours are made one,
-without rows that nobody wants any more, so that there are never many. A row's birth is the batch that stored it.
+A batch inserts one segment for each store and partition. Compaction merges adjacent segments from time to time and drops the
+rows that no query needs any more, so that a store never has many. `insert_batch` is the batch that inserted a row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Keys = tuple[Expression, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HashIndex:
-    """Rows by the hash of their key; those with a NULL in it are left out. See `compiled_probe.index_hashes`."""
+    """Rows by the hash of their key; rows with a NULL in the key are not in the index. See `probe.index_hashes`."""
 
     directory: Integers
     hashes: Bits
@@ -38,26 +38,26 @@ class HashIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """Rows of a relation; `births` has the batch of each, `fresh` (of rows of this batch) what is new in them."""
+    """Rows of a relation; `insert_batch` holds the batch of each, `delta_mask` (for rows of this batch) their new relations."""
 
     columns: dict[str, pa.Array]
     sets: Sets
     births: npt.NDArray[np.int32]
     fresh: Bits
-    meant: int  # the batch as of which bits of query-sets mean queries
+    meant: int  # the batch that defines which query each bit of a query-set stands for
     by_hash: dict[Keys, HashIndex] = field(default_factory=dict)
     by_value: dict[Expression, SortedIndex] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.sets)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes they take, without indexes."""
-        own = self.sets.nbytes + self.births.nbytes + self.fresh.nbytes
-        return int(own + sum(column.nbytes for column in self.columns.values()))
+        """The approximate size in bytes, without indexes."""
+        row_bytes = self.sets.nbytes + self.births.nbytes + self.fresh.nbytes
+        return int(row_bytes + sum(column.nbytes for column in self.columns.values()))
 
     def times(self, relation: str) -> Integers:
         """Return the event times of a relation's rows."""
@@ -68,69 +68,71 @@ class Stored:
         return flat(Evaluator(self.columns, self.rows)(expression))
 
     def with_columns(self, types: Mapping[str, pa.DataType]) -> Stored:
-        """Return the rows with all of these columns; those that nobody looked at when they were stored are NULL."""
-        lacking = {name: pa.nulls(self.rows, kind) for name, kind in types.items() if name not in self.columns}
-        return replace(self, columns={**self.columns, **lacking}) if lacking else self
+        """Return the rows with all of these columns; NULL for columns that no query needed when the rows were inserted."""
+        missing = {name: pa.nulls(self.rows, data_type) for name, data_type in types.items() if name not in self.columns}
+        return replace(self, columns={**self.columns, **missing}) if missing else self
 
     def hash_index(self, keys: Keys) -> HashIndex:
-        """Return the index by some keys; it is made where it was not foreseen."""
+        """Return the index by these keys, built on first use if it was not built at insertion."""
         if keys not in self.by_hash:
             self.by_hash[keys] = hash_index([self.evaluate(key) for key in keys], self.rows)
         return self.by_hash[keys]
 
     def sorted_index(self, value: Expression) -> SortedIndex:
-        """Return the index by a value; it is made where it was not foreseen."""
+        """Return the index by a value, built on first use if it was not built at insertion."""
         if value not in self.by_value:
             self.by_value[value] = sorted_index(self.evaluate(value))
         return self.by_value[value]
 
 
 def hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
-    """Return an index over keys."""
+    """Return a hash index over key columns."""
     bits = max(1, rows.bit_length() - 1)
     directory, ordered, order = compiled_probe.index_hashes(hashes(columns, rows), valid_keys(columns), bits)
     return HashIndex(directory, ordered, order, bits)
 
 
 def valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Tell which rows have no NULL in their key; an empty array if none has."""
-    found = [validity(column) for column in columns if column.null_count]
-    return np.logical_and.reduce(found) if found else ALL_VALID
+    """Return the mask of rows without a NULL in their key; an empty array if no key has a NULL."""
+    masks = [validity(column) for column in columns if column.null_count]
+    return np.logical_and.reduce(masks) if masks else ALL_VALID
 
 
-def stored(parts: Sequence[Packed], batch: int, hashed: Iterable[Keys], sorted_by: Iterable[Expression], width: int) -> Stored:
-    """Return rows that a batch stores, with the indexes that probes will ask for."""
-    names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
-    columns = {name: pa.concat_arrays([part.columns[name] for part in parts]) for name in names}
-    sets = np.concatenate([widened(part.sets, width) for part in parts])
-    births, fresh = np.full(len(sets), batch, np.int32), np.concatenate([part.fresh for part in parts])
-    found = Stored(columns, sets, births, fresh, batch)
-    return indexed(found, hashed, sorted_by)
+def stored(
+    packed_rows: Sequence[Packed], batch: int, hashed: Iterable[Keys], sorted_by: Iterable[Expression], width: int
+) -> Stored:
+    """Return the segment that a batch inserts, with the indexes that probes will use."""
+    names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
+    columns = {name: pa.concat_arrays([rows.columns[name] for rows in packed_rows]) for name in names}
+    sets = np.concatenate([widened(rows.sets, width) for rows in packed_rows])
+    insert_batches, delta_masks = np.full(len(sets), batch, np.int32), np.concatenate([rows.fresh for rows in packed_rows])
+    segment = Stored(columns, sets, insert_batches, delta_masks, batch)
+    return indexed(segment, hashed, sorted_by)
 
 
-def indexed(found: Stored, hashed: Iterable[Keys], sorted_by: Iterable[Expression]) -> Stored:
-    """Make the indexes that will be asked for; return the rows."""
+def indexed(segment: Stored, hashed: Iterable[Keys], sorted_by: Iterable[Expression]) -> Stored:
+    """Build these indexes; return the segment."""
     for keys in hashed:
-        found.hash_index(keys)
+        segment.hash_index(keys)
     for value in sorted_by:
-        found.sorted_index(value)
-    return found
+        segment.sorted_index(value)
+    return segment
 
 
-def united(buckets: Sequence[Stored], kept: Sequence[Integers], width: int, meant: int) -> Stored:
-    """Return some rows of several buckets as one bucket, without indexes; a column that one lacks is NULL there.
+def united(segments: Sequence[Stored], selected: Sequence[Integers], width: int, bitmap_version: int) -> Stored:
+    """Return selected rows of several segments as one segment, without indexes; a column that a segment lacks is NULL there.
 
-    Bits must mean the same in all of them: what they mean as of batch `meant`.
+    The bits of query-sets must have the same meaning in all segments: that of `bitmap_version`.
     """
-    types = {name: column.type for one in buckets for name, column in one.columns.items()}
+    types = {name: column.type for segment in segments for name, column in segment.columns.items()}
     columns = {}
-    for name, kind in types.items():
-        pieces = []
-        for one, rows in zip(buckets, kept, strict=True):
-            column = one.columns.get(name)
-            pieces.append(pa.nulls(len(rows), kind) if column is None else column.take(pa.array(rows)))
-        columns[name] = pa.concat_arrays(pieces)
-    pairs = list(zip(buckets, kept, strict=True))
-    sets = np.concatenate([widened(one.sets, width)[rows] for one, rows in pairs])
-    births = np.concatenate([one.births[rows] for one, rows in pairs])
-    return Stored(columns, sets, births, np.zeros(len(sets), np.uint64), meant)
+    for name, data_type in types.items():
+        chunks = []
+        for segment, row_ids in zip(segments, selected, strict=True):
+            column = segment.columns.get(name)
+            chunks.append(pa.nulls(len(row_ids), data_type) if column is None else column.take(pa.array(row_ids)))
+        columns[name] = pa.concat_arrays(chunks)
+    pairs = list(zip(segments, selected, strict=True))
+    sets = np.concatenate([widened(segment.sets, width)[row_ids] for segment, row_ids in pairs])
+    insert_batches = np.concatenate([segment.births[row_ids] for segment, row_ids in pairs])
+    return Stored(columns, sets, insert_batches, np.zeros(len(sets), np.uint64), bitmap_version)

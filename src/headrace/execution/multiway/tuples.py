@@ -1,4 +1,4 @@
-"""Joined rows on their way from store to store, each with the set of queries it still matters to."""
+"""Joined rows in transit between state stores, each with the set of queries that it still matters to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bits = npt.NDArray[np.uint64]
 class Tuples:
     """Rows with the joined columns that are still needed, and the event time of each relation.
 
-    `fresh` has, as bits by rank, the relations of which a row of this batch is in them.
+    `delta_mask` holds, as bits by rank, the relations whose row in the tuple was inserted in this batch.
     """
 
     rows: JoinedRows
@@ -31,7 +31,7 @@ class Tuples:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.rows.count
 
     @property
@@ -48,23 +48,23 @@ class Tuples:
         """Return the event times of the rows of a relation."""
         return numbers(flat(self.rows.column(time_of(relation))))
 
-    def take(self, places: Integers, sets: Sets | None = None) -> Tuples:
-        """Return some of the rows, under other sets if given."""
-        return Tuples(self.rows.take(places, sets), self.fresh[places])
+    def take(self, row_ids: Integers, sets: Sets | None = None) -> Tuples:
+        """Return the rows at `row_ids`, with other query-sets if given."""
+        return Tuples(self.rows.take(row_ids, sets), self.fresh[row_ids])
 
     def packed(self, names: Iterable[str]) -> Packed:
-        """Return the rows with these columns, ready to travel."""
-        have = [name for name in names if self.has(name)]
-        return Packed({name: flat(self.rows.column(name)) for name in have}, self.sets, self.fresh)
+        """Return the rows with these columns, materialized for shipping."""
+        available = [name for name in names if self.has(name)]
+        return Packed({name: flat(self.rows.column(name)) for name in available}, self.sets, self.fresh)
 
     def has(self, name: str) -> bool:
-        """Tell whether rows have a column."""
-        return any(name in part.table.columns for part in self.rows.parts)
+        """Return whether the rows have a column."""
+        return any(name in selection.table.columns for selection in self.rows.parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Rows that travel: columns put together, sets, and what is new in them."""
+    """Rows for shipping: materialized columns, query-sets and delta masks."""
 
     columns: dict[str, pa.Array]
     sets: Sets
@@ -72,24 +72,24 @@ class Packed:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.sets)
 
     @property
     def bytes(self) -> int:
-        """About how much memory they take."""
+        """The approximate memory of the rows."""
         return int(self.sets.nbytes + self.fresh.nbytes + sum(column.nbytes for column in self.columns.values()))
 
-    def take(self, places: Integers) -> Packed:
-        """Return some of the rows, copied."""
-        wanted = pa.array(places)
-        columns = {name: column.take(wanted) for name, column in self.columns.items()}
-        return Packed(columns, self.sets[places], self.fresh[places])
+    def take(self, row_ids: Integers) -> Packed:
+        """Return the rows at `row_ids`, copied."""
+        arrow_ids = pa.array(row_ids)
+        columns = {name: column.take(arrow_ids) for name, column in self.columns.items()}
+        return Packed(columns, self.sets[row_ids], self.fresh[row_ids])
 
 
-def unpacked(parts: Sequence[Packed], width: int) -> Tuples:
-    """Return rows that came from several places as one; `width` is that of query-sets, in words."""
-    names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]
-    sets = np.concatenate([widened(part.sets, width) for part in parts])
-    table = Table({name: Pieces([part.columns[name] for part in parts]) for name in names}, len(sets))
-    return Tuples(all_of(table, sets), np.concatenate([part.fresh for part in parts]))
+def unpacked(packed_rows: Sequence[Packed], width: int) -> Tuples:
+    """Concatenate the rows of several senders; `width` is that of query-sets, in words."""
+    names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
+    sets = np.concatenate([widened(rows.sets, width) for rows in packed_rows])
+    table = Table({name: Pieces([rows.columns[name] for rows in packed_rows]) for name in names}, len(sets))
+    return Tuples(all_of(table, sets), np.concatenate([rows.fresh for rows in packed_rows]))
