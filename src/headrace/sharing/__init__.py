@@ -1,7 +1,8 @@
-"""What ALL live queries mean together: pure functions from a set of live queries to shared operators.
+"""The planner: pure functions from the set of all live queries to shared operators.
 
-`changelog` applies additions and removals, `shared_plan` gives the plan of one stream for one epoch, `selection` finds
-cells that stand for query-sets, `grouping` decides by cost who shares a selection and in which layout, `slicing` cuts
-event time, `aggregation` says what is kept of rows, `explain` tells people. Equal sets of queries give equal plans,
-whatever the order in which they came. No I/O, no clock, no Spark, no SQL: what is decided here can be tested as text.
+`changelog` applies additions and removals, `shared_plan` builds the plan of one stream for one epoch, `predicate_index` maps rows
+to cells that stand for query-sets, `operator_grouping` decides by cost which queries share a selection and in which cell layout,
+`slicing` cuts event time into slices, `components` derives the partial aggregates to keep, `join` plans joins, `explain` renders
+plans. Equal sets of queries give equal plans, regardless of the order of their arrival. No I/O, no clock, no Spark, no SQL: every
+decision can be tested as a value.
 """

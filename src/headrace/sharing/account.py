@@ -1,7 +1,7 @@
-"""What each query costs: its part of what is shared, and what it would cost alone. All of it by the model.
+"""Shared and standalone cost of each query, as estimated by the cost model.
 
-What something costs that several queries share is divided among them in proportion to what each would pay for it alone, so that
-nobody pays more for being in company, and all parts together are what is spent.
+The cost of shared work is divided among its users in proportion to their standalone costs. No query pays more than it would
+alone, and the shares add up to the total.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.sharing.parts import whole
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Something that is done once for all its users, in seconds of work a second; `alone` has what each would pay by itself."""
+    """Work done once for all its users, in seconds of work per second; `standalone` maps query ids to their standalone costs."""
 
     together: float
     alone: Mapping[int, float]
@@ -24,7 +24,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Seconds of work a second; `share` is the query's part of all that the model charges for."""
+    """Cost of one query in seconds of work per second; `share` is its fraction of the total cost of all queries."""
 
     alone: float
     shared: float
@@ -32,19 +32,19 @@ class Account:
 
 
 def spent(charges: Iterable[Charge]) -> float:
-    """Return what all of it costs."""
+    """Return the total shared cost."""
     return math.fsum(charge.together for charge in charges)
 
 
 def accounts(charges: Iterable[Charge]) -> dict[int, Account]:
-    """Return the account of each query, by id."""
+    """Return the cost of each query, by id; parts of a nested query count for the query itself."""
     alone: dict[int, float] = defaultdict(float)
     shared: dict[int, float] = defaultdict(float)
     for charge in charges:
         total = sum(charge.alone.values())
-        for number, cost in charge.alone.items():
-            part = cost / total if total else 1 / len(charge.alone)
-            alone[whole(number)] += cost
-            shared[whole(number)] += charge.together * part
-    all_of_it = sum(shared.values()) or 1.0
-    return {number: Account(alone[number], shared[number], shared[number] / all_of_it) for number in alone}
+        for query_id, cost in charge.alone.items():
+            fraction = cost / total if total else 1 / len(charge.alone)
+            alone[whole(query_id)] += cost
+            shared[whole(query_id)] += charge.together * fraction
+    total_shared = sum(shared.values()) or 1.0
+    return {query_id: Account(alone[query_id], shared[query_id], shared[query_id] / total_shared) for query_id in alone}

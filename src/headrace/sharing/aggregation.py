@@ -1,15 +1,15 @@
-"""Aggregates as lift / combine / lower: what is kept of rows, so that partial results can be added up.
+"""Components of aggregates (lift / combine / lower): the partial aggregates kept so that partial results can be combined.
 
-A `Component` is one thing kept for each slice, key and cell. Queries share it whenever they ask for the same one: AVG
-needs a SUM and a COUNT, and whoever else sums the same expression uses the same SUM. The kind says which algebra holds:
+A `Component` is one value kept for each slice, key and cell. Queries share equal components: AVG needs a SUM and a COUNT, and
+every other query that sums the same expression uses the same SUM. The kind of a component names its algebra:
 
-- `add`     exact integer sums, kept as 32-bit limbs so that nothing can wrap; combine is +, and it can be inverted
-- `float`   floating sums as pairs (sum, rest) with error-free additions; combine is +, not inverted (∞ − ∞, cancellation)
+- `add`     exact integer sums, kept as 32-bit limbs so that they cannot overflow; combine is +, invertible
+- `float`   floating-point sums as pairs (sum, rest) with error-free additions; combine is +, not invertible (∞ − ∞, cancellation)
 - `square`  like `float`, of exact squares
-- `min`, `max`   combine is min/max, not inverted
+- `min`, `max`   combine is min/max, not invertible
 - `lowest`, `highest`, `values`   of types without a 64-bit form, and multisets of values (distinct, percentiles)
 
-How a component is computed is the kernels' business; `lift` below is the whole mapping from SQL's aggregates.
+`lift_aggregate` is the complete mapping from SQL aggregates to components; the kernels compute them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from headrace.sharing.selection import is_ordered
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One thing kept for each slice, key and cell; equal components are kept once.
+    """A partial aggregate kept for each slice, key and cell; equal components are kept once.
 
-    `kind` is one of the algebras above, or "rows" (how many rows) or "count" (how many are not NULL), which add.
+    `kind` is one of the algebras above, or "rows" (number of rows) or "count" (number of non-NULL values); both of these add.
     """
 
     kind: str
@@ -36,16 +36,16 @@ class Component:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it is a fixed number of 64-bit arrays (otherwise a list of values)."""
+        """Whether the component is a fixed number of 64-bit arrays; otherwise it is a list of values."""
         return self.kind not in {"lowest", "highest", "values"}
 
     @property
     def signature(self) -> tuple[str, tuple[pa.DataType, ...]]:
-        """What evaluation needs to know: the algebra and the types, not the expressions."""
+        """The algebra and the argument types: all that evaluation needs, without the expressions."""
         return self.kind, tuple(arg.type for arg in self.args)
 
     def __str__(self) -> str:
-        """Return a readable form."""
+        """Return the kind with its arguments, as EXPLAIN shows it."""
         return f"{self.kind}({', '.join(map(str, self.args)) or '*'})"
 
 
@@ -53,7 +53,7 @@ ROWS = Component("rows")
 
 
 def lift(call: AggregateCall) -> tuple[Component, ...]:
-    """Return the components an aggregate is lowered from, in the order `kernels.lower` expects."""
+    """Return the components that an aggregate is computed from, in the order that lowering expects."""
     if not call.args:
         return (ROWS,)
     count = Component("count", call.args)
@@ -73,20 +73,22 @@ def lift(call: AggregateCall) -> tuple[Component, ...]:
 
 
 def components(calls: Sequence[AggregateCall]) -> tuple[Component, ...]:
-    """Return all components of several aggregates, each once, the row count first."""
-    return tuple(one for (one,) in components_of([calls]))
+    """Return the distinct components of several aggregates, the row count first."""
+    return tuple(component for (component,) in components_of([calls]))
 
 
 def components_of(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[Component, ...], ...]:
-    """Return the components of the aggregates of a union, the row count first: each with what it is in every branch.
+    """Return the components of the aggregates of a union, the row count first: each as a tuple with its form in every branch.
 
-    Two aggregates have a component in common only if they have it in all branches.
+    Two aggregates share a component only if they share it in all branches.
     """
-    lifted = ([ROWS, *(part for call in calls for part in lift(call))] for calls in branches)
+    lifted = ([ROWS, *(component for call in calls for component in lift(call))] for calls in branches)
     return tuple(dict.fromkeys(zip(*lifted, strict=True)))
 
 
 def pattern(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[int, ...], ...]:
-    """Return for each aggregate of a union where its components are among `components_of`."""
-    at = {one: place for place, one in enumerate(components_of(branches))}
-    return tuple(tuple(at[parts] for parts in zip(*map(lift, calls), strict=True)) for calls in zip(*branches, strict=True))
+    """Return, for each aggregate of a union, the positions of its components in `derive_branch_components`."""
+    positions = {component: position for position, component in enumerate(components_of(branches))}
+    return tuple(
+        tuple(positions[component] for component in zip(*map(lift, calls), strict=True)) for calls in zip(*branches, strict=True)
+    )

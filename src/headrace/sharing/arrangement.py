@@ -1,7 +1,7 @@
-"""In which order, and together with whom, a join is worked off: what the optimizer decides and may change while it runs.
+"""Versions of the join order of a window join: the input order and the query group that the optimizer chooses, and may change.
 
-An arrangement holds for windows from an event time on. When it changes, windows that began before are still joined as they
-were, from buckets by the old keys; rows are kept by old and new keys until the last of those windows has closed.
+A version applies to windows from an event time on. After a change, windows that started earlier are still joined by the old
+version from buffers partitioned by the old keys; rows are buffered by old and new keys until the last of those windows closes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.sharing.slicing import NEVER
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """From windows that start at `since` on: the order of inputs, and the group of queries it is joined together with."""
+    """An order of inputs and the group of queries that share it, valid for windows that start at `since` or later."""
 
     order: tuple[int, ...]
     group: int = 0
@@ -25,17 +25,17 @@ class Arrangement:
 
 
 def is_free(plan: JoinQuery) -> bool:
-    """Tell whether the inputs may be joined in another order: with inner joins only they may."""
+    """Return whether the inputs may be reordered: all joins must be inner joins."""
     return all(node.kind is JoinKind.INNER for node in nodes_of(plan.tree))
 
 
 def written(plan: JoinQuery) -> tuple[int, ...]:
-    """Return the order of the plan itself."""
+    """Return the order of inputs in the query text."""
     return tuple(inputs_of(plan.tree))
 
 
 def canonical(plan: JoinQuery) -> JoinQuery:
-    """Return a join with its inputs numbered by stream: how they were ordered in the text makes no difference."""
+    """Return an inner join with its inputs numbered by stream name, so that equal joins written in different orders are equal."""
     if not is_free(plan):
         return plan
     order = sorted(range(len(plan.inputs)), key=lambda i: (plan.inputs[i].stream, i))
@@ -43,81 +43,81 @@ def canonical(plan: JoinQuery) -> JoinQuery:
         return plan
     number = {old: new for new, old in enumerate(order)}
 
-    def moved(expression: Expression) -> Expression:
+    def renumber(expression: Expression) -> Expression:
         if isinstance(expression, Column):
             if not expression.name[:1].isdigit():
                 return expression
             index, name = owner(expression.name)
             return joined_column(number[index], name, expression.type)
         if isinstance(expression, Call):
-            return Call(expression.function, tuple(map(moved, expression.args)), expression.type)
+            return Call(expression.function, tuple(map(renumber, expression.args)), expression.type)
         return expression
 
-    def tree(node: JoinTree) -> JoinTree:
+    def renumber_tree(node: JoinTree) -> JoinTree:
         if isinstance(node, int):
             return number[node]
-        equalities = tuple(Equality(moved(e.left), moved(e.right)) for e in node.equalities)
-        return JoinNode(node.kind, tree(node.left), tree(node.right), equalities, moved(node.rest))
+        equalities = tuple(Equality(renumber(e.left), renumber(e.right)) for e in node.equalities)
+        return JoinNode(node.kind, renumber_tree(node.left), renumber_tree(node.right), equalities, renumber(node.rest))
 
     grouping = plan.grouping
     if grouping is not None:
-        calls = tuple(replace(call, args=tuple(map(moved, call.args))) for call in grouping.aggregates)
-        grouping = replace(grouping, keys=tuple(map(moved, grouping.keys)), aggregates=calls)
-    root = tree(plan.tree)
+        calls = tuple(replace(call, args=tuple(map(renumber, call.args))) for call in grouping.aggregates)
+        grouping = replace(grouping, keys=tuple(map(renumber, grouping.keys)), aggregates=calls)
+    root = renumber_tree(plan.tree)
     assert isinstance(root, JoinNode)
-    output = plan.output if grouping is not None else tuple(map(moved, plan.output))
-    return JoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, moved(plan.predicate), grouping)
+    output = plan.output if grouping is not None else tuple(map(renumber, plan.output))
+    return JoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, renumber(plan.predicate), grouping)
 
 
 def arranged(plan: JoinQuery, order: Sequence[int]) -> JoinNode:
-    """Return the tree that joins inputs in an order, conditions as early as can be."""
+    """Return the left-deep tree that joins the inputs in an order and applies each condition as early as possible."""
     if tuple(order) == written(plan):
         return plan.tree
-    waiting = list(conditions(plan))
+    pending = list(conditions(plan))
     tree: JoinTree = order[0]
-    inside = frozenset({order[0]})
+    joined = frozenset({order[0]})
     for index in order[1:]:
-        reached = inside | {index}
-        due = [condition for condition in waiting if inputs(condition) <= reached]
-        waiting = [condition for condition in waiting if not inputs(condition) <= reached]
-        split = [equality(condition, inside, index) for condition in due]
-        found = tuple(one for one in split if one is not None)
-        rest = conjunction([condition for condition, one in zip(due, split, strict=True) if one is None])
-        tree, inside = JoinNode(JoinKind.INNER, tree, index, found, rest), reached
+        reached = joined | {index}
+        due = [condition for condition in pending if inputs(condition) <= reached]
+        pending = [condition for condition in pending if not inputs(condition) <= reached]
+        candidates = [equality(condition, joined, index) for condition in due]
+        equalities = tuple(candidate for candidate in candidates if candidate is not None)
+        rest = conjunction([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
+        tree, joined = JoinNode(JoinKind.INNER, tree, index, equalities, rest), reached
     assert isinstance(tree, JoinNode)
     return tree
 
 
 def products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
-    """Return how many steps of an order have no equality: their rows meet in one place, and many with many."""
-    found, inside = 0, frozenset({order[0]})
+    """Return the number of cross products: steps of an order without an equality, whose rows all meet in one partition."""
+    count, joined = 0, frozenset({order[0]})
     for index in order[1:]:
-        found += all(equality(condition, inside, index) is None for condition in conditions)
-        inside |= {index}
-    return found
+        count += all(equality(condition, joined, index) is None for condition in conditions)
+        joined |= {index}
+    return count
 
 
 def conditions(plan: JoinQuery) -> Iterable[Expression]:
-    """Yield all conditions between inputs, equalities as such first, node by node."""
+    """Yield all conditions between inputs, node by node, the equalities of a node first."""
     for node in nodes_of(plan.tree):
-        for one in node.equalities:
-            yield Call("eq", tuple(sorted((one.left, one.right), key=str)), TRUE.type)
+        for pair in node.equalities:
+            yield Call("eq", tuple(sorted((pair.left, pair.right), key=str)), TRUE.type)
         yield from (part for part in conjuncts(node.rest) if part != TRUE)
 
 
 @lru_cache(maxsize=1 << 14)
 def inputs(condition: Expression) -> frozenset[int]:
-    """Return the inputs that a condition looks at."""
+    """Return the inputs that a condition refers to."""
     return frozenset(owner(name)[0] for name in columns(condition))
 
 
 @lru_cache(maxsize=1 << 14)
-def equality(condition: Expression, inside: frozenset[int], index: int) -> Equality | None:
-    """Return a condition as an equality between the inputs so far and one more, if it is one."""
+def equality(condition: Expression, joined: frozenset[int], index: int) -> Equality | None:
+    """Return a condition as an equality between the joined inputs and one more; None for any other condition."""
     if isinstance(condition, Call) and condition.function == "eq":
-        one, two = condition.args
-        if inputs(two) == {index} and inputs(one) and inputs(one) <= inside:
-            return Equality(one, two)
-        if inputs(one) == {index} and inputs(two) and inputs(two) <= inside:
-            return Equality(two, one)
+        first, second = condition.args
+        if inputs(second) == {index} and inputs(first) and inputs(first) <= joined:
+            return Equality(first, second)
+        if inputs(first) == {index} and inputs(second) and inputs(second) <= joined:
+            return Equality(second, first)
     return None

@@ -1,8 +1,8 @@
-"""Changes to the set of live queries, woven into the stream at an exact event time.
+"""Changes to the set of live queries, applied to the stream at an exact event time.
 
-Bits of removed queries are given to new ones (lowest first), so query-sets stay as short as the number of live queries.
-The changelog-set says which bits still mean the same query as before; sets of rows from before and after a change may be
-compared on those bits only, and over several changes on the AND of their sets.
+New queries reuse the bits of removed ones, lowest first, so the width of a query-set is the number of live queries. A
+changelog-set holds the bits that denote the same query before and after a change. Query-sets from before and after a change may
+be compared on those bits only; over several changes, on the AND of their changelog-sets.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from headrace.sharing.shared_plan import LiveQuery
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A query to add; `since` is the event time from which it sees rows, `feeds` the stream its results are, if they are one.
+    """A query to add. It sees rows from event time `since` on; its results form the stream `output_stream`, if that is not empty.
 
-    `unfolded` are the streams it reads that are to be made of declared ones.
+    `unnested` are the unnested streams that it reads.
     """
 
     id: int
@@ -38,40 +38,42 @@ class Changelog:
     removals: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
+        """Return whether anything changes."""
         return bool(self.additions or self.removals)
 
 
 def apply(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, ...]:
-    """Return the live queries after a change; additions take the lowest free bits in order of their id."""
-    kept = [query for query in live if query.id not in changelog.removals]
-    taken = {query.bit for query in kept}
-    free = (bit for bit in range(len(kept) + len(changelog.additions) + 1) if bit not in taken)
-    kept += [
-        LiveQuery(a.id, a.name, a.plan, a.since, next(free), (), a.feeds, (), a.unfolded)
-        for a in sorted(changelog.additions, key=lambda one: one.id)
-        if a.id not in changelog.removals
+    """Return the live queries after a change; additions take the lowest free bits in the order of their ids."""
+    remaining = [query for query in live if query.id not in changelog.removals]
+    taken = {query.bit for query in remaining}
+    free = (bit for bit in range(len(remaining) + len(changelog.additions) + 1) if bit not in taken)
+    remaining += [
+        LiveQuery(
+            addition.id, addition.name, addition.plan, addition.since, next(free), (), addition.feeds, (), addition.unfolded
+        )
+        for addition in sorted(changelog.additions, key=lambda each: each.id)
+        if addition.id not in changelog.removals
     ]
-    return tuple(sorted(kept, key=lambda query: query.id))
+    return tuple(sorted(remaining, key=lambda query: query.id))
 
 
 def query_set(bits: Iterable[int]) -> int:
-    """Return the set of these bits."""
-    found = 0
+    """Return the bit mask with these bits."""
+    mask = 0
     for bit in bits:
-        found |= 1 << bit
-    return found
+        mask |= 1 << bit
+    return mask
 
 
 def changelog_set(before: Sequence[LiveQuery], after: Sequence[LiveQuery]) -> int:
-    """Return the bits that mean the same query before and after."""
+    """Return the bits that denote the same query before and after a change."""
     ids = {query.bit: query.id for query in before}
     return query_set(query.bit for query in after if ids.get(query.bit) == query.id)
 
 
 def unchanged_over(sets: Iterable[int]) -> int:
-    """Return the bits unchanged over several changes in a row; −1 (all bits) over none."""
-    found = -1
-    for one in sets:
-        found &= one
-    return found
+    """Return the bits that are unchanged over several successive changes; −1 (all bits) for no change."""
+    mask = -1
+    for unchanged in sets:
+        mask &= unchanged
+    return mask

@@ -1,4 +1,4 @@
-"""What queries are charged for: reading streams, selecting and aggregating, keeping rows for joins, and the steps of joins."""
+"""Costs of shared operators: reading streams, selecting and aggregating, buffering rows for window joins, and join steps."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from headrace.sharing.shared_plan import Buckets, LiveQuery, Operator, Router, S
 
 _SECOND = 1_000_000
 _NANO = 1e-9
-# What a row costs on one core, measured (docs/performance.md): the model that chooses layouts knows only how they differ.
-_READING_NS = 20.0  # to be read and decoded
-_OPERATOR_NS: dict[type[Operator], float] = {Store: 20.0, Sessions: 110.0, Router: 48.0}  # to be grouped, sorted, or passed
-_KEEPING_NS = 150.0  # to be kept for a join
-_JOINING_NS = 105.0  # to be indexed, moved or looked up
-_MAKING_NS = 45.0  # a pair that is found
+# Measured nanoseconds per row on one core (docs/performance.md); the model that chooses layouts knows only their differences.
+_READING_NS = 20.0  # read and decode
+_OPERATOR_NS: dict[type[Operator], float] = {Store: 20.0, Sessions: 110.0, Router: 48.0}  # group, sort, or route
+_KEEPING_NS = 150.0  # buffer for a join
+_JOINING_NS = 105.0  # index, repartition or look up
+_MAKING_NS = 45.0  # emit a matching pair
 
 
 def reading_charges(live: Sequence[LiveQuery], rates: Mapping[str, float]) -> Iterator[Charge]:
-    """Yield what reading declared streams costs, at these rows a second: once for all, and for everybody if they were alone."""
+    """Yield the cost of reading each declared stream at the given rows per second: once if shared, once per query if not."""
     for name, rate in rates.items():
-        each = rate * _READING_NS * _NANO
+        seconds = rate * _READING_NS * _NANO
         readers = [query.id for query in live if name in query.plan.streams]
         if readers:
-            yield Charge(each, dict.fromkeys(readers, each))
+            yield Charge(seconds, dict.fromkeys(readers, seconds))
 
 
 def operator_charges(plans: Iterable[StreamPlan], rates: Mapping[str, float]) -> Iterator[Charge]:
-    """Yield what selecting and aggregating cost, at these rows a second of each stream."""
+    """Yield the cost of selection and aggregation at the given rows per second of each stream."""
     for plan in plans:
         rate = rates.get(plan.stream, 0.0) * _NANO
         for operator in plan.operators:
             alone: dict[int, float] = defaultdict(float)
             fixed = _OPERATOR_NS[type(operator)]
-            for member, each in zip(operator.members, alone_costs(operator, plan.stats), strict=True):
-                alone[member.query] += (fixed + each) * rate
+            for member, nanoseconds in zip(operator.members, alone_costs(operator, plan.stats), strict=True):
+                alone[member.query] += (fixed + nanoseconds) * rate
             together = fixed * _times(operator) + shared_cost(operator, plan.stats)
             yield Charge(min(together * rate, sum(alone.values())), alone)
 
 
 def _times(operator: Operator) -> int:
-    """Return how often an operator does its part: aggregation once for all, sessions once for all that are equal."""
+    """Return how often an operator computes: an aggregation once for all, sessions once per distinct definition."""
     if isinstance(operator, Store):
         return 1
     if isinstance(operator, Sessions):
@@ -54,7 +54,7 @@ def _times(operator: Operator) -> int:
 
 
 def join_charges(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], statistics: JoinStatistics) -> Iterator[Charge]:
-    """Yield what joins in windows that close cost: rows that are kept for them, and steps, those that several share once."""
+    """Yield the cost of window joins: buffered rows, and join steps, each shared step once."""
     for plan in plans:
         rate = statistics.rates.get(plan.stream, 0.0) * _NANO * _KEEPING_NS
         for buckets in plan.buckets:
@@ -81,12 +81,12 @@ def _keeping(stream: str, buckets: Buckets, rate: float, statistics: JoinStatist
 
 
 def _step(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics) -> float:
-    """Return what the last step of a path costs for some queries, in seconds of work a second."""
+    """Return the cost of the last step of a path for some queries, in seconds of work per second."""
     plan = queries[0].plan
     assert isinstance(plan, JoinQuery)
     work = Work.of(plan, frozenset(query.bit for query in queries), statistics)
-    order = [(one if isinstance(one, Leaf) else one.leaf).input for one in path]
-    made = work.cardinality(frozenset(order))
-    pairs = made * (2 if len(order) == len(plan.inputs) else 1)  # so often the model of orders counts them
+    order = [(element if isinstance(element, Leaf) else element.leaf).input for element in path]
+    matches = work.cardinality(frozenset(order))
+    pairs = matches * (2 if len(order) == len(plan.inputs) else 1)  # the order model counts the last step's pairs twice
     rows = cost(work, order) - cost(work, order[:-1]) - pairs
-    return (rows * _JOINING_NS + made * _MAKING_NS) * _NANO * _SECOND / plan.ends.step
+    return (rows * _JOINING_NS + matches * _MAKING_NS) * _NANO * _SECOND / plan.ends.step

@@ -1,4 +1,4 @@
-"""EXPLAIN of sharing, as text: each shared operator, what it works on, and which queries use it."""
+"""EXPLAIN of the shared plan as text: each shared operator, its state, and the queries that use it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def explain(
     joins: JoinStatistics | None = None,
     probes: ProbePlan | None = None,
 ) -> str:
-    """Return the text; the same plans and statistics always give the same text."""
+    """Return the text; equal plans and statistics give equal texts."""
     names = {query.id: query.name for query in live}
-    asked = sum(not query.feeds for query in live)
-    lines = [f"{asked} live {plural('query', asked)}, one shared pipeline"]
+    query_count = sum(not query.feeds for query in live)
+    lines = [f"{query_count} live {plural('query', query_count)}, one shared pipeline"]
     for plan in sorted(plans, key=lambda p: (p.stream.startswith("~"), p.stream)):
-        reading = {m.query for m in plan.members} | {query.id for query in live if _trails(query.plan, plan.stream)}
-        readers, columns = f"{len(reading)} {plural('query', len(reading))}", listed(sorted(plan.columns))
+        reader_ids = {m.query for m in plan.members} | {query.id for query in live if _trails(query.plan, plan.stream)}
+        readers, columns = f"{len(reader_ids)} {plural('query', len(reader_ids))}", listed(sorted(plan.columns))
         lines += ["", f"stream {plan.stream}{_made(plan.stream, live)}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
             lines += [f"  {line}" for line in operator_lines(operator, names, plan.stats)]
@@ -44,7 +44,7 @@ def explain(
 
 
 def _trails(plan: LogicalQuery, stream: str) -> bool:
-    """Tell whether a query joins a stream in SLIDING windows."""
+    """Return whether a query joins a stream in SLIDING windows."""
     return isinstance(plan, MultiwayQuery) and stream in plan.streams
 
 
@@ -52,90 +52,92 @@ def _made(stream: str, live: Sequence[LiveQuery]) -> str:
     makers = [query for query in live if query.feeds == stream]
     if makers:
         return f" (results of {listed([query.name for query in makers])}: {_described(makers[0].plan)})"
-    made = next((one for query in live for one in query.unfolded if one.name == stream), None)
-    return "" if made is None else f" (elements of {made.values} in {made.base})"
+    unnested = next((candidate for query in live for candidate in query.unfolded if candidate.name == stream), None)
+    return "" if unnested is None else f" (elements of {unnested.values} in {unnested.base})"
 
 
 def bucket_lines(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
-    """Return what is said of rows that are kept for joins."""
+    """Return the description of a join buffer."""
     windows = sorted({m.window for m in buckets.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
-    distinct = len({m.predicate for m in buckets.members})
+    predicate_count = len({m.predicate for m in buckets.members})
     return [
-        f"buckets {_by(buckets.keys)} · used by {_users(buckets, names)}",
-        f"  selection: {distinct} distinct {plural('predicate', distinct)} → a query-set for each row",
+        f"join buffer {_by(buckets.keys)} · used by {_users(buckets, names)}",
+        f"  selection: {predicate_count} distinct {plural('predicate', predicate_count)} → a query-set for each row",
         f"  slices: edges of {listed([str(w) for w in windows])}",
-        f"  keeps of each row: {listed(list(buckets.columns))}",
+        f"  buffered columns: {listed(list(buckets.columns))}",
     ]
 
 
 def _chains(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: JoinStatistics) -> list[str]:
-    """Show the steps of all joins as a tree: queries that begin alike, in one group, share steps."""
+    """Return the steps of all window joins as a tree: queries with a common prefix, in one group, share its steps."""
     paths: dict[tuple[Leaf | Step, ...], list[LiveQuery]] = {}
     for query in live:
         if isinstance(query.plan, JoinQuery):
             chain = chains(query.plan, query.arrangements)[-1][2]
-            whole: tuple[Leaf | Step, ...] = (chain.first, *chain.steps)
-            for depth in range(1, len(whole) + 1):
-                paths.setdefault(whole[:depth], []).append(query)
+            full_path: tuple[Leaf | Step, ...] = (chain.first, *chain.steps)
+            for depth in range(1, len(full_path) + 1):
+                paths.setdefault(full_path[:depth], []).append(query)
     lines = ["", "joins"] if paths else []
-    for path in sorted(paths, key=lambda p: [str(one) for one in p]):
-        using = users([names.get(query.id, str(query.id)) for query in paths[path]])
-        text = f"{'  ' * len(path)}{_step(path)} · used by {using}"
+    for path in sorted(paths, key=lambda p: [str(element) for element in p]):
+        query_names = users([names.get(query.id, str(query.id)) for query in paths[path]])
+        text = f"{'  ' * len(path)}{_step(path)} · used by {query_names}"
         lines.append(text + _estimate(path, paths[path], statistics) + _measured(path, paths[path], statistics))
     return lines
 
 
 def _estimate(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics) -> str:
-    """Say what the model expects of one window, from what was measured or, before that, guessed."""
+    """Return the estimate of the model for one window, from measured statistics or, before these exist, from defaults."""
     plan = queries[0].plan
     assert isinstance(plan, JoinQuery)
     work = Work.of(plan, frozenset(query.bit for query in queries), statistics)
-    order = [(one if isinstance(one, Leaf) else one.leaf).input for one in path]
+    order = [(element if isinstance(element, Leaf) else element.leaf).input for element in path]
     if len(order) == 1:
-        return f" · about {work.rows[order[0]]:,.0f} rows a window (model)"
-    return f" · about {work.cardinality(frozenset(order)):,.0f} rows a window, cost {cost(work, order):,.0f} (model)"
+        return f" · about {work.rows[order[0]]:,.0f} rows per window (model)"
+    return f" · about {work.cardinality(frozenset(order)):,.0f} rows per window, cost {cost(work, order):,.0f} (model)"
 
 
 def _measured(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics) -> str:
-    """Say what the last window had of it."""
-    found = [statistics.measured[query.id, len(path)] for query in queries if (query.id, len(path)) in statistics.measured]
-    return f", {max(found):,.0f} measured" if found else ""
+    """Return the number of rows measured in the last window."""
+    row_counts = [statistics.measured[query.id, len(path)] for query in queries if (query.id, len(path)) in statistics.measured]
+    return f", {max(row_counts):,.0f} measured" if row_counts else ""
 
 
 def _step(path: tuple[Leaf | Step, ...]) -> str:
-    leaves = [one if isinstance(one, Leaf) else one.leaf for one in path]
-    called = {leaf.input: leaf.stream if not leaf.slot else f"{leaf.stream}#{leaf.slot + 1}" for leaf in leaves}
-    one = path[-1]
-    if isinstance(one, Leaf):
-        group = f", group {one.group}" if one.group else ""
-        return f"{called[one.input]} {_by(one.keys)}{group}"
-    if not one.left_keys:
-        moves = " (rows move to one partition)" if one.moves else ""
-        return f"{one.kind.value} join with {called[one.leaf.input]} without an equality{moves}"
-    right = [f"{called[one.leaf.input]}.{key}" for key in one.leaf.keys]
-    keys = " and ".join(f"{_named(left, called)} = {key}" for left, key in zip(one.left_keys, right, strict=True))
-    moves = " (rows move to other partitions)" if one.moves else ""
-    return f"{one.kind.value} join with {called[one.leaf.input]} on {keys}{moves}"
+    leaves = [element if isinstance(element, Leaf) else element.leaf for element in path]
+    stream_names = {leaf.input: leaf.stream if not leaf.slot else f"{leaf.stream}#{leaf.slot + 1}" for leaf in leaves}
+    last = path[-1]
+    if isinstance(last, Leaf):
+        group = f", group {last.group}" if last.group else ""
+        return f"{stream_names[last.input]} {_by(last.keys)}{group}"
+    if not last.left_keys:
+        moves = " (repartitioned to one partition)" if last.moves else ""
+        return f"{last.kind.value} join with {stream_names[last.leaf.input]} without an equality{moves}"
+    right = [f"{stream_names[last.leaf.input]}.{key}" for key in last.leaf.keys]
+    keys = " and ".join(f"{_named(left, stream_names)} = {key}" for left, key in zip(last.left_keys, right, strict=True))
+    moves = " (repartitioned)" if last.moves else ""
+    return f"{last.kind.value} join with {stream_names[last.leaf.input]} on {keys}{moves}"
 
 
 def _by(keys: Sequence[Expression]) -> str:
     return f"by {listed([str(key) for key in keys])}" if keys else "in one partition"
 
 
-def _named(expression: Expression, called: Mapping[int, str]) -> str:
-    """Return an expression over joined columns with the names of streams instead of numbers."""
-    replaced = {name: Column(f"{called[owner(name)[0]]}.{owner(name)[1]}", expression.type) for name in columns(expression)}
-    return str(substitute(expression, replaced))
+def _named(expression: Expression, stream_names: Mapping[int, str]) -> str:
+    """Return an expression over joined columns with stream names instead of input numbers."""
+    qualified = {
+        name: Column(f"{stream_names[owner(name)[0]]}.{owner(name)[1]}", expression.type) for name in columns(expression)
+    }
+    return str(substitute(expression, qualified))
 
 
 def operator_lines(operator: Operator, names: Mapping[int, str], stats: Statistics) -> list[str]:
-    """Return what is said of an operator: what it does and for whom, and below it how."""
+    """Return the description of an operator: its kind and users, then selection, state and cost."""
     lines = [f"{_kind(operator)} · used by {_users(operator, names)}"]
     lines += [f"  {line}" for line in _selection(operator.selection)]
     if isinstance(operator, Store):
         windows = sorted({m.window for m in operator.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
         lines.append(f"  slices: edges of {listed([str(w) for w in windows])}")
-        lines.append(f"  keeps per slice, key and cell: {listed([str(c) for c in operator.components])}")
+        lines.append(f"  partial aggregates per slice, key and cell: {listed([str(c) for c in operator.components])}")
     lines.append(f"  cost: {_saving(operator, stats)}")
     return lines
 
@@ -148,7 +150,7 @@ def _kind(operator: Operator) -> str:
         gaps = sorted({m.window.gap for m in operator.members if isinstance(m.window, SessionGap)})
         return f"sessions {keys}, {listed([str(SessionGap(gap)) for gap in gaps])}"
     assert isinstance(operator, Router)
-    return "routing of rows"
+    return "stateless routing"
 
 
 def _selection(selection: Selection) -> list[str]:
@@ -174,19 +176,21 @@ def _dimension(dimension: Dimension) -> str:
 
 
 def _saving(operator: Operator, stats: Statistics) -> str:
-    """Compare the model's cost of the shared selection with that of every query by itself, at the rate known when planned."""
-    here, alone = shared_cost(operator, stats), sum(alone_costs(operator, stats))
-    return f"{here:.0f} ns a row, {alone:.0f} ns if every query worked alone (model)"
+    """Compare the cost of the shared selection with the sum of standalone costs, at the rate known during planning."""
+    shared, standalone = shared_cost(operator, stats), sum(alone_costs(operator, stats))
+    return f"{shared:.0f} ns/row shared, {standalone:.0f} ns/row standalone (model)"
 
 
 def shared_cost(operator: Operator, stats: Statistics) -> float:
-    """Return what the model says an operator takes of each row, in nanoseconds."""
-    work = load((m.window for m in operator.members), operator.keys, stats)
-    return {c.layout: c.nanoseconds for c in costs(operator.selection.predicates, work)}[operator.selection.layout] / work.rows
+    """Return the model's cost of an operator per row, in nanoseconds."""
+    operator_load = load((m.window for m in operator.members), operator.keys, stats)
+    return {c.layout: c.nanoseconds for c in costs(operator.selection.predicates, operator_load)}[
+        operator.selection.layout
+    ] / operator_load.rows
 
 
 def alone_costs(operator: Operator, stats: Statistics) -> list[float]:
-    """Return what each of its members would take of each row if it worked alone, in nanoseconds."""
+    """Return the standalone cost per row of each subscriber, in nanoseconds."""
     rows = load((m.window for m in operator.members), operator.keys, stats).rows
     return [min(c.nanoseconds for c in costs([m.predicate], load([m.window], m.keys, stats))) / rows for m in operator.members]
 
@@ -197,7 +201,7 @@ def _users(operator: Operator | Buckets, names: Mapping[int, str]) -> str:
 
 def _described(plan: LogicalQuery) -> str:
     if isinstance(plan, JoinQuery):
-        windows = ", ".join(dict.fromkeys(str(each.window) for each in plan.inputs))
+        windows = ", ".join(dict.fromkeys(str(join_input.window) for join_input in plan.inputs))
         return f"{'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
     kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "rows"
     return f"{kind} of {', '.join(plan.streams)}"

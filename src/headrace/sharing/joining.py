@@ -1,12 +1,12 @@
-"""How a join is worked off: a chain of steps, each joining what there is so far with the buckets of one more input.
+"""Execution plan of a window join: a chain of steps, each joining the rows so far with the join buffer of one more input.
 
     orders ──┐
              ├─ step 1, by user ──┐
     clicks ──┘                    ├─ step 2, by campaign ──→
     campaigns ────────────────────┘
 
-Steps by the same keys happen in one place; where the keys change, rows move to the partition of the new ones. Rows by no keys,
-those of steps without equalities, lie in one partition. Queries whose chains begin alike share those steps.
+Steps by the same keys run in one partition; where the keys change, rows are shuffled by the new ones. Rows without keys, those of
+steps without equalities, lie in a single partition. Queries whose chains have a common prefix share its steps.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Keys = tuple[Expression, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The rows of one input: buckets of a stream by keys (over its own columns), for the queries of one group.
+    """The rows of one input: a join buffer of a stream by keys (over its own columns), for the queries of one group.
 
-    `slot` tells apart the inputs of a query that read the same stream.
+    `slot` distinguishes the inputs of a query that read the same stream.
     """
 
     input: int
@@ -37,7 +37,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Join the rows so far with a leaf; `moves` says that they must first go to the partition of `left_keys`."""
+    """Join the rows so far with a leaf; if `repartitions`, they are first shuffled by `left_keys`."""
 
     kind: JoinKind
     left_keys: Keys
@@ -47,19 +47,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A join as it is worked off: the first leaf, then the steps. Equal beginnings of chains are worked off once."""
+    """The steps of a join: the first leaf, then the steps. Queries share equal prefixes of chains."""
 
     first: Leaf
     steps: tuple[Step, ...]
 
     @property
     def levels(self) -> int:
-        """How many exchanges after the first one it takes."""
+        """The number of shuffles after the first one."""
         return sum(step.moves for step in self.steps)
 
 
 def chain_of(plan: JoinQuery, tree: JoinNode, group: int = 0) -> Chain:
-    """Return the chain of a join under a tree that leans to the left."""
+    """Return the chain of a join under a left-deep tree."""
     nodes = list(nodes_of(tree))
 
     def leaf(index: JoinTree, keys: Keys) -> Leaf:
@@ -68,36 +68,36 @@ def chain_of(plan: JoinQuery, tree: JoinNode, group: int = 0) -> Chain:
 
     first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
     steps: list[Step] = []
-    here: list[frozenset[Expression]] = []
+    partitioning: list[frozenset[Expression]] = []
     for node in nodes:
         keys = tuple(e.left for e in node.equalities)
-        moves = bool(steps) and not _placed(here, keys)
+        moves = bool(steps) and not _placed(partitioning, keys)
         right = tuple(e.right for e in node.equalities)
         steps.append(Step(node.kind, keys, leaf(node.right, right), moves))
         if not steps[:-1] or moves:
-            here = [frozenset({key}) for key in keys]
-        here = _after(here, node)
+            partitioning = [frozenset({key}) for key in keys]
+        partitioning = _after(partitioning, node)
     return Chain(first, tuple(steps))
 
 
 def chains(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> list[tuple[Arrangement, JoinNode, Chain]]:
-    """Return how a join is worked off: under each of its arrangements, or as it was written if there are none."""
-    found = []
-    for one in arrangements or (Arrangement(written(plan)),):
-        tree = arranged(plan, one.order)
-        found.append((one, tree, chain_of(plan, tree, one.group)))
-    return found
+    """Return the tree and the chain of a join for each join order version; for the written order if there are no versions."""
+    result = []
+    for version in arrangements or (Arrangement(written(plan)),):
+        tree = arranged(plan, version.order)
+        result.append((version, tree, chain_of(plan, tree, version.group)))
+    return result
 
 
-def _placed(here: list[frozenset[Expression]], keys: Keys) -> bool:
-    """Tell whether rows that lie by `here` (each key under all the names it goes by) lie by these keys already."""
-    return len(here) == len(keys) and all(key in names for key, names in zip(keys, here, strict=True))
+def _placed(partitioning: list[frozenset[Expression]], keys: Keys) -> bool:
+    """Return whether rows with this partitioning (each key with its equal expressions) are already partitioned by these keys."""
+    return len(partitioning) == len(keys) and all(key in names for key, names in zip(keys, partitioning, strict=True))
 
 
-def _after(here: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[Expression]]:
-    """Return by what rows lie after a join; where it makes rows without a left side, only the right one tells."""
+def _after(partitioning: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[Expression]]:
+    """Return the partitioning of rows after a join; where rows may lack their left side, only the right side counts."""
 
-    def names(known: frozenset[Expression], equalities: tuple[Equality, ...]) -> frozenset[Expression]:
+    def extend_names(known: frozenset[Expression], equalities: tuple[Equality, ...]) -> frozenset[Expression]:
         equal = frozenset(e.right for e in equalities if e.left in known)
         if node.kind is JoinKind.FULL:
             return frozenset()
@@ -105,25 +105,25 @@ def _after(here: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[
             return equal
         return known | equal if node.kind is JoinKind.INNER else known
 
-    return [names(known, node.equalities) for known in here]
+    return [extend_names(known, node.equalities) for known in partitioning]
 
 
 def levels(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> int:
-    """Return how many exchanges a join needs after the first: where keys change, and where joined rows are grouped."""
+    """Return the number of shuffles of a join after the first: where keys change, and where joined rows are grouped."""
     return max(chain.levels for *_, chain in chains(plan, arrangements)) + (plan.grouping is not None)
 
 
 def leaves(plan: JoinQuery, arrangements: Sequence[Arrangement], stream: str) -> Iterator[tuple[int, int, Keys]]:
-    """Yield (input, slot, keys) for each input that reads a stream, by all keys that its arrangements need; each once."""
-    found: dict[tuple[int, int, Keys], None] = {}
+    """Yield the distinct (input, slot, keys) of each input that reads a stream, for the keys of all join order versions."""
+    distinct: dict[tuple[int, int, Keys], None] = {}
     for _, _, chain in reversed(chains(plan, arrangements)):
         for leaf in (chain.first, *(step.leaf for step in chain.steps)):
             if leaf.stream == stream:
-                found[leaf.input, leaf.slot, leaf.keys] = None
-    yield from found
+                distinct[leaf.input, leaf.slot, leaf.keys] = None
+    yield from distinct
 
 
 def needed_columns(plan: JoinQuery, index: int) -> frozenset[str]:
-    """Return the columns of an input that are looked at after its rows were selected."""
+    """Return the columns of an input that are read after the selection of its rows."""
     owners = (owner(column.name) for column in plan.joined_columns)
-    return frozenset(name for number, name in owners if number == index and name)
+    return frozenset(name for input_index, name in owners if input_index == index and name)

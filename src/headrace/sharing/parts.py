@@ -1,7 +1,7 @@
-"""A query in the pipeline: one live query, or one more for each windowed query inside of it.
+"""Parts of a query: one live query for the query itself, and one more for each windowed query nested in it.
 
-Parts are live queries like all others and share with them; only where their results go is different: they are rows of a
-stream that other parts read. `depths` says how many exchanges lie before such a stream.
+Parts are live queries and share operators with all others; their results are rows of a derived stream that other parts read.
+`compute_stream_depths` counts the shuffles before such a stream.
 """
 
 from __future__ import annotations
@@ -19,65 +19,68 @@ from headrace.sharing.changelog import Addition
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sharing.slicing import NEVER
 
-_PARTS = 1 << 40  # ids of parts are above all others
+_PARTS = 1 << 40  # above all query ids
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is added to the pipeline; `results` is the stream its results are, None for the query itself."""
+    """A query part to add to the pipeline; `result_stream` is the stream of its results, None for the query itself."""
 
     addition: Addition
     results: Stream | None = None
 
 
-def parts_of(number: int, name: str, query: AnyQuery, since: int = NEVER) -> list[Part]:
-    """Return the parts of a query that sees rows from `since` on, inner ones first; the last has the query's own id."""
+def parts_of(query_id: int, name: str, query: AnyQuery, since: int = NEVER) -> list[Part]:
+    """Return the parts of a query that sees rows from `since` on, inner ones first; the last part has the query's own id."""
     if not isinstance(query, StackedQuery):
-        return [Part(Addition(number, name, _ready(query), since))]
-    mine, made = own(query, number), query.unfolded
-    begins = [NEVER if one is None else one for one in beginnings(mine, None if since == NEVER else since)]
-    found = [
-        Part(Addition(_PARTS + number * MAX_PARTS + n, f"{name}/{n + 1}", _ready(one.plan), begin, one.name, made), one.stream)
-        for n, (one, begin) in enumerate(zip(mine.inner, begins, strict=False))
+        return [Part(Addition(query_id, name, _ready(query), since))]
+    own_query, unnested = own(query, query_id), query.unfolded
+    starts = [NEVER if start is None else start for start in beginnings(own_query, None if since == NEVER else since)]
+    inner_parts = [
+        Part(
+            Addition(_PARTS + query_id * MAX_PARTS + n, f"{name}/{n + 1}", _ready(inner.plan), start, inner.name, unnested),
+            inner.stream,
+        )
+        for n, (inner, start) in enumerate(zip(own_query.inner, starts, strict=False))
     ]
-    return [*found, Part(Addition(number, name, _ready(mine.outer), begins[-1], unfolded=made))]
+    return [*inner_parts, Part(Addition(query_id, name, _ready(own_query.outer), starts[-1], unfolded=unnested))]
 
 
 def unfolded_of(live: Iterable[LiveQuery]) -> tuple[Unfolded, ...]:
-    """Return the streams that are to be made of declared ones, each once, those that others are made of first."""
-    return tuple({one.name: one for query in live for one in query.unfolded}.values())
+    """Return the distinct unnested streams that live queries read, each after the streams that it is derived from."""
+    return tuple({stream.name: stream for query in live for stream in query.unfolded}.values())
 
 
 def made_of(live: Iterable[LiveQuery]) -> frozenset[str]:
-    """Return the names of all streams that live queries make, or have made for them."""
-    return frozenset(name for query in live for name in (query.feeds, *(one.name for one in query.unfolded)))
+    """Return the names of all derived streams: results of live queries, and unnested streams."""
+    return frozenset(name for query in live for name in (query.feeds, *(stream.name for stream in query.unfolded)))
 
 
 def whole(part: int) -> int:
-    """Return the id of the query that a part is of; that of a query itself is its own."""
+    """Return the id of the query that a part belongs to; the id of a query itself is returned unchanged."""
     return part if part < _PARTS else (part - _PARTS) // MAX_PARTS
 
 
 def depths(live: Iterable[LiveQuery]) -> dict[str, int]:
-    """Return for each stream of results after how many exchanges its rows are there."""
+    """Return, for each stream of results, the number of shuffles before its rows exist."""
     makers: dict[str, list[LiveQuery]] = {}
     for query in live:
         if query.feeds:
             makers.setdefault(query.feeds, []).append(query)
-    found: dict[str, int] = {}
+    depth_by_stream: dict[str, int] = {}
 
     def depth(stream: str) -> int:
-        if stream not in found and stream in makers:
-            found[stream] = 1 + max(one.levels + max(map(depth, one.plan.streams)) for one in makers[stream])
-        return found.get(stream, 0)
+        if stream not in depth_by_stream and stream in makers:
+            depth_by_stream[stream] = 1 + max(maker.levels + max(map(depth, maker.plan.streams)) for maker in makers[stream])
+        return depth_by_stream.get(stream, 0)
 
     for stream in makers:
         depth(stream)
-    return found
+    return depth_by_stream
 
 
 def level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:
-    """Return after how many exchanges the windows of a query are evaluated."""
+    """Return the number of shuffles before the windows of a query are evaluated."""
     return max(depth.get(stream, 0) for stream in plan.streams)
 
 

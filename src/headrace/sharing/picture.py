@@ -1,4 +1,4 @@
-"""The shared plan as boxes and lines: what a page draws. Streams lead to operators, operators to the queries they work for."""
+"""Diagram of the shared plan as boxes and connections for the web page: streams lead to operators, operators to their queries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.sharing.shared_plan import LiveQuery, Member, Operator, Sessions, 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A stream, an operator or a query; `queries` are the names of those it is there for."""
+    """A stream, an operator or a query; `queries` are the names of the queries that use it."""
 
     id: str
     kind: str
@@ -26,16 +26,16 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Boxes, and lines from one to another by their ids."""
+    """Boxes, and connections between them by id."""
 
     boxes: tuple[Box, ...]
     lines: tuple[tuple[str, str], ...]
 
 
 def picture(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], probes: ProbePlan | None = None) -> Picture:
-    """Return the picture; equal plans give equal pictures."""
+    """Return the diagram; equal plans give equal diagrams."""
     drawing = _Drawing({query.id: query.name for query in live}, [], {})
-    for plan in sorted(plans, key=lambda one: (one.stream.startswith("~"), one.stream)):
+    for plan in sorted(plans, key=lambda each: (each.stream.startswith("~"), each.stream)):
         drawing.stream(plan)
     if probes is not None:
         drawing.probes(probes)
@@ -52,54 +52,56 @@ class _Drawing:
     boxes: list[Box]
     lines: dict[tuple[str, str], None]
 
-    def line(self, begin: str, end: str) -> None:
-        self.lines[begin, end] = None
+    def line(self, source: str, target: str) -> None:
+        self.lines[source, target] = None
 
     def stream(self, plan: StreamPlan) -> None:
-        own = f"stream {plan.stream}"
+        box_id = f"stream {plan.stream}"
         readers = self._users(member.query for member in plan.members)
         label = "results of a query" if plan.stream.startswith("~") else plan.stream
-        self.boxes.append(Box(own, "stream", plan.stream, label, f"columns: {', '.join(sorted(plan.columns))}", readers))
+        self.boxes.append(Box(box_id, "stream", plan.stream, label, f"columns: {', '.join(sorted(plan.columns))}", readers))
         for number, operator in enumerate(plan.operators):
-            kind, told = kind_of(operator), operator_lines(operator, self.names, plan.stats)
-            self._operator(plan.stream, f"{own} {kind} {number}", kind, told, operator.members)
+            kind, description = kind_of(operator), operator_lines(operator, self.names, plan.stats)
+            self._operator(plan.stream, f"{box_id} {kind} {number}", kind, description, operator.members)
         for number, buckets in enumerate(plan.buckets):
-            self._operator(plan.stream, f"{own} buckets {number}", "buckets", bucket_lines(buckets, self.names), buckets.members)
+            self._operator(
+                plan.stream, f"{box_id} buckets {number}", "buckets", bucket_lines(buckets, self.names), buckets.members
+            )
 
-    def _operator(self, stream: str, own: str, kind: str, told: Sequence[str], members: Sequence[Member]) -> None:
-        label, detail = told[0].partition(" · ")[0], "\n".join(line.strip() for line in told[1:])
-        users = [member.query for member in members]
-        self.boxes.append(Box(own, kind, stream, label, detail, self._users(users)))
-        self.line(f"stream {stream}", own)
-        for number in users:
-            self.line(own, _query(number))
+    def _operator(self, stream: str, box_id: str, kind: str, description: Sequence[str], members: Sequence[Member]) -> None:
+        label, detail = description[0].partition(" · ")[0], "\n".join(line.strip() for line in description[1:])
+        query_ids = [member.query for member in members]
+        self.boxes.append(Box(box_id, kind, stream, label, detail, self._users(query_ids)))
+        self.line(f"stream {stream}", box_id)
+        for query_id in query_ids:
+            self.line(box_id, _query(query_id))
 
     def probes(self, plan: ProbePlan) -> None:
-        """Draw the stores of joins in SLIDING windows: which probes look into them is what a graph of its own is for."""
-        for store, (told, users) in told_stores(plan).items():
-            own = f"store {store.number}"
-            label, _, detail = told.partition(" · ")
-            self.boxes.append(Box(own, "store", "", label, detail, self._users(users)))
+        """Add the state stores of sliding joins; the physical graph shows which probes visit them."""
+        for store, (description, query_ids) in told_stores(plan).items():
+            box_id = f"store {store.number}"
+            label, _, detail = description.partition(" · ")
+            self.boxes.append(Box(box_id, "store", "", label, detail, self._users(query_ids)))
             for relation in sorted(store.relation.relations):
                 stream = plan.streams[relation]
-                self.line(f"stream {stream}", own)
-            for number in users:
-                self.line(own, _query(number))
+                self.line(f"stream {stream}", box_id)
+            for query_id in query_ids:
+                self.line(box_id, _query(query_id))
 
     def query(self, query: LiveQuery) -> None:
-        own = _query(query.id)
-        if own not in {box.id for box in self.boxes}:
-            self.boxes.append(Box(own, "query", "", query.name, "", (query.name,)))
+        box_id = _query(query.id)
+        if box_id not in {box.id for box in self.boxes}:
+            self.boxes.append(Box(box_id, "query", "", query.name, "", (query.name,)))
 
-    def _users(self, numbers: Iterable[int]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.names.get(number, str(number)) for number in numbers))
+    def _users(self, query_ids: Iterable[int]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.names.get(query_id, str(query_id)) for query_id in query_ids))
 
 
 def kind_of(operator: Operator) -> str:
-    """Return what an operator does, in one word."""
+    """Return the kind of an operator as one word."""
     return "aggregation" if isinstance(operator, Store) else ("sessions" if isinstance(operator, Sessions) else "routing")
 
 
-def _query(number: int) -> str:
-    """Return the id of a query's box: parts of a query are in that of the whole."""
-    return f"query {whole(number)}"
+def _query(query_id: int) -> str:
+    """Return the id of the box of a query; parts of a query share the box of the query itself."""
+    return f"query {whole(query_id)}"

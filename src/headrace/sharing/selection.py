@@ -1,10 +1,10 @@
 """Every row carries the set of queries it still matters to; every operator works once for all of them.
 
-Here is how a row's set is found without asking each query. All constants that live queries compare an expression with
+This module finds the query-set of a row without evaluating each query. All constants that live queries compare an expression with
 cut its domain into *segments*; predicates that are not comparisons become boolean *atoms* with three segments. Each such
-expression is a `Dimension`; one segment of each dimension is a *cell*. On one cell every predicate built from these
-atoms has one truth value, so a cell number stands for a query-set, and finding it costs one look-up a dimension,
-whatever the number of queries.
+expression is a `Dimension`; a combination of one segment of each dimension is a *cell*. On a cell, every predicate over these
+atoms has one truth value, so a cell number stands for a query-set. Finding it costs one look-up per dimension, regardless of the
+number of queries.
 
     price:      <10      10..20     ≥20      NULL         dimension with boundaries (10, 20)
     segment:     0         1         2         3
@@ -45,8 +45,8 @@ _EPOCH_DAY, _EPOCH = date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 class Dimension:
     """An expression whose value decides atoms.
 
-    Ordered (`boundaries` is a sorted tuple): segment i holds the values that reach exactly i boundaries, one more
-    segment holds NULL. An atom (`boundaries` is None): the segments are FALSE, NULL, TRUE.
+    Ordered (`boundaries` is a sorted tuple): segment i holds the values that reach exactly i boundaries; the last segment holds
+    NULL. Boolean (`boundaries` is None): the segments are FALSE, NULL, TRUE.
     """
 
     expression: Expression
@@ -69,7 +69,7 @@ class OrderedAtom:
 
 @dataclass(frozen=True, slots=True)
 class BooleanAtom:
-    """TRUE where the boolean `expression` is."""
+    """TRUE where the boolean `expression` is TRUE."""
 
     expression: Expression
 
@@ -78,14 +78,14 @@ Atom: TypeAlias = OrderedAtom | BooleanAtom
 
 
 def is_ordered(kind: pa.DataType) -> bool:
-    """Whether values of that type can be cut into segments by one 64-bit number or a string."""
+    """Return whether segments of that type can be bounded by 64-bit numbers or strings."""
     if pa.types.is_decimal(kind):
         return bool(kind.precision <= 18)
     return not pa.types.is_null(kind)
 
 
 def atom_of(expression: Expression) -> Atom:
-    """Return the atom that a predicate without AND, OR and NOT at its top stands for."""
+    """Return the atom of a predicate without AND, OR and NOT at its top."""
     if isinstance(expression, Call):
         if expression.function == "is_null" and is_ordered(expression.args[0].type):
             return OrderedAtom(expression.args[0], (), null_is_true=True)
@@ -131,12 +131,12 @@ def truth(predicate: Expression, dims: Sequence[Dimension], segments: Sequence[n
         inner: Truth = TRUE_CODE - truth(predicate.args[0], dims, segments)
         return inner
     atom = atom_of(predicate)
-    at = next(
+    position = next(
         i
         for i, d in enumerate(dims)
         if d.expression == atom.expression and (d.boundaries is None) == isinstance(atom, BooleanAtom)
     )
-    table: Truth = _truth_table(atom, dims[at])[segments[at]]
+    table: Truth = _truth_table(atom, dims[position])[segments[position]]
     return table
 
 
@@ -182,7 +182,7 @@ def _membership(call: Call) -> OrderedAtom | None:
 
 
 def _bounds(left: Expression, right: Expression) -> tuple[Expression, Boundary, Boundary] | None:
-    """Return (expression, v, the value just above v) when `left` can be cut at the constant `right`."""
+    """Return (expression, v, the value just above v) if `left` can be cut at the constant `right`."""
     if not isinstance(right, Literal) or isinstance(left, Literal) or right.value is None:
         return None
     expression = _stripped(left)
@@ -193,7 +193,7 @@ def _bounds(left: Expression, right: Expression) -> tuple[Expression, Boundary, 
 
 
 def _stripped(expression: Expression) -> Expression:
-    """Take off casts that keep order and value, so that `x > 1` and `x > 1.5` cut the same dimension."""
+    """Remove casts that preserve order and value, so that `x > 1` and `x > 1.5` cut the same dimension."""
     while isinstance(expression, Call) and expression.function == "cast" and _is_exact(expression.args[0].type, expression.type):
         expression = expression.args[0]
     return expression
@@ -211,7 +211,7 @@ def _is_exact(inner: pa.DataType, outer: pa.DataType) -> bool:
 
 
 def _cut(kind: pa.DataType, value: object) -> tuple[Boundary, Boundary] | None:
-    """Return the boundaries at and just above a constant, in the units a dimension of that type is stored in."""
+    """Return the boundaries at and just above a constant, in the units in which a dimension of that type is stored."""
     if isinstance(value, str):
         return (value, value + "\0") if pa.types.is_string(kind) else None
     if isinstance(value, datetime):
@@ -230,16 +230,16 @@ def _cut(kind: pa.DataType, value: object) -> tuple[Boundary, Boundary] | None:
 
 
 class Layout(StrEnum):
-    """How a selection numbers its cells."""
+    """Numbering schemes for the cells of a predicate index."""
 
-    GRID = "grid"  # every combination of segments has its number; one dimension: plain segments
-    SIGNATURES = "signatures"  # too many combinations: the ones that occur are numbered as they come
-    PER_QUERY = "per query"  # each predicate is evaluated by itself; a row is counted once for each that holds
+    GRID = "grid"  # every combination of segments has a number; with one dimension, cells are segments
+    SIGNATURES = "signatures"  # too many combinations: those that occur are numbered in the order of their occurrence
+    PER_QUERY = "per query"  # each predicate is evaluated separately; a row counts once for each that holds
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The shared selection of several predicates over one stream: dimensions, and how cells are numbered."""
+    """The predicate index of a shared selection: distinct predicates over one stream, their dimensions, and the cell layout."""
 
     predicates: tuple[Expression, ...]
     dimensions: tuple[Dimension, ...]
@@ -247,19 +247,19 @@ class Selection:
 
     @property
     def size(self) -> int:
-        """How many cells there can be."""
+        """The number of possible cells."""
         return math.prod(d.size for d in self.dimensions)
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """What one step in each dimension adds to the cell number."""
+        """The cell number difference between adjacent segments of each dimension."""
         sizes = [d.size for d in self.dimensions]
         return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """For predicate i, the cells it holds on: [low, high) for the entries offsets[i] … offsets[i + 1] − 1."""
+    """For predicate i, the cells on which it holds: [low, high) for the entries offsets[i] … offsets[i + 1] − 1."""
 
     offsets: npt.NDArray[np.int64]
     lows: npt.NDArray[np.int64]
@@ -268,11 +268,11 @@ class Spans:
 
     def of(self, index: int) -> list[tuple[int, int]]:
         """Return the spans of one predicate."""
-        at = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
-        return list(zip(self.lows[at].tolist(), self.highs[at].tolist(), strict=True))
+        entries = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        return list(zip(self.lows[entries].tolist(), self.highs[entries].tolist(), strict=True))
 
     def covered(self) -> npt.NDArray[np.bool_]:
-        """Return for each cell whether any predicate holds on it; rows of other cells go no further."""
+        """Return, for each cell, whether any predicate holds on it; rows of other cells are dropped."""
         steps = np.zeros(self.size + 1, np.int64)
         np.add.at(steps, self.lows, 1)
         np.add.at(steps, self.highs, -1)
@@ -280,7 +280,7 @@ class Spans:
 
 
 def select(predicates: Sequence[Expression], layout: Layout) -> Selection:
-    """Return the selection of distinct predicates in a layout."""
+    """Return the predicate index of the distinct predicates in a layout."""
     distinct = tuple(dict.fromkeys(predicates))
     if layout is Layout.PER_QUERY:
         return Selection(distinct, tuple(Dimension(p, None) for p in distinct), layout)
@@ -288,28 +288,30 @@ def select(predicates: Sequence[Expression], layout: Layout) -> Selection:
 
 
 def grid_spans(selection: Selection) -> Spans:
-    """Return the spans of every predicate over the whole grid."""
+    """Return the spans of every predicate over the complete grid."""
     if selection.layout is Layout.PER_QUERY:
         count = len(selection.predicates)
         return Spans(np.arange(count + 1), np.arange(count), np.arange(1, count + 1), count)
     sizes = [d.size for d in selection.dimensions]
     mesh = [m.astype(np.int64) for m in np.ix_(*(np.arange(s) for s in sizes))] if sizes else []
-    found = [
+    spans_by_predicate = [
         _simple_spans(p, selection) or _runs(np.broadcast_to(truth(p, selection.dimensions, mesh), sizes or (1,)))
         for p in selection.predicates
     ]
-    return _pack(found, selection.size)
+    return _pack(spans_by_predicate, selection.size)
 
 
 def cell_spans(selection: Selection, cells: npt.NDArray[np.int64]) -> Spans:
-    """Return the spans of every predicate over a sorted list of cells that occur, by position in that list."""
+    """Return the spans of every predicate over a sorted list of occurring cells, by position in that list."""
     segments = [cells // stride % d.size for d, stride in zip(selection.dimensions, selection.strides, strict=True)]
-    found = [_runs(np.broadcast_to(truth(p, selection.dimensions, segments), cells.shape)) for p in selection.predicates]
-    return _pack(found, len(cells))
+    spans_by_predicate = [
+        _runs(np.broadcast_to(truth(p, selection.dimensions, segments), cells.shape)) for p in selection.predicates
+    ]
+    return _pack(spans_by_predicate, len(cells))
 
 
 def _simple_spans(predicate: Expression, selection: Selection) -> list[tuple[int, int]] | None:
-    """Shortcut for the usual case, a single comparison over a single dimension; None when it is not that."""
+    """Return the span of a single comparison over a single dimension, the common case; None for any other predicate."""
     if len(selection.dimensions) != 1 or not isinstance(predicate, Call) or predicate.function in {"and", "or", "not"}:
         return None
     atom, bounds = atom_of(predicate), selection.dimensions[0].boundaries
@@ -327,8 +329,8 @@ def _runs(values: Truth) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _pack(found: Sequence[Sequence[tuple[int, int]]], size: int) -> Spans:
-    kept = [[span for span in spans if span[0] < span[1]] for spans in found]
-    offsets = np.cumsum([0, *map(len, kept)])
-    flat = np.array([span for spans in kept for span in spans], np.int64).reshape(-1, 2)
+def _pack(spans_by_predicate: Sequence[Sequence[tuple[int, int]]], size: int) -> Spans:
+    nonempty = [[span for span in spans if span[0] < span[1]] for spans in spans_by_predicate]
+    offsets = np.cumsum([0, *map(len, nonempty)])
+    flat = np.array([span for spans in nonempty for span in spans], np.int64).reshape(-1, 2)
     return Spans(offsets.astype(np.int64), np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1]), size)

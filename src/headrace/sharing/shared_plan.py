@@ -1,8 +1,9 @@
-"""What ALL live queries mean together, for one stream: a pure function of the set of live queries.
+"""The shared plan of one stream: a pure function of the set of live queries.
 
-A `StreamPlan` is one epoch of one stream. Its operators each work once for all their members: `Store` keeps shared
-partial aggregates, `Sessions` session windows, `Router` passes rows of stateless queries, `Buckets` keeps rows for joins.
-Equal inputs give equal plans, so adding a query and removing it again gives back the plan there was.
+A `StreamPlan` covers one epoch of one stream. Each operator works once for all its subscribers: `SharedAggregation` keeps shared
+partial aggregates, `SessionAggregation` aggregates session windows, `StatelessRouter` routes rows of stateless queries,
+`JoinBuffer` buffers rows for window joins. Equal inputs give equal plans: adding a query and removing it again restores the
+previous plan.
 """
 
 from __future__ import annotations
@@ -28,32 +29,32 @@ from headrace.sharing.statistics import GUESS, Statistics
 
 @dataclass(frozen=True, slots=True)
 class LiveQuery:
-    """A query that is in the pipeline: since which event time (T of the meaning), and its bit in query-sets."""
+    """A query in the pipeline: it sees rows from event time `since` on (T of its semantics) and owns `bit` in query-sets."""
 
     id: int
     name: str
     plan: LogicalQuery
     since: int = NEVER
     bit: int = 0
-    arrangements: tuple[Arrangement, ...] = ()  # of a join: how it is worked off, from which windows on
-    feeds: str = ""  # the stream its results are, which other queries read
-    lent: tuple[Loan, ...] = ()  # rows of before it came, that others had stored
-    unfolded: tuple[Unfolded, ...] = ()  # streams it reads that are made of declared ones
+    arrangements: tuple[Arrangement, ...] = ()  # of a window join: versions of its join order
+    feeds: str = ""  # the derived stream of its results, read by other queries
+    lent: tuple[Loan, ...] = ()  # earlier rows, taken from the state of other queries
+    unfolded: tuple[Unfolded, ...] = ()  # unnested streams that it reads
 
     @property
     def signature(self) -> str:
-        """What a plan depends on: the query, and how a join is arranged."""
-        return f"{self.id}{''.join(f';{one.order},{one.since}' for one in self.arrangements)}"
+        """What a plan depends on: the query id, and the join order versions."""
+        return f"{self.id}{''.join(f';{version.order},{version.since}' for version in self.arrangements)}"
 
     @property
     def levels(self) -> int:
-        """How many exchanges it needs after that of its streams."""
+        """The number of shuffles after that of its input streams."""
         return levels(self.plan, self.arrangements) if isinstance(self.plan, JoinQuery) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One branch of one query inside a shared operator; `needs` are its components, `outputs` a stateless one's."""
+    """One query branch's use of a shared operator; `components` are its aggregates, `outputs` those of a stateless query."""
 
     query: int
     branch: int
@@ -61,22 +62,25 @@ class Member:
     keys: tuple[Expression, ...]
     window: Window | None
     since: int
-    streams: tuple[str, ...]  # all the query reads: together they decide its watermark
+    streams: tuple[str, ...]  # all streams of the query; together they decide its watermark
     needs: tuple[Component, ...] = ()
     outputs: tuple[Expression, ...] = ()
-    ends: Ends | None = None  # of windows, where they are not simply those of `window`
-    longest: int = 0  # from the earliest start of windows that end together, to that end
-    again: bool = False  # the same input is in other buckets, too: there its rows are counted
+    ends: Ends | None = None  # window ends, where they differ from those of `window`
+    longest: int = 0  # time from the earliest start to the common end of windows that end together
+    again: bool = False  # the input has another join buffer, which counts its rows
 
     @property
     def sharing_key(self) -> Hashable:
-        """Members share within one kind of operator over the same group keys."""
+        """Branches share within one kind of operator over the same group keys."""
         return type(self.window).__name__, self.keys
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Members that share a selection; `predicate_of[i]` is the place of member i's predicate in the selection."""
+    """An operator whose subscribers share a predicate index.
+
+    `predicate_numbers[i]` is the position of subscriber i's predicate in the index.
+    """
 
     selection: Selection
     members: tuple[Member, ...]
@@ -84,45 +88,45 @@ class Operator:
 
     @property
     def keys(self) -> tuple[Expression, ...]:
-        """The group keys, the same for all members."""
+        """The group keys, equal for all subscribers."""
         return self.members[0].keys
 
     @property
     def arguments(self) -> frozenset[Expression]:
-        """The keys and whatever is aggregated: what is evaluated for rows that were selected."""
+        """The keys and aggregate arguments: all expressions that are evaluated for selected rows."""
         return frozenset((*self.keys, *(arg for m in self.members for need in m.needs for arg in need.args)))
 
 
 @dataclass(frozen=True, slots=True)
 class Store(Operator):
-    """Shared partial aggregates per slice, key and cell."""
+    """Shared partial aggregates by slice, key and cell."""
 
     components: tuple[Component, ...]
-    places: tuple[tuple[int, ...], ...]  # for each member, where its needs are among the components
+    places: tuple[tuple[int, ...], ...]  # for each subscriber, the positions of its components
     steps: tuple[tuple[int, int], ...]
-    reach: int  # the longest window: rows older than the watermark by more than this matter to nobody
+    reach: int  # the longest window: no query needs rows that are further behind the watermark
 
     @property
     def arguments(self) -> frozenset[Expression]:
-        """The keys and whatever is aggregated; from the components, which are few."""
+        """The keys and aggregate arguments, derived from the components, which are few."""
         return frozenset((*self.keys, *(arg for component in self.components for arg in component.args)))
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions(Operator):
-    """Session windows per key; members with equal predicate, gap and needs share one computation."""
+    """Session windows by key; subscribers with equal predicate, gap and components share one computation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Router(Operator):
-    """Rows of stateless queries, copied only for the queries that want them."""
+    """Routes rows of stateless queries: a row is copied only to the queries that select it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Rows kept for joins, per slice and key: each once, with the set of queries it matters to (the bits of `bits`).
+    """Rows buffered for window joins by slice and key: each row once, with its query-set (over the bits in `query_bits`).
 
-    A query that reads the stream twice by the same keys has buckets of its own, the next `slot`, for the other input.
+    A query that reads the stream twice by the same keys uses a second join buffer, with the next `slot`, for the other input.
     """
 
     slot: int
@@ -134,13 +138,13 @@ class Buckets:
 
     @property
     def keys(self) -> tuple[Expression, ...]:
-        """What rows are joined by, the same for all members."""
+        """The join keys, equal for all subscribers."""
         return self.members[0].keys
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """The shared operators over one stream during one epoch, the columns they read, and what was known when planning."""
+    """The shared operators over one stream during one epoch, the columns they read, and the statistics used for planning."""
 
     stream: str
     stores: tuple[Store, ...]
@@ -152,13 +156,13 @@ class StreamPlan:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All members of all operators."""
+        """All subscribers of all operators and join buffers."""
         shared = [member for operator in self.operators for member in operator.members]
         return (*shared, *(member for buckets in self.buckets for member in buckets.members))
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """All operators that share a selection, in the order a row meets them."""
+        """All operators with a predicate index, in the order in which they process a row."""
         return (*self.stores, *self.sessions, *self.routers)
 
 
@@ -167,37 +171,37 @@ def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics = G
     ordered = sorted(queries, key=lambda q: q.id)
     members = [m for query in ordered for m in _members(stream, query)]
     stores, sessions, routers = [], [], []
-    for layout, found in group(members, stats):
-        found.sort(key=lambda m: (m.query, m.branch))
-        selection = select([m.predicate for m in found], layout)
-        places = {p: i for i, p in enumerate(selection.predicates)}
-        base = (selection, tuple(found), tuple(places[m.predicate] for m in found))
-        if found[0].window is None:
+    for layout, group_members in group(members, stats):
+        group_members.sort(key=lambda m: (m.query, m.branch))
+        selection = select([m.predicate for m in group_members], layout)
+        positions = {p: i for i, p in enumerate(selection.predicates)}
+        base = (selection, tuple(group_members), tuple(positions[m.predicate] for m in group_members))
+        if group_members[0].window is None:
             routers.append(Router(*base))
-        elif isinstance(found[0].window, SessionGap):
+        elif isinstance(group_members[0].window, SessionGap):
             sessions.append(Sessions(*base))
         else:
             stores.append(_store(*base))
     buckets = plan_buckets(stream, ordered)
-    joining = [name for each in buckets for name in each.columns]
-    joining += [name for each in buckets for m in each.members for name in columns(m.predicate)]
-    joining += [name for query in ordered if isinstance(query.plan, MultiwayQuery) for name in _multiway(stream, query.plan)]
-    needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e)).union(joining)
+    join_columns = [name for buffer in buckets for name in buffer.columns]
+    join_columns += [name for buffer in buckets for m in buffer.members for name in columns(m.predicate)]
+    join_columns += [name for query in ordered if isinstance(query.plan, MultiwayQuery) for name in _multiway(stream, query.plan)]
+    needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e)).union(join_columns)
     return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), buckets, needed, stats)
 
 
 def plan_buckets(stream: str, queries: Iterable[LiveQuery]) -> tuple[Buckets, ...]:
-    """Return the buckets that joins need of a stream: one for each set of keys it is joined by."""
-    found: dict[tuple[tuple[Expression, ...], int], list[tuple[Member, int, frozenset[str]]]] = {}
+    """Return the join buffers of a stream: one for each set of join keys."""
+    members_by_key: dict[tuple[tuple[Expression, ...], int], list[tuple[Member, int, frozenset[str]]]] = {}
     for query in queries:
         if isinstance(query.plan, JoinQuery):
-            known: set[int] = set()
+            seen_inputs: set[int] = set()
             for index, slot, keys in leaves(query.plan, query.arrangements, stream):
-                plan, each = query.plan, query.plan.inputs[index]
-                base = (query.id, index, each.predicate, keys, each.window, query.since, plan.streams)
-                member = Member(*base, ends=plan.ends, longest=plan.size, again=index in known)
-                known.add(index)
-                found.setdefault((keys, slot), []).append((member, query.bit, needed_columns(plan, index)))
+                plan, join_input = query.plan, query.plan.inputs[index]
+                base = (query.id, index, join_input.predicate, keys, join_input.window, query.since, plan.streams)
+                member = Member(*base, ends=plan.ends, longest=plan.size, again=index in seen_inputs)
+                seen_inputs.add(index)
+                members_by_key.setdefault((keys, slot), []).append((member, query.bit, needed_columns(plan, index)))
     return tuple(
         Buckets(
             slot,
@@ -207,16 +211,18 @@ def plan_buckets(stream: str, queries: Iterable[LiveQuery]) -> tuple[Buckets, ..
             progressions({m.window for m, *_ in members if isinstance(m.window, Sliding)}),
             max(m.window.size for m, *_ in members if isinstance(m.window, Sliding)),
         )
-        for (_, slot), members in found.items()
+        for (_, slot), members in members_by_key.items()
     )
 
 
 def _store(selection: Selection, members: tuple[Member, ...], predicate_of: tuple[int, ...]) -> Store:
     windows = [m.window for m in members if isinstance(m.window, Sliding)]
     needs = tuple(dict.fromkeys(need for m in members for need in m.needs))
-    at = {need: i for i, need in enumerate(needs)}
-    places = tuple(tuple(at[need] for need in m.needs) for m in members)
-    return Store(selection, members, predicate_of, needs, places, progressions(set(windows)), max(w.size for w in windows))
+    positions = {need: i for i, need in enumerate(needs)}
+    component_positions = tuple(tuple(positions[need] for need in m.needs) for m in members)
+    return Store(
+        selection, members, predicate_of, needs, component_positions, progressions(set(windows)), max(w.size for w in windows)
+    )
 
 
 def _members(stream: str, query: LiveQuery) -> Iterable[Member]:
@@ -228,20 +234,20 @@ def _members(stream: str, query: LiveQuery) -> Iterable[Member]:
                     query.id, index, select_branch.predicate, (), None, query.since, plan.streams, outputs=select_branch.outputs
                 )
     elif isinstance(plan, AggregateQuery):
-        parts = components_of([branch.aggregates for branch in plan.branches])
+        branch_components = components_of([branch.aggregates for branch in plan.branches])
         for index, branch in enumerate(plan.branches):
             if branch.stream == stream:
-                needs = tuple(one[index] for one in parts)
+                needs = tuple(component[index] for component in branch_components)
                 yield Member(query.id, index, branch.predicate, branch.keys, plan.window, query.since, plan.streams, needs=needs)
 
 
 def _multiway(stream: str, plan: MultiwayQuery) -> Iterable[str]:
-    """Yield the columns of a stream that a multi-way join looks at."""
-    mine = {index for index, one in enumerate(plan.inputs) if one.stream == stream}
-    for index in mine:
+    """Yield the columns of a stream that a sliding join reads."""
+    input_indexes = {index for index, join_input in enumerate(plan.inputs) if join_input.stream == stream}
+    for index in input_indexes:
         yield from columns(plan.inputs[index].predicate)
     for expression in (*plan.conditions, *plan.output):
-        yield from (name for number, name in map(owner, columns(expression)) if number in mine)
+        yield from (name for number, name in map(owner, columns(expression)) if number in input_indexes)
 
 
 def _expressions(member: Member) -> Iterable[Expression]:

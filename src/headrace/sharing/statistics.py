@@ -1,6 +1,6 @@
-"""What is known of a stream when its queries are planned: measured on the batches before, guessed until then.
+"""Statistics of a stream for planning: measured on earlier batches, defaults until then.
 
-Figures are rounded to powers of two, so that a plan does not change because a batch was a little larger than the last.
+Figures are rounded to powers of two, so that small changes between batches do not change the plan.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from headrace.model.window import Sliding, Window
 from headrace.sharing.slicing import progressions
 
 _SECOND = 1_000_000
-_NEWEST = 0.5  # weight of the last batch in a rate
+_NEWEST = 0.5  # weight of the latest batch in a rate
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Rows in a second of event time, and how many distinct keys each tuple of key expressions (as text) has."""
+    """Rows per second of event time, and the number of distinct keys for each tuple of key expressions (as text)."""
 
     rate: int = 1 << 17
     keys: tuple[tuple[str, int], ...] = ()
     default_keys: int = 1 << 10
 
     def distinct(self, keys: Sequence[Expression]) -> int:
-        """Return the number of distinct keys: measured, or a guess; 1 where there are none."""
+        """Return the number of distinct keys: measured, or the default; 1 without keys."""
         return dict(self.keys).get(key_text(keys), self.default_keys) if keys else 1
 
 
@@ -34,7 +34,7 @@ GUESS = Statistics()
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an operator has to do in one second of event time: rows to take, slices to keep, keys in each."""
+    """Work of an operator per second of event time: rows to process, slices to keep, keys in each slice."""
 
     rows: float
     slices: float
@@ -42,37 +42,37 @@ class Load:
 
 
 def key_text(keys: Sequence[Expression]) -> str:
-    """Return the name under which a tuple of key expressions is counted."""
+    """Return the text under which a tuple of key expressions is counted."""
     return ", ".join(map(str, keys))
 
 
 def load(windows: Iterable[Window | None], keys: Sequence[Expression], stats: Statistics) -> Load:
-    """Return the load of members that share an operator; rows without slices are taken one second at a time."""
+    """Return the load of branches that share an operator; rows without slices count as one slice per second."""
     steps = progressions({w for w in windows if isinstance(w, Sliding)})
     return Load(stats.rate, sum(_SECOND / step for _, step in steps) or 1.0, stats.distinct(keys))
 
 
 def measured(rate: float, keys: Mapping[str, int]) -> Statistics:
-    """Return the statistics of a stream of which so much was seen; nothing was seen while the rate is 0."""
+    """Return the statistics of a stream from its measured rate and key counts; the rate is 0 before the first measurement."""
     counted = tuple((name, _rounded(count)) for name, count in sorted(keys.items()))
     return Statistics(_rounded(rate) if rate > 0 else GUESS.rate, counted)
 
 
 def most_keys(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return for every tuple of keys the most that any task saw: tasks see parts of one set, so it is a lower bound."""
-    found: dict[str, int] = {}
-    for one in counts:
-        for name, count in one.items():
-            found[name] = max(count, found.get(name, 0))
-    return found
+    """Return the largest count of any task for every tuple of keys: a lower bound, because tasks see parts of one key set."""
+    largest: dict[str, int] = {}
+    for task_counts in counts:
+        for name, count in task_counts.items():
+            largest[name] = max(count, largest.get(name, 0))
+    return largest
 
 
-def next_rate(before: float, rows: int, advance: int) -> float:
-    """Return the rate after a batch of so many rows that moved event time by `advance` µs; 0: none known yet."""
+def next_rate(previous: float, rows: int, advance: int) -> float:
+    """Return the rate after a batch of `rows` rows that advanced event time by `advance` µs; a rate of 0 means unknown."""
     if advance <= 0 or rows <= 0:
-        return before
-    now = rows * _SECOND / advance
-    return now if before == 0 else before + _NEWEST * (now - before)
+        return previous
+    current = rows * _SECOND / advance
+    return current if previous == 0 else previous + _NEWEST * (current - previous)
 
 
 def _rounded(figure: float) -> int:

@@ -1,4 +1,4 @@
-"""What a query would add to the work of all, before it is added: the same planning, with it and without."""
+"""Cost forecast of adding a query: the same planning, with and without it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Charged = Callable[[Sequence[LiveQuery]], Iterable[Charge]]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Seconds of work a second, by the model: of all live queries, with the new one, and of the new one if it ran alone."""
+    """Cost in seconds of work per second (model): of all live queries, with the new one, and of the new one alone."""
 
     before: float
     after: float
     alone: float
 
 
-def what_if(live: Sequence[LiveQuery], query: AnyQuery, charged: Charged) -> Growth:
-    """Return what a query would add; `charged` plans some queries and says what they cost."""
-    number = 1 + max((whole(one.id) for one in live), default=0)
-    added = tuple(part.addition for part in parts_of(number, "new", query))
-    both = apply(live, Changelog(added))
-    alone = tuple(one for one in both if one not in live)
-    return Growth(*(spent(charged(some)) for some in (live, both, alone)))
+def what_if(live: Sequence[LiveQuery], query: AnyQuery, cost_model: Charged) -> Growth:
+    """Return the cost change that adding a query would cause; `cost_model` plans queries and yields their costs."""
+    query_id = 1 + max((whole(each.id) for each in live), default=0)
+    additions = tuple(part.addition for part in parts_of(query_id, "new", query))
+    both = apply(live, Changelog(additions))
+    alone = tuple(each for each in both if each not in live)
+    return Growth(*(spent(cost_model(queries)) for queries in (live, both, alone)))

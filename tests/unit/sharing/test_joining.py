@@ -63,7 +63,7 @@ def test_queries_without_keys_share_buckets_and_steps_whatever_they_ask() -> Non
     one, two = (chain_of(plan, plan.tree) for plan in map(bound, texts))
     assert one == two
     text = explain(live, [plan_stream(name, live) for name in "ab"])
-    assert "buckets in one partition · used by 2 queries: q0, q1" in text
+    assert "join buffer in one partition · used by 2 queries: q0, q1" in text
     assert "inner join with b without an equality · used by 2 queries: q0, q1" in text
 
 

@@ -101,5 +101,5 @@ def test_explain_names_each_operator_and_its_queries() -> None:
     assert "stream p: read once for 7 queries" in text
     assert "aggregation by k · used by 4 queries: q0, q1, q2, q6" in text
     assert "sessions by k, SESSION(2 s) · used by 1 query: q4" in text
-    assert "routing of rows · used by 1 query: q5" in text
+    assert "stateless routing · used by 1 query: q5" in text
     assert "aggregation by k · used by 1 query: q6" in text.split("stream q")[1]

@@ -1,6 +1,7 @@
-"""How joins of many streams are worked off: rows of each relation probe the stores of the others, in an order of their own.
+"""Planner of joins: window joins (AJoin), and sliding joins by probe orders, state stores and join trees (CLASH).
 
-A *relation* is an input, or a join of inputs whose result is kept in a store of its own. A *probe order* says, for the rows
-of one relation, which stores they and the rows made of them visit. The optimizers here choose orders, the joins worth
-keeping, and the attribute by which each store is partitioned; they know relations, predicates and figures, nothing else.
+In a sliding join, new rows of each relation probe the state stores of the others, in an order of their own. A *relation* is an
+input, or a materialized join of inputs with a state store of its own. A *probe order* lists the stores that the rows of one
+relation, and the rows joined from them, visit. The optimizers choose probe orders, the joins worth materializing, and the
+attribute that partitions each store; they know only relations, predicates and cardinalities.
 """

@@ -1,4 +1,4 @@
-"""What sharing is measured by: the best strategy for each query by itself, and those put together as they are."""
+"""Unshared baselines: the best strategy for each query alone, and the union of these strategies without further optimization."""
 
 from __future__ import annotations
 
@@ -16,56 +16,72 @@ from headrace.sharing.multiway.strategy import Plan, Solved, Store, Strategy
 
 
 def individually(
-    queries: Sequence[Join], figures: Figures, tasks: int, *, storage_weight: float = STORAGE_WEIGHT, time_limit: float = 2.0
+    queries: Sequence[Join],
+    cardinalities: Figures,
+    tasks: int,
+    *,
+    storage_weight: float = STORAGE_WEIGHT,
+    time_limit: float = 2.0,
 ) -> tuple[Strategy, ...]:
-    """Return the best strategy for each query as if it were the only one; without sharing, the sum of their costs is due."""
-    found = []
+    """Return the best strategy for each query alone (integer program); without sharing, the total cost is the sum of theirs."""
+    strategies = []
     for query in dict.fromkeys(queries):
-        among = candidates([query], figures, tasks, storage_weight=storage_weight)
-        found.append(strategy_of(among, *solve(program(among), among, greedy(among), time_limit=time_limit, gap=0.0)))
-    return tuple(found)
+        candidate_orders = candidates([query], cardinalities, tasks, storage_weight=storage_weight)
+        strategies.append(
+            strategy_of(
+                candidate_orders,
+                *solve(program(candidate_orders), candidate_orders, greedy(candidate_orders), time_limit=time_limit, gap=0.0),
+            )
+        )
+    return tuple(strategies)
 
 
 def common_subplans(
-    alone: Sequence[Strategy], figures: Figures, tasks: int, *, storage_weight: float = STORAGE_WEIGHT
+    strategies: Sequence[Strategy], cardinalities: Figures, tasks: int, *, storage_weight: float = STORAGE_WEIGHT
 ) -> Strategy:
-    """Return the strategies of single queries put together as they are, where equal beginnings are made once.
+    """Return the union of the strategies of single queries, where equal prefixes of probe orders are executed once.
 
-    A join that several keep is made as the first of them makes it.
+    A join that several strategies materialize is computed as in the first of them.
     """
     plans: dict[Join, Plan] = {}
-    for one in alone:
-        for plan in one.kept:
+    for strategy in strategies:
+        for plan in strategy.kept:
             plans.setdefault(plan.join, plan)
-    queries = tuple(plan for one in alone for plan in one.queries)
-    kept = _probed(queries, plans)
-    sent = _sent((*queries, *kept), figures, tasks)
-    stores = {store: storage_weight * figures.arriving(store.relation) for plan in (*queries, *kept) for store in plan.stores}
-    return Strategy(queries, kept, math.fsum(sent.values()), math.fsum(stores.values()), Solved("greedy", 1.0))
+    queries = tuple(plan for strategy in strategies for plan in strategy.queries)
+    materialized = _probed(queries, plans)
+    sent_rows = _sent((*queries, *materialized), cardinalities, tasks)
+    storage_costs = {
+        store: storage_weight * cardinalities.arriving(store.relation)
+        for plan in (*queries, *materialized)
+        for store in plan.stores
+    }
+    return Strategy(
+        queries, materialized, math.fsum(sent_rows.values()), math.fsum(storage_costs.values()), Solved("greedy", 1.0)
+    )
 
 
 def _probed(queries: Sequence[Plan], plans: Mapping[Join, Plan]) -> tuple[Plan, ...]:
-    """Return the plans of all joins that queries probe, or that those joins do."""
-    found: dict[Join, Plan] = {}
-    waiting = list(queries)
-    while waiting:
-        for store in waiting.pop().stores:
-            if not store.relation.is_input and store.relation not in found:
-                found[store.relation] = plans[store.relation]
-                waiting.append(plans[store.relation])
-    return tuple(found.values())
+    """Return the plans of all materialized joins that the queries probe, directly or through other such joins."""
+    probed: dict[Join, Plan] = {}
+    pending = list(queries)
+    while pending:
+        for store in pending.pop().stores:
+            if not store.relation.is_input and store.relation not in probed:
+                probed[store.relation] = plans[store.relation]
+                pending.append(plans[store.relation])
+    return tuple(probed.values())
 
 
-def _sent(plans: Sequence[Plan], figures: Figures, tasks: int) -> dict[tuple[str, tuple[Store, ...], Join], float]:
-    """Return the rows that each step of plans sends; steps are told apart by all that was visited, and by what they make."""
-    found = {}
+def _sent(plans: Sequence[Plan], cardinalities: Figures, tasks: int) -> dict[tuple[str, tuple[Store, ...], Join], float]:
+    """Return the rows that each step sends; a step is identified by all visited stores and by the join it produces."""
+    sent_rows = {}
     for plan in plans:
         for order in plan.orders:
             prefix = [input_relation(order.start)]
             for k, store in enumerate(order.stores, 1):
-                copied = copies(store.relation, store.by, prefix, plan.join, tasks)
-                rows = figures.sent(prefix, plan.join) * copied
+                copy_count = copies(store.relation, store.by, prefix, plan.join, tasks)
+                rows = cardinalities.sent(prefix, plan.join) * copy_count
                 prefix.append(store.relation)
-                made = plan.join.within(name for one in prefix for name in one.relations)
-                found[order.start, order.stores[:k], made] = rows
-    return found
+                result = plan.join.within(name for relation in prefix for name in relation.relations)
+                sent_rows[order.start, order.stores[:k], result] = rows
+    return sent_rows

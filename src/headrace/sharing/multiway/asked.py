@@ -1,7 +1,7 @@
-"""Live multi-way joins in names that all of them share, so that equal parts of different queries are equal values.
+"""Sliding joins in normalized names, so that equal parts of different queries are equal values.
 
-A relation is a stream, or `stream#2` for the second time a query reads it. Column `c` of relation r goes by one name
-whatever query looks at it; so do conditions, and with them the joins that the optimizers know.
+A relation is a stream, or `stream#2` for the second input of a query over the same stream. Column `c` of relation r has one name
+in all queries; so have conditions, and therefore the join graphs that the optimizers compare.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.multiway.relations import Attribute, Join, Predicate
 from headrace.sharing.shared_plan import LiveQuery
 
-_SEPARATOR = "\x1f"  # no name can have it
+_SEPARATOR = "\x1f"  # cannot occur in names
 
 
 def column_of(relation: str, name: str) -> str:
-    """Return the name that column `name` of a relation has in joined rows."""
+    """Return the name of column `name` of a relation in joined rows."""
     return f"{relation}{_SEPARATOR}{name}"
 
 
 def time_of(relation: str) -> str:
-    """Return the name of the column that holds the event times of a relation's rows."""
+    """Return the name of the column that holds the event times of the rows of a relation."""
     return column_of(relation, "")
 
 
@@ -36,21 +36,22 @@ def relation_of(column: str) -> str:
 
 
 def shown(text: object) -> str:
-    """Return an expression over joined columns as people write it."""
+    """Return an expression over joined columns as users write it."""
     return str(text).replace(_SEPARATOR, ".")
 
 
 def relations_of(condition: Expression) -> frozenset[str]:
-    """Return the relations that an expression over joined columns looks at."""
+    """Return the relations that an expression over joined columns refers to."""
     return frozenset(map(relation_of, columns(condition)))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A live query: its inputs by relation, its conditions and outputs over joined columns.
+    """A live sliding join: its inputs by relation, its conditions and outputs over joined columns.
 
-    `join` is what the optimizers see of it: relations, and conditions between two of them. Those whose text is `loose` are left
-    out where an equality stays: they are looked at for rows that were joined by the others.
+    `join` is the view of the optimizers, a join graph: relations, and conditions between two of them. It omits residual
+    predicates, those whose text is in `residual_texts`, where an equality remains: these are evaluated on rows that were joined
+    by the other predicates.
     """
 
     id: int
@@ -68,53 +69,62 @@ class Asked:
     columns: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Work out what the optimizers see of it, and the joined columns that are looked at after rows were selected."""
+        """Derive the join graph, and the joined columns that are read after the selection."""
         object.__setattr__(self, "join", Join(frozenset(self.inputs), frozenset(self._binding())))
-        every = (*self.conditions, *self.output)
-        object.__setattr__(self, "columns", frozenset(name for expression in every for name in columns(expression)))
+        expressions = (*self.conditions, *self.output)
+        object.__setattr__(self, "columns", frozenset(name for expression in expressions for name in columns(expression)))
 
     @property
     def predicates(self) -> frozenset[Predicate]:
         """All conditions between two relations."""
-        found = map(predicate_of, self.conditions)
-        return frozenset(one for one in found if one is not None)
+        predicates = map(predicate_of, self.conditions)
+        return frozenset(predicate for predicate in predicates if predicate is not None)
 
     def _binding(self) -> Iterator[Predicate]:
-        every = self.predicates
-        firm = {one.relations for one in every if one.sides and one.text not in self.loose}
-        yield from (one for one in every if one.text not in self.loose or one.relations not in firm)
+        """Yield the predicates of the join graph: all but the residual ones, unless these are all that connect two relations."""
+        predicates = self.predicates
+        joined_by_equality = {
+            predicate.relations for predicate in predicates if predicate.sides and predicate.text not in self.loose
+        }
+        yield from (
+            predicate
+            for predicate in predicates
+            if predicate.text not in self.loose or predicate.relations not in joined_by_equality
+        )
 
     @property
     def lateness(self) -> int:
-        """How far behind the watermark a row of any input may be."""
-        return max(each.lateness for each in self.inputs.values())
+        """The allowed lateness: the maximum over all inputs."""
+        return max(join_input.lateness for join_input in self.inputs.values())
 
     @property
     def tail(self) -> tuple[object, ...]:
-        """What is done with joined rows: queries with equal tails are finished together."""
+        """The output and its schema: queries with equal ones share the projection of joined rows."""
         return self.output, self.schema
 
 
 def asked(live: LiveQuery, *, apart: bool = False, loose: frozenset[str] = frozenset()) -> Asked:
-    """Return a live query in shared names; `apart`, in names that nobody shares with it."""
+    """Return a live query in normalized names; if `isolated`, in names that no other query has."""
     plan = live.plan
     assert isinstance(plan, MultiwayQuery)
     names = tuple(f"{name}@{live.id}" if apart else name for name in relation_names(plan))
-    renamed = dict(_renamed(plan, names))
-    conditions = tuple(substitute(one, renamed) for one in plan.conditions)
-    output = tuple(substitute(one, renamed) for one in plan.output)
+    renamed_columns = dict(_renamed(plan, names))
+    conditions = tuple(substitute(expression, renamed_columns) for expression in plan.conditions)
+    output = tuple(substitute(expression, renamed_columns) for expression in plan.output)
     inputs = dict(zip(names, plan.inputs, strict=True))
-    lent = () if apart else live.lent
-    return Asked(live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema, lent, loose)
+    backfills = () if apart else live.lent
+    return Asked(
+        live.id, live.name, live.bit, live.since, plan.streams, inputs, conditions, output, plan.schema, backfills, loose
+    )
 
 
 def relation_names(plan: MultiwayQuery) -> tuple[str, ...]:
-    """Return the relation of each input."""
-    found: list[str] = []
-    for index, one in enumerate(plan.inputs):
-        before = sum(other.stream == one.stream for other in plan.inputs[:index])
-        found.append(f"{one.stream}#{before + 1}" if before else one.stream)
-    return tuple(found)
+    """Return the relation name of each input."""
+    names: list[str] = []
+    for index, join_input in enumerate(plan.inputs):
+        earlier = sum(other.stream == join_input.stream for other in plan.inputs[:index])
+        names.append(f"{join_input.stream}#{earlier + 1}" if earlier else join_input.stream)
+    return tuple(names)
 
 
 def _renamed(plan: MultiwayQuery, names: tuple[str, ...]) -> Iterator[tuple[str, Expression]]:
@@ -126,17 +136,17 @@ def _renamed(plan: MultiwayQuery, names: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def sides_of(condition: Expression) -> tuple[Expression, Expression] | None:
-    """Return the sides of an equality between two relations, that of the lesser one first; None of any other condition."""
+    """Return the sides of an equality between two relations, ordered by relation; None for any other condition."""
     if not isinstance(condition, Call) or condition.function != "eq":
         return None
-    one, two = sorted(condition.args, key=lambda side: sorted(relations_of(side)))
-    if len(relations_of(one)) == len(relations_of(two)) == 1 and relations_of(one) != relations_of(two):
-        return one, two
+    first, second = sorted(condition.args, key=lambda side: sorted(relations_of(side)))
+    if len(relations_of(first)) == len(relations_of(second)) == 1 and relations_of(first) != relations_of(second):
+        return first, second
     return None
 
 
 def predicate_of(condition: Expression) -> Predicate | None:
-    """Return a condition as the optimizers know it; None if it is not between exactly two relations."""
+    """Return a condition as a predicate of the join graph; None if it is not between exactly two relations."""
     between = sorted(relations_of(condition))
     if len(between) != 2:
         return None
@@ -146,7 +156,9 @@ def predicate_of(condition: Expression) -> Predicate | None:
 
 
 def attribute_of(side: Expression) -> Attribute:
-    """Return one side of an equality as what a relation can be partitioned by."""
+    """Return one side of an equality as an attribute that can partition its relation."""
     (relation,) = relations_of(side)
-    bare = {part.name: Column(part.name.partition(_SEPARATOR)[2], part.type) for part in walk(side) if isinstance(part, Column)}
-    return Attribute(relation, str(substitute(side, bare)))
+    unqualified = {
+        part.name: Column(part.name.partition(_SEPARATOR)[2], part.type) for part in walk(side) if isinstance(part, Column)
+    }
+    return Attribute(relation, str(substitute(side, unqualified)))

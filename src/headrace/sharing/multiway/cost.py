@@ -1,9 +1,9 @@
-"""What a way of working off multi-way joins costs: rows kept, rows sent to be probed, hops until a result is there.
+"""Cost model of sliding joins: stored rows, rows sent to probe, and hops until a result is complete.
 
-A probe order is a tuple of relations, the first of which is the one whose rows start. Step j sends the rows made of the first
-j relations to the store of the next: as one copy where the rows tell the store's partition, as one copy for each partition
-otherwise. Two sets of figures say how many such rows there are: over the whole history of relations of known sizes, or per
-second where relations have rates and windows.
+A probe order is a tuple of relations; rows of the first relation start. Step j sends the rows joined from the first j relations
+to the store of the next: one copy if the rows determine the partition of the store, otherwise one copy for each partition. Two
+cardinality models count these rows: over the complete history of relations of known sizes, or per second for relations with rates
+and windows.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Order = tuple[Join, ...]
 
 
 class Figures(Protocol):
-    """How many rows there are of what."""
+    """Cardinalities of relations and of probe order prefixes."""
 
     def stored(self, relation: Join) -> float:
-        """Return how many rows a store of a relation holds."""
+        """Return the number of rows that a store of a relation holds."""
 
     def arriving(self, relation: Join) -> float:
-        """Return how many rows there are to be sent to a store of a relation; counted in the time that `sent` counts in."""
+        """Return the number of rows sent to a store of a relation, in the time unit of `estimate_sent`."""
 
     def sent(self, prefix: Sequence[Join], within: Join) -> float:
-        """Return how many rows made of these relations, first that which starts, there are to be sent on."""
+        """Return the number of rows joined from these relations, the starting one first, that are sent on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Relations of known sizes, over their whole history; a predicate without selectivity holds for all pairs.
+    """Relations of known sizes, over their complete history; a predicate without selectivity passes all pairs.
 
-    Of the rows made of j relations, the j-th part has the row of the starting relation as its last: `last_only` counts those;
-    without it all are counted, whichever arrived last.
+    Of the rows joined from j relations, one in j has the row of the starting relation as its latest. `last_only` counts only
+    these; otherwise all rows count, whichever arrived last.
     """
 
     sizes: Mapping[str, float]
@@ -46,59 +46,59 @@ class Whole:
     def stored(self, relation: Join) -> float:
         """Return the size of a relation: the product of sizes and selectivities."""
         size = math.prod(self.sizes[name] for name in relation.relations)
-        return size * math.prod(self.selectivities.get(one, 1.0) for one in relation.predicates)
+        return size * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
 
     def arriving(self, relation: Join) -> float:
-        """Return the size of a relation: each of its rows is made once and kept."""
+        """Return the size of a relation: each of its rows is computed and stored once."""
         return self.stored(relation)
 
     def sent(self, prefix: Sequence[Join], within: Join) -> float:
-        """Return how many rows of the prefix there are in all, whose last is of the first relation."""
+        """Return the total number of rows of the prefix whose latest row is of the first relation."""
         rows = self.stored(within.within(_inputs(prefix)))
         return rows / len(prefix) if self.last_only else rows
 
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """Streams with rates (rows a second) and windows (seconds); the figures are rows a second, and rows kept at a time."""
+    """Streams with rates (rows per second) and windows (seconds); results are rows per second, and rows stored at a time."""
 
     rates: Mapping[str, float]
     windows: Mapping[str, float]
     selectivities: Mapping[Predicate, float] = field(default_factory=dict)
 
     def stored(self, relation: Join) -> float:
-        """Return how many rows lie in all windows at a time."""
+        """Return the number of rows in the windows at any time."""
         contents = math.prod(self.rates[name] * self.windows[name] for name in relation.relations)
-        return contents * math.prod(self.selectivities.get(one, 1.0) for one in relation.predicates)
+        return contents * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
 
     def arriving(self, relation: Join) -> float:
-        """Return how many rows of a relation are made a second, by a new row of whichever input."""
-        kept = self.stored(relation)
-        return sum(kept / self.windows[name] for name in relation.relations)
+        """Return the number of rows of a relation that are computed per second, by new rows of any of its inputs."""
+        stored_rows = self.stored(relation)
+        return sum(stored_rows / self.windows[name] for name in relation.relations)
 
     def sent(self, prefix: Sequence[Join], within: Join) -> float:
-        """Return how many rows of the prefix a second are made by a new row of the first relation."""
-        whole = within.within(_inputs(prefix))
-        return sum(self.stored(whole) / self.windows[name] for name in prefix[0].relations)
+        """Return the number of rows of the prefix per second that new rows of the first relation produce."""
+        joined = within.within(_inputs(prefix))
+        return sum(self.stored(joined) / self.windows[name] for name in prefix[0].relations)
 
 
 def _inputs(relations: Iterable[Join]) -> Iterator[str]:
-    for one in relations:
-        yield from one.relations
+    for relation in relations:
+        yield from relation.relations
 
 
 def copies(store: Join, partitioned_by: Attribute | None, prefix: Iterable[Join], within: Join, tasks: int) -> int:
-    """Return χ: how many partitions of a store a row of the prefix goes to. One, if it knows the attribute's value.
+    """Return χ: the number of partitions of a store that a row of the prefix is sent to. One if it determines the partition.
 
-    It does when an equality of the join ties the attribute to one of an input it is made of.
+    It does if an equality of the join relates the partition attribute to an attribute of an input in the prefix.
     """
     if tasks == 1:
         return 1
     if partitioned_by is None:
         return tasks
     known = frozenset(_inputs(prefix))
-    for one in within.between(store.relations, known):
-        if partitioned_by in one.sides and any(side.relation in known for side in one.sides):
+    for predicate in within.between(store.relations, known):
+        if partitioned_by in predicate.sides and any(side.relation in known for side in predicate.sides):
             return 1
     return tasks
 
@@ -106,20 +106,20 @@ def copies(store: Join, partitioned_by: Attribute | None, prefix: Iterable[Join]
 def step_costs(
     order: Order,
     within: Join,
-    figures: Figures,
+    cardinalities: Figures,
     tasks: Mapping[Join, int],
     partitioning: Mapping[Join, Attribute | None] | None = None,
 ) -> list[float]:
-    """Return for each step of a probe order how many rows it sends, all copies counted."""
-    found = []
+    """Return the number of rows that each step of a probe order sends, including all copies."""
+    costs = []
     for j in range(1, len(order)):
         by = None if partitioning is None else partitioning.get(order[j])
-        sent = figures.sent(order[:j], within)
-        found.append(sent * copies(order[j], by, order[:j], within, tasks.get(order[j], 1)))
-    return found
+        sent = cardinalities.sent(order[:j], within)
+        costs.append(sent * copies(order[j], by, order[:j], within, tasks.get(order[j], 1)))
+    return costs
 
 
-def tasks_for(relations: Iterable[Join], figures: Figures, capacity: float) -> dict[Join, int]:
-    """Return how many tasks a store of each relation needs when one task holds so many rows."""
-    # sizes are products of fractions: a thousand and a trifle of tasks are a thousand
-    return {one: max(1, math.ceil(round(figures.stored(one) / capacity, 6))) for one in relations}
+def tasks_for(relations: Iterable[Join], cardinalities: Figures, capacity: float) -> dict[Join, int]:
+    """Return the number of tasks that a store of each relation needs if one task holds `capacity` rows."""
+    # sizes are products of fractions: round before the ceiling, or rounding errors add a task
+    return {relation: max(1, math.ceil(round(cardinalities.stored(relation) / capacity, 6))) for relation in relations}

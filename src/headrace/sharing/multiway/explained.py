@@ -1,4 +1,4 @@
-"""EXPLAIN of joins in SLIDING windows: the stores there are, and for each relation along which of them its new rows go."""
+"""EXPLAIN of sliding joins: the state stores, and for each relation the stores that its new rows probe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.sharing.multiway.pictured import told_conditions
 from headrace.sharing.multiway.probes import EdgeKind, Probe, ProbePlan, StoreSpec
 from headrace.sharing.wording import listed, users
 
-_WAYS = {EdgeKind.ALL: ", a copy to every partition", EdgeKind.LOCAL: "", EdgeKind.STORED: ""}
+_WAYS = {EdgeKind.ALL: ", broadcast to every partition", EdgeKind.LOCAL: "", EdgeKind.STORED: ""}
 
 
 def explained(plan: ProbePlan | None) -> list[str]:
@@ -21,13 +21,13 @@ def explained(plan: ProbePlan | None) -> list[str]:
 
 
 def told_stores(plan: ProbePlan) -> dict[StoreSpec, tuple[str, frozenset[int]]]:
-    """Return for each store what is said of it, and the queries it is there for."""
+    """Return the description of each store and the ids of the queries that use it."""
     explanation = _Explanation.of(plan)
-    return {one: (explanation.told_store(one), explanation.users(one)) for one in plan.stores}
+    return {store: (explanation.told_store(store), explanation.users(store)) for store in plan.stores}
 
 
 def to_json(plan: ProbePlan) -> dict[str, Any]:
-    """Return the same for machines; a probe has those that follow it in `then`."""
+    """Return the explanation as JSON; `then` of a probe holds the probes that follow it."""
     return _Explanation.of(plan).document()
 
 
@@ -39,68 +39,68 @@ class _Explanation:
 
     @classmethod
     def of(cls, plan: ProbePlan) -> _Explanation:
-        return cls(plan, {one.number: one for one in plan.stores}, {one.id: one.name for one in plan.queries})
+        return cls(plan, {store.number: store for store in plan.stores}, {query.id: query.name for query in plan.queries})
 
     def lines(self) -> list[str]:
-        found = ["", f"joins in SLIDING windows · used by {users(sorted(self.names.values()))}"]
-        found += [f"  {self.told_store(one)}" for one in self.plan.stores]
+        lines = ["", f"joins in SLIDING windows · used by {users(sorted(self.names.values()))}"]
+        lines += [f"  {self.told_store(store)}" for store in self.plan.stores]
         for name in sorted(self.plan.roots):
-            found.append(f"  new rows of {name}")
+            lines.append(f"  new rows of {name}")
             for probe in self.plan.roots[name]:
-                found += [f"    {line}" for line in self._told_probe(probe)]
-        return found
+                lines += [f"    {line}" for line in self._told_probe(probe)]
+        return lines
 
-    def told_store(self, one: StoreSpec) -> str:
-        kept = "" if one.relation.is_input else ", a join that is kept"
-        life = f"since batch {one.since}" if one.until is None else f"of batches {one.since} to {one.until - 1}"
-        length = f", for {duration(self._longest(one))}" if one.relation.is_input else ""
-        used = f"used by {users(self._probing(one))}"
-        return f"store {one.number} of {one.relation} {_by(one)}{kept} · rows {life}{length} · {used}"
+    def told_store(self, store: StoreSpec) -> str:
+        kind = "" if store.relation.is_input else ", a materialized join"
+        life = f"since batch {store.since}" if store.until is None else f"of batches {store.since} to {store.until - 1}"
+        length = f", for {duration(self._longest(store))}" if store.relation.is_input else ""
+        used = f"used by {users(self._probing(store))}"
+        return f"store {store.number} of {store.relation} {_by(store)}{kind} · rows {life}{length} · {used}"
 
-    def _longest(self, one: StoreSpec) -> int:
-        name = min(one.relation.relations)
+    def _longest(self, store: StoreSpec) -> int:
+        name = min(store.relation.relations)
         return max((query.inputs[name].range for query in self.plan.queries if name in query.inputs), default=0)
 
-    def _probing(self, one: StoreSpec) -> list[str]:
-        """Return the queries whose rows look into a store, or whose joins are kept there."""
-        return sorted(self.names[number] for number in self.users(one))
+    def _probing(self, store: StoreSpec) -> list[str]:
+        """Return the names of the queries that probe a store or use the join materialized in it."""
+        return sorted(self.names[query_id] for query_id in self.users(store))
 
-    def users(self, one: StoreSpec) -> frozenset[int]:
-        found = {number for _, probe in self.plan.probes if probe.store == one.number for number in probe.users}
-        return frozenset(found | set(self.plan.uses.get(one.number, ())))
+    def users(self, store: StoreSpec) -> frozenset[int]:
+        query_ids = {query_id for _, probe in self.plan.probes if probe.store == store.number for query_id in probe.users}
+        return frozenset(query_ids | set(self.plan.uses.get(store.number, ())))
 
     def _told_probe(self, probe: Probe) -> Iterator[str]:
         store = self.stores[probe.store]
         before = "" if probe.before is None else f", rows before batch {probe.before}"
-        on = " and ".join(told_conditions(self.plan, probe)) or "everything"
-        way = _WAYS.get(probe.edge.kind, ", rows move to other partitions")
-        yield f"probe {store.relation} (store {store.number}{before}) by {on}{way} · used by {users(self._names(probe.users))}"
+        on = " and ".join(told_conditions(self.plan, probe)) or "a cross product"
+        note = _WAYS.get(probe.edge.kind, ", repartitioned")
+        yield f"probe {store.relation} (store {store.number}{before}) by {on}{note} · used by {users(self._names(probe.users))}"
         if probe.ends:
             yield f"  → results of {listed(self._names(probe.ends))}"
         for feed in probe.feeds:
-            yield f"  → kept in store {feed.store}"
+            yield f"  → stored in store {feed.store}"
         for child in probe.children:
             yield from (f"  {line}" for line in self._told_probe(child))
 
-    def _names(self, numbers: frozenset[int] | tuple[int, ...]) -> list[str]:
-        return sorted(self.names[number] for number in numbers)
+    def _names(self, query_ids: frozenset[int] | tuple[int, ...]) -> list[str]:
+        return sorted(self.names[query_id] for query_id in query_ids)
 
     def document(self) -> dict[str, Any]:
         probes = {name: [self._probe(probe) for probe in self.plan.roots[name]] for name in sorted(self.plan.roots)}
         return {
             "queries": sorted(self.names.values()),
-            "stores": [self._store(one) for one in self.plan.stores],
+            "stores": [self._store(store) for store in self.plan.stores],
             "probes": probes,
         }
 
-    def _store(self, one: StoreSpec) -> dict[str, Any]:
+    def _store(self, store: StoreSpec) -> dict[str, Any]:
         return {
-            "store": one.number,
-            "relations": sorted(one.relation.relations),
-            "by": None if one.by is None else str(one.by),
-            "since": one.since,
-            "until": one.until,
-            "queries": self._probing(one),
+            "store": store.number,
+            "relations": sorted(store.relation.relations),
+            "by": None if store.by is None else str(store.by),
+            "since": store.since,
+            "until": store.until,
+            "queries": self._probing(store),
         }
 
     def _probe(self, probe: Probe) -> dict[str, Any]:
@@ -117,5 +117,5 @@ class _Explanation:
         }
 
 
-def _by(one: StoreSpec) -> str:
-    return "in any partition" if one.by is None else f"by {one.by.name}" if one.relation.is_input else f"by {one.by}"
+def _by(store: StoreSpec) -> str:
+    return "in any partition" if store.by is None else f"by {store.by.name}" if store.relation.is_input else f"by {store.by}"

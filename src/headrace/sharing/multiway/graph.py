@@ -1,8 +1,8 @@
-"""The physical graph: where rows of inputs go, what happens to them there, and on which ways results come out.
+"""Physical graph of sliding joins (CLASH): nodes are inputs, state stores and outputs of queries; edges carry rows between them.
 
-Nodes are inputs, stores and the outputs of queries. An edge has a label, and a store goes by the label alone: rows that come
-over it are kept, or probe what is kept, and what that makes is sent over further edges. There may be several edges between two
-nodes, and cycles; no row ever goes round, for each edge belongs to one step of one starting input.
+An edge has a label, and a store acts by the label alone: it keeps the rows that arrive over the edge, or probes its rows with
+them and sends the result over further edges. Two nodes may have several edges, and there may be cycles; no row loops, because
+each edge belongs to one step of one starting input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.sharing.multiway.relations import Attribute, Join
 
 
 class Kind(StrEnum):
-    """Which tasks of the node at its end an edge leads to: that of a value, every one, or any one."""
+    """Tasks of the target node that an edge leads to: that of a value, every task, or any task."""
 
     GROUP_BY = "group by"
     ALL = "all"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where rows of an input come in."""
+    """The source of the rows of an input."""
 
     name: str
 
@@ -34,9 +34,9 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Rows of a relation, in so many partitions: by the value of an attribute, or at random; those of batches `since` … `until`.
+    """A state store: rows of a relation in partitions, by an attribute or at random; from batch `from_batch` to `until_batch`.
 
-    A store with an end is filled no more, and probed only until its rows have expired.
+    A store with an end is no longer filled, and probed only until its rows expire.
     """
 
     relation: Join
@@ -46,12 +46,12 @@ class Store:
     until: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that the rows have the attribute, and that there is somebody to keep them."""
+        """Check that there is at least one task and that the rows have the attribute."""
         if self.tasks < 1 or (self.partitioned_by is not None and self.partitioned_by.relation not in self.relation.relations):
-            raise ValueError("a store has a task or more, and is partitioned by an attribute of its own inputs")
+            raise ValueError("a store needs at least one task, and its partition attribute must belong to one of its inputs")
 
     def __str__(self) -> str:
-        """Return the relation's name, with the attribute, the number of partitions, and the end if there is one."""
+        """Return the relation, the attribute, the number of partitions, and the end if there is one."""
         by = "" if self.partitioned_by is None else f"[{self.partitioned_by}]"
         ends = "" if self.until is None else f" until batch {self.until}"
         return f"{self.relation}{by}" + (f" ×{self.tasks}" if self.tasks > 1 else "") + ends
@@ -59,7 +59,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where results of a query come out."""
+    """The sink of the results of a query."""
 
     query: str
 
@@ -73,9 +73,9 @@ Node = Input | Store | Output
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A way from node to node: `rows` says what goes there, `by` the attribute whose value decides on the task.
+    """An edge between nodes: `rows` is the relation that it carries, `by` the attribute whose value selects the task.
 
-    `is_there` if rows lie in that task already, so that nothing travels.
+    `is_local` says that rows already lie in that task, so that no data is shuffled.
     """
 
     label: str
@@ -89,22 +89,22 @@ class Edge:
     @property
     def way(self) -> str:
         """The kind, with the attribute."""
-        return (str(self.kind) if self.by is None else f"{self.kind} {self.by}") + (", already there" if self.is_there else "")
+        return (str(self.kind) if self.by is None else f"{self.kind} {self.by}") + (", local" if self.is_there else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Rows that come over the edge are kept."""
+    """Store the rows that arrive over the edge."""
 
     edge: str
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Rows that come over the edge find the kept rows for which all conditions hold; what that makes is sent on.
+    """Join the rows that arrive over the edge with the stored rows for which all conditions hold, and send the result on.
 
-    Conditions are texts; those that only some queries have name them. With `before`, only rows count that were kept before
-    that batch. An edge of `sends` that ends at an output carries results of its query.
+    Conditions are texts; those of only some queries name them. With `before_batch`, only rows stored before that batch match. An
+    edge of `sends` that ends at an output carries results of its query.
     """
 
     edge: str
@@ -118,7 +118,7 @@ Rule = Keep | Probe
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes, edges in the order of their labels, and for each edge that ends at a store its rule, in the same order."""
+    """Nodes, edges in the order of their labels, and the rule of each edge that ends at a store, in the same order."""
 
     inputs: tuple[Input, ...]
     stores: tuple[Store, ...]
@@ -128,17 +128,17 @@ class Graph:
 
     def edge(self, label: str) -> Edge:
         """Return the edge with a label."""
-        return next(one for one in self.edges if one.label == label)
+        return next(edge for edge in self.edges if edge.label == label)
 
     def outgoing(self, node: Node) -> tuple[Edge, ...]:
-        """Return the edges that begin at a node."""
-        return tuple(one for one in self.edges if one.source == node)
+        """Return the edges that start at a node."""
+        return tuple(edge for edge in self.edges if edge.source == node)
 
     def incoming(self, node: Node) -> tuple[Edge, ...]:
         """Return the edges that end at a node."""
-        return tuple(one for one in self.edges if one.target == node)
+        return tuple(edge for edge in self.edges if edge.target == node)
 
     def rules_at(self, store: Store) -> tuple[Rule, ...]:
-        """Return what a store does with what comes in."""
-        labels = {one.label for one in self.incoming(store)}
+        """Return the rules of the edges that end at a store."""
+        labels = {edge.label for edge in self.incoming(store)}
         return tuple(rule for rule in self.rules if rule.edge in labels)

@@ -1,9 +1,9 @@
-"""Physical graphs as pictures: inputs on the left, stores in the middle, outputs on the right, like boards with wires.
+"""SVG rendering of physical graphs: inputs on the left, stores in the middle, outputs on the right, connected by wires.
 
-Every edge that ends or begins at a node has a row of its own there, and a store shows in the row what it does with what comes
-in. Between the columns, each wire has a lane; two share one where they do not meet. Rows of stores and rows of inputs and
-outputs are half a row apart, so that no two wires ever lie on one another; and labels stand beside the end of their wire,
-where no lane runs, so that they cover nothing.
+Every edge has a row of its own at the nodes where it starts and ends; the row of a store shows the rule for incoming rows. Each
+wire between the columns has a lane; wires that do not overlap share one. Rows of stores are offset by half a row from those of
+inputs and outputs, so that no two wires coincide; labels stand beside the end of their wire, outside the lanes, and cover
+nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _STYLE = """
 .hr-graph .tip-group-by{fill:#c297ff}.hr-graph .tip-all{fill:#6cb6ff}.hr-graph .tip-shuffle{fill:#56d364}}
 """
 _MEANING = {Kind.SHUFFLE: "to any task", Kind.ALL: "a copy to every task", Kind.GROUP_BY: "to the task of the value"}
-_THIN = "thin: already there"
+_THIN = "thin: local, no shuffle"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a box: what it says, and which edge comes in or goes out there, on which side."""
+    """A row of a box: its text, and the edge that enters or leaves there, with the side."""
 
     says: str = ""
     comes: Edge | None = None
@@ -46,7 +46,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """A node with its rows; `top` is where its head begins, rows are below."""
+    """A node with its rows; `top` is the top of its head, rows are below."""
 
     node: Node
     name: str
@@ -57,13 +57,13 @@ class _Box:
     def height(self) -> float:
         return _ROW * (len(self.rows) + 1)
 
-    def y(self, index: int) -> float:
-        return self.top + _ROW * (index + 1.5)
+    def y(self, row_number: int) -> float:
+        return self.top + _ROW * (row_number + 1.5)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
-    """An edge that ends at one height and begins where rules send over it; `back` says that it ends on the side it begins at."""
+    """An edge from the heights of the rules that send over it to one height; `is_backward` if it returns to its starting side."""
 
     edge: Edge
     begins: tuple[float, ...]
@@ -77,7 +77,7 @@ class _Wire:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Where everything is, from left to right: boxes, labels, lanes."""
+    """Horizontal positions of boxes and lanes, from left to right."""
 
     inputs: tuple[float, float]
     lanes_in: float
@@ -87,22 +87,22 @@ class _Columns:
 
 
 def to_svg(graph: Graph) -> str:
-    """Return a graph as a self-contained SVG, for light and dark pages. Equal graphs give equal pictures."""
+    """Return a graph as a self-contained SVG for light and dark pages. Equal graphs give equal pictures."""
     names = named(graph)
     stores = _stacked([_Box(store, names[store], _store_rows(graph, store)) for store in graph.stores], _ROW)
     inputs = _beside(
-        [_Box(one, names[one], tuple(_Row(goes=edge) for edge in graph.outgoing(one))) for one in graph.inputs], stores
+        [_Box(node, names[node], tuple(_Row(goes=edge) for edge in graph.outgoing(node))) for node in graph.inputs], stores
     )
-    outputs = _beside([_Box(one, names[one], _output_rows(graph, one)) for one in graph.outputs], stores)
-    begins, ends = _heights([*inputs, *stores, *outputs])
-    wires = [_Wire(e, begins[e.label], ends[e.label], _is_back(e)) for e in graph.edges]
-    into = _lanes([one for one in wires if one.edge.source in graph.inputs])
-    out_of = _lanes([one for one in wires if one.edge.source not in graph.inputs])
-    columns = _columns(inputs, stores, outputs, into, out_of)
+    outputs = _beside([_Box(node, names[node], _output_rows(graph, node)) for node in graph.outputs], stores)
+    start_heights, end_heights = _heights([*inputs, *stores, *outputs])
+    wires = [_Wire(edge, start_heights[edge.label], end_heights[edge.label], _is_back(edge)) for edge in graph.edges]
+    input_lanes = _lanes([wire for wire in wires if wire.edge.source in graph.inputs])
+    output_lanes = _lanes([wire for wire in wires if wire.edge.source not in graph.inputs])
+    columns = _columns(inputs, stores, outputs, input_lanes, output_lanes)
     parts = [_drawn_box(box, columns.inputs) for box in inputs]
     parts += [_drawn_box(box, columns.stores) for box in stores]
     parts += [_drawn_box(box, columns.outputs) for box in outputs]
-    parts += [_drawn_wire(wire, lane, columns) for wire, lane in (*into.items(), *out_of.items())]
+    parts += [_drawn_wire(wire, lane, columns) for wire, lane in (*input_lanes.items(), *output_lanes.items())]
     bottom = max((box.top + box.height for box in (*inputs, *stores, *outputs)), default=0.0) + _ROW
     return _page(parts, columns.outputs[1] + _PAD, bottom)
 
@@ -121,79 +121,79 @@ def _output_rows(graph: Graph, output: Output) -> tuple[_Row, ...]:
 
 
 def _rule_rows(graph: Graph, rule: Rule) -> Iterable[_Row]:
-    """Yield the row of what comes in, and one for each edge that goes out; one row does for both where they are opposite."""
-    comes = graph.edge(rule.edge)
-    sends = [] if isinstance(rule, Keep) else [graph.edge(label) for label in rule.sends]
-    if _is_back(comes) or not sends:
-        yield _Row(told(rule), comes, comes_right=_is_back(comes))
+    """Yield the row of the incoming edge and one for each outgoing edge; opposite edges share one row."""
+    incoming = graph.edge(rule.edge)
+    outgoing = [] if isinstance(rule, Keep) else [graph.edge(label) for label in rule.sends]
+    if _is_back(incoming) or not outgoing:
+        yield _Row(told(rule), incoming, comes_right=_is_back(incoming))
     else:
-        yield _Row(told(rule), comes, sends.pop(0))
-    for edge in sends:
+        yield _Row(told(rule), incoming, outgoing.pop(0))
+    for edge in outgoing:
         yield _Row(goes=edge)
 
 
 def _stacked(boxes: Sequence[_Box], top: float) -> list[_Box]:
-    """Put boxes below one another."""
-    found: list[_Box] = []
+    """Place boxes below one another."""
+    placed: list[_Box] = []
     for box in boxes:
-        at = found[-1].top + found[-1].height + _ROW if found else top
-        found.append(_Box(box.node, box.name, box.rows, at))
-    return found
+        box_top = placed[-1].top + placed[-1].height + _ROW if placed else top
+        placed.append(_Box(box.node, box.name, box.rows, box_top))
+    return placed
 
 
 def _beside(boxes: Sequence[_Box], stores: Sequence[_Box]) -> list[_Box]:
-    """Put boxes beside the stores they are connected with, and where they do not overlap."""
-    begins, ends = _heights(stores)
-    found: list[_Box] = []
+    """Place boxes beside the stores that they connect to, without overlaps."""
+    start_heights, end_heights = _heights(stores)
+    placed: list[_Box] = []
     for box in boxes:
-        goes = [ends[row.goes.label] - _ROW * (index + 1.5) for index, row in enumerate(box.rows) if row.goes]
-        comes = [height for row in box.rows if row.comes for height in begins[row.comes.label]]
-        wished = goes[0] if goes else sum(comes) / len(comes) - box.height / 2
-        free = found[-1].top + found[-1].height + _ROW if found else _ROW / 2
-        found.append(_Box(box.node, box.name, box.rows, max(free, _ROW * (round(wished / _ROW) - 0.5))))
-    return found
+        outgoing_tops = [end_heights[row.goes.label] - _ROW * (index + 1.5) for index, row in enumerate(box.rows) if row.goes]
+        incoming_heights = [height for row in box.rows if row.comes for height in start_heights[row.comes.label]]
+        preferred_top = outgoing_tops[0] if outgoing_tops else sum(incoming_heights) / len(incoming_heights) - box.height / 2
+        free_top = placed[-1].top + placed[-1].height + _ROW if placed else _ROW / 2
+        placed.append(_Box(box.node, box.name, box.rows, max(free_top, _ROW * (round(preferred_top / _ROW) - 0.5))))
+    return placed
 
 
 def _heights(boxes: Iterable[_Box]) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
-    """Return where edges begin and where they end, by label."""
-    begins: dict[str, tuple[float, ...]] = {}
-    ends: dict[str, float] = {}
+    """Return the start heights and the end height of edges, by label."""
+    start_heights: dict[str, tuple[float, ...]] = {}
+    end_heights: dict[str, float] = {}
     for box in boxes:
         for index, row in enumerate(box.rows):
             if row.goes:
-                begins[row.goes.label] = (*begins.get(row.goes.label, ()), box.y(index))
+                start_heights[row.goes.label] = (*start_heights.get(row.goes.label, ()), box.y(index))
             if row.comes:
-                ends[row.comes.label] = box.y(index)
-    return begins, ends
+                end_heights[row.comes.label] = box.y(index)
+    return start_heights, end_heights
 
 
 def _lanes(wires: Sequence[_Wire]) -> dict[_Wire, int]:
-    """Return a lane for each wire, short wires first; wires of one lane do not meet."""
-    taken: list[list[tuple[float, float]]] = []
-    found: dict[_Wire, int] = {}
-    for wire in sorted(wires, key=lambda one: (one.span[1] - one.span[0], one.span, one.edge.label)):
+    """Return a lane for each wire, short wires first; wires in one lane do not overlap."""
+    lane_spans: list[list[tuple[float, float]]] = []
+    lane_by_wire: dict[_Wire, int] = {}
+    for wire in sorted(wires, key=lambda each: (each.span[1] - each.span[0], each.span, each.edge.label)):
         low, high = wire.span
-        fits = (n for n, spans in enumerate(taken) if all(high + _ROW / 2 < a or b < low - _ROW / 2 for a, b in spans))
-        lane = next(fits, len(taken))
-        taken[lane:] = taken[lane:] or [[]]
-        taken[lane].append((low, high))
-        found[wire] = lane
-    return found
+        fits = (n for n, spans in enumerate(lane_spans) if all(high + _ROW / 2 < a or b < low - _ROW / 2 for a, b in spans))
+        lane = next(fits, len(lane_spans))
+        lane_spans[lane:] = lane_spans[lane:] or [[]]
+        lane_spans[lane].append((low, high))
+        lane_by_wire[wire] = lane
+    return lane_by_wire
 
 
 def _columns(
     inputs: Sequence[_Box],
     stores: Sequence[_Box],
     outputs: Sequence[_Box],
-    into: dict[_Wire, int],
-    out_of: dict[_Wire, int],
+    input_lanes: dict[_Wire, int],
+    output_lanes: dict[_Wire, int],
 ) -> _Columns:
     input_right = _PAD + _box_width(inputs)
     lanes_in = input_right + _PAD
-    store_left = lanes_in + _LANE * _count(into) + _labels_width(into)
+    store_left = lanes_in + _LANE * _count(input_lanes) + _labels_width(input_lanes)
     store_right = store_left + _box_width(stores)
-    lanes_out = store_right + _labels_width(wire for wire in out_of if wire.back)
-    output_left = lanes_out + _LANE * _count(out_of) + _labels_width(wire for wire in out_of if not wire.back)
+    lanes_out = store_right + _labels_width(wire for wire in output_lanes if wire.back)
+    output_left = lanes_out + _LANE * _count(output_lanes) + _labels_width(wire for wire in output_lanes if not wire.back)
     return _Columns(
         (_PAD, input_right), lanes_in, (store_left, store_right), lanes_out, (output_left, output_left + _box_width(outputs))
     )
@@ -204,8 +204,8 @@ def _count(lanes: dict[_Wire, int]) -> int:
 
 
 def _box_width(boxes: Iterable[_Box]) -> float:
-    says = [len(box.name) + 1 for box in boxes] + [len(_short(row.says)) + 6 for box in boxes for row in box.rows]
-    return _CHARACTER * max(says, default=0) + 2 * _PAD
+    lengths = [len(box.name) + 1 for box in boxes] + [len(_short(row.says)) + 6 for box in boxes for row in box.rows]
+    return _CHARACTER * max(lengths, default=0) + 2 * _PAD
 
 
 def _labels_width(wires: Iterable[_Wire]) -> float:
@@ -228,12 +228,12 @@ def _drawn_box(box: _Box, column: tuple[float, float]) -> str:
         _text(left + _PAD, box.top + _ROW / 2 + 4, box.name, "name"),
     ]
     for index, row in enumerate(box.rows):
-        at = box.y(index) + 4
+        baseline = box.y(index) + 4
         if row.says:
-            parts.append(_text(left + _PAD, at, row.says))
+            parts.append(_text(left + _PAD, baseline, row.says))
         label = row.goes.label if row.goes else row.comes.label if row.comes and row.comes_right else ""
         if label:
-            parts.append(_text(column[1] - 7, at, label, "quiet", "end"))
+            parts.append(_text(column[1] - 7, baseline, label, "quiet", "end"))
     return "".join(parts)
 
 
@@ -243,7 +243,7 @@ def _head(left: float, top: float, width: float) -> str:
 
 
 def _drawn_wire(wire: _Wire, lane: int, columns: _Columns) -> str:
-    """Draw a wire: out of its box, up or down its lane, to its end, with a tip there and the label above."""
+    """Draw a wire: out of its box, along its lane, to its end, with a tip there and the label above."""
     from_input = not isinstance(wire.edge.source, Store)
     start = columns.inputs[1] if from_input else columns.stores[1]
     end = columns.stores[0] if from_input else columns.stores[1] if wire.back else columns.outputs[0]
@@ -260,9 +260,9 @@ def _drawn_wire(wire: _Wire, lane: int, columns: _Columns) -> str:
 
 
 def _paths(wire: _Wire, start: float, middle: float, end: float) -> list[str]:
-    """Return the line from where a wire begins over its lane to its end; one that comes from the other side joins it there.
+    """Return the path from the start of a wire over its lane to its end; a start on the opposite side joins it there.
 
-    Where a wire begins on the way, it meets its own lane. Nothing is drawn twice: dashes would fill one another's gaps.
+    A start in between ends at the lane. Nothing is drawn twice: dashes would fill the gaps of one another.
     """
     facing = 1 if end > middle else -1
     turning = [y for y in wire.begins if y in wire.span]
@@ -276,7 +276,7 @@ def _junctions(wire: _Wire) -> list[float]:
 
 
 def _cornered(start: float, begins: float, middle: float, ends: float, end: float) -> str:
-    """Return the line from start over the lane to the end, with round corners. Heights differ: rows are half a row apart."""
+    """Return the path from start over the lane to the end, with round corners. Heights differ: rows are half a row apart."""
     down, facing = 1 if ends > begins else -1, 1 if end > middle else -1
     return (
         f"M{start:g} {begins:g}H{middle - 5:g}Q{middle:g} {begins:g} {middle:g} {begins + down * 5:g}"
@@ -292,7 +292,7 @@ def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start")
 
 
 def _legend(top: float) -> tuple[str, float]:
-    """Return what kinds of edges mean, and how far it reaches."""
+    """Return the legend of edge kinds, and its right end."""
     parts, x = [], _PAD
     for kind, meaning in _MEANING.items():
         style = kind.replace(" ", "-")

@@ -1,4 +1,4 @@
-"""Physical graphs as text: for a terminal, and for Mermaid."""
+"""Text renderings of physical graphs: for a terminal, and for Mermaid."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _MERMAID_ENTITIES = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">":
 
 
 def named(graph: Graph) -> dict[Node, str]:
-    """Return a name for each node, no two alike: stores of the same inputs with other predicates are numbered."""
-    found: dict[Node, str] = {}
+    """Return a unique name for each node: stores of the same inputs with different predicates are numbered."""
+    names: dict[Node, str] = {}
     nodes: tuple[Node, ...] = (*graph.inputs, *graph.stores, *graph.outputs)
     for node in nodes:
         kind = type(node)
-        alike = [name for other, name in found.items() if type(other) is kind and str(other) == str(node)]
-        found[node] = f"{node} #{len(alike) + 1}" if alike else str(node)
-    return found
+        same_names = [name for other, name in names.items() if type(other) is kind and str(other) == str(node)]
+        names[node] = f"{node} #{len(same_names) + 1}" if same_names else str(node)
+    return names
 
 
 def told(rule: Rule) -> str:
-    """Return what a rule does with rows, without where it sends them."""
+    """Return the action of a rule, without the edges that it sends over."""
     if isinstance(rule, Keep):
         return "keep"
     before = "" if rule.before is None else f" before batch {rule.before}"
@@ -29,7 +29,7 @@ def told(rule: Rule) -> str:
 
 
 def to_text(graph: Graph) -> str:
-    """Return a graph for reading on a terminal: each node with its edges, each store with its rules. Equal graphs, equal text."""
+    """Return a graph as terminal text: each node with its edges, each store with its rules. Equal graphs give equal text."""
     lines = [*_inputs(graph), *_stores(graph), *_outputs(graph)]
     return "\n".join(lines or ["no joins in SLIDING windows"]) + "\n"
 

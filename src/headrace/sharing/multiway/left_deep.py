@@ -1,6 +1,6 @@
-"""Generalised left-deep trees under a storage budget: one result grows input by input, as far as the budget reaches.
+"""Generalised left-deep trees under a storage budget: one intermediate result grows input by input within the budget.
 
-What is left when the budget is spent is joined with it by the root, in one operator of many children.
+The root joins it with the remaining inputs in one operator of many children.
 """
 
 from __future__ import annotations
@@ -11,35 +11,36 @@ from headrace.sharing.multiway.probe_orders import Search, Setting, greedy_order
 from headrace.sharing.multiway.trees import Tree, cheapest, nested
 
 
-def left_deep(setting: Setting, budget: float, search: Search = greedy_order) -> Tree:
-    """Return the tree with the least probe cost among all that are passed when growing from each input, the flat one included.
+def left_deep(cost_model: Setting, budget: float, search: Search = greedy_order) -> Tree:
+    """Return the tree with the least probe cost among all steps of the growth from each input, including the flat tree.
 
-    It keeps at most `budget` rows, unless the inputs alone are more: those are kept in any case. The last tree of each growth
-    spends most of the budget; it is often not the cheapest, since a large result needs many tasks, and each gets a copy.
+    It stores at most `budget` rows, unless the inputs alone are more: those are stored in any case. The last tree of each growth
+    spends most of the budget; it is often not the cheapest, because a large result needs many tasks, each of which receives a
+    copy.
     """
-    steps = {tree for name in sorted(setting.join.relations) for tree in left_deep_steps(name, setting, budget)}
-    return cheapest(steps, setting, search)
+    trees = {tree for name in sorted(cost_model.join.relations) for tree in left_deep_steps(name, cost_model, budget)}
+    return cheapest(trees, cost_model, search)
 
 
-def left_deep_steps(start: str, setting: Setting, budget: float) -> Iterator[Tree]:
-    """Yield the flat tree, and the tree after each input that joins the result, while the budget is not exceeded.
+def left_deep_steps(start: str, cost_model: Setting, budget: float) -> Iterator[Tree]:
+    """Yield the flat tree, and the tree after each input that joins the intermediate result, within the budget.
 
-    It is always that input which makes the smallest result. The last one is left to the root, whose result is not kept.
+    The next input is the one with the smallest result. The last input is left to the root, whose result is not stored.
     """
-    chain, left = [start], set(setting.join.relations) - {start}
-    spent = sum(setting.figures.stored(one) for one in setting.inputs())
-    yield nested(chain, left)
-    while len(left) > 1:
-        sizes = {name: setting.figures.stored(setting.part({*chain, name})) for name in _next(chain, left, setting)}
+    chain, remaining = [start], set(cost_model.join.relations) - {start}
+    stored_rows = sum(cost_model.figures.stored(relation) for relation in cost_model.inputs())
+    yield nested(chain, remaining)
+    while len(remaining) > 1:
+        sizes = {name: cost_model.figures.stored(cost_model.part({*chain, name})) for name in _next(chain, remaining, cost_model)}
         chosen = min(sizes, key=lambda name: (sizes[name], name))
-        spent += sizes[chosen]
-        if spent > budget:
+        stored_rows += sizes[chosen]
+        if stored_rows > budget:
             return
         chain.append(chosen)
-        left.remove(chosen)
-        yield nested(chain, left)
+        remaining.remove(chosen)
+        yield nested(chain, remaining)
 
 
-def _next(chain: list[str], left: set[str], setting: Setting) -> list[str]:
-    candidates = joinable([setting.part(chain)], [setting.part({name}) for name in left], setting.join)
-    return [str(one) for one in candidates]
+def _next(chain: list[str], remaining: set[str], cost_model: Setting) -> list[str]:
+    candidates = joinable([cost_model.part(chain)], [cost_model.part({name}) for name in remaining], cost_model.join)
+    return [str(relation) for relation in candidates]

@@ -1,10 +1,10 @@
-"""A query that begins in the past: rows that stores hold for other queries are its rows, too.
+"""Backfill of a new sliding join from the state of other queries.
 
     d   added ├──────────────────────────────▶
-    q                  added, with its past ├──▶       sees from the beginning what d saw, and gives out what is new from now on
+    q                    added, with backfill ├──▶     sees all rows that d saw, and emits results that are new from now on
 
-For every input of the query there must be a live one whose rows are at least those it would have: the same relation and
-selection, no shorter range, all columns that it looks at, and no stream less.
+Every input of the query needs a live query whose stored rows include those it would have: the same relation and selection, no
+shorter range, all columns that it reads, and all of its streams.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.shared_plan import LiveQuery
 
 
-def loans(new: LiveQuery, live: Iterable[LiveQuery], first: Mapping[int, int]) -> tuple[Loan, ...]:
-    """Return what others lend to a new query, of each of its inputs; nothing if of one nobody has enough."""
-    mine = asked(new)
-    others = [asked(one) for one in live if isinstance(one.plan, MultiwayQuery) and one.id != new.id]
-    found = []
-    for relation in mine.inputs:
-        lenders = [one for one in others if relation in one.inputs and _has_enough(one, mine, relation)]
-        if not lenders:
+def loans(new: LiveQuery, live: Iterable[LiveQuery], first_batches: Mapping[int, int]) -> tuple[Loan, ...]:
+    """Return the backfills of each input of a new query; none if for one input no live query covers it."""
+    new_join = asked(new)
+    others = [asked(query) for query in live if isinstance(query.plan, MultiwayQuery) and query.id != new.id]
+    backfills = []
+    for relation in new_join.inputs:
+        sources = [other for other in others if relation in other.inputs and _has_enough(other, new_join, relation)]
+        if not sources:
             return ()
-        lender = min(lenders, key=lambda one: (one.since, first[one.id], one.id))
-        found.append(Loan(relation, lender.id, lender.bit, first[lender.id], lender.since))
-    return tuple(found)
+        source = min(sources, key=lambda other: (other.since, first_batches[other.id], other.id))
+        backfills.append(Loan(relation, source.id, source.bit, first_batches[source.id], source.since))
+    return tuple(backfills)
 
 
-def _has_enough(lender: Asked, borrower: Asked, relation: str) -> bool:
-    theirs, wanted = lender.inputs[relation], borrower.inputs[relation]
-    kept = {name for name in lender.columns if relation_of(name) == relation}
+def _has_enough(source: Asked, target: Asked, relation: str) -> bool:
+    available, wanted = source.inputs[relation], target.inputs[relation]
+    stored_columns = {name for name in source.columns if relation_of(name) == relation}
     return (
-        (theirs.stream, theirs.predicate) == (wanted.stream, wanted.predicate)
-        and theirs.range + lender.lateness >= wanted.range + borrower.lateness
-        and theirs.lateness >= wanted.lateness
-        and set(borrower.streams) <= set(lender.streams)  # so the lender's watermark is never ahead: nothing was let go too early
-        and {name for name in borrower.columns if relation_of(name) == relation} <= kept
+        (available.stream, available.predicate) == (wanted.stream, wanted.predicate)
+        and available.range + source.lateness >= wanted.range + target.lateness
+        and available.lateness >= wanted.lateness
+        and set(target.streams) <= set(source.streams)  # the source's watermark is never ahead: it evicted no row too early
+        and {name for name in target.columns if relation_of(name) == relation} <= stored_columns
     )

@@ -1,4 +1,4 @@
-"""What one query lends to another."""
+"""The backfill of one input of a new query from the state of another query."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Rows of a relation that were stored for a query, from its first batch on, by its bit; their times are from `since` on."""
+    """Rows of a relation stored for query `query_id` under its bit, from `first_batch` on, with event times from `since` on."""
 
     relation: str
     query: int

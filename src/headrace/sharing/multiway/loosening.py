@@ -1,7 +1,8 @@
-"""Which conditions are better looked at afterwards, so that queries with and without them share a join.
+"""Residual predicates: conditions to evaluate after a join, so that queries with and without them share it.
 
-Where one query joins two streams by their keys, and another by the keys and something more, both can share the join by the keys
-if the something more does not leave much fewer rows: who wants it has it checked, row by row, by its bit.
+Where one query joins two streams by their keys, and another by the keys and a further condition, both can share the join by the
+keys if the further condition does not reduce the rows much: it is then evaluated row by row, for the bits of the queries that
+have it.
 """
 
 from __future__ import annotations
@@ -13,30 +14,32 @@ from collections.abc import Iterable, Mapping
 from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.multiway.relations import Predicate
 
-MORE = 4.0  # times as many rows are worth sharing for
+MORE = 4.0  # sharing may produce up to this many times the rows
 
 
 def loose_conditions(queries: Iterable[Asked], selectivities: Mapping[Predicate, float]) -> frozenset[str]:
-    """Return the texts of conditions that queries need not be joined by.
+    """Return the texts of the conditions that are residual.
 
-    Of two relations, what all queries that join them have in common stays, if there is an equality in it and it lets pass
-    at most MORE times what the conditions of any of them do.
+    For each pair of relations, the predicates common to all queries that join them remain in the join graph, if they contain an
+    equality and pass at most MAX_ROW_INCREASE times the rows that the conditions of any of these queries pass.
     """
     pairs: dict[tuple[str, str], set[frozenset[Predicate]]] = defaultdict(set)
     for query in queries:
-        mine: dict[tuple[str, str], set[Predicate]] = defaultdict(set)
+        predicates_by_pair: dict[tuple[str, str], set[Predicate]] = defaultdict(set)
         for predicate in query.predicates:
-            mine[predicate.relations].add(predicate)
-        for between, found in mine.items():
-            pairs[between].add(frozenset(found))
-    loose: set[str] = set()
+            predicates_by_pair[predicate.relations].add(predicate)
+        for pair, predicates in predicates_by_pair.items():
+            pairs[pair].add(frozenset(predicates))
+    residual_texts: set[str] = set()
     for variants in pairs.values():
         common = frozenset.intersection(*variants)
-        passing = _passing(common, selectivities)
-        if any(one.sides for one in common) and all(passing <= MORE * _passing(found, selectivities) for found in variants):
-            loose |= {one.text for found in variants for one in found - common}
-    return frozenset(loose)
+        common_selectivity = _passing(common, selectivities)
+        if any(predicate.sides for predicate in common) and all(
+            common_selectivity <= MORE * _passing(variant, selectivities) for variant in variants
+        ):
+            residual_texts |= {predicate.text for variant in variants for predicate in variant - common}
+    return frozenset(residual_texts)
 
 
 def _passing(predicates: Iterable[Predicate], selectivities: Mapping[Predicate, float]) -> float:
-    return math.prod(selectivities.get(one, 1.0) for one in predicates)
+    return math.prod(selectivities.get(predicate, 1.0) for predicate in predicates)

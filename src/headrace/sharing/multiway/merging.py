@@ -1,7 +1,7 @@
-"""Iterative merging: from the flat tree on, some children of an operator become one of their own, if that is worth a store.
+"""Iterative merging of join trees: starting from the flat tree, some children of an operator become an operator of their own.
 
-It is worth one if the probes among them are more than a lower bound, so that keeping their join saves something, and their
-join is smaller than an upper bound, so that keeping it does not cost too much.
+A merge is worthwhile if the merged children send more probes among them than a lower bound, so that materializing their join
+saves something, and their join is smaller than an upper bound, so that storing it does not cost too much.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from headrace.sharing.multiway.trees import Child, Tree, cheapest, flat, grouped
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """More than `lower` rows must be sent among what is merged, fewer than `upper` rows be kept of it."""
+    """More than `min_sent_rows` rows must be sent among the merged children, and fewer than `max_stored_rows` be stored."""
 
     lower: float
     upper: float
 
 
-def usual_bounds(setting: Setting) -> Bounds:
-    """Return bounds that go by the largest input: half of it, and twice."""
-    largest = max(setting.figures.stored(one) for one in setting.inputs())
+def usual_bounds(cost_model: Setting) -> Bounds:
+    """Return bounds relative to the largest input: half of it, and twice."""
+    largest = max(cost_model.figures.stored(relation) for relation in cost_model.inputs())
     return Bounds(largest / 2, largest * 2)
 
 
-def merge_iteratively(setting: Setting, bounds: Bounds | None = None, search: Search = greedy_order) -> Tree:
-    """Return the tree with the least probe cost among the flat one and those that each merge makes."""
-    return cheapest(merge_steps(setting, bounds or usual_bounds(setting), search), setting, search)
+def merge_iteratively(cost_model: Setting, bounds: Bounds | None = None, search: Search = greedy_order) -> Tree:
+    """Return the tree with the least probe cost among the flat tree and the result of each merge."""
+    return cheapest(merge_steps(cost_model, bounds or usual_bounds(cost_model), search), cost_model, search)
 
 
-def merge_steps(setting: Setting, bounds: Bounds, search: Search = greedy_order) -> Iterator[Tree]:
-    """Yield the flat tree, and the tree after each merge, while one is within the bounds: that first which saves most probes.
+def merge_steps(cost_model: Setting, bounds: Bounds, search: Search = greedy_order) -> Iterator[Tree]:
+    """Yield the flat tree, and the tree after each merge within the bounds; the merge that saves most probes comes first.
 
-    All subsets of children are looked at, so this is for joins of up to about eight inputs that are all tied together, and
-    for more where predicates are fewer.
+    All subsets of children are considered: suitable for joins of up to about eight fully connected inputs, and for more inputs
+    with fewer predicates.
     """
-    tree = flat(setting.join.relations)
+    tree = flat(cost_model.join.relations)
     yield tree
-    while merges := list(_merges(tree, setting, bounds, search)):
+    while merges := list(_merges(tree, cost_model, bounds, search)):
         tree = grouped(tree, min(merges).children)
         yield tree
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Merge:
-    """Children that become an operator: by how many more probes that makes, by rows kept, by name."""
+    """Children that become an operator; ordered by additional probes, stored rows, name."""
 
     more_probes: float
     rows_kept: float
@@ -56,22 +56,24 @@ class _Merge:
     children: frozenset[Child] = field(compare=False)
 
 
-def _merges(tree: Tree, setting: Setting, bounds: Bounds, search: Search) -> Iterator[_Merge]:
+def _merges(tree: Tree, cost_model: Setting, bounds: Bounds, search: Search) -> Iterator[_Merge]:
     for operator in operators(tree):
-        before = operator_cost(operator, setting, search)
-        for merged in _mergeable(operator, setting, bounds):
-            sent = operator_cost(merged, setting, search)
-            if sent > bounds.lower:
+        cost_before = operator_cost(operator, cost_model, search)
+        for merged in _mergeable(operator, cost_model, bounds):
+            sent_rows = operator_cost(merged, cost_model, search)
+            if sent_rows > bounds.lower:
                 parent = Tree(operator.children - merged.children | {merged})
-                more = sent + operator_cost(parent, setting, search) - before
-                yield _Merge(more, setting.figures.stored(setting.part(merged.inputs)), str(merged), merged.children)
+                extra_probes = sent_rows + operator_cost(parent, cost_model, search) - cost_before
+                yield _Merge(
+                    extra_probes, cost_model.figures.stored(cost_model.part(merged.inputs)), str(merged), merged.children
+                )
 
 
-def _mergeable(operator: Tree, setting: Setting, bounds: Bounds) -> Iterator[Tree]:
-    """Yield operators of some, but not all, children that predicates tie together and whose join is not too large to keep."""
+def _mergeable(operator: Tree, cost_model: Setting, bounds: Bounds) -> Iterator[Tree]:
+    """Yield operators of some, but not all, children that are connected and whose join is within the upper bound."""
     children = sorted(operator.children, key=str)
     for size in range(2, len(children)):
-        for some in combinations(children, size):
-            part = setting.part(name for child in some for name in inputs_of(child))
-            if part.is_connected() and setting.figures.stored(part) < bounds.upper:
-                yield Tree(frozenset(some))
+        for subset in combinations(children, size):
+            part = cost_model.part(name for child in subset for name in inputs_of(child))
+            if part.is_connected() and cost_model.figures.stored(part) < bounds.upper:
+                yield Tree(frozenset(subset))

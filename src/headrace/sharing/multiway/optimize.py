@@ -1,4 +1,4 @@
-"""The optimizer of many multi-way joins together: candidates, a greedy choice, and the integer program that improves on it."""
+"""Optimizer of all sliding joins together (CLASH): candidates, a greedy choice, and the integer program that improves on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.sharing.multiway.strategy import Strategy
 
 def optimize(
     queries: Sequence[Join],
-    figures: Figures,
+    cardinalities: Figures,
     tasks: int,
     *,
     time_limit: float = 2.0,
@@ -24,15 +24,15 @@ def optimize(
     gap: float = 1e-3,
     keepable: Container[Join] | None = None,
 ) -> Strategy:
-    """Return how queries are best worked off together, every store being partitioned to so many tasks.
+    """Return the cheapest strategy found for all queries together, with every store partitioned over `tasks` tasks.
 
-    What is minimized are rows sent: to be probed, each step once for all who share it, and to be kept, `storage_weight` times
-    for each row that comes to a store. A relation may be kept in several stores, each partitioned for somebody else, and then
-    its rows are sent to each of them. The solver stops within `gap` of the least cost or after `time_limit` seconds, of its own
-    clock; with none, and when it finds nothing better, the answer is the greedy one. `Strategy.solved` says which it was.
+    The objective is the number of rows sent: to probe, each shared step once, and to be stored, `storage_weight` times for each
+    row that arrives at a store. A relation may have several stores with different partitionings; its rows are then sent to each
+    of them. The solver stops within `gap` of the least cost or after `time_limit` seconds of its own clock; with no time, or
+    without an improvement, the result is the greedy choice. `JoinStrategy.solver_report` tells which.
 
-    Only joins in `keepable` are kept, if it is given. Equal queries are one, and none may have a cross product.
+    Only joins in `materializable` are materialized, if it is given. Equal queries count once; cross products are not supported.
     """
-    among = candidates(queries, figures, tasks, storage_weight=storage_weight, keepable=keepable)
-    choice, solved = solve(program(among), among, greedy(among), time_limit=time_limit, gap=gap)
-    return strategy_of(among, choice, solved)
+    candidate_orders = candidates(queries, cardinalities, tasks, storage_weight=storage_weight, keepable=keepable)
+    choice, solved = solve(program(candidate_orders), candidate_orders, greedy(candidate_orders), time_limit=time_limit, gap=gap)
+    return strategy_of(candidate_orders, choice, solved)

@@ -1,11 +1,11 @@
-"""The plan of all live multi-way joins: which stores there are, and along which stores the rows of each relation go.
+"""The plan of all live sliding joins: the state stores, and the stores that the rows of each relation probe.
 
-For each relation there is a tree of probes. Its root are the new rows of the relation; every probe looks for partners in one
-store and hands what it found to the probes below it, to the queries that are complete, and to the stores of joins that are
-kept. Queries whose orders begin alike share those probes; each row says by its query-set who is still interested.
+Each relation has a tree of probes. New rows of the relation enter at the root; every probe finds partners in one store and passes
+the joined rows to the probes below it, to the queries that are complete, and to the stores of materialized joins. Queries whose
+orders have a common prefix share its probes; the query-set of each row tells which queries still need it.
 
-Within a micro-batch, relations are ranked: rows of a relation see the new rows of those ranked before it, and of all others
-only what was there before. So each result is found once, from the one of its new rows that is ranked last.
+Within a micro-batch, relations are ranked: rows of a relation see the new rows of relations ranked before it, and only earlier
+rows of all others. Each result is therefore found exactly once, from its new row that is ranked last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.sharing.multiway.relations import Attribute, Join
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A step of a probe order: a relation, and by which attribute its store is partitioned."""
+    """A step of a probe order: a relation, and the attribute that partitions its store."""
 
     relation: Join
     by: Attribute | None = None
@@ -32,9 +32,9 @@ Orders = Mapping[str, tuple[Target, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What an optimizer decided: for each query (by id), and each join that is kept, the orders of their relations.
+    """The decision of an optimizer: the orders of all relations for each query (by id) and each materialized join.
 
-    Conditions whose text is `loose` are not what relations are joined by, so that queries with and without them share.
+    Conditions in `residual_texts` are residual predicates, so that queries with and without them share the join.
     """
 
     queries: Mapping[int, Orders]
@@ -45,15 +45,18 @@ class Choice:
 class EdgeKind(Enum):
     """How rows reach the partitions of the next store."""
 
-    STORED = "stored"  # the rows that came to be stored lie where they are to probe
-    LOCAL = "local"  # rows stay where they are
-    KEY = "key"  # to the partition that a value of theirs names
+    STORED = "stored"  # new rows probe the partition in which they are stored
+    LOCAL = "local"  # rows stay in their partition
+    KEY = "key"  # to the partition of a value of the row
     ALL = "all"  # a copy to every partition
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The way to a store; `by` is the value, over joined columns, that names the partition; `store` whose rows lie right."""
+    """Routing to a store; `key` is the value over joined columns that determines the partition.
+
+    `colocated_store` is the number of the store whose rows already lie in that partition.
+    """
 
     kind: EdgeKind
     by: Expression | None = None
@@ -62,7 +65,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """Rows of a relation, partitioned by an attribute, or anyhow; filled from batch `since` on, up to `until`."""
+    """A state store: rows of a relation, partitioned by an attribute or at random; filled from `from_batch` to `until_batch`."""
 
     number: int
     relation: Join
@@ -74,7 +77,7 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Rows found by a probe go into the store of a join that is kept; they are there from `level` on."""
+    """Joined rows of a probe enter the store of a materialized join, where they are visible from `level` on."""
 
     store: int
     edge: Edge
@@ -83,10 +86,10 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Look for partners of arriving rows in a store, at a level of the job.
+    """Find partners of arriving rows in a store, at a level of the job.
 
-    `keys` are the equalities that partners are looked up by: (of the arriving row, of the stored row). `before` restricts
-    partners to those stored before that batch. `covered` are the relations of the rows it makes.
+    `keys` are the equalities of the look-up: (of the arriving row, of the stored row). `before_batch` restricts partners to rows
+    stored before that batch. `covered_relations` are the relations of the joined rows.
     """
 
     number: int
@@ -110,9 +113,10 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """All of it: `ranks` are the relations, first the one that sees only what was there before.
+    """The plan of all sliding joins; the first of `ranked_relations` sees only rows of earlier batches.
 
-    `uses` has, for stores of joins that are kept, since which batch rows in them are meant for which query.
+    `used_since` maps stores of materialized joins, and queries, to the batch from which the rows in the store count for the
+    query.
     """
 
     queries: tuple[Asked, ...]
@@ -127,29 +131,29 @@ class ProbePlan:
 
     @property
     def probes(self) -> Iterator[tuple[str, Probe]]:
-        """All probes, each with the relation whose rows it began with."""
+        """All probes, each with its starting relation."""
         for name, roots in self.roots.items():
             for root in roots:
-                yield from ((name, one) for one in root.walk())
+                yield from ((name, probe) for probe in root.walk())
 
     @property
     def is_passing(self) -> bool:
-        """Whether some of it is only needed until rows from before a change have expired."""
-        return any(one.until is not None for one in self.stores) or any(one.before is not None for _, one in self.probes)
+        """Whether some stores or probes are needed only until rows from before a change expire."""
+        return any(store.until is not None for store in self.stores) or any(probe.before is not None for _, probe in self.probes)
 
     def visible(self, relation: str) -> int:
-        """Return, as bits by rank, the relations whose new rows are seen by rows of a relation."""
+        """Return, as bits by rank, the relations whose new rows are visible to rows of a relation."""
         return (1 << self.ranks.index(relation)) - 1
 
     def fresh(self, relation: str) -> int:
-        """Return the bit of a relation."""
+        """Return the bit of a relation, by rank."""
         return 1 << self.ranks.index(relation)
 
     def fed(self, relation: str) -> list[StoreSpec]:
-        """Return the stores that new rows of a relation go into."""
-        return [one for one in self.stores if one.relation == Join(frozenset({relation})) and one.until is None]
+        """Return the stores that new rows of a relation enter."""
+        return [store for store in self.stores if store.relation == Join(frozenset({relation})) and store.until is None]
 
     def columns(self, relations: frozenset[str]) -> frozenset[str]:
-        """Return the columns of some relations that anybody looks at."""
-        every = frozenset().union(*(one.columns for one in self.queries))
-        return frozenset(name for name in every if name.partition("\x1f")[0] in relations)
+        """Return the columns of some relations that any query reads."""
+        all_columns = frozenset().union(*(query.columns for query in self.queries))
+        return frozenset(name for name in all_columns if name.partition("\x1f")[0] in relations)

@@ -1,6 +1,6 @@
-"""What the optimizers of multi-way joins are told: relations and the predicates between them.
+"""Join graphs: the relations and predicates that the optimizers of sliding joins know.
 
-Structural equality is what sharing goes by: the same join of the same inputs in two queries is one value.
+Sharing is decided by structural equality: the same join of the same inputs in two queries is one value.
 """
 
 from __future__ import annotations
@@ -11,68 +11,68 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, order=True)
 class Attribute:
-    """What an input relation can be partitioned by: a column, or an expression over its columns."""
+    """A partition attribute of an input relation: a column, or an expression over its columns."""
 
     relation: str
     name: str
 
     def __str__(self) -> str:
-        """Return it as it is written in queries."""
+        """Return the attribute as written in queries."""
         return f"{self.relation}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Predicate:
-    """A condition between two inputs; `sides` are the attributes that an equality compares, none for another condition."""
+    """A condition between two inputs; `sides` are the attributes that an equality compares, empty for other conditions."""
 
     relations: tuple[str, str]
     text: str
     sides: tuple[Attribute, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that it is between two, in order, and that an equality has a side of each."""
+        """Check that the relations are two, in order, and that an equality has an attribute of each."""
         if not self.relations[0] < self.relations[1]:
-            raise ValueError("a predicate is between two different relations, named in order")
+            raise ValueError("a predicate needs two different relations in alphabetical order")
         if self.sides and tuple(side.relation for side in self.sides) != self.relations:
-            raise ValueError("an equality has one attribute of each of its relations, in order")
+            raise ValueError("an equality needs one attribute of each of its relations, in the same order")
 
     def __str__(self) -> str:
         """Return its text."""
         return self.text
 
 
-def equal(one: Attribute, two: Attribute) -> Predicate:
+def equal(left: Attribute, right: Attribute) -> Predicate:
     """Return the equality of two attributes."""
-    first, second = sorted((one, two))
+    first, second = sorted((left, right))
     return Predicate((first.relation, second.relation), f"{first} = {second}", (first, second))
 
 
-def theta(one: str, two: str, text: str) -> Predicate:
+def theta(left: str, right: str, text: str) -> Predicate:
     """Return a condition between two inputs that is not an equality."""
-    first, second = sorted((one, two))
+    first, second = sorted((left, right))
     return Predicate((first, second), text)
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A join of inputs: what a query asks for, or a part of it that may be kept; of one input, that input."""
+    """A join of inputs: a complete query, or a part that may be materialized; with one input, that input itself."""
 
     relations: frozenset[str]
     predicates: frozenset[Predicate] = frozenset()
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check that predicates are between inputs of the join; hash once."""
-        if not self.relations or any(not self.relations.issuperset(one.relations) for one in self.predicates):
-            raise ValueError("the predicates of a join are between its own inputs")
+        """Check that predicates connect inputs of the join, and compute the hash."""
+        if not self.relations or any(not self.relations.issuperset(predicate.relations) for predicate in self.predicates):
+            raise ValueError("a join needs inputs, and its predicates must be between them")
         object.__setattr__(self, "_hash", hash((self.relations, self.predicates)))
 
     def __hash__(self) -> int:
-        """Return what was worked out once: joins are keys in every table of the optimizers."""
+        """Return the precomputed hash: joins are keys in every table of the optimizers."""
         return self._hash
 
     def __reduce__(self) -> tuple[type[Join], tuple[frozenset[str], frozenset[Predicate]]]:
-        """Travel without the hash: it is another one in another process."""
+        """Pickle without the hash: str hashes differ between processes."""
         return Join, (self.relations, self.predicates)
 
     def __str__(self) -> str:
@@ -85,23 +85,25 @@ class Join:
         return len(self.relations) == 1
 
     def within(self, relations: Iterable[str]) -> Join:
-        """Return the part of this join that is over some of its inputs, with all predicates between those."""
-        kept = frozenset(relations)
-        return Join(kept, frozenset(one for one in self.predicates if kept.issuperset(one.relations)))
+        """Return the subjoin over some inputs, with all predicates between those."""
+        names = frozenset(relations)
+        return Join(names, frozenset(predicate for predicate in self.predicates if names.issuperset(predicate.relations)))
 
-    def between(self, one: Iterable[str], two: Iterable[str]) -> Iterator[Predicate]:
-        """Yield the predicates that connect inputs of one side with inputs of the other."""
-        left, right = frozenset(one), frozenset(two)
+    def between(self, first_inputs: Iterable[str], second_inputs: Iterable[str]) -> Iterator[Predicate]:
+        """Yield the predicates that connect an input of one side with an input of the other."""
+        left, right = frozenset(first_inputs), frozenset(second_inputs)
         for predicate in self.predicates:
             first, second = predicate.relations
             if (first in left and second in right) or (first in right and second in left):
                 yield predicate
 
     def is_connected(self) -> bool:
-        """Tell whether predicates lead from every input to every other, so that no step is a cross product."""
+        """Return whether predicates connect all inputs, so that no step is a cross product."""
         reached = {min(self.relations)}
         while True:
-            more = {name for one in self.predicates if reached & set(one.relations) for name in one.relations} - reached
+            more = {
+                name for predicate in self.predicates if reached & set(predicate.relations) for name in predicate.relations
+            } - reached
             if not more:
                 return reached == self.relations
             reached |= more

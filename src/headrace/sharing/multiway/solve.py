@@ -1,8 +1,8 @@
-"""The integer program of shared probe orders, handed to HiGHS; the only module that knows the solver.
+"""Solution of the integer program of shared probe orders with HiGHS; the only module that depends on the solver.
 
-One thread, no output, and time as it is given. The relaxation is solved first, which is quick, bounds the cost from below, and
-is rounded to a first answer. Then the program is restricted to what the relaxation uses and the best answer so far: that is a
-small program with good answers. Only if that one may still be too dear is the whole program solved, beginning with it.
+One thread, no output, within a time limit. First the relaxation is solved, which is quick, bounds the cost from below, and is
+rounded to a first solution. Then the program is restricted to the variables that the relaxation and the incumbent use: a small
+program with good solutions. The full program is solved only if that result may still be too expensive, starting from it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,35 @@ from headrace.sharing.multiway.strategy import Solved
 
 Option = float | str
 
-_USED = 1e-6  # a variable of the relaxation above this is one that it uses
-_WHOLE = 1e-5  # values this near to whole numbers are
-_FIRST = 2 / 3  # of the time left, for the restricted program
-_LESS = 1e-9  # costs that differ by a smaller part are the same
+_USED = 1e-6  # variables of the relaxation above this are used
+_WHOLE = 1e-5  # values this close to integers are integers
+_FIRST = 2 / 3  # fraction of the remaining time for the restricted program
+_LESS = 1e-9  # costs with a smaller relative difference are equal
 
 
-def solve(what: Program, among: Candidates, known: Choice, *, time_limit: float, gap: float) -> tuple[Choice, Solved]:
-    """Return the best choice found in the time given (seconds), at least as good as the one that is known, and how it was found.
+def solve(
+    integer_program: Program, candidate_orders: Candidates, known_choice: Choice, *, time_limit: float, gap: float
+) -> tuple[Choice, Solved]:
+    """Return the best choice found within `time_limit` seconds, no more expensive than the known one, and the solver report.
 
-    The search ends early when the answer is known to be within `gap` (a part of its cost) of the best one.
+    The search ends early once the solution is known to be within `gap` (relative to its cost) of the optimum.
     """
-    enough = max(gap, _LESS)
-    found = _search(what, among, _Found(what.values(among, known), sum(priced(among, known)), time_limit), enough)
-    best = "optimal" if among.complete else "restricted"
-    status = best if found.gap <= enough else "time limit" if found.is_new else "greedy"
-    solved = Solved(status, found.gap, found.spent, what.variables, what.constraints)
-    return (what.choice(found.values) if found.is_new else known), solved
+    max_gap = max(gap, _LESS)
+    incumbent = _search(
+        integer_program,
+        candidate_orders,
+        _Found(integer_program.values(candidate_orders, known_choice), sum(priced(candidate_orders, known_choice)), time_limit),
+        max_gap,
+    )
+    solved_status = "optimal" if candidate_orders.complete else "restricted"
+    status = solved_status if incumbent.gap <= max_gap else "time limit" if incumbent.is_new else "greedy"
+    solved = Solved(status, incumbent.gap, incumbent.spent, integer_program.variables, integer_program.constraints)
+    return (integer_program.choice(incumbent.values) if incumbent.is_new else known_choice), solved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """The best values so far, what they cost, the time that there is and that is spent, and a bound of what any values cost."""
+    """The best values so far with their cost, the time limit and the time spent, and a lower bound of the cost."""
 
     values: Floats
     cost: float
@@ -52,87 +59,97 @@ class _Found:
 
     @property
     def left(self) -> float:
-        """Return the time that is left."""
+        """The remaining seconds."""
         return self.time_limit - self.spent
 
     @property
     def gap(self) -> float:
-        """Return the part of the cost that might be saved."""
+        """The fraction of the cost that a better solution might save."""
         return max(0.0, self.cost - self.bound) / self.cost if self.cost > 0 else 0.0
 
     def goes_on(self, gap: float) -> bool:
-        """Tell whether there is something to be found, and time to find it."""
+        """Return whether an improvement is possible and time remains."""
         return self.gap > gap and self.left > 0
 
     def after(self, solver: highspy.Highs) -> _Found:
-        """Return the same, with the time that the solver took."""
+        """Return the incumbent with the run time of the solver added."""
         return replace(self, spent=self.spent + solver.getRunTime())
 
     def or_better(self, values: Floats, costs: Floats) -> _Found:
-        """Return the other values, if they are whole and cost less."""
-        whole = np.round(values)
-        cost = float(costs @ whole)
-        if np.abs(values - whole).max(initial=0.0) < _WHOLE and cost < self.cost * (1 - _LESS):
-            return replace(self, values=whole, cost=cost, is_new=True)
+        """Return the incumbent with the given values, if they are integral and cheaper."""
+        integers = np.round(values)
+        cost = float(costs @ integers)
+        if np.abs(values - integers).max(initial=0.0) < _WHOLE and cost < self.cost * (1 - _LESS):
+            return replace(self, values=integers, cost=cost, is_new=True)
         return self
 
 
-def _search(what: Program, among: Candidates, found: _Found, gap: float) -> _Found:
-    """Look for better values, until the gap is small enough or time is up."""
-    if not found.goes_on(gap):
-        return found
-    everything = np.ones(what.variables)
-    relaxed = _run(_model(what, everything, integer=False), found.left, {}, None)
-    found = found.after(relaxed)
+def _search(integer_program: Program, candidate_orders: Candidates, incumbent: _Found, gap: float) -> _Found:
+    """Search for better values until the gap is small enough or the time is spent."""
+    if not incumbent.goes_on(gap):
+        return incumbent
+    all_variables = np.ones(integer_program.variables)
+    relaxed = _run(_model(integer_program, all_variables, integer=False), incumbent.left, {}, None)
+    incumbent = incumbent.after(relaxed)
     if relaxed.getModelStatus() == highspy.HighsModelStatus.kOptimal:
         fractions = np.array(relaxed.getSolution().col_value)
-        found = replace(found, bound=relaxed.getInfo().objective_function_value).or_better(fractions, what.costs)
-        if found.goes_on(gap):
-            found = found.or_better(what.values(among, improved(among, what.choice(fractions))), what.costs)
-        if found.goes_on(gap):
+        incumbent = replace(incumbent, bound=relaxed.getInfo().objective_function_value).or_better(
+            fractions, integer_program.costs
+        )
+        if incumbent.goes_on(gap):
+            incumbent = incumbent.or_better(
+                integer_program.values(candidate_orders, improved(candidate_orders, integer_program.choice(fractions))),
+                integer_program.costs,
+            )
+        if incumbent.goes_on(gap):
             used = (fractions > _USED).astype(np.float64)
-            found = _improved(what, found, np.maximum(used, found.values), gap, whole=False)
-    return _improved(what, found, everything, gap, whole=True) if found.goes_on(gap) else found
+            incumbent = _improved(integer_program, incumbent, np.maximum(used, incumbent.values), gap, whole=False)
+    return _improved(integer_program, incumbent, all_variables, gap, whole=True) if incumbent.goes_on(gap) else incumbent
 
 
-def _improved(what: Program, found: _Found, most: Floats, gap: float, *, whole: bool) -> _Found:
-    """Solve the program, beginning with the best values; what it may use is in `most`, the `whole` of it or less."""
+def _improved(integer_program: Program, incumbent: _Found, upper_bounds: Floats, gap: float, *, whole: bool) -> _Found:
+    """Solve the program from the incumbent; `upper_bounds` restricts its variables, `is_full` says that none is excluded."""
     options: dict[str, Option] = {"mip_rel_gap": gap, "mip_abs_gap": 0.0}
     if whole:
-        options["presolve"] = "off"  # finds little that candidates do not leave out, and takes as long as the search
-    solver = _run(_model(what, most, integer=True), found.left if whole else found.left * _FIRST, options, found.values)
-    found, about = found.after(solver), solver.getInfo()
+        options["presolve"] = "off"  # removes little that candidate pruning left, and takes as long as the search
+    solver = _run(
+        _model(integer_program, upper_bounds, integer=True),
+        incumbent.left if whole else incumbent.left * _FIRST,
+        options,
+        incumbent.values,
+    )
+    incumbent, info = incumbent.after(solver), solver.getInfo()
     if whole:
-        found = replace(found, bound=max(found.bound, min(found.cost, about.mip_dual_bound)))
-    if about.primal_solution_status == highspy.kSolutionStatusFeasible:
-        found = found.or_better(np.array(solver.getSolution().col_value), what.costs)
-    return found
+        incumbent = replace(incumbent, bound=max(incumbent.bound, min(incumbent.cost, info.mip_dual_bound)))
+    if info.primal_solution_status == highspy.kSolutionStatusFeasible:
+        incumbent = incumbent.or_better(np.array(solver.getSolution().col_value), integer_program.costs)
+    return incumbent
 
 
-def _run(model: highspy.HighsLp, seconds: float, options: dict[str, Option], begin: Floats | None) -> highspy.Highs:
-    """Return the solver after it has run, for about so many seconds at most."""
+def _run(model: highspy.HighsLp, seconds: float, options: dict[str, Option], initial_values: Floats | None) -> highspy.Highs:
+    """Return the solver after a run of at most about `seconds` seconds."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)  # before anything that it might want to say something about
+    solver.setOptionValue("output_flag", False)  # first, before any call that prints
     limits: dict[str, Option] = {"threads": 1, "parallel": "off", "time_limit": seconds}
     for name, value in {**limits, **options}.items():
         solver.setOptionValue(name, value)
     solver.passModel(model)
-    if begin is not None:
-        solver.setSolution(len(begin), np.arange(len(begin), dtype=np.int32), begin)
+    if initial_values is not None:
+        solver.setSolution(len(initial_values), np.arange(len(initial_values), dtype=np.int32), initial_values)
     solver.run()
     return solver
 
 
-def _model(what: Program, most: Floats, *, integer: bool) -> highspy.HighsLp:
-    """Return the program as the solver takes it; variables are between 0 and `most`."""
+def _model(integer_program: Program, upper_bounds: Floats, *, integer: bool) -> highspy.HighsLp:
+    """Return the program in the form of the solver; variables are between 0 and `upper_bounds`."""
     model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = what.variables, what.constraints
-    model.col_cost_, model.col_lower_, model.col_upper_ = what.costs, np.zeros(what.variables), most
-    model.row_lower_, model.row_upper_ = what.lower, what.upper
+    model.num_col_, model.num_row_ = integer_program.variables, integer_program.constraints
+    model.col_cost_, model.col_lower_, model.col_upper_ = integer_program.costs, np.zeros(integer_program.variables), upper_bounds
+    model.row_lower_, model.row_upper_ = integer_program.lower, integer_program.upper
     matrix = model.a_matrix_
     matrix.format_ = highspy.MatrixFormat.kRowwise
-    matrix.num_col_, matrix.num_row_ = what.variables, what.constraints
-    matrix.start_, matrix.index_, matrix.value_ = what.starts, what.columns, what.coefficients
+    matrix.num_col_, matrix.num_row_ = integer_program.variables, integer_program.constraints
+    matrix.start_, matrix.index_, matrix.value_ = integer_program.starts, integer_program.columns, integer_program.coefficients
     if integer:
-        model.integrality_ = [highspy.HighsVarType.kInteger] * what.variables
+        model.integrality_ = [highspy.HighsVarType.kInteger] * integer_program.variables
     return model

@@ -1,7 +1,7 @@
-"""What the optimizer of many joins answers: a probe order for every query and input, and the joins that are kept for them.
+"""Strategies, the results of the optimizer: a probe order for every query and input, and the joins materialized for them.
 
-Orders that begin alike are walked once. `probe_trees` puts them together: a tree for each input, whose nodes are visits to
-stores, with a note of what is complete there.
+Equal prefixes of orders are executed once. `build_probe_trees` merges the orders: a tree for each input, whose nodes are visits
+to stores and record which joins are complete there.
 """
 
 from __future__ import annotations
@@ -14,68 +14,69 @@ from headrace.sharing.multiway.relations import Attribute, Join, input_relation
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A relation as it is kept: all its rows, partitioned by an attribute; by none, a row may be in any partition."""
+    """A store of a relation: all its rows, partitioned by an attribute; without one, a row may lie in any partition."""
 
     relation: Join
     by: Attribute | None = None
 
     def __str__(self) -> str:
-        """Return it as it is labelled in drawings of probe trees."""
+        """Return the label of the store in drawings of probe trees."""
         return f"{self.relation}[{'' if self.by is None else self.by}]"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOrder:
-    """The stores that rows of an input visit, one after the other, until a join is complete."""
+    """The stores that rows of an input visit, in order, until a join is complete."""
 
     start: str
     stores: tuple[Store, ...]
 
     def __str__(self) -> str:
-        """Return it in angle brackets."""
+        """Return the order in angle brackets."""
         return f"⟨{', '.join([self.start, *map(str, self.stores)])}⟩"
 
     @property
     def covers(self) -> frozenset[str]:
-        """Return the inputs that rows are made of at its end."""
+        """The inputs of the joined rows at the end of the order."""
         return frozenset({self.start}).union(*(store.relation.relations for store in self.stores))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a join is worked off: one probe order for each of its inputs, by name of the input."""
+    """The plan of one join: a probe order for each of its inputs, by name."""
 
     join: Join
     orders: tuple[ProbeOrder, ...]
 
     def __post_init__(self) -> None:
-        """Check that every input has one order that makes the whole join and goes nowhere twice."""
-        if [one.start for one in self.orders] != sorted(self.join.relations):
-            raise ValueError("a plan has one probe order for each input of its join, in order")
-        for one in self.orders:
-            visited = 1 + sum(len(store.relation.relations) for store in one.stores)
-            if one.covers != self.join.relations or visited != len(self.join.relations):
-                raise ValueError(f"the probe order {one} does not visit every other input of {self.join} once")
+        """Check that every input has one order that covers the complete join and visits no input twice."""
+        if [order.start for order in self.orders] != sorted(self.join.relations):
+            raise ValueError("a plan needs one probe order for each input of its join, in alphabetical order")
+        for order in self.orders:
+            visited = 1 + sum(len(store.relation.relations) for store in order.stores)
+            if order.covers != self.join.relations or visited != len(self.join.relations):
+                raise ValueError(f"the probe order {order} does not visit every other input of {self.join} exactly once")
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Return the stores that are visited, as often as they are."""
-        return tuple(store for one in self.orders for store in one.stores)
+        """The visited stores, one entry for each visit."""
+        return tuple(store for order in self.orders for store in order.stores)
 
     def order(self, start: str) -> ProbeOrder:
-        """Return the order of an input's rows."""
-        return next(one for one in self.orders if one.start == start)
+        """Return the order of the rows of an input."""
+        return next(order for order in self.orders if order.start == start)
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """How an answer was found. `gap` is the part of its cost that a better one might save at most; 1 if nobody knows.
+    """The report of the solver. `gap` is the largest fraction of the cost that a better solution might save; 1 if unknown.
 
     `status` is one of
-    "optimal": nothing is better by more than the gap;
-    "restricted": the same, of what was looked at, which for large queries is not everything; the gap says nothing of the rest;
-    "time limit": the best that was found in time;
-    "greedy": nothing better than the greedy answer was found in time, or nobody looked.
+
+    - "optimal": no solution is better by more than the gap;
+    - "restricted": the same among the candidates, which are incomplete for large queries; the gap does not cover the others;
+    - "time limit": the best solution found in time;
+    - "greedy": no solution better than the greedy one was found in time, or none was searched for.
     """
 
     status: str
@@ -87,10 +88,10 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Plans for all queries and for the joins kept on their behalf.
+    """Plans for all queries and for the joins materialized for them.
 
-    `probing` are the rows sent to be probed, `storing` those sent to be kept, weighted as the optimizer was told; every step
-    and every store counts once, however many share it.
+    `probe_cost` are the rows sent to probe, `storage_cost` the rows sent to be stored, with the weight of the optimizer; every
+    step and store counts once, however many queries share it.
     """
 
     queries: tuple[Plan, ...]
@@ -100,32 +101,32 @@ class Strategy:
     solved: Solved = field(compare=False)
 
     def __post_init__(self) -> None:
-        """Check that every join that is probed as a whole is worked off."""
-        missing = {store.relation for store in self.stores if not store.relation.is_input} - {one.join for one in self.kept}
+        """Check that every materialized join that is probed has a plan."""
+        missing = {store.relation for store in self.stores if not store.relation.is_input} - {plan.join for plan in self.kept}
         if missing:
-            raise ValueError(f"nobody works off {', '.join(sorted(map(str, missing)))}, which is probed")
+            raise ValueError(f"no plan for the materialized join {', '.join(sorted(map(str, missing)))}, which is probed")
 
     @property
     def cost(self) -> float:
-        """Return what was minimized: rows sent, to be probed or to be kept."""
+        """The objective: rows sent to probe or to be stored."""
         return self.probing + self.storing
 
     @property
     def stores(self) -> frozenset[Store]:
-        """Return every store that is visited, and so has to be kept."""
+        """All visited stores, which must be kept."""
         return frozenset(store for plan in (*self.queries, *self.kept) for store in plan.stores)
 
     def plan(self, join: Join) -> Plan:
-        """Return how a query or a kept join is worked off."""
-        return next(one for one in (*self.queries, *self.kept) if one.join == join)
+        """Return the plan of a query or of a materialized join."""
+        return next(plan for plan in (*self.queries, *self.kept) if plan.join == join)
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A node of a probe tree: rows come to a store and, joined with what they find, are `made`.
+    """A node of a probe tree: rows visit a store; joined with its rows, they form `result`.
 
-    `answers` tells that they are results of the query `made`; `fills` names the stores they are put into. Equal rows may be
-    made elsewhere in the tree as well, on the way to something else; they answer and fill in one place only.
+    `is_query_result` says that they are results of the query `result`; `filled_stores` are the stores that they enter. Equal rows
+    may also occur elsewhere in the tree, as intermediate results; they are emitted and stored in one place only.
     """
 
     store: Store
@@ -143,7 +144,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class ProbeTree:
-    """Everything that rows of an input set off: the stores of the input that they go into, and the visits they begin with."""
+    """All work for new rows of an input: the stores of the input that they enter, and the visits that they start with."""
 
     start: str
     fills: tuple[Store, ...]
@@ -158,36 +159,39 @@ class ProbeTree:
 @dataclass(frozen=True, slots=True)
 class _Growing:
     children: dict[tuple[Store, Join], _Growing] = field(default_factory=dict)
-    ends: set[bool] = field(default_factory=set)  # True for a query, False for a join that is kept
+    ends: set[bool] = field(default_factory=set)  # True for a query, False for a materialized join
 
 
 def probe_trees(strategy: Strategy) -> tuple[ProbeTree, ...]:
-    """Return the orders of a strategy, put together where they begin alike; one tree for each input, by name."""
+    """Return the orders of a strategy, merged where their prefixes are equal; one tree for each input, by name."""
     roots: dict[str, _Growing] = {}
-    for plan, answers in (*((one, True) for one in strategy.queries), *((one, False) for one in strategy.kept)):
+    for plan, is_query in (
+        *((query_plan, True) for query_plan in strategy.queries),
+        *((join_plan, False) for join_plan in strategy.kept),
+    ):
         for order in plan.orders:
-            node, made = roots.setdefault(order.start, _Growing()), frozenset({order.start})
+            node, covered = roots.setdefault(order.start, _Growing()), frozenset({order.start})
             for store in order.stores:
-                made |= store.relation.relations
-                node = node.children.setdefault((store, plan.join.within(made)), _Growing())
-            node.ends.add(answers)
+                covered |= store.relation.relations
+                node = node.children.setdefault((store, plan.join.within(covered)), _Growing())
+            node.ends.add(is_query)
     stores = _by_relation(strategy.stores)
-    found = []
+    trees = []
     for start, root in sorted(roots.items()):
-        found.append(ProbeTree(start, stores.get(input_relation(start), ()), _visits(root, stores)))
-    return tuple(found)
+        trees.append(ProbeTree(start, stores.get(input_relation(start), ()), _visits(root, stores)))
+    return tuple(trees)
 
 
 def _visits(node: _Growing, stores: dict[Join, tuple[Store, ...]]) -> tuple[Visit, ...]:
-    found = []
-    for (store, made), child in node.children.items():
-        fills = stores.get(made, ()) if False in child.ends else ()
-        found.append(Visit(store, made, _visits(child, stores), True in child.ends, fills))
-    return tuple(found)
+    visits = []
+    for (store, result), child in node.children.items():
+        fills = stores.get(result, ()) if False in child.ends else ()
+        visits.append(Visit(store, result, _visits(child, stores), True in child.ends, fills))
+    return tuple(visits)
 
 
 def _by_relation(stores: frozenset[Store]) -> dict[Join, tuple[Store, ...]]:
-    found: dict[Join, tuple[Store, ...]] = {}
+    stores_by_relation: dict[Join, tuple[Store, ...]] = {}
     for store in sorted(stores, key=str):
-        found[store.relation] = (*found.get(store.relation, ()), store)
-    return found
+        stores_by_relation[store.relation] = (*stores_by_relation.get(store.relation, ()), store)
+    return stores_by_relation

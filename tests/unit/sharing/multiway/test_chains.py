@@ -36,7 +36,7 @@ def test_of_several_chains_the_first_by_name_is_taken() -> None:
 
 
 def test_a_star_has_no_chain() -> None:
-    with pytest.raises(ValueError, match="no chain of predicates leads through all of A, B, C, D, E"):
+    with pytest.raises(ValueError, match="no chain of predicates connects all of A, B, C, D, E"):
         chain_of(drawn(0, kind="star").join)
 
 

@@ -38,10 +38,10 @@ def test_a_join_of_two_by_a_comparison_keeps_by_shuffle_and_probes_all() -> None
 def test_a_join_of_two_by_value_finds_rows_where_they_were_sent_to_be_kept() -> None:
     assert ways(two_way("R.a = S.b")) == {
         ("s0", "R", "R[R.a] ×3"): "group by R.a",
-        ("s1", "R", "S[S.b] ×3"): "group by R.a, already there",
+        ("s1", "R", "S[S.b] ×3"): "group by R.a, local",
         ("s2", "S[S.b] ×3", "q"): "shuffle",
         ("s3", "S", "S[S.b] ×3"): "group by S.b",
-        ("s4", "S", "R[R.a] ×3"): "group by S.b, already there",
+        ("s4", "S", "R[R.a] ×3"): "group by S.b, local",
         ("s5", "R[R.a] ×3", "q"): "shuffle",
     }
 
@@ -58,7 +58,7 @@ def test_rows_that_do_not_know_the_value_go_to_all() -> None:
     assert (str(blind.target), blind.way) == ("S[S.a] ×3", "all")
     rule = next(rule for rule in graph.rules if rule.edge == blind.label)
     assert isinstance(rule, Probe)
-    assert graph.edge(rule.sends[0]).way == "group by S.a, already there"
+    assert graph.edge(rule.sends[0]).way == "group by S.a, local"
 
 
 # ---------------------------------------------------------------------------------------------------------------------- rules
@@ -192,21 +192,21 @@ def test_a_graph_as_text() -> None:
         """\
 input R
   → s0 group by R.a → R[R.a] ×2
-  → s1 group by R.a, already there → S[S.a] ×2
+  → s1 group by R.a, local → S[S.a] ×2
 input S
   → s5 group by S.a → S[S.a] ×2
-  → s6 group by S.a, already there → R[R.a] ×2
+  → s6 group by S.a, local → R[R.a] ×2
 input T
   → s9 group by T.b → T[T.b] ×2
   → s10 all → R⋈S ×2
 store R[R.a] ×2
   s0: keep, of R
   s6: probe R.a = S.a, of S
-    → s7 shuffle, already there → R⋈S ×2
+    → s7 shuffle, local → R⋈S ×2
     → s8 group by S.b → T[T.b] ×2
 store S[S.a] ×2
   s1: probe R.a = S.a, of R
-    → s2 shuffle, already there → R⋈S ×2
+    → s2 shuffle, local → R⋈S ×2
     → s3 group by S.b → T[T.b] ×2
   s5: keep, of S
 store T[T.b] ×2
@@ -240,7 +240,7 @@ def test_an_input_a_store_and_an_output_may_have_one_name() -> None:
 
 def test_a_store_has_a_task_and_an_attribute_of_its_own() -> None:
     for wrong in ({"tasks": 0}, {"partitioned_by": Attribute("S", "a")}):
-        with pytest.raises(ValueError, match="a store has a task or more"):
+        with pytest.raises(ValueError, match="a store needs at least one task"):
             Store(Join(frozenset("R")), **wrong)
 
 
@@ -275,7 +275,7 @@ def test_stores_and_probe_trees_are_explained() -> None:
         "  store 1 of T by b · rows since batch 0, for 5 s · used by 2 queries: q1, q2",
         "  store 2 of R by a · rows since batch 0, for 5 s · used by 1 query: q1",
         "  store 3 of U in any partition · rows since batch 0, for 5 s · used by 1 query: q2",
-        "  store 4 of S⋈T by S.a, a join that is kept · rows since batch 7 · used by 1 query: q1",
+        "  store 4 of S⋈T by S.a, a materialized join · rows since batch 7 · used by 1 query: q1",
         "  store 5 of S by b · rows since batch 7, for 5 s · used by 2 queries: q1, q2",
         "  new rows of R",
         "    probe S⋈T (store 4) by R.a = S.a · used by 1 query: q1",

@@ -51,7 +51,7 @@ def test_a_tree_is_written_as_nested_parentheses() -> None:
 
 @pytest.mark.parametrize("children", [{"R"}, {"R", Tree(frozenset({"R", "S"}))}])
 def test_an_operator_joins_two_or_more_and_nothing_twice(children: set[str | Tree]) -> None:
-    with pytest.raises(ValueError, match="two children or more"):
+    with pytest.raises(ValueError, match="at least two children"):
         Tree(frozenset(children))
 
 
