@@ -249,9 +249,9 @@ def test_what_cannot_be(session) -> None:
             r"function 'words' returns lists\n.*\n.*\n.*\nhint: write FROM … LATERAL VIEW explode",
         ),
         (lambda: rows_.flat_map(w="upper(text)"), "only lists of registered functions can be exploded"),
-        (lambda: rows_.flat_map(text=words("text")), "column 'text' is already there"),
+        (lambda: rows_.flat_map(text=words("text")), "column 'text' already exists"),
         (rows_.flat_map, "flat_map needs one list"),
-        (lambda: joined.flat_map(w=words("o.text")), "joined rows cannot be unfolded\nhint: call flat_map before join"),
+        (lambda: joined.flat_map(w=words("o.text")), "flat_map is not supported after join\nhint: call flat_map before join"),
         (
             lambda: rows_.window(hr.tumble("5 s")).agg(text=hr.max("text")).flat_map(w=words("text")),
             "results of windows cannot be exploded",

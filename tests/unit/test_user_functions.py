@@ -193,11 +193,13 @@ def test_a_changed_function_is_refused_while_a_query_calls_it(tmp_path: Path) ->
         session.register_function(vat)
         session.add("SELECT vat(price) AS g FROM purchases", name="gross")
         for _ in range(2):  # while it waits, and when it is live
-            with pytest.raises(NameTakenError, match=r"function 'vat' is already there, and does something else\n.*gross\nhint"):
+            with pytest.raises(
+                NameTakenError, match=r"function 'vat' is already registered with different code or types\n.*gross\nhint"
+            ):
                 session.register_function("VAT", lambda price: pc.multiply(price, 1.2), "DOUBLE", arguments="DOUBLE")
             session.advance()
     with opened(tmp_path / "state") as session:
-        with pytest.raises(NameTakenError, match="does something else"):
+        with pytest.raises(NameTakenError, match="with different code or types"):
             session.register_function("vat", vat.code, "DOUBLE", arguments="FLOAT")
         session.remove("gross")
         session.advance()
@@ -239,7 +241,7 @@ def test_dropping(session) -> None:
     session.drop_function("VAT")
     with pytest.raises(SqlError, match="unknown function 'vat'"):
         session.add("SELECT vat(price) AS g FROM purchases")
-    with pytest.raises(NotFoundError, match=r"function 'vat' is not there\ndetail: functions: none"):
+    with pytest.raises(NotFoundError, match=r"function 'vat' is not registered\ndetail: functions: none"):
         session.drop_function("vat")
 
 
@@ -278,17 +280,17 @@ def test_what_it_returns_must_fit(session, code, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "returns", "arguments", "message"),
     [
-        ("sum", vat.code, "DOUBLE", "DOUBLE", "function 'sum' is one of SQL's"),
-        ("UPPER", vat.code, "DOUBLE", "DOUBLE", "function 'upper' is one of SQL's"),
-        ("hop", vat.code, "DOUBLE", "DOUBLE", "function 'hop' is one of SQL's"),
+        ("sum", vat.code, "DOUBLE", "DOUBLE", "function 'sum' is built in"),
+        ("UPPER", vat.code, "DOUBLE", "DOUBLE", "function 'upper' is built in"),
+        ("hop", vat.code, "DOUBLE", "DOUBLE", "function 'hop' is built in"),
         ("a b", vat.code, "DOUBLE", "DOUBLE", "'a b' cannot be the name of a function"),
         ("select", vat.code, "DOUBLE", "DOUBLE", "'select' cannot be the name of a function"),
-        ("f", 5, "DOUBLE", "DOUBLE", "function 'f' cannot be called\ndetail: it is 5"),
+        ("f", 5, "DOUBLE", "DOUBLE", "function 'f' is not callable\ndetail: it is 5"),
         ("f", vat.code, "MONEY", "DOUBLE", "unknown type 'MONEY'"),
         ("f", vat.code, None, "DOUBLE", "function 'f' needs the type it returns"),
         ("f", lambda: 1, "INT", None, "function 'f' needs at least one argument"),
-        ("f", max, "DOUBLE", None, "function 'f' does not say what it takes\nhint: give arguments"),
-        ("f", lambda x: LOCK, "DOUBLE", None, "function 'f' cannot be kept\\ndetail: cannot pickle"),
+        ("f", max, "DOUBLE", None, "function 'f' has no known parameters\nhint: give arguments"),
+        ("f", lambda x: LOCK, "DOUBLE", None, "function 'f' cannot be stored\\ndetail: cannot pickle"),
     ],
 )
 def test_what_cannot_be_registered(session, name, code, returns, arguments, message: str) -> None:

@@ -1,11 +1,11 @@
-"""SQL text to logical plan: the Spark dialect, over declared streams.
+"""The SQL front end: binds text in the Spark dialect, over declared streams, to a logical plan.
 
-`bind_query(text, catalog)` is all there is to call. The text is parsed (`parse`), FROM is flattened to one branch for each
-stream (`flatten`, `relation`), names and types are resolved (`scope`, `expressions`, `operators`, `functions`, `casts`,
-`coerce`), and an aggregation gets its window, keys and aggregates (`aggregation`, `windows`, `aggregates`). What is not
-supported is refused here, with the place in the text; the syntax tree never leaves this package.
+The entry point is `bind_query(text, catalog)`. It parses the text (`parse`), flattens FROM to one branch per stream
+(`flatten`, `relation`), resolves names and types (`scope`, `expressions`, `operators`, `functions`, `casts`, `coerce`), and
+binds the window, keys and aggregates of an aggregation (`aggregation`, `windows`, `aggregates`) or the inputs of a join
+(`joins`, `sliding`). It rejects unsupported SQL with the location in the text. The syntax tree never leaves this package.
 
-What evaluators must know of the expressions produced is in the docstrings of `functions` (arguments) and `casts` (rules).
+The contract between binder and evaluators is in the docstrings of `functions` (arguments) and `casts` (conversion rules).
 """
 
 from headrace.sql.bind import bind_query

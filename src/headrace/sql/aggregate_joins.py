@@ -1,10 +1,11 @@
-"""A join of aggregations by all their keys, in the same window: one aggregation over all their streams.
+"""Merges a join of two aggregations on all their keys, in the same window, into one aggregation over all their streams.
 
     (SELECT user_id, SUM(price) AS paid FROM TUMBLE(purchases, '5 s') GROUP BY user_id) p
     JOIN (SELECT user_id, SUM(cost) AS cost FROM TUMBLE(ads, '5 s') GROUP BY user_id) a ON p.user_id = a.user_id
 
-Each side has at most one row for a key and window, so the joined row is the group of that key over rows of both sides, where
-each side's aggregates look at its own rows only; which sides have rows at all is counted. No rows are kept for that.
+Each side has at most one row per key and window, so the joined row is the group of that key over the rows of both sides.
+The aggregates of a side read only the rows of that side; a row count per side records which sides have a row. The join
+therefore needs no state of its own.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ _ONE = Literal(1, BIGINT)
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One aggregation: its plan, and where its aggregates begin among those of all sides."""
+    """One aggregation: its plan, and the index of its first aggregate among those of both sides."""
 
     plan: AggregateQuery
     first: int
 
     @property
     def keys(self) -> tuple[Expression, ...]:
-        """Its group keys."""
+        """The group keys of the aggregation."""
         return self.plan.branches[0].keys
 
     @property
     def rows(self) -> Expression:
-        """How many rows of its own a group has; the last of its aggregates."""
+        """The number of rows of this side in a group; the last of its aggregates."""
         return agg_column(self.first + len(self.plan.branches[0].aggregates), BIGINT)
 
 
@@ -58,7 +59,7 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def merged_aggregations(context: Context, select: exp.Select, kinds: Sequence[JoinKind]) -> AggregateQuery | None:
-    """Return the one aggregation that a join of two aggregations is; None if it is none."""
+    """Return a join of two aggregations as one aggregation; None if it has no such form."""
     joins = select.args["joins"]
     nodes = [select.args["from_"].this, *(join.this for join in joins)]
     if len(nodes) > 2 or kinds[0] is JoinKind.FULL or aggregates(select):
@@ -76,8 +77,8 @@ def _sides(context: Context, nodes: Sequence[exp.Expr]) -> tuple[_Side, _Side] |
     for node in nodes:
         if node.this.args.get("joins"):
             return None
-        inner = with_ctes(context, node.this)
-        plans.append(bind_aggregation(inner, node.this, bind_from(inner, node.this)))
+        inner_context = with_ctes(context, node.this)
+        plans.append(bind_aggregation(inner_context, node.this, bind_from(inner_context, node.this)))
     if plans[0].window != plans[1].window or not isinstance(plans[0].window, Sliding):
         return None
     return _Side(plans[0], 0), _Side(plans[1], len(plans[0].branches[0].aggregates) + 1)
@@ -90,19 +91,19 @@ def _shown(node: exp.Expr, side: _Side) -> Relation:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys of both sides in one order: `places[side][key]`, each in the type both have in common."""
+    """The equated keys of both sides in one order: position by side and key number, and their common types."""
 
     places: tuple[dict[int, int], dict[int, int]]
     types: tuple[pa.DataType, ...]
 
     def column(self, side: int, key: int) -> Column:
-        """Return the column of the merged groups that a key of a side is."""
+        """Return the column of the merged groups that holds a key of a side."""
         place = self.places[side][key]
         return key_column(place, self.types[place])
 
 
 class _Merger:
-    """Puts two aggregations together."""
+    """Merges two aggregations that are joined on their keys."""
 
     def __init__(self, context: Context, select: exp.Select, joined: Joined, sides: tuple[_Side, _Side], kind: JoinKind) -> None:
         self._source, self._context, self._select = context.source, context, select
@@ -111,62 +112,62 @@ class _Merger:
 
     @property
     def fits(self) -> bool:
-        """Whether each key of both sides is equated, once."""
+        """Whether the conditions equate every key of both sides exactly once."""
         return all(
             len(places) == len(side.keys) == len(self._keys.types)
             for places, side in zip(self._keys.places, self._sides, strict=True)
         )
 
     def query(self) -> AggregateQuery:
-        """Return the one aggregation."""
+        """Return the merged aggregation."""
         plain = [self._outputs(number) for number in (0, 1)]
-        there = [self._there(number) for number in (0, 1)]
-        known = [_not(Call("is_null", (key_column(n, kind),), BOOLEAN)) for n, kind in enumerate(self._keys.types)]
-        partners = conjunction([*there, *known, *(self._translated(part, plain) for part in self._rest)])
-        values = [self._optional(number, plain[number], partners) for number in (0, 1)]
+        has_row = [self._there(number) for number in (0, 1)]
+        non_null_keys = [_not(Call("is_null", (key_column(n, kind),), BOOLEAN)) for n, kind in enumerate(self._keys.types)]
+        is_matched = conjunction([*has_row, *non_null_keys, *(self._translated(part, plain) for part in self._rest)])
+        values = [self._optional(number, plain[number], is_matched) for number in (0, 1)]
         window = self._sides[0].plan.window
         items = bind_items(self._context, self._select, Scope(self._source, self._joined, "SELECT", window=window))
         output = tuple(self._translated(item.value, values) for item in items)
         where = conjuncts(self._translated(bind_where(self._context, self._select, self._joined), values))
         schema = Schema(tuple(Field(item.name, value.type) for item, value in zip(items, output, strict=True)))
-        having = conjunction([*conjuncts(self._kept(there, partners)), *where])
+        having = conjunction([*conjuncts(self._kept(has_row, is_matched)), *where])
         return AggregateQuery(window, (*self._branches(0), *self._branches(1)), output, schema, having)
 
     def _matched_keys(self) -> tuple[_Keys, list[Expression]]:
-        """Take from the conditions which keys are equated; return the other conditions, too."""
+        """Return the keys that the conditions equate, and the other conditions."""
         join = self._select.args["joins"][0]
         pairs: list[tuple[int, int]] = []
-        rest: list[Expression] = []
+        others: list[Expression] = []
         for condition in self._conditions(join):
             pair = self._pair(condition)
-            rest += [condition] if pair is None and condition != TRUE else []
+            others += [condition] if pair is None and condition != TRUE else []
             pairs += [pair] if pair is not None else []
-        equal = [compare("eq", self._sides[0].keys[a], self._sides[1].keys[b]) for a, b in pairs]
-        types = tuple(one.args[0].type for one in equal if isinstance(one, Call))
+        equalities = [compare("eq", self._sides[0].keys[a], self._sides[1].keys[b]) for a, b in pairs]
+        types = tuple(equality.args[0].type for equality in equalities if isinstance(equality, Call))
         places = {a: n for n, (a, _) in enumerate(pairs)}, {b: n for n, (_, b) in enumerate(pairs)}
-        return _Keys(places, types), rest
+        return _Keys(places, types), others
 
     def _conditions(self, join: exp.Join) -> list[Expression]:
         if join.args.get("on") is not None:
-            both = replace(self._joined, steps=(Step(JoinKind.INNER, ()),))  # ON sees both sides, whatever the join shows
+            both = replace(self._joined, steps=(Step(JoinKind.INNER, ()),))  # ON sees both sides, also of a SEMI or ANTI join
             return conjuncts(bind_condition(Scope(self._source, both, "ON"), join.args["on"]))
-        found = []
+        conditions = []
         for name in join.args.get("using") or []:
-            one, two = (self._joined.sides[number].find(name.name) for number in (0, 1))
-            if one is None or two is None:
+            left, right = (self._joined.sides[number].find(name.name) for number in (0, 1))
+            if left is None or right is None:
                 raise self._source.error(name, f"column '{name.name}' of USING is not on both sides", hint="write ON")
-            found.append(compare("eq", joined_column(0, one.name, one.type), joined_column(1, two.name, two.type)))
-        return found
+            conditions.append(compare("eq", joined_column(0, left.name, left.type), joined_column(1, right.name, right.type)))
+        return conditions
 
     def _pair(self, condition: Expression) -> tuple[int, int] | None:
-        """Return the keys that a condition equates: of the first side, of the second."""
+        """Return the key numbers (first side, second side) that a condition equates, or None."""
         if not isinstance(condition, Call) or condition.function != "eq":
             return None
-        found = dict(key for arg in condition.args if (key := self._key(arg)) is not None)
-        return (found[0], found[1]) if set(found) == {0, 1} else None
+        key_by_side = dict(key for arg in condition.args if (key := self._key(arg)) is not None)
+        return (key_by_side[0], key_by_side[1]) if set(key_by_side) == {0, 1} else None
 
     def _key(self, expression: Expression) -> tuple[int, int] | None:
-        """Return side and number of the key that an expression is, casts aside."""
+        """Return side and number of the key that an expression refers to, ignoring casts; None if it is no key."""
         while isinstance(expression, Call) and expression.function == "cast":
             expression = expression.args[0]
         if not isinstance(expression, Column):
@@ -177,7 +178,7 @@ class _Merger:
         return (number, int(value.name[3:])) if isinstance(value, Column) and value.name.startswith("key") else None
 
     def _moved(self, number: int) -> dict[str, Expression]:
-        """Return what keys and aggregates of a side are called in the merged groups."""
+        """Return the columns of the merged groups that replace the key and aggregate columns of a side."""
         side = self._sides[number]
         keys = {f"key{k}": cast(self._keys.column(number, k), key.type) for k, key in enumerate(side.keys)}
         calls = enumerate(side.plan.branches[0].aggregates)
@@ -188,38 +189,38 @@ class _Merger:
         return {name: substitute(value, moved) for name, value in zip(plan.schema.names, plan.output, strict=True)}
 
     def _there(self, number: int) -> Expression:
-        """Return whether a side has a row for a group."""
+        """Return the condition that a side has a row for a group."""
         side = self._sides[number]
-        counted = Call("gt", (side.rows, Literal(0, BIGINT)), BOOLEAN)
-        return conjunction([counted, *conjuncts(substitute(side.plan.having, self._moved(number)))])
+        is_counted = Call("gt", (side.rows, Literal(0, BIGINT)), BOOLEAN)
+        return conjunction([is_counted, *conjuncts(substitute(side.plan.having, self._moved(number)))])
 
-    def _optional(self, number: int, values: dict[str, Expression], partners: Expression) -> dict[str, Expression]:
-        """Return the outputs of a side in joined rows: NULL where the row has no partner, if there are such rows."""
-        lacking = self._kind.keeps_left if number else self._kind.keeps_right
-        if not lacking or not self._kind.pairs:
+    def _optional(self, number: int, values: dict[str, Expression], is_matched: Expression) -> dict[str, Expression]:
+        """Return the outputs of a side in joined rows; in an outer join they are NULL for rows without a match."""
+        may_be_unmatched = self._kind.keeps_left if number else self._kind.keeps_right
+        if not may_be_unmatched or not self._kind.pairs:
             return values
-        return {name: Call("case", (partners, value, Literal(None, value.type)), value.type) for name, value in values.items()}
+        return {name: Call("case", (is_matched, value, Literal(None, value.type)), value.type) for name, value in values.items()}
 
-    def _kept(self, there: Sequence[Expression], partners: Expression) -> Expression:
-        """Return which groups are rows of the join."""
+    def _kept(self, has_row: Sequence[Expression], is_matched: Expression) -> Expression:
+        """Return the condition that selects the groups that are rows of the join."""
         if self._kind in (JoinKind.INNER, JoinKind.SEMI):
-            return partners
+            return is_matched
         if self._kind is JoinKind.ANTI:
-            unmatched = Call("case", (partners, Literal(False, BOOLEAN), TRUE), BOOLEAN)
-            return conjunction([*conjuncts(there[0]), unmatched])
-        return there[0] if self._kind is JoinKind.LEFT else there[1]
+            unmatched = Call("case", (is_matched, Literal(False, BOOLEAN), TRUE), BOOLEAN)
+            return conjunction([*conjuncts(has_row[0]), unmatched])
+        return has_row[0] if self._kind is JoinKind.LEFT else has_row[1]
 
     def _translated(self, expression: Expression, values: Sequence[dict[str, Expression]]) -> Expression:
-        """Return an expression over outputs of the sides as one over the merged groups."""
-        found: dict[str, Expression] = {START.name: WINDOW_START, END.name: WINDOW_END}
+        """Rewrite an expression over outputs of the sides as an expression over the merged groups."""
+        replacements: dict[str, Expression] = {START.name: WINDOW_START, END.name: WINDOW_END}
         for name in columns(expression):
             if name[:1].isdigit():
                 number, column = owner(name)
-                found[name] = values[number][column]
-        return substitute(expression, found)
+                replacements[name] = values[number][column]
+        return substitute(expression, replacements)
 
     def _branches(self, number: int) -> Iterator[AggregateBranch]:
-        """Yield the branches of a side, with the aggregates of both: those of the other see nothing here."""
+        """Yield the branches of a side with the aggregates of both sides; the arguments of the other side are NULL."""
         for branch in self._sides[number].plan.branches:
             order = sorted(range(len(branch.keys)), key=lambda k: self._keys.places[number][k])
             keys = tuple(cast(branch.keys[k], self._keys.types[self._keys.places[number][k]]) for k in order)
@@ -227,12 +228,12 @@ class _Merger:
             yield AggregateBranch(branch.stream, keys, tuple(calls), branch.predicate)
 
     def _calls(self, number: int, branch: AggregateBranch | None) -> Iterator[AggregateCall]:
-        """Yield the aggregates of a side, and how many rows it has; over nothing where there is no branch of it."""
+        """Yield the aggregates and the row count of a side; with NULL arguments if `branch` is None."""
         side = self._sides[number].plan.branches[0]
-        counted = AggregateCall("count", (), BIGINT)
-        for one in [*(side if branch is None else branch).aggregates, counted]:
-            args = one.args or (_ONE,)
-            yield replace(one, args=args if branch is not None else tuple(Literal(None, arg.type) for arg in args))
+        row_count = AggregateCall("count", (), BIGINT)
+        for call in [*(side if branch is None else branch).aggregates, row_count]:
+            args = call.args or (_ONE,)
+            yield replace(call, args=args if branch is not None else tuple(Literal(None, arg.type) for arg in args))
 
 
 def _not(condition: Expression) -> Expression:

@@ -1,4 +1,4 @@
-"""Aggregate functions: the names SQL has for them, and the `AggregateCall` each becomes.
+"""Builds the `AggregateCall` of each SQL aggregate function.
 
 The argument keeps its type for count, count_distinct, sum, avg, min, max and percentile_disc, and is cast to DOUBLE for
 variances, deviations and `percentile`. `FILTER (WHERE c)` becomes a CASE around the argument, COUNT_IF(c) too.
@@ -24,7 +24,7 @@ ONE = Literal(1, INT)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An aggregate as written: bound arguments (`*` is no argument), DISTINCT, and the FILTER condition or TRUE."""
+    """An aggregate as parsed: bound arguments (none for `*`), DISTINCT, and the FILTER condition or TRUE."""
 
     name: str
     args: tuple[Expression, ...]
@@ -35,73 +35,73 @@ class Written:
 Builder = Callable[[Written], AggregateCall]
 
 
-def aggregate(written: Written) -> AggregateCall:
-    """Return the call; SqlError without place if it cannot be. `written.name` must be in `AGGREGATES`."""
-    if any(arg.type == NULL for arg in written.args):
-        raise SqlError(f"aggregate '{written.name}' of an untyped NULL", hint="write CAST(NULL AS type)")
-    return AGGREGATES[written.name.lower()](written)
+def aggregate(parsed: Written) -> AggregateCall:
+    """Return the aggregate call; SqlError without a location if it is invalid. The name must be in `AGGREGATES`."""
+    if any(arg.type == NULL for arg in parsed.args):
+        raise SqlError(f"aggregate '{parsed.name}' of an untyped NULL", hint="write CAST(NULL AS type)")
+    return AGGREGATES[parsed.name.lower()](parsed)
 
 
-def _one(written: Written) -> Expression:
-    """Return the only argument."""
-    if len(written.args) != 1:
-        raise SqlError(f"aggregate '{written.name}' takes 1 argument, not {len(written.args) or '*'}")
-    return written.args[0]
+def _one(parsed: Written) -> Expression:
+    """Return the argument of an aggregate that takes exactly one."""
+    if len(parsed.args) != 1:
+        raise SqlError(f"aggregate '{parsed.name}' takes 1 argument, not {len(parsed.args) or '*'}")
+    return parsed.args[0]
 
 
-def _number(written: Written, value: Expression) -> Expression:
+def _number(parsed: Written, value: Expression) -> Expression:
     if not is_numeric(value.type):
         raise SqlError(
-            f"aggregate '{written.name}' needs a number, not {type_name(value.type)}", hint="cast it: CAST(… AS DOUBLE)"
+            f"aggregate '{parsed.name}' needs a number, not {type_name(value.type)}", hint="cast it: CAST(… AS DOUBLE)"
         )
     return value
 
 
-def _all_rows(written: Written) -> None:
-    if written.distinct:
-        raise SqlError(f"{written.name.upper()}(DISTINCT …) is not supported", hint="COUNT(DISTINCT …) is")
+def _all_rows(parsed: Written) -> None:
+    if parsed.distinct:
+        raise SqlError(f"{parsed.name.upper()}(DISTINCT …) is not supported", hint="COUNT(DISTINCT …) is")
 
 
-def _where(written: Written, value: Expression) -> Expression:
+def _where(parsed: Written, value: Expression) -> Expression:
     """Return the value where the FILTER holds, else NULL."""
-    if written.where == TRUE:
+    if parsed.where == TRUE:
         return value
-    return Call("case", (written.where, value, Literal(None, value.type)), value.type)
+    return Call("case", (parsed.where, value, Literal(None, value.type)), value.type)
 
 
-def _count(written: Written) -> AggregateCall:
-    if written.distinct:
-        return _count_distinct(written)
-    if written.args:
-        value = _one(written)
+def _count(parsed: Written) -> AggregateCall:
+    if parsed.distinct:
+        return _count_distinct(parsed)
+    if parsed.args:
+        value = _one(parsed)
         constant = isinstance(value, Literal) and value.value is not None
         if not constant:
-            return AggregateCall("count", (_where(written, value),), BIGINT)
-    args = () if written.where == TRUE else (_where(written, ONE),)
+            return AggregateCall("count", (_where(parsed, value),), BIGINT)
+    args = () if parsed.where == TRUE else (_where(parsed, ONE),)
     return AggregateCall("count", args, BIGINT)
 
 
-def _count_distinct(written: Written) -> AggregateCall:
-    if not written.args:
+def _count_distinct(parsed: Written) -> AggregateCall:
+    if not parsed.args:
         raise SqlError("COUNT(DISTINCT *) is not supported", hint="name the columns")
-    return AggregateCall("count_distinct", tuple(_where(written, arg) for arg in written.args), BIGINT)
+    return AggregateCall("count_distinct", tuple(_where(parsed, arg) for arg in parsed.args), BIGINT)
 
 
-def _approx_count_distinct(written: Written) -> AggregateCall:
-    return _count_distinct(Written(written.name, written.args[:1], distinct=True, where=written.where))
+def _approx_count_distinct(parsed: Written) -> AggregateCall:
+    return _count_distinct(Written(parsed.name, parsed.args[:1], distinct=True, where=parsed.where))
 
 
-def _count_if(written: Written) -> AggregateCall:
-    _all_rows(written)
-    test = condition(_one(written), "COUNT_IF")
-    test = test if written.where == TRUE else Call("and", (written.where, test), test.type)
+def _count_if(parsed: Written) -> AggregateCall:
+    _all_rows(parsed)
+    test = condition(_one(parsed), "COUNT_IF")
+    test = test if parsed.where == TRUE else Call("and", (parsed.where, test), test.type)
     return AggregateCall("count", (Call("case", (test, ONE, Literal(None, INT)), INT),), BIGINT)
 
 
-def _sum(written: Written) -> AggregateCall:
-    _all_rows(written)
-    value = _number(written, _one(written))
-    return AggregateCall("sum", (_where(written, value),), _sum_type(value.type))
+def _sum(parsed: Written) -> AggregateCall:
+    _all_rows(parsed)
+    value = _number(parsed, _one(parsed))
+    return AggregateCall("sum", (_where(parsed, value),), _sum_type(value.type))
 
 
 def _sum_type(kind: pa.DataType) -> pa.DataType:
@@ -110,60 +110,60 @@ def _sum_type(kind: pa.DataType) -> pa.DataType:
     return BIGINT if is_integer(kind) else DOUBLE
 
 
-def _avg(written: Written) -> AggregateCall:
-    _all_rows(written)
-    value = _number(written, _one(written))
+def _avg(parsed: Written) -> AggregateCall:
+    _all_rows(parsed)
+    value = _number(parsed, _one(parsed))
     kind = value.type
     result = bounded_decimal(kind.precision + 4, kind.scale + 4) if is_decimal(kind) else DOUBLE
-    return AggregateCall("avg", (_where(written, value),), result)
+    return AggregateCall("avg", (_where(parsed, value),), result)
 
 
 def _extreme(function: str) -> Builder:
-    def build(written: Written) -> AggregateCall:  # DISTINCT changes nothing here
-        value = _one(written)
-        return AggregateCall(function, (_where(written, value),), value.type)
+    def build(parsed: Written) -> AggregateCall:  # DISTINCT does not change a minimum or maximum
+        value = _one(parsed)
+        return AggregateCall(function, (_where(parsed, value),), value.type)
 
     return build
 
 
 def _moment(function: str) -> Builder:
-    def build(written: Written) -> AggregateCall:
-        _all_rows(written)
-        value = cast(_number(written, _one(written)), DOUBLE)
-        return AggregateCall(function, (_where(written, value),), DOUBLE)
+    def build(parsed: Written) -> AggregateCall:
+        _all_rows(parsed)
+        value = cast(_number(parsed, _one(parsed)), DOUBLE)
+        return AggregateCall(function, (_where(parsed, value),), DOUBLE)
 
     return build
 
 
-def _median(written: Written) -> AggregateCall:
-    _one(written)
-    return _percentile(Written(written.name, (*written.args, Literal(0.5, DOUBLE)), written.distinct, written.where))
+def _median(parsed: Written) -> AggregateCall:
+    _one(parsed)
+    return _percentile(Written(parsed.name, (*parsed.args, Literal(0.5, DOUBLE)), parsed.distinct, parsed.where))
 
 
-def _percentile(written: Written) -> AggregateCall:
-    value, share = _share(written, 2)
-    return AggregateCall("percentile", (_where(written, cast(value, DOUBLE)),), DOUBLE, share)
+def _percentile(parsed: Written) -> AggregateCall:
+    value, share = _share(parsed, 2)
+    return AggregateCall("percentile", (_where(parsed, cast(value, DOUBLE)),), DOUBLE, share)
 
 
-def _percentile_disc(written: Written) -> AggregateCall:
-    value, share = _share(written, 3)
-    return AggregateCall("percentile_disc", (_where(written, value),), value.type, share)
+def _percentile_disc(parsed: Written) -> AggregateCall:
+    value, share = _share(parsed, 3)
+    return AggregateCall("percentile_disc", (_where(parsed, value),), value.type, share)
 
 
-def _share(written: Written, most: int) -> tuple[Expression, float]:
-    """Return the argument and the percentile, a constant in [0, 1]; a third argument (accuracy) has no effect."""
-    _all_rows(written)
-    if not 2 <= len(written.args) <= most:
-        raise SqlError(f"aggregate '{written.name}' takes a number and a percentile", hint=f"write {written.name}(x, 0.5)")
-    value, given = _number(written, written.args[0]), written.args[1]
+def _share(parsed: Written, max_args: int) -> tuple[Expression, float]:
+    """Return the argument and the percentile, a constant in [0, 1]; ignore the third argument (accuracy)."""
+    _all_rows(parsed)
+    if not 2 <= len(parsed.args) <= max_args:
+        raise SqlError(f"aggregate '{parsed.name}' takes a number and a percentile", hint=f"write {parsed.name}(x, 0.5)")
+    value, percentile = _number(parsed, parsed.args[0]), parsed.args[1]
     if (
-        not isinstance(given, Literal)
-        or not is_numeric(given.type)
-        or given.value is None
-        or not 0 <= float(str(given.value)) <= 1
+        not isinstance(percentile, Literal)
+        or not is_numeric(percentile.type)
+        or percentile.value is None
+        or not 0 <= float(str(percentile.value)) <= 1
     ):
         raise SqlError("the percentile must be a number literal from 0 to 1")
-    return value, float(str(given.value))
+    return value, float(str(percentile.value))
 
 
 AGGREGATES: dict[str, Builder] = {

@@ -1,7 +1,7 @@
-"""A SELECT that groups rows by window and key.
+"""Binds a SELECT that groups rows by window and key.
 
-Items are bound over the relation's columns, with aggregates and window bounds as place-holders; then every part that equals
-a group key becomes that key's column, and a column left over is one that was not grouped.
+The binder first binds items over the relation's columns, with placeholders for aggregates and window bounds. It then replaces
+each sub-expression that equals a group key by the column of that key. A remaining column is not grouped: an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BOUND_NAMES = frozenset(bound.name for bound in _BOUNDS)
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The GROUP BY clause: its window, the other expressions as written, and whether it is GROUP BY ALL."""
+    """A GROUP BY clause: its window, the syntax nodes of its other keys, and whether it is GROUP BY ALL."""
 
     window: Window
     nodes: tuple[exp.Expr, ...]
@@ -40,7 +40,7 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What a SELECT asks of groups: keys and calls over the relation's columns, the rest over those of an aggregation."""
+    """A bound grouping: `keys` and `calls` over the relation's columns, the rest over the columns of an aggregation."""
 
     window: Window
     keys: tuple[Expression, ...]
@@ -51,7 +51,7 @@ class Groups:
 
 
 def bind_groups(context: Context, select: exp.Select, relation: Relation | Joined) -> Groups:
-    """Return the grouping a SELECT over that relation means."""
+    """Bind the grouping of a SELECT over a relation."""
     grouping = _grouping(context, select, relation)
     collector = Collector()
     scope = Scope(context.source, relation, "SELECT", collector, grouping.window)
@@ -64,24 +64,24 @@ def bind_groups(context: Context, select: exp.Select, relation: Relation | Joine
 
 
 def bind_aggregation(context: Context, select: exp.Select, relation: Relation) -> AggregateQuery:
-    """Return the aggregation a SELECT over that relation means."""
+    """Bind the aggregation of a SELECT over a relation."""
     groups = bind_groups(context, select, relation)
     if groups.window == relation.same_window:
         groups = _in_inner_windows(groups)
-    kept = relation.filtered(bind_where(context, select, relation))
-    branches = tuple(_branch(kept, branch, groups) for branch in kept.branches)
+    filtered = relation.filtered(bind_where(context, select, relation))
+    branches = tuple(_branch(filtered, branch, groups) for branch in filtered.branches)
     return AggregateQuery(groups.window, branches, groups.output, groups.schema, groups.having)
 
 
 def _in_inner_windows(groups: Groups) -> Groups:
-    """Return groups of results by the bounds of the window they are results of, too."""
+    """Add the bounds of the window that produced each result to the keys."""
     count = len(groups.keys)
-    shown = {WINDOW_START.name: key_column(count, TIMESTAMP), WINDOW_END.name: key_column(count + 1, TIMESTAMP)}
+    bound_keys = {WINDOW_START.name: key_column(count, TIMESTAMP), WINDOW_END.name: key_column(count + 1, TIMESTAMP)}
     return replace(
         groups,
         keys=(*groups.keys, *BOUNDS),
-        output=tuple(substitute(one, shown) for one in groups.output),
-        having=substitute(groups.having, shown),
+        output=tuple(substitute(output, bound_keys) for output in groups.output),
+        having=substitute(groups.having, bound_keys),
     )
 
 
@@ -94,7 +94,7 @@ def _branch(relation: Relation, branch: Branch, groups: Groups) -> AggregateBran
 
 
 def _grouping(context: Context, select: exp.Select, relation: Relation | Joined) -> Grouping:
-    """Take the window out of the GROUP BY clause, or from FROM; there must be exactly one."""
+    """Split the GROUP BY clause into window and keys; exactly one window must be in GROUP BY or FROM."""
     clause = select.args.get("group")
     nodes: list[exp.Expr] = []
     window: Window | None = relation.window
@@ -106,7 +106,7 @@ def _grouping(context: Context, select: exp.Select, relation: Relation | Joined)
         elif window is not None:
             raise context.source.error(node, "query has two windows", hint="give one, in FROM or in GROUP BY")
         else:
-            assert isinstance(relation, Relation)  # a join has its windows in FROM
+            assert isinstance(relation, Relation)  # the windows of a join are in FROM, so `window` is set
             window = _window_call(context, node, relation)
     if window is None and isinstance(relation, Relation):
         window = relation.same_window
@@ -134,24 +134,24 @@ def _window_call(context: Context, node: exp.Anonymous, relation: Relation) -> W
 
 
 def _keys(scope: Scope, grouping: Grouping, items: list[Item]) -> list[Expression]:
-    """Return the group keys, each once; bounds of the window, and what follows from them, need no key."""
-    found: list[Expression] = []
+    """Return the distinct group keys; window bounds, and expressions over them only, need no key."""
+    keys: list[Expression] = []
     if grouping.everything:
         candidates = [(item.value, item.node) for item in items if not _is_aggregate(item.value)]
     else:
         candidates = [(_key(scope, node, items), node) for node in grouping.nodes]
     if len(candidates) > KEYS:
-        more = too_many(len(candidates), KEYS, "keys to group by", "put several into one: concat(…)")
-        raise scope.source.placed(more, candidates[KEYS][1])
+        problem = too_many(len(candidates), KEYS, "keys to group by", "put several into one: concat(…)")
+        raise scope.source.placed(problem, candidates[KEYS][1])
     for key, node in candidates:
         names = columns(key)
         if names & _BOUND_NAMES and names - _BOUND_NAMES:
             raise scope.source.error(
                 node, "a key cannot mix columns with bounds of the window", hint="group by the columns alone"
             )
-        if not names & _BOUND_NAMES and key not in found:
-            found.append(key)
-    return found
+        if not names & _BOUND_NAMES and key not in keys:
+            keys.append(key)
+    return keys
 
 
 def _is_aggregate(value: Expression) -> bool:
@@ -159,7 +159,7 @@ def _is_aggregate(value: Expression) -> bool:
 
 
 def _key(scope: Scope, node: exp.Expr, items: list[Item]) -> Expression:
-    """Return the meaning of one GROUP BY expression: an ordinal, a column, an alias of SELECT, or an expression."""
+    """Bind one GROUP BY expression: an ordinal, a column, an alias of SELECT, or any other expression."""
     item = _referred(scope, node, items)
     if item is None:
         return bind(replace(scope, clause="GROUP BY", collector=None), node)
@@ -180,7 +180,7 @@ def _referred(scope: Scope, node: exp.Expr, items: list[Item]) -> Item | None:
 
 
 def _having(scope: Scope, select: exp.Select, items: list[Item], keys: list[Expression]) -> Expression:
-    """Return HAVING over the columns of the aggregation; names of outputs come before columns."""
+    """Bind HAVING over the columns of the aggregation; output aliases take precedence over columns."""
     clause = select.args.get("having")
     if clause is None:
         return TRUE
@@ -190,7 +190,7 @@ def _having(scope: Scope, select: exp.Select, items: list[Item], keys: list[Expr
 
 
 def _regrouped(scope: Scope, keys: list[Expression], value: Expression, node: exp.Expr) -> Expression:
-    """Return an expression over rows as one over groups."""
+    """Rewrite an expression over rows as an expression over groups."""
     if value in keys:
         return key_column(keys.index(value), value.type)
     if isinstance(value, Literal):

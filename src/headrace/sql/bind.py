@@ -1,4 +1,4 @@
-"""The one entry of the SQL front end: text to logical query."""
+"""The entry point of the SQL front end: binds the text of a query to a logical plan."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _BOUNDS = {WINDOW_START.name, WINDOW_END.name}
 
 
 def bind_query(text: str, catalog: Catalog) -> AnyQuery:
-    """Return what the query means, every name and type checked; raises SqlError, and nothing else, for any text."""
+    """Return the logical plan with every name and type checked; raises only SqlError, whatever the text."""
     try:
         return _bind(Context(Source(text), catalog, Inner(_windowed, _trails)))
     except SqlError:
         raise
     except HeadraceError as problem:
         raise SqlError(problem.message, detail=problem.detail, hint=problem.hint) from problem
-    except RecursionError:  # the caller stands deep itself
+    except RecursionError:  # the stack of the caller is already deep
         raise too_deep() from None
     except SqlglotError as problem:
         raise SqlError(f"query cannot be parsed: {problem}") from problem
-    except Exception as problem:  # whatever a text makes the parser do, the caller gets an SqlError
+    except Exception as problem:  # the parser may fail in any way; the caller expects SqlError
         raise SqlError(f"query is not understood ({type(problem).__name__}: {problem})") from problem
 
 
@@ -66,7 +66,7 @@ def _is_windowed(select: exp.Select) -> bool:
 
 
 def _windowed(context: Context, select: exp.Select) -> Windowed:
-    """Return what a SELECT means that aggregates or joins."""
+    """Bind a SELECT that aggregates or joins."""
     context = with_ctes(context, select)
     if select.args.get("joins"):
         return bind_join(context, select)
@@ -74,13 +74,13 @@ def _windowed(context: Context, select: exp.Select) -> Windowed:
 
 
 def _trails(context: Context, node: exp.Expr, name: str) -> Trails | None:
-    """Return what is joined of a query that joins in SLIDING windows, None of any other."""
+    """Return the scope of a query that joins in SLIDING windows; None for any other query."""
     query = node.this if isinstance(node, exp.CTE) else node
     return trails_of(context, query, name) if is_sliding(context, query) else None
 
 
 def _unwindowed(context: Context, node: exp.Expr) -> LogicalQuery:
-    """Return what a query means that filters, projects and unites."""
+    """Bind a query that filters, projects and concatenates (UNION ALL) streams."""
     if isinstance(node, exp.Select):
         context = with_ctes(context, node)
         relation = project(context, node, bind_from(context, node))
@@ -92,8 +92,8 @@ def _unwindowed(context: Context, node: exp.Expr) -> LogicalQuery:
             "a windowed query must aggregate or join",
             hint="add COUNT(*), SUM(…) or GROUP BY, or read the stream without a window",
         )
-    first = context.inner.found.get(relation.branches[0].stream.name)
-    narrowed = _narrowed(first.plan, relation) if first is not None and len(relation.branches) == 1 else None
+    derived = context.inner.found.get(relation.branches[0].stream.name)
+    narrowed = _narrowed(derived.plan, relation) if derived is not None and len(relation.branches) == 1 else None
     if narrowed is not None:
         return narrowed
     branches = tuple(SelectBranch(b.stream.name, b.columns, b.predicate) for b in relation.branches)
@@ -101,31 +101,31 @@ def _unwindowed(context: Context, node: exp.Expr) -> LogicalQuery:
 
 
 def _narrowed(plan: Windowed, relation: Relation) -> Windowed | None:
-    """Return a query that filters and projects the results of a windowed one, as that query itself; None if it cannot be."""
+    """Fuse a filter and projection over the results of a windowed query into that query; None if that is impossible."""
     branch = relation.branches[0]
     values = dict(zip(plan.schema.names, plan.output, strict=True))
     output = tuple(substitute(column, values) for column in branch.columns)
-    kept = conjuncts(substitute(branch.predicate, values))
+    predicates = conjuncts(substitute(branch.predicate, values))
     narrowed = replace(plan, output=output, schema=Schema(relation.fields))
     if isinstance(narrowed, AggregateQuery):
-        return replace(narrowed, having=conjunction([*conjuncts(narrowed.having), *kept]))
+        return replace(narrowed, having=conjunction([*conjuncts(narrowed.having), *predicates]))
     if narrowed.grouping is None:
-        if any(columns(part) & _BOUNDS for part in kept):  # joined rows are filtered before they are told their window
+        if any(columns(part) & _BOUNDS for part in predicates):  # the predicate of a join runs before window bounds are known
             return None
-        return replace(narrowed, predicate=conjunction([*conjuncts(narrowed.predicate), *kept]))
-    having = conjunction([*conjuncts(narrowed.grouping.having), *kept])
+        return replace(narrowed, predicate=conjunction([*conjuncts(narrowed.predicate), *predicates]))
+    having = conjunction([*conjuncts(narrowed.grouping.having), *predicates])
     return replace(narrowed, grouping=replace(narrowed.grouping, having=having))
 
 
 def _stacked(context: Context, plan: LogicalQuery) -> AnyQuery:
-    """Return a plan with the inner queries and unfolded streams it reads, if any."""
+    """Return the plan together with the derived and unnested streams that it reads, if any."""
     needed = set(plan.streams)
     inner: list[Derived] = []
-    for one in reversed(context.inner.found.values()):
-        if one.name in needed:
-            needed.update(one.plan.streams)
-            inner.insert(0, one)
+    for stream in reversed(context.inner.found.values()):
+        if stream.name in needed:
+            needed.update(stream.plan.streams)
+            inner.insert(0, stream)
     unfolded = of_streams(sorted(needed), context.inner.unfolded)
-    meaning = StackedQuery(tuple(inner), plan, unfolded) if inner or unfolded else plan
-    check_size(meaning)
-    return meaning
+    query = StackedQuery(tuple(inner), plan, unfolded) if inner or unfolded else plan
+    check_size(query)
+    return query

@@ -1,17 +1,17 @@
-"""Casts, and their folding where the value is a constant.
+"""Builds casts, and folds casts of constants.
 
-The rules an evaluator must keep, and that are kept here for constants:
+Evaluators implement these rules; this module applies them to constants:
 
-- integer, float or decimal → integer: cut towards zero; a value that does not fit is an error (overflow)
+- integer, float or decimal → integer: truncated towards zero; a value that does not fit is an error (overflow)
 - float or decimal → decimal: rounded half away from zero; a value that does not fit is an error
-- string → anything: surrounding blanks ignored; what cannot be read gives NULL, not an error
-- number → BOOLEAN: not zero; BOOLEAN → number: 1 or 0
+- string → anything: surrounding blanks ignored; text that does not parse gives NULL, not an error
+- number → BOOLEAN: TRUE unless zero; BOOLEAN → number: 1 or 0
 - DATE → TIMESTAMP: midnight UTC; TIMESTAMP → DATE: its day in UTC
 - anything → STRING: integers in decimal, decimals with all their digits, `true`/`false`, `2020-01-31`,
   `2020-01-31 10:00:00[.ffffff]` without trailing zeros, floats as Java writes them
 
 Dates are read as `yyyy[-m[-d]]`, times of day after a blank or `T` as `h:m[:s[.f]]`, with an optional zone `Z`, `UTC` or
-`±h[:m]`. A string literal beside a value of another type is cast by `implicit`, which refuses what `CAST` makes NULL.
+`±h[:m]`. A string literal beside a value of another type is cast implicitly; text that `CAST` turns into NULL is then an error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TRUE, _FALSE = frozenset({"t", "true", "y", "yes", "1"}), frozenset({"f", "fals
 
 
 def cast(value: Expression, kind: pa.DataType) -> Expression:
-    """Return the value as that type: itself, a folded constant, or a `cast` call; refuses casts that have no meaning."""
+    """Return the value as that type: unchanged, a folded constant, or a `cast` call; SqlError if the types have no cast."""
     if value.type == kind:
         return value
     if isinstance(value, Literal) and value.value is None:
@@ -67,7 +67,7 @@ def cast(value: Expression, kind: pa.DataType) -> Expression:
 
 
 def implicit(value: Expression, kind: pa.DataType) -> Expression:
-    """Cast where nobody wrote CAST: a string literal must be readable as that type without loss."""
+    """Cast where the query has no CAST: a string literal must parse as that type without loss."""
     result = cast(value, kind)
     if not isinstance(value, Literal) or not isinstance(value.value, str) or not isinstance(result, Literal):
         return result
@@ -77,14 +77,14 @@ def implicit(value: Expression, kind: pa.DataType) -> Expression:
 
 
 def _says(text: str, result: Literal) -> bool:
-    """Tell whether the text says the value in full: not 1.5 for an INT, no time of day for a DATE."""
+    """Tell whether the value represents the text without loss: not 1.5 as an INT, no time of day in a DATE."""
     if is_integer(result.type) or is_decimal(result.type):
         return Decimal(text) == result.value
     return result.type != DATE or _timestamp(text) == _fold(result, TIMESTAMP)
 
 
 def exact(value: Literal, kind: pa.DataType) -> Literal | None:
-    """Return the constant as that type if nothing is lost and comparisons with it stay the same, else None."""
+    """Return the constant as that type if the cast is lossless and comparisons keep their result, else None."""
     if value.value is None:
         return Literal(None, kind)
     try:
@@ -93,7 +93,7 @@ def exact(value: Literal, kind: pa.DataType) -> Literal | None:
         return None
     if not isinstance(result, Literal) or result.value is None:
         return None
-    if is_float(value.type) and not is_float(kind):  # doubles that stand for many integers, or for no decimal
+    if is_float(value.type) and not is_float(kind):  # a double may equal several integers, or no decimal
         near = is_integer(kind) and abs(float(str(value.value))) < _SAFE_INTEGER
         return result if near and result.value == value.value else None
     if is_numeric(value.type):
@@ -159,9 +159,9 @@ def _number_as(value: float | Decimal, kind: pa.DataType) -> int | Decimal | Non
         return None
     if is_decimal(kind):
         return _decimal(Decimal(repr(value)) if isinstance(value, float) else Decimal(value), kind)
-    whole = int(value)
+    integer = int(value)
     limit = 1 << (kind.bit_width - 1)
-    return whole if -limit <= whole < limit else None
+    return integer if -limit <= integer < limit else None
 
 
 def _decimal(value: Decimal, kind: pa.DataType) -> Decimal | None:

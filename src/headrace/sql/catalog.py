@@ -1,4 +1,4 @@
-"""The streams a query may read and the functions it may call, by name, whatever the case."""
+"""The catalog of declared streams and registered UDFs; names are case-insensitive."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.model.stream import Stream
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """An immutable set of declared streams, and of registered functions; names are unique when case is ignored."""
+    """An immutable set of declared streams and registered UDFs; stream names are unique ignoring case."""
 
     streams: tuple[Stream, ...] = ()
     functions: tuple[UserFunction, ...] = ()
     _by_name: dict[str, Stream] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index by lower-case name; refuse two streams that SQL could not tell apart."""
+        """Index streams by lower-case name; reject names that differ only in case."""
         by_name: dict[str, Stream] = {}
         for stream in self.streams:
             if stream.name.lower() in by_name:
@@ -29,18 +29,18 @@ class Catalog:
 
     @staticmethod
     def of(streams: Iterable[Stream], functions: Iterable[UserFunction] = ()) -> Catalog:
-        """Return the catalog of these streams and functions."""
+        """Make a catalog of streams and functions."""
         return Catalog(tuple(streams), tuple(functions))
 
     def lookup(self, name: str) -> Stream | None:
-        """Return the stream of that name, whatever the case, or None."""
+        """Return the stream of that name, ignoring case, or None."""
         return self._by_name.get(name.lower())
 
     def function(self, name: str) -> UserFunction | None:
-        """Return the registered function of that name, whatever the case, or None."""
-        return next((one for one in self.functions if one.name == name.lower()), None)
+        """Return the registered function of that name, ignoring case, or None."""
+        return next((function for function in self.functions if function.name == name.lower()), None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The declared names, sorted, for messages."""
+        """The sorted names of the declared streams, for error messages."""
         return tuple(sorted(stream.name for stream in self.streams))

@@ -1,7 +1,7 @@
-"""Which type two types meet in, as Spark SQL has it.
+"""Type coercion: the common type of operands, by the rules of Spark SQL.
 
-Strings meet only strings: a column of text beside a number is refused, not guessed at (string *literals* are cast to the
-other side's type, see `headrace.sql.casts`). An untyped NULL (Arrow's null type) takes any type.
+A string has a common type only with a string: the binder rejects a text column beside a number. It casts a string *literal*
+to the type of the other side (see `headrace.sql.casts`). An untyped NULL (Arrow's null type) takes any type.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _INTEGERS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}  # wid
 
 
 def is_integer(kind: pa.DataType) -> bool:
-    """Tell TINYINT, SMALLINT, INT and BIGINT."""
+    """Tell whether a type is TINYINT, SMALLINT, INT or BIGINT."""
     return kind in _INTEGERS
 
 
 def is_float(kind: pa.DataType) -> bool:
-    """Tell FLOAT and DOUBLE."""
+    """Tell whether a type is FLOAT or DOUBLE."""
     return kind in (FLOAT, DOUBLE)
 
 
 def is_decimal(kind: pa.DataType) -> bool:
-    """Tell DECIMAL(p, s)."""
+    """Tell whether a type is DECIMAL(p, s)."""
     return bool(pa.types.is_decimal128(kind))
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Tell every type arithmetic works on."""
+    """Tell whether arithmetic accepts a type."""
     return is_integer(kind) or is_float(kind) or is_decimal(kind)
 
 
 def is_temporal(kind: pa.DataType) -> bool:
-    """Tell DATE and TIMESTAMP."""
+    """Tell whether a type is DATE or TIMESTAMP."""
     return kind in (DATE, TIMESTAMP)
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """Return the type both can be cast to without asking, or None."""
+    """Return the type to which both are cast implicitly, or None."""
     if right in (left, NULL):
         return left
     if left == NULL:
@@ -74,12 +74,12 @@ def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def as_decimal(kind: pa.DataType) -> pa.DataType:
-    """Return the decimal type that holds every value of an integer type; decimals stay."""
+    """Return the decimal type that holds every value of an integer type; a decimal type is returned unchanged."""
     return pa.decimal128(_INTEGERS[kind], 0) if is_integer(kind) else kind
 
 
 def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the decimal that holds both; where 38 digits are not enough, the fraction gives way."""
+    """Return the decimal type that holds both; beyond 38 digits, reduce the scale."""
     scale = max(left.scale, right.scale)
     precision = max(left.precision - left.scale, right.precision - right.scale) + scale
     excess = max(0, precision - MAX_PRECISION)
@@ -87,12 +87,12 @@ def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def bounded_decimal(precision: int, scale: int) -> pa.DataType:
-    """Return the decimal with both numbers cut to 38."""
+    """Return the decimal type with precision and scale capped at 38."""
     return pa.decimal128(min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
 
 
 def decimal_result(function: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the type of decimal arithmetic (add, sub, mul, div, mod), as Spark's DecimalPrecision has it."""
+    """Return the type of decimal arithmetic (add, sub, mul, div, mod), by the rules of Spark's DecimalPrecision."""
     p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
     if function in ("add", "sub"):
         scale = max(s1, s2)
@@ -107,11 +107,11 @@ def decimal_result(function: str, left: pa.DataType, right: pa.DataType) -> pa.D
 
 
 def _adjusted(precision: int, scale: int) -> pa.DataType:
-    """Spark's adjustPrecisionScale: keep the whole digits, and at least six of the fraction."""
+    """Apply Spark's adjustPrecisionScale: keep the integer digits, and at least six digits of the fraction."""
     if precision <= MAX_PRECISION:
         return pa.decimal128(precision, scale)
-    whole = precision - scale
-    return pa.decimal128(MAX_PRECISION, max(MAX_PRECISION - whole, min(scale, _MIN_SCALE)))
+    integer_digits = precision - scale
+    return pa.decimal128(MAX_PRECISION, max(MAX_PRECISION - integer_digits, min(scale, _MIN_SCALE)))
 
 
 def fits(value: int, kind: pa.DataType) -> bool:
@@ -121,30 +121,30 @@ def fits(value: int, kind: pa.DataType) -> bool:
 
 
 def literal_decimal(value: int) -> pa.DataType:
-    """Return the narrowest decimal of a whole number, which an integer literal has beside a decimal."""
+    """Return the narrowest decimal type of an integer: the type of an integer literal beside a decimal."""
     return pa.decimal128(len(str(abs(value))), 0)
 
 
-def common_of(parts: list[Expression], what: str) -> pa.DataType:
-    """Return the type all parts meet in; string literals follow the others. `what` names the construct in the refusal."""
+def common_of(parts: list[Expression], verb: str) -> pa.DataType:
+    """Return the common type of all parts; string literals take the type of the others. `verb` goes into the error message."""
     typed = [part.type for part in parts if not is_string_literal(part)] or [STRING]
     kind = typed[0]
     for other in typed[1:]:
         wider = common_type(kind, other)
         if wider is None:
-            raise mismatch(what, kind, other)
+            raise mismatch(verb, kind, other)
         kind = wider
     return STRING if kind == NULL and any(is_string_literal(part) for part in parts) else kind
 
 
 def is_string_literal(part: Expression) -> bool:
-    """Tell constants of text, which take the type of what they stand beside."""
+    """Tell whether an expression is a string literal, which takes the type of the operand beside it."""
     return isinstance(part, Literal) and part.type == STRING
 
 
-def mismatch(what: str, left: pa.DataType, right: pa.DataType) -> SqlError:
-    """Return the refusal of two types that do not meet."""
-    return SqlError(f"cannot {what} {type_name(left)} with {type_name(right)}", hint="cast one of them: CAST(… AS type)")
+def mismatch(verb: str, left: pa.DataType, right: pa.DataType) -> SqlError:
+    """Return the error for two types without a common type."""
+    return SqlError(f"cannot {verb} {type_name(left)} with {type_name(right)}", hint="cast one of them: CAST(… AS type)")
 
 
 def boolean(function: str, *args: Expression) -> Call:

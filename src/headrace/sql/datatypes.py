@@ -1,4 +1,4 @@
-"""SQL type names in a query, and the types of numbers as written."""
+"""Resolves the SQL type names in a query, and types number literals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TYPES: dict[object, pa.DataType] = {
 
 
 def data_type(node: exp.DataType) -> pa.DataType:
-    """Return the type a query names; a VARCHAR's length is not kept, so it is refused."""
+    """Return the type that a query names; a length, as in VARCHAR(10), is rejected since it would have no effect."""
     text = node.sql(dialect="spark")
     kind = _TYPES.get(node.this)
     if kind is not None and not node.expressions:
@@ -37,7 +37,7 @@ def data_type(node: exp.DataType) -> pa.DataType:
 
 
 def number(text: str) -> Literal:
-    """Return a number as Spark types it: INT, BIGINT or DECIMAL; DOUBLE with an exponent."""
+    """Return a number literal with the type that Spark gives it: INT, BIGINT or DECIMAL; DOUBLE with an exponent."""
     if "e" in text.lower():
         return Literal(float(text), DOUBLE)
     if "." in text or len(text) > MAX_PRECISION:
@@ -48,7 +48,7 @@ def number(text: str) -> Literal:
 
 
 def _decimal(value: Decimal, text: str) -> Literal:
-    """Return a DECIMAL constant, as wide as it was written."""
+    """Return a DECIMAL literal with the precision and scale of its text."""
     _, digits, exponent = value.as_tuple()
     scale = max(0, -int(exponent))
     precision = max(len(digits), scale)

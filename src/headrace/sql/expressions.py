@@ -1,7 +1,7 @@
-"""Syntax trees of scalar expressions to checked, typed expressions.
+"""Binds syntax trees of scalar expressions to checked, typed expressions.
 
-`bind` looks the kind of node up in a table; what is not in the table is not supported. Errors get their place here: the
-innermost node that knows where it stands.
+`bind` looks up the handler of a node type in a table and rejects node types that the table lacks. It also adds the location
+to errors: the innermost node with a known position.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Handler = Callable[[Scope, Any], Expression]
 
 
 def bind(scope: Scope, node: exp.Expr) -> Expression:
-    """Return the expression; every SqlError shows its place."""
+    """Bind an expression; every SqlError has a location."""
     handler = _HANDLERS.get(type(node))
     if handler is None:
         raise scope.source.error(node, f"{_what(node)} is not supported", hint=_HINTS.get(type(node), ""))
@@ -58,7 +58,7 @@ def bind(scope: Scope, node: exp.Expr) -> Expression:
 
 
 def bind_condition(scope: Scope, node: exp.Expr) -> Expression:
-    """Return the expression, which must be a BOOLEAN."""
+    """Bind an expression that must be a BOOLEAN."""
     try:
         return condition(bind(scope, node), scope.clause)
     except SqlError as problem:
@@ -77,20 +77,20 @@ def _literal(_: Scope, node: exp.Literal) -> Expression:
 
 
 def _negative(scope: Scope, node: exp.Neg) -> Expression:
-    """Read the sign with the number after it, so that the least BIGINT can be written."""
+    """Parse sign and number together, so that a query can contain the least BIGINT."""
     if isinstance(node.this, exp.Literal) and not node.this.is_string:
         return number(f"-{node.this.this}")
     return negative(bind(scope, node.this))
 
 
 def _strings(scope: Scope, node: exp.Concat) -> Expression:
-    """Adjacent string literals, which are one."""
+    """Concatenate adjacent string literals."""
     parts = [bind(scope, part) for part in node.expressions]
     return Literal("".join(patterns.constant_text(part, "each part") for part in parts), STRING)
 
 
 def _cast(scope: Scope, node: exp.Cast) -> Expression:
-    """CAST and `::`; the parser has typed literals (DATE '…') as plain Cast, and those must be readable."""
+    """Bind CAST and `::`; a typed literal (DATE '…'), which sqlglot parses as a plain Cast, must parse without loss."""
     convert = implicit if type(node) is exp.Cast else cast
     return convert(bind(scope, node.this), data_type(node.to))
 
@@ -108,7 +108,7 @@ def _arithmetic(function: str) -> Handler:
 
 
 def _sum(sign: int) -> Handler:
-    """Addition or subtraction: of numbers, of a time and an interval, of a date and days."""
+    """Return the handler of + or -: numbers, a time and an interval, or a date and days."""
     function = "add" if sign > 0 else "sub"
 
     def handler(scope: Scope, node: exp.Binary) -> Expression:
@@ -161,7 +161,7 @@ def _pattern(build: Callable[[Expression, Expression], Expression]) -> Handler:
 
 
 def _escape(scope: Scope, node: exp.Escape) -> Expression:
-    """LIKE with another escape character than the backslash."""
+    """Bind LIKE with an escape character other than the backslash."""
     char = patterns.constant_text(bind(scope, node.expression), "the escape character")
     if len(char) != 1 or not isinstance(node.this, exp.Like):
         raise SqlError("ESCAPE needs LIKE and a single character")
@@ -179,7 +179,7 @@ def _case(scope: Scope, node: exp.Case) -> Expression:
 
 
 def _dot(scope: Scope, node: exp.Dot) -> Expression:
-    """`window(time, '8 seconds').start`, if that is the window the query groups by."""
+    """Bind `window(time, '8 seconds').start`, if the query groups by that window."""
     call = node.this
     if not isinstance(call, exp.Anonymous) or call.name.lower() not in WINDOW_NAMES:
         raise SqlError("fields of structures are not supported")
@@ -220,17 +220,17 @@ def _aggregate(scope: Scope, node: exp.Anonymous, ordered: exp.Expr | None = Non
     if scope.collector is None:
         hint = "use HAVING" if scope.clause == "WHERE" else ""
         raise SqlError(f"aggregate '{name}' cannot be used in {scope.clause}", hint=hint)
-    rows = scope.inside_aggregate()
+    row_scope = scope.inside_aggregate()
     args, distinct = _aggregate_args(node)
     if (name.lower() in ORDERED) != (ordered is not None):
-        raise SqlError(f"aggregate '{name}' is written otherwise", hint="write PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY x)")
-    bound = [bind(rows, arg) for arg in ([ordered, *args] if ordered is not None else args)]
-    only = TRUE if where is None else bind_condition(rows, where)
-    return scope.collector.add(aggregate(Written(name, tuple(bound), distinct, only)))
+        raise SqlError(f"aggregate '{name}' needs WITHIN GROUP", hint="write PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY x)")
+    bound = [bind(row_scope, arg) for arg in ([ordered, *args] if ordered is not None else args)]
+    predicate = TRUE if where is None else bind_condition(row_scope, where)
+    return scope.collector.add(aggregate(Written(name, tuple(bound), distinct, predicate)))
 
 
 def _aggregate_args(node: exp.Anonymous) -> tuple[list[exp.Expr], bool]:
-    """Return the arguments (none for `*`), and whether they are DISTINCT."""
+    """Return the argument nodes (none for `*`), and whether they are DISTINCT."""
     args = node.expressions
     distinct = len(args) == 1 and isinstance(args[0], exp.Distinct)
     if distinct:
@@ -284,7 +284,7 @@ _HANDLERS: dict[type[exp.Expr], Handler] = {
 }  # fmt: skip
 
 _PLAIN = frozenset({"this", "expression", "expressions", "safe"})
-_ARGS: dict[type[exp.Expr], tuple[str, ...]] = {  # parts of a node that its handler looks at, or that change nothing here
+_ARGS: dict[type[exp.Expr], tuple[str, ...]] = {  # args that the handler reads, or that have no effect
     exp.Column: ("table", "db", "catalog"), exp.Literal: ("is_string",), exp.Cast: ("to",),
     exp.TryCast: ("to", "requires_string"), exp.Case: ("ifs", "default"),
     exp.Like: ("negate",), exp.ILike: ("negate",), exp.RegexpLike: ("negate",),

@@ -1,7 +1,7 @@
-"""FROM clauses, sub-queries, CTEs and UNION ALL to one flat `Relation`.
+"""Flattens FROM clauses, sub-queries, CTEs and UNION ALL to one `Relation`.
 
-A sub-query that only filters and projects disappears: its expressions are substituted, its predicate is ANDed. One that
-aggregates or joins becomes a stream of results (`Inner`), which is then read like any other.
+The binder inlines a sub-query that only filters and projects: it substitutes the expressions and ANDs the predicate. A
+sub-query that aggregates or joins becomes a derived stream of its results, which the outer query reads like any other stream.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ _REFUSED = {
 
 @dataclass(slots=True)
 class Inner:
-    """The windowed queries inside of a query, inner ones first; `bind` makes one of a SELECT that aggregates or joins.
+    """The derived and unnested streams of a query, collected while it is bound; inner ones first.
 
-    `unfolded` are the streams that LATERAL VIEWs make.
-
-    `sliding` makes what is joined of a query that joins in SLIDING windows, None of any other.
+    The first callback binds a SELECT that aggregates or joins. The second returns the scope of a query that joins in SLIDING
+    windows, and None for any other query; both are passed in because they live in modules that import this one.
     """
 
     bind: Callable[[Context, exp.Select], Windowed]
@@ -64,16 +63,16 @@ class Inner:
     _results: dict[str, Results | None] = field(default_factory=dict)
 
     def add(self, plan: Windowed) -> Relation:
-        """Take an inner query, equal ones once; return its results."""
-        new = derived(plan)
-        self.found.setdefault(new.name, new)
-        self._results[new.name] = self._results[plan.branches[0].stream] if in_inner_windows(plan) else results(plan)
-        return of_results(new, self._results[new.name])
+        """Add an inner query, unless an equal one exists; return its results as a relation."""
+        stream = derived(plan)
+        self.found.setdefault(stream.name, stream)
+        self._results[stream.name] = self._results[plan.branches[0].stream] if in_inner_windows(plan) else results(plan)
+        return of_results(stream, self._results[stream.name])
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a query is bound against: its text, the streams, the CTEs that are in sight; and where inner queries go."""
+    """The environment of binding: text, catalog, visible CTEs, and the collected derived tables."""
 
     source: Source
     catalog: Catalog
@@ -92,7 +91,7 @@ class Item:
 
 
 def flatten(context: Context, node: exp.Expr) -> Relation:
-    """Return a query that filters, projects and unites, as a relation."""
+    """Flatten a sub-query, a SELECT or a UNION ALL to a relation."""
     if isinstance(node, exp.Subquery):
         return _subquery(context, node)
     if isinstance(node, exp.Select):
@@ -105,17 +104,17 @@ def flatten(context: Context, node: exp.Expr) -> Relation:
 
 
 def check_clauses(context: Context, node: exp.Expr, allowed: frozenset[str]) -> None:
-    """Refuse every clause the parser understood and the binder does not."""
+    """Reject every clause that the parser accepts and the binder does not support."""
     for key, value in node.args.items():
         if not value or key in allowed:
             continue
-        what, hint = _REFUSED.get(key, (key.strip("_").replace("_", " ").upper(), ""))
+        clause, hint = _REFUSED.get(key, (key.strip("_").replace("_", " ").upper(), ""))
         first = value[0] if isinstance(value, list) else value
-        raise context.source.error(first if isinstance(first, exp.Expr) else node, f"{what} is not supported", hint=hint)
+        raise context.source.error(first if isinstance(first, exp.Expr) else node, f"{clause} is not supported", hint=hint)
 
 
 def with_ctes(context: Context, node: exp.Expr) -> Context:
-    """Return the context with the CTEs of a query in sight; each may read those before it."""
+    """Return the context with the CTEs of a query added; each CTE may read those before it."""
     clause = node.args.get("with_")
     if clause is None:
         return context
@@ -123,9 +122,9 @@ def with_ctes(context: Context, node: exp.Expr) -> Context:
         raise context.source.error(clause, "WITH RECURSIVE is not supported")
     for cte in clause.expressions:
         name, columns = cte.alias, [column.name for column in cte.args["alias"].columns]
-        trails = context.inner.sliding(context, cte, name)
-        if trails is not None:
-            context = replace(context, trails={**context.trails, name.lower(): trails})
+        sliding_scope = context.inner.sliding(context, cte, name)
+        if sliding_scope is not None:
+            context = replace(context, trails={**context.trails, name.lower(): sliding_scope})
             continue
         relation = _placed(context, cte, flatten(context, cte.this), name, columns)
         context = replace(context, ctes={**context.ctes, name.lower(): relation})
@@ -140,7 +139,7 @@ def _placed(context: Context, node: exp.Expr, relation: Relation, name: str | No
 
 
 def bind_from(context: Context, select: exp.Select) -> Relation:
-    """Return what a SELECT reads."""
+    """Bind the FROM clause of a SELECT without joins."""
     check_clauses(context, select, _CLAUSES)
     relation = bind_source(context, source_of(context, select))
     for view in select.args.get("laterals") or []:
@@ -149,12 +148,12 @@ def bind_from(context: Context, select: exp.Select) -> Relation:
 
 
 def source_of(context: Context, select: exp.Select) -> exp.Expr:
-    """Return what stands after FROM, before any join."""
+    """Return the syntax node after FROM, before any join."""
     clause = select.args.get("from_")
     if clause is None:
         raise context.source.error(select, "query reads no stream", detail=_streams(context), hint="write SELECT … FROM stream")
-    found: exp.Expr = clause.this
-    return found
+    item: exp.Expr = clause.this
+    return item
 
 
 def _streams(context: Context) -> str:
@@ -162,7 +161,7 @@ def _streams(context: Context) -> str:
 
 
 def bind_source(context: Context, node: exp.Expr) -> Relation:
-    """Return one stream, window or sub-query of a FROM clause."""
+    """Bind one stream, window or sub-query of a FROM clause."""
     if isinstance(node, exp.Subquery):
         return _subquery(context, node)
     if not isinstance(node, exp.Table):
@@ -182,12 +181,12 @@ def _aliased(context: Context, node: exp.Expr, relation: Relation) -> Relation:
 def _subquery(context: Context, node: exp.Subquery) -> Relation:
     check_clauses(context, node, frozenset({"this", "alias", "with_"}))
     context = with_ctes(context, node)
-    inner = bind_source(context, node.this) if isinstance(node.this, exp.Table) else flatten(context, node.this)
-    return _aliased(context, node, inner)
+    relation = bind_source(context, node.this) if isinstance(node.this, exp.Table) else flatten(context, node.this)
+    return _aliased(context, node, relation)
 
 
 def _named(context: Context, node: exp.Table | exp.Column | exp.Literal) -> Relation:
-    """Return the stream or CTE of that name."""
+    """Bind the name of a stream or CTE."""
     name = node.name
     if name.lower() in context.trails:
         raise context.source.error(
@@ -200,12 +199,12 @@ def _named(context: Context, node: exp.Table | exp.Column | exp.Literal) -> Rela
             return context.ctes[name.lower()]
         if (stream := context.catalog.lookup(name)) is not None:
             return of_stream(stream)
-    written = node.sql(dialect="spark") if node.args.get("db") else name
-    raise context.source.placed(unknown("stream", written, context.catalog.names), node)
+    full_name = node.sql(dialect="spark") if node.args.get("db") else name
+    raise context.source.placed(unknown("stream", full_name, context.catalog.names), node)
 
 
 def _windowed(context: Context, node: exp.Anonymous) -> Relation:
-    """Return TUMBLE, HOP or SESSION over a stream, a CTE or a sub-query."""
+    """Bind TUMBLE, HOP or SESSION over a stream, a CTE or a sub-query."""
     source, name, args = context.source, node.name, node.expressions
     if name.lower() == "sliding":
         raise source.error(
@@ -227,7 +226,7 @@ def _windowed(context: Context, node: exp.Anonymous) -> Relation:
 
 
 def window_input(context: Context, node: exp.Expr) -> Relation:
-    """Return what a window is put around: a stream, a CTE or a sub-query."""
+    """Bind the first argument of a window: a stream, a CTE or a sub-query."""
     if isinstance(node, exp.Subquery):
         return _subquery(context, node)
     if isinstance(node, exp.Select | exp.Union):
@@ -243,17 +242,17 @@ def _union(context: Context, node: exp.Union) -> Relation:
         raise context.source.error(node.expression, "UNION without ALL is not supported", hint="write UNION ALL")
     context = with_ctes(context, node)
     left, right = flatten(context, node.this), flatten(context, node.expression)
-    united = len(left.branches) + len(right.branches)
+    branch_count = len(left.branches) + len(right.branches)
     try:
-        if united > UNITED:
-            raise too_many(united, UNITED, "SELECTs that are united", "add several queries")
+        if branch_count > UNITED:
+            raise too_many(branch_count, UNITED, "SELECTs in UNION ALL", "add several queries")
         return union_all(left, right)
     except SqlError as problem:
         raise context.source.placed(problem, node.expression) from None
 
 
 def aggregates(select: exp.Select) -> bool:
-    """Tell whether a SELECT groups or aggregates (its sub-queries do not count)."""
+    """Tell whether a SELECT itself, without its sub-queries, groups or aggregates."""
     if select.args.get("group") or select.args.get("having"):
         return True
     return any(_has_aggregate(item) for item in select.expressions)
@@ -266,7 +265,7 @@ def _has_aggregate(item: exp.Expr) -> bool:
 
 
 def _projection(context: Context, select: exp.Select) -> Relation:
-    """Return a SELECT inside of another."""
+    """Bind a SELECT nested in another query."""
     if context.inner.sliding(context, select, "") is not None:
         raise context.source.error(
             select, "rows joined in SLIDING windows cannot be windowed again yet", hint="join in TUMBLE or HOP windows"
@@ -278,11 +277,11 @@ def _projection(context: Context, select: exp.Select) -> Relation:
 
 
 def _results(context: Context, select: exp.Select) -> Relation:
-    """Return the results of a SELECT that aggregates or joins."""
+    """Bind a nested SELECT that aggregates or joins as a derived table."""
     plan = context.inner.bind(context, select)
-    taken = next((name for name in plan.schema.names if name.startswith("#")), None)
-    if taken is not None:
-        raise context.source.error(select, f"an output of a sub-query cannot be called '{taken}'", hint="leave out the '#'")
+    reserved = next((name for name in plan.schema.names if name.startswith("#")), None)
+    if reserved is not None:
+        raise context.source.error(select, f"an output of a sub-query cannot be called '{reserved}'", hint="leave out the '#'")
     _sized(context, select, plan)
     relation = context.inner.add(plan)
     if len(context.inner.found) > MAX_PARTS:
@@ -291,37 +290,37 @@ def _results(context: Context, select: exp.Select) -> Relation:
 
 
 def project(context: Context, select: exp.Select, relation: Relation) -> Relation:
-    """Filter and project the relation a SELECT reads."""
+    """Apply WHERE and the SELECT list to a relation."""
     items = bind_items(context, select, Scope(context.source, relation, "SELECT of a query without window"))
     fields = tuple(Field(item.name, item.value.type) for item in items)
-    kept = relation.filtered(bind_where(context, select, relation))
-    projected = kept.projected(fields, tuple(item.value for item in items))
+    filtered = relation.filtered(bind_where(context, select, relation))
+    projected = filtered.projected(fields, tuple(item.value for item in items))
     _sized(context, select, projected.branches)
     return projected
 
 
-def _sized(context: Context, select: exp.Select, meaning: object) -> None:
-    """Refuse what would mean too much, before anything goes through all of it."""
+def _sized(context: Context, select: exp.Select, plan: object) -> None:
+    """Reject an oversized plan before any code traverses it in full."""
     try:
-        check_size(meaning)
+        check_size(plan)
     except SqlError as problem:
         raise context.source.placed(problem, select) from None
 
 
 def bind_where(context: Context, select: exp.Select, relation: Relation | Joined | Trails) -> Expression:
-    """Return the condition of the WHERE clause over the relation's columns; TRUE if there is none."""
+    """Bind the WHERE condition over the relation's columns; TRUE without a WHERE clause."""
     clause = select.args.get("where")
     scope = Scope(context.source, relation, "WHERE")
     return bind_condition(scope, clause.this if clause else exp.true())
 
 
 def bind_items(context: Context, select: exp.Select, scope: Scope) -> list[Item]:
-    """Return the SELECT list, stars expanded; names must differ, types be known."""
+    """Bind the SELECT list with stars expanded; output names must be distinct and types known."""
     items: list[Item] = []
     for node in select.expressions:
         if len(items) >= OUTPUTS:
-            more = too_many(len(select.expressions), OUTPUTS, "outputs", "add several queries")
-            raise context.source.placed(more, node)
+            problem = too_many(len(select.expressions), OUTPUTS, "outputs", "add several queries")
+            raise context.source.placed(problem, node)
         if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
             items += _star(context, node, scope)
         else:
@@ -344,17 +343,17 @@ def _star(context: Context, node: exp.Star | exp.Column, scope: Scope) -> list[I
     if isinstance(scope.collector, Collector):
         raise context.source.error(node, "* cannot be selected from an aggregation", hint="name the grouped columns")
     try:
-        found = scope.relation.star(node.table if isinstance(node, exp.Column) else "")
+        columns = scope.relation.star(node.table if isinstance(node, exp.Column) else "")
     except SqlError as problem:
         raise context.source.placed(problem, node) from None
-    return [Item(item.name, value, node) for item, value in found]
+    return [Item(item.name, value, node) for item, value in columns]
 
 
 def _check_names(context: Context, items: list[Item]) -> None:
-    seen: set[str] = set()
+    used_names: set[str] = set()
     for item in items:
-        if item.name.lower() in seen:
+        if item.name.lower() in used_names:
             raise context.source.error(
                 item.node, f"output name '{item.name}' is used twice", hint="give one of them an alias: … AS name"
             )
-        seen.add(item.name.lower())
+        used_names.add(item.name.lower())

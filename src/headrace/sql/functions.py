@@ -1,15 +1,15 @@
-"""Scalar functions: the names SQL has for them, and what evaluators get.
+"""Scalar SQL functions, and the contract of the calls that evaluators receive.
 
-Every function is brought to a `Call` of `headrace.model.expression.FUNCTIONS`, with these arguments and nothing else
+The binder lowers every function to a `Call` of `headrace.model.expression.FUNCTIONS` with exactly these arguments
 (“same” = the arguments have one type, which is the type of the result):
 
 =============================  ====================================================================================
 and, or (a, b); not (a)        BOOLEANs, three-valued; `is_null(a)` is never NULL
 eq ne lt le gt ge (a, b)       same type on both sides; NULL if either is NULL; NaN equals NaN and is the greatest
 eq_null_safe (a, b)            same type; never NULL
-in (x, literal …)              constants of x's type; a NULL among them makes "not found" NULL
+in (x, literal …)              constants of x's type; with a NULL among them, no match is NULL
 like (x, p [, literal])        `%`, `_`; escaped by a backslash, or by the character given, which is a constant
-rlike (x, literal)             the regular expression is found in x
+rlike (x, literal)             TRUE if the regular expression matches anywhere in x
 case (c1, v1, …, else)         odd number; first c that is TRUE; all v and else have the type of the result
 coalesce (a …)                 same
 cast (a)                       to `Call.type`; rules in `headrace.sql.casts`
@@ -37,9 +37,9 @@ time_add (ts, literal BIGINT)  microseconds → TIMESTAMP
 unix_seconds (ts)              floor of the seconds since 1970 → BIGINT
 =============================  ====================================================================================
 
-Any other function of a NULL is NULL. Division by zero and the cast of a string that cannot be read give NULL. Overflow
-of integers and decimals in add, sub, mul, div, neg, abs, round, ceil, floor and cast is an error when it happens, in that
-query only (`EvaluationError`).
+Any other function returns NULL for a NULL argument. Division by zero, and a cast of a string that does not parse, return NULL.
+Overflow of integers and decimals in add, sub, mul, div, neg, abs, round, ceil, floor and cast raises `EvaluationError` at run
+time, and fails that query only.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """How many arguments a function takes (`most` None: any number), and how its call is built."""
+    """A scalar function: the builder of its call, and how many arguments it takes (a maximum of None: any number)."""
 
     build: Builder
     least: int
@@ -91,7 +91,7 @@ class Function:
 
 
 def call(name: str, args: Args) -> Expression:
-    """Return the call of a scalar function by its SQL name (any case); SqlError without place if it cannot be."""
+    """Return the call of a scalar function by its SQL name (any case); SqlError without a location if it is invalid."""
     function = FUNCTIONS.get(name.lower())
     if function is None:
         raise KeyError(name)
@@ -112,7 +112,7 @@ def _count(function: Function) -> str:
 
 
 def number(value: Expression) -> Expression:
-    """Return the value if it is a number; NULL becomes a DOUBLE."""
+    """Return a numeric value unchanged, and NULL as a DOUBLE; reject other types."""
     if value.type == NULL:
         return cast(value, DOUBLE)
     if not is_numeric(value.type):
@@ -121,24 +121,24 @@ def number(value: Expression) -> Expression:
 
 
 def text(value: Expression) -> Expression:
-    """Return the value as a STRING, as Spark does without asking."""
+    """Cast the value to STRING; Spark casts arguments to STRING implicitly."""
     return cast(value, STRING)
 
 
 def whole(value: Expression) -> Expression:
-    """Return the value as an INT; only integers will do."""
+    """Cast the value to INT; reject all but integers and NULL."""
     if not is_integer(value.type) and value.type != NULL:
         raise SqlError(f"an integer is needed, not {type_name(value.type)}")
     return cast(value, INT)
 
 
 def moment(value: Expression) -> Expression:
-    """Return the value as a TIMESTAMP: from a DATE, or a string literal."""
+    """Cast a DATE or a string literal to TIMESTAMP."""
     return _temporal(value, TIMESTAMP)
 
 
 def day(value: Expression) -> Expression:
-    """Return the value as a DATE: from a TIMESTAMP, or a string literal."""
+    """Cast a TIMESTAMP or a string literal to DATE."""
     return _temporal(value, DATE)
 
 
@@ -149,7 +149,7 @@ def _temporal(value: Expression, kind: pa.DataType) -> Expression:
 
 
 def _fixed(function: str, result: pa.DataType, *kinds: Callable[[Expression], Expression]) -> Function:
-    """Return a function whose arguments are each brought to a type and whose result has one type."""
+    """Return a function that casts each argument by `kinds` and has a fixed result type."""
 
     def build(args: Args) -> Expression:
         return Call(function, tuple(kind(arg) for kind, arg in zip(kinds, args, strict=True)), result)
@@ -162,7 +162,7 @@ def _double(value: Expression) -> Expression:
 
 
 def _same(function: str) -> Function:
-    """Return a function of any number of arguments, all brought to the type they meet in."""
+    """Return a function of any number of arguments, all cast to their common type."""
 
     def build(args: Args) -> Expression:
         kind = common_of(args, "combine")
@@ -215,7 +215,7 @@ def _rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
 
 
 def _log(args: Args) -> Expression:
-    """LOG(x) is natural; LOG(base, x) has its base first."""
+    """Build LOG(x), the natural logarithm, or LOG(base, x)."""
     logs = [Call("ln", (_double(arg),), DOUBLE) for arg in args]
     return logs[0] if len(logs) == 1 else Call("div", (logs[1], logs[0]), DOUBLE)
 
@@ -255,7 +255,7 @@ def _if(args: Args) -> Expression:
 
 
 def _part(function: str) -> Function:
-    """Return a function of a DATE or a TIMESTAMP; a string literal is read as a date."""
+    """Return a function of a DATE or a TIMESTAMP; a string literal is cast to DATE."""
 
     def build(args: Args) -> Expression:
         value = args[0] if args[0].type == TIMESTAMP else day(args[0])
@@ -265,7 +265,7 @@ def _part(function: str) -> Function:
 
 
 def _weekday(args: Args) -> Expression:
-    """0 is Monday."""
+    """Build WEEKDAY, where 0 is Monday."""
     return arithmetic("mod", arithmetic("add", call("dayofweek", args), Literal(5, INT)), Literal(7, INT))
 
 

@@ -1,8 +1,8 @@
-"""FROM clauses that join streams in windows, to a `JoinQuery`.
+"""Binds a SELECT that joins streams in TUMBLE or HOP windows.
 
-Conditions are pulled apart at AND and each is put as deep as its meaning allows: what looks at one stream only selects its
-rows, what equates two sides is what they are joined by, the rest is looked at for rows that are joined so far. Inner
-joins are put into an order in which every stream has an equality with those before it, as far as there are equalities.
+The binder splits conditions at AND and pushes each as far down as its semantics allow: a condition on one stream becomes a
+predicate of that input, an equality of two sides becomes a join key, and any other is evaluated on the rows joined so far. It
+orders inner joins so that every stream has an equality with those before it, where equalities exist.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _KINDS = {
 
 
 def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuery:
-    """Return the join a SELECT means; one of aggregations by their keys is an aggregation itself."""
+    """Bind the join of a SELECT; a join of aggregations on their keys becomes a single aggregation."""
     check_clauses(context, select, _CLAUSES)
     joins = select.args["joins"]
     for join in joins:
@@ -83,44 +83,44 @@ def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuer
 
 
 def _joined(context: Context, select: exp.Select) -> Joined:
-    """Bind the sides and their conditions, from left to right."""
+    """Bind the sides and their conditions from left to right."""
     joins = select.args["joins"]
     if len(joins) >= MAX_INPUTS:
         raise context.source.error(joins[MAX_INPUTS - 1], f"a join of more than {MAX_INPUTS} streams is not supported")
-    found = Joined((_side(context, select.args["from_"].this, ()),))
+    scope = Joined((_side(context, select.args["from_"].this, ()),))
     for join in joins:
         kind = _kind(context, join)
-        side = _side(context, join.this, found.sides)
-        wider = replace(found, sides=(*found.sides, side), steps=(*found.steps, Step(JoinKind.INNER, ())))
+        side = _side(context, join.this, scope.sides)
+        extended = replace(scope, sides=(*scope.sides, side), steps=(*scope.steps, Step(JoinKind.INNER, ())))
         conditions: tuple[Expression, ...] = ()
         if join.args.get("on") is not None:
-            conditions = tuple(conjuncts(bind_condition(Scope(context.source, wider, "ON"), join.args["on"])))
+            conditions = tuple(conjuncts(bind_condition(Scope(context.source, extended, "ON"), join.args["on"])))
         for name in join.args.get("using") or []:
-            conditions = (*conditions, _using(context, name, found, wider))
-        merged = {**found.merged}
+            conditions = (*conditions, _using(context, name, scope, extended))
+        merged = {**scope.merged}
         for name in join.args.get("using") or []:
-            merged[name.name.lower()] = _merged(name.name, kind, found, side)
-        found = replace(wider, steps=(*found.steps, Step(kind, conditions)), merged=merged)
-    _check_results(context, select, found)
-    if common_ends([side.window for side in found.sides if isinstance(side.window, Sliding)]) is None:
+            merged[name.name.lower()] = _merged(name.name, kind, scope, side)
+        scope = replace(extended, steps=(*scope.steps, Step(kind, conditions)), merged=merged)
+    _check_results(context, select, scope)
+    if common_ends([side.window for side in scope.sides if isinstance(side.window, Sliding)]) is None:
         raise context.source.error(joins[-1], "the windows of this join never end at the same time", hint="use the same window")
-    return found
+    return scope
 
 
-def _check_results(context: Context, select: exp.Select, found: Joined) -> None:
-    """Refuse results of windows that do not end where those of tumbling ones do, in which they are joined."""
-    for number, side in enumerate(found.sides):
-        found_of = side.results_of
-        if found_of is not None and found_of.ends.offset and _is_own(side):
+def _check_results(context: Context, select: exp.Select, scope: Joined) -> None:
+    """Reject results of windows whose ends do not coincide with those of the tumbling windows in which they are joined."""
+    for number, side in enumerate(scope.sides):
+        windows = side.results_of
+        if windows is not None and windows.ends.offset and _is_own(side):
             raise context.source.error(
                 [source_of(context, select), *select.args["joins"]][number],
-                f"results of windows of {duration(found_of.size)} every {duration(found_of.ends.step)} cannot be joined",
+                f"results of windows of {duration(windows.size)} every {duration(windows.ends.step)} cannot be joined",
                 hint="make the size a multiple of the slide, or put a window around: TUMBLE((SELECT …), '8 seconds')",
             )
 
 
 def _is_own(side: Relation) -> bool:
-    """Tell whether a side has results, each in the window it is a result of."""
+    """Tell whether a side consists of results, each in the window that produced it."""
     return side.results_of is not None and side.window == replace(side, window=None).same_window
 
 
@@ -136,23 +136,25 @@ def _side(context: Context, node: exp.Expr, before: tuple[Relation, ...]) -> Rel
     if side.same_window is not None:
         side = replace(side, window=side.same_window)
     if not isinstance(side.window, Sliding):
-        what = f"'{side.name}'" if side.name else "one side"
-        why = "has no window" if side.window is None else "is in a SESSION window"
+        subject = f"'{side.name}'" if side.name else "one side"
+        reason = "has no window" if side.window is None else "is in a SESSION window"
         raise context.source.error(
-            node, f"a join needs windows, and {what} {why}", hint="write TUMBLE(stream, '8 seconds') or HOP(stream, size, slide)"
+            node,
+            f"a join needs windows, and {subject} {reason}",
+            hint="write TUMBLE(stream, '8 seconds') or HOP(stream, size, slide)",
         )
     if len(side.branches) > 1:
         raise context.source.error(node, "a UNION ALL cannot be joined yet", hint="join the streams one by one")
-    if side.name is None or any((one.name or "").lower() == side.name.lower() for one in before):
-        which = "has no name" if side.name is None else f"has the name '{side.name}', like one before"
-        raise context.source.error(node, f"this side of the join {which}", hint="give it an alias: TUMBLE(…) AS t")
+    if side.name is None or any((other.name or "").lower() == side.name.lower() for other in before):
+        fault = "has no name" if side.name is None else f"repeats the name '{side.name}' of an earlier side"
+        raise context.source.error(node, f"this side of the join {fault}", hint="give it an alias: TUMBLE(…) AS t")
     return side
 
 
-def _using(context: Context, node: exp.Expr, before: Joined, wider: Joined) -> Expression:
-    name, last = node.name, wider.sides[-1]
+def _using(context: Context, node: exp.Expr, before: Joined, extended: Joined) -> Expression:
+    name, last = node.name, extended.sides[-1]
     try:
-        left, right = before.lookup("", name), wider.lookup(last.name or "", name)
+        left, right = before.lookup("", name), extended.lookup(last.name or "", name)
         equal = None if left is None or right is None else compare("eq", left, right)
     except SqlError as problem:
         raise context.source.placed(problem, node) from None
@@ -162,12 +164,12 @@ def _using(context: Context, node: exp.Expr, before: Joined, wider: Joined) -> E
 
 
 def _merged(name: str, kind: JoinKind, before: Joined, side: Relation) -> Expression:
-    """Return what the one column of USING means: that of a side that is always there, else whichever is."""
+    """Return the value of a USING column: that of the side that is never missing, in a FULL join that of either side."""
     left = before.lookup("", name)
-    found = side.find(name)
+    column = side.find(name)
     assert left is not None
-    assert found is not None
-    right = Column(f"{len(before.sides)}.{found.name}", found.type)
+    assert column is not None
+    right = Column(f"{len(before.sides)}.{column.name}", column.type)
     if kind is JoinKind.FULL:
         return Call("coalesce", (left, right), left.type)
     return right if kind is JoinKind.RIGHT else left
@@ -175,7 +177,7 @@ def _merged(name: str, kind: JoinKind, before: Joined, side: Relation) -> Expres
 
 @dataclass(slots=True)
 class _Node:
-    """A join under construction: conditions that stay at it."""
+    """A join under construction, with the conditions evaluated at this join."""
 
     kind: JoinKind
     left: _Node | int
@@ -185,35 +187,35 @@ class _Node:
 
 @dataclass(slots=True)
 class _Builder:
-    """Puts every condition where it belongs; `selections` are those of one input each."""
+    """Builds the join tree and assigns every condition to an input or a join."""
 
     joined: Joined
     selections: dict[int, list[Expression]] = field(default_factory=dict)
 
     def input(self, index: int) -> JoinInput:
-        """Return an input with all that selects its rows."""
+        """Return an input with all its predicates."""
         branch, window = self.joined.sides[index].branches[0], self.joined.sides[index].window
         assert isinstance(window, Sliding)
-        own = [*conjuncts(branch.predicate), *map(lowered, self.selections.get(index, []))]
+        predicates = [*conjuncts(branch.predicate), *map(lowered, self.selections.get(index, []))]
         side = self.joined.sides[index]
         span = side.results_of.size if side.results_of is not None and _is_own(side) else 0
-        return JoinInput(branch.stream.name, window, conjunction(own), span)
+        return JoinInput(branch.stream.name, window, conjunction(predicates), span)
 
     def tree(self, where: list[Expression]) -> tuple[JoinNode, Expression]:
-        """Return the tree of joins, and what of WHERE is left for joined rows."""
+        """Return the join tree, and the WHERE conditions that remain for joined rows."""
         root: _Node | int = 0
         for index, step in enumerate(self.joined.steps):
             root = _Node(step.kind, root, index + 1)
             for condition in step.conditions:
                 self._place_on(root, self.joined.pushed(condition, index))
-        left_over = [part for part in where if part != TRUE and not self._place(root, part)]
+        remaining = [part for part in where if part != TRUE and not self._place(root, part)]
         assert isinstance(root, _Node)
         if all(step.kind is JoinKind.INNER for step in self.joined.steps):
             root = self._in_order(root)
-        return self._finished(root), conjunction(left_over)
+        return self._finished(root), conjunction(remaining)
 
     def _place_on(self, node: _Node, condition: Expression) -> None:
-        """Put a condition of ON at its join, or below it where rows that fail it make no other difference."""
+        """Assign an ON condition to its join, or push it below where dropping the rows that fail it has no other effect."""
         used = _inputs(condition)
         below: _Node | int | None = None
         if used and used <= _below(node.right) and not node.kind.keeps_right:
@@ -224,7 +226,7 @@ class _Builder:
             node.conditions.append(condition)
 
     def _place(self, node: _Node | int, condition: Expression) -> bool:
-        """Put a condition on the rows of a node inside it; False if it cannot be."""
+        """Push a condition on the rows of a node into that node; return False if that changes the result."""
         if isinstance(node, int):
             if not _selects(condition):
                 return False
@@ -242,34 +244,34 @@ class _Builder:
         return True
 
     def _in_order(self, root: _Node) -> _Node:
-        """Return inner joins in an order in which each has an equality if it can, as near to that of the text as possible."""
+        """Reorder inner joins so that each has an equality where possible, as close to the order of the text as possible."""
         conditions: list[Expression] = []
-        walk: _Node | int = root
-        while isinstance(walk, _Node):
-            conditions = [*walk.conditions, *conditions]
-            walk = walk.left
-        waiting = list(range(len(self.joined.sides)))
-        first = next((i for i in waiting if _equals_another(i, waiting, conditions)), 0)
-        waiting.remove(first)
+        node: _Node | int = root
+        while isinstance(node, _Node):
+            conditions = [*node.conditions, *conditions]
+            node = node.left
+        pending = list(range(len(self.joined.sides)))
+        first = next((i for i in pending if _equals_another(i, pending, conditions)), 0)
+        pending.remove(first)
         tree: _Node | int = first
-        while waiting:
-            inside = _below(tree)
-            following = max(waiting, key=lambda i: (_nearness(inside, i, conditions), -i))
-            waiting.remove(following)
-            reached = inside | {following}
-            tree = _Node(JoinKind.INNER, tree, following, [c for c in conditions if _inputs(c) <= reached])
-            conditions = [c for c in conditions if not _inputs(c) <= reached]
+        while pending:
+            joined_inputs = _below(tree)
+            next_input = max(pending, key=lambda i: (_nearness(joined_inputs, i, conditions), -i))
+            pending.remove(next_input)
+            extended = joined_inputs | {next_input}
+            tree = _Node(JoinKind.INNER, tree, next_input, [c for c in conditions if _inputs(c) <= extended])
+            conditions = [c for c in conditions if not _inputs(c) <= extended]
         assert isinstance(tree, _Node)
         return tree
 
     def _finished(self, node: _Node) -> JoinNode:
         equalities, rest = [], []
         for condition in node.conditions:
-            found = _equality(condition, _below(node.left), _below(node.right))
-            if found is None:
+            equality = _equality(condition, _below(node.left), _below(node.right))
+            if equality is None:
                 rest.append(condition)
             else:
-                equalities.append(found)
+                equalities.append(equality)
         return JoinNode(node.kind, self._side(node.left), self._side(node.right), tuple(equalities), conjunction(rest))
 
     def _side(self, node: _Node | int) -> JoinTree:
@@ -285,31 +287,35 @@ def _inputs(condition: Expression) -> frozenset[int]:
 
 
 def _selects(condition: Expression) -> bool:
-    """Tell whether a condition on one input is over columns of its stream: not over whether there is a row at all."""
+    """Tell whether a condition on one input reads only stream columns, not the presence of a row."""
     return all(owner(name)[1] for name in columns(condition))
 
 
 def _equals_another(index: int, others: Iterable[int], conditions: Sequence[Expression]) -> bool:
-    """Tell whether an input has an equality with another one alone."""
+    """Tell whether an input has an equality with another single input."""
     return any(_nearness(frozenset({index}), other, conditions) == _EQUAL for other in others if other != index)
 
 
-def _nearness(inside: frozenset[int], index: int, conditions: Sequence[Expression]) -> int:
-    """Tell what an input has in common with those so far: an equality, another condition, or nothing."""
-    if any(_equality(condition, inside, frozenset({index})) for condition in conditions):
+def _nearness(joined_inputs: frozenset[int], index: int, conditions: Sequence[Expression]) -> int:
+    """Rank how an input connects to the joined ones: by an equality, by another condition, or not at all."""
+    if any(_equality(condition, joined_inputs, frozenset({index})) for condition in conditions):
         return _EQUAL
-    used = map(_inputs, conditions)
-    return _RELATED if any(index in one and len(one) > 1 and one <= inside | {index} for one in used) else _UNRELATED
+    used_inputs = map(_inputs, conditions)
+    return (
+        _RELATED
+        if any(index in inputs and len(inputs) > 1 and inputs <= joined_inputs | {index} for inputs in used_inputs)
+        else _UNRELATED
+    )
 
 
 def _equality(condition: Expression, left: frozenset[int], right: frozenset[int]) -> Equality | None:
-    """Return the condition as an equality of the two sides, if it is one."""
+    """Return the condition as an equality of the two sides, or None."""
     if not isinstance(condition, Call) or condition.function != "eq":
         return None
-    one, two = condition.args
-    if _inputs(one) and _inputs(two):
-        if _inputs(one) <= left and _inputs(two) <= right:
-            return Equality(one, two)
-        if _inputs(one) <= right and _inputs(two) <= left:
-            return Equality(two, one)
+    first, second = condition.args
+    if _inputs(first) and _inputs(second):
+        if _inputs(first) <= left and _inputs(second) <= right:
+            return Equality(first, second)
+        if _inputs(first) <= right and _inputs(second) <= left:
+            return Equality(second, first)
     return None

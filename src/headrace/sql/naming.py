@@ -1,4 +1,4 @@
-"""Names of outputs that have no alias: the column's name, else the text of the expression, as Spark writes it."""
+"""Derives the names of outputs without an alias: the column's name, else the text of the expression in Spark's format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPERATORS: dict[type[exp.Expr], str] = {
 
 
 def output_name(node: exp.Expr) -> str:
-    """Return the name of a select item."""
+    """Return the name of a SELECT item."""
     if isinstance(node, exp.Alias):
         return str(node.alias)
     if isinstance(node, exp.Column | exp.Dot):

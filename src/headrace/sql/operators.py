@@ -1,7 +1,7 @@
-"""Operators over bound operands: casts inserted, constants folded.
+"""Builds operators over bound operands: inserts casts and folds constants.
 
-Comparisons with a constant keep the other side as it is wherever the constant can be written in its type without loss
-(`tiny > 10`, `price >= 5` over a decimal), so that a predicate compares a plain column with a constant.
+A comparison with a constant casts the constant, not the other side, wherever that is lossless (`tiny > 10`, `price >= 5` over
+a decimal), so that a predicate compares a plain column with a constant.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _FOLD: dict[str, Callable[..., object]] = {"add": operator.add, "sub": operator.
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/", "int_div": "DIV", "mod": "%"}
 
 
-def condition(value: Expression, where: str) -> Expression:
-    """Return the value if it is a BOOLEAN (or NULL); `where` names the spot for the refusal."""
+def condition(value: Expression, construct: str) -> Expression:
+    """Return the value if it is a BOOLEAN (or NULL); `construct` is named in the error message."""
     if value.type not in (BOOLEAN, NULL):
-        raise SqlError(f"{where} needs a BOOLEAN, not {type_name(value.type)}")
+        raise SqlError(f"{construct} needs a BOOLEAN, not {type_name(value.type)}")
     return cast(value, BOOLEAN)
 
 
@@ -88,7 +88,7 @@ def is_null(value: Expression) -> Expression:
 
 
 def compare(function: str, left: Expression, right: Expression) -> Expression:
-    """Return a comparison of two operands cast to the type they meet in; a constant always stands on the right."""
+    """Return a comparison of two operands cast to their common type, with a constant on the right."""
     if isinstance(left, Literal) and not isinstance(right, Literal):
         return compare(_FLIPPED[function], right, left)
     if is_integer(left.type) and isinstance(right, Literal) and (rounded := _rounded(function, right)):
@@ -100,7 +100,7 @@ def compare(function: str, left: Expression, right: Expression) -> Expression:
 
 
 def _rounded(function: str, bound: Literal) -> tuple[str, Literal] | None:
-    """Return the comparison of an integer with a fraction as one with a whole number: x >= 1.5 is x > 1."""
+    """Rewrite the comparison of an integer with a fraction as one with an integer: x >= 1.5 is x > 1."""
     if not isinstance(bound.value, float | Decimal) or function not in ("lt", "le", "gt", "ge"):
         return None
     value = Decimal(bound.value)
@@ -112,22 +112,22 @@ def _rounded(function: str, bound: Literal) -> tuple[str, Literal] | None:
 def _compare_literals(function: str, left: Literal, right: Literal) -> Expression:
     if left.value is None or right.value is None:
         return Literal(None, BOOLEAN)
-    if is_float(left.type):  # NaN is for the evaluator
+    if is_float(left.type):  # the evaluator defines the order of NaN
         return boolean(function, left, right)
     return Literal(_COMPARE[function](left.value, right.value), BOOLEAN)
 
 
-def same_type(left: Expression, right: Expression, what: str) -> tuple[Expression, Expression]:
-    """Cast both operands to the type they meet in."""
+def same_type(left: Expression, right: Expression, verb: str) -> tuple[Expression, Expression]:
+    """Cast both operands to their common type."""
     if is_string_literal(right) or is_string_literal(left):
-        kind = common_of([left, right], what)
+        kind = common_of([left, right], verb)
     else:
-        found = common_type(left.type, right.type)
-        if found is None:
-            raise mismatch(what, left.type, right.type)
-        kind = BOOLEAN if found == NULL else found
-        if isinstance(right, Literal) and (kept := exact(right, left.type)) and left.type != NULL:
-            return left, kept
+        common = common_type(left.type, right.type)
+        if common is None:
+            raise mismatch(verb, left.type, right.type)
+        kind = BOOLEAN if common == NULL else common
+        if isinstance(right, Literal) and (constant := exact(right, left.type)) and left.type != NULL:
+            return left, constant
     return implicit(left, kind), implicit(right, kind)
 
 
@@ -152,13 +152,13 @@ def arithmetic(function: str, left: Expression, right: Expression) -> Expression
     if (is_decimal(left.type) or is_decimal(right.type)) and not (is_float(left.type) or is_float(right.type)):
         return _decimal_arithmetic(function, cast(left, as_decimal(left.type)), cast(right, as_decimal(right.type)))
     kind = DOUBLE if function == "div" else common_type(left.type, right.type)
-    assert kind is not None  # numbers always meet
+    assert kind is not None  # any two numeric types have a common type
     left, right = cast(left, kind), cast(right, kind)
     return _folded(function, left, right) or Call(function, (left, right), kind)
 
 
 def _numbers(function: str, left: Expression, right: Expression) -> tuple[Expression, Expression]:
-    """Give an untyped NULL the type of the other side; refuse what is not a number."""
+    """Cast an untyped NULL to the type of the other side; reject operands that are not numbers."""
     if not all(is_numeric(side.type) or side.type == NULL for side in (left, right)):
         raise SqlError(
             f"operator '{_SYMBOL[function]}' needs numbers, not {type_name(left.type)} and {type_name(right.type)}",
@@ -178,7 +178,7 @@ def _arithmetic_hint(left: Expression, right: Expression) -> str:
 
 
 def _literal_beside_decimal(left: Expression, right: Expression) -> tuple[Expression, Expression]:
-    """Make an integer constant beside a decimal as narrow as its digits."""
+    """Cast an integer constant beside a decimal to the narrowest decimal that holds it."""
     if is_decimal(right.type) and isinstance(left, Literal) and isinstance(left.value, int):
         return cast(left, literal_decimal(left.value)), right
     if is_decimal(left.type) and isinstance(right, Literal) and isinstance(right.value, int):
@@ -201,9 +201,9 @@ def _int_div(left: Expression, right: Expression) -> Expression:
 
 
 def _folded(function: str, left: Expression, right: Expression) -> Literal | None:
-    """Compute add, sub and mul of integer and DOUBLE constants here, unless they overflow."""
-    known = isinstance(left, Literal) and isinstance(right, Literal) and function in _FOLD
-    if not known or not (is_integer(left.type) or left.type == DOUBLE):
+    """Fold add, sub and mul of integer and DOUBLE constants; return None for other operands and on overflow."""
+    is_constant = isinstance(left, Literal) and isinstance(right, Literal) and function in _FOLD
+    if not is_constant or not (is_integer(left.type) or left.type == DOUBLE):
         return None
     assert isinstance(left, Literal)
     assert isinstance(right, Literal)
@@ -227,7 +227,7 @@ def _negates(literal: Literal) -> bool:
 
 
 def case(pairs: list[tuple[Expression, Expression]], default: Expression) -> Expression:
-    """Return `CASE WHEN c THEN v … ELSE default END`, all values in one type."""
+    """Return `CASE WHEN c THEN v … ELSE default END` with all values cast to their common type."""
     kind = common_of([value for _, value in pairs] + [default], "choose between")
     if kind == NULL:
         return default

@@ -1,9 +1,9 @@
-"""Text to syntax tree, with every spot of the text still findable.
+"""Parses SQL text to a syntax tree whose nodes keep their positions in the text.
 
-The parser is sqlglot's for Spark, with three changes. Functions are left as plain calls (`exp.Anonymous`), so that their
-meaning is decided in one place, `headrace.sql.functions`, and not by the transpiler's rewriting. `window` and `session`
-before `(` or `.` are read as names, where Spark's grammar has keywords. Two string literals that touch are one with a
-quote in it (`'it''s'`), as since Spark 4.
+The parser is sqlglot's Spark parser with three changes. Functions stay plain calls (`exp.Anonymous`), so that only
+`headrace.sql.functions` defines their meaning, not the rewrites of the transpiler. `window` and `session` before `(` or `.` are
+names, where Spark's grammar has keywords. Two adjacent string literals without a space are one literal that contains a quote
+(`'it''s'`), as in Spark 4.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLASS = re.compile(r"<class '[\w.]*?(\w+)'>")
 
 
 class _Parser(SparkParser):
-    """Spark's grammar, but functions keep the name and the arguments they were written with."""
+    """Spark's grammar, except that functions keep their written name and arguments; limits depth and backtracking."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -42,7 +42,7 @@ class _Parser(SparkParser):
     _steps = 0
 
     def _advance(self, times: int = 1) -> None:
-        """Go on, or back: what can be read in several ways is tried in all of them, and inside of each again."""
+        """Count steps: the parser backtracks through every reading of an ambiguous text, and so at every level of nesting."""
         self._steps += 1
         if self._steps > STEPS + STEPS_OF_A_TOKEN * len(self._tokens):
             raise too_slow(Source(self.sql).place(self._curr.start))
@@ -51,57 +51,57 @@ class _Parser(SparkParser):
     def _parse_unary(self) -> exp.Expr | None:
         return self._deeper(1, super()._parse_unary)
 
-    def _parse_select(self, *args: Any, **given: Any) -> exp.Expr | None:
-        return self._deeper(0.5, super()._parse_select, *args, **given)  # it is called twice for a sub-query
+    def _parse_select(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
+        return self._deeper(0.5, super()._parse_select, *args, **kwargs)  # sqlglot calls it twice per sub-query
 
-    def _deeper(self, by: float, parse: Callable[..., exp.Expr | None], *args: Any, **given: Any) -> exp.Expr | None:
-        """Count what is inside of each other: all that nests goes through one of the methods above."""
-        if self._levels + by > NESTING + 1:
+    def _deeper(self, levels: float, parse: Callable[..., exp.Expr | None], *args: Any, **kwargs: Any) -> exp.Expr | None:
+        """Count nesting levels: every nested construct goes through one of the methods above."""
+        if self._levels + levels > NESTING + 1:
             raise too_deep(NESTING, Source(self.sql).place(self._curr.start))
-        self._levels += by
+        self._levels += levels
         try:
-            return parse(*args, **given)
+            return parse(*args, **kwargs)
         finally:
-            self._levels -= by
+            self._levels -= levels
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text of a query; makes errors that point into it."""
+    """The text of a query; makes errors with a location in that text."""
 
     text: str
 
     def error(self, node: exp.Expr | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
-        """Return an error that points at the node (or, if it has no position, at the nearest thing that has one)."""
-        at = None if node is None else _position(node)
-        return self.error_at(at, message, detail=detail, hint=hint)
+        """Return an error located at the node, or at the nearest node that has a position."""
+        offset = None if node is None else _position(node)
+        return self.error_at(offset, message, detail=detail, hint=hint)
 
-    def error_at(self, at: int | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
-        """Return an error that points at a character of the text."""
-        return SqlError(message, place="" if at is None else self.place(at), detail=detail, hint=hint)
+    def error_at(self, offset: int | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
+        """Return an error located at a character of the text."""
+        return SqlError(message, place="" if offset is None else self.place(offset), detail=detail, hint=hint)
 
-    def place(self, at: int) -> str:
-        """Return the line of that character with a caret under it."""
-        at = max(0, min(at, len(self.text)))
-        begin = self.text.rfind("\n", 0, at) + 1
+    def place(self, offset: int) -> str:
+        """Return line and column of that character, and the line with a caret below it."""
+        offset = max(0, min(offset, len(self.text)))
+        begin = self.text.rfind("\n", 0, offset) + 1
         line = self.text[begin:].split("\n", 1)[0].rstrip("\r")
-        column = min(at - begin, len(line))
-        number = self.text.count("\n", 0, at) + 1
+        column = min(offset - begin, len(line))
+        number = self.text.count("\n", 0, offset) + 1
         gap = "".join("\t" if char == "\t" else " " for char in line[:column])
         return f"line {number}, column {column + 1}:\n  {line}\n  {gap}^"
 
     def placed(self, problem: SqlError, node: exp.Expr) -> SqlError:
-        """Return the problem with this node as its place, unless it has one."""
+        """Return the error located at this node, unless it already has a location."""
         if problem.place:
             return problem
         return self.error(node, problem.message, detail=problem.detail, hint=problem.hint)
 
 
 def parse(source: Source) -> exp.Expr:
-    """Return the tree of the one statement in the text; anything else is an SqlError."""
+    """Return the syntax tree of the single statement in the text; SqlError for any other text."""
     if not source.text.strip():
         raise SqlError("query is empty", hint="write SELECT … FROM …")
-    if "\0" in source.text:  # names that begin with NUL are the binder's own
+    if "\0" in source.text:  # the binder reserves names that start with NUL for placeholders
         raise source.error_at(source.text.index("\0"), "query contains a NUL character")
     tokens = _tokens(source)
     try:
@@ -130,39 +130,39 @@ def _tokens(source: Source) -> list[Token]:
 
 
 def _join_quotes(tokens: list[Token]) -> list[Token]:
-    joined: list[Token] = []
+    merged: list[Token] = []
     for token in tokens:
-        last = joined[-1] if joined else None
+        last = merged[-1] if merged else None
         touches = last is not None and last.token_type == token.token_type == TokenType.STRING and last.end + 1 == token.start
         if last is not None and touches:
             last.text, last.end = f"{last.text}'{token.text}", token.end
         else:
-            joined.append(token)
-    return joined
+            merged.append(token)
+    return merged
 
 
 def _syntax_error(source: Source, problem: ParseError) -> SqlError:
     if not problem.errors:
         return SqlError(f"syntax error: {_ANSI.sub('', str(problem))}")
     first = problem.errors[0]
-    what = _CLASS.sub(r"\1", _ANSI.sub("", str(first.get("description") or "not understood")))
+    description = _CLASS.sub(r"\1", _ANSI.sub("", str(first.get("description") or "not understood")))
     line, column, near = first.get("line") or 1, first.get("col") or 1, str(first.get("highlight") or "")
     lines = source.text.split("\n")
-    at = sum(len(text) + 1 for text in lines[: line - 1]) + max(0, column - max(1, len(near)))
-    return source.error_at(at, f"syntax error{f' near {near!r}' if near else ''}: {what.rstrip('.')}")
+    offset = sum(len(text) + 1 for text in lines[: line - 1]) + max(0, column - max(1, len(near)))
+    return source.error_at(offset, f"syntax error{f' near {near!r}' if near else ''}: {description.rstrip('.')}")
 
 
 def _position(node: exp.Expr) -> int | None:
-    """Return where the node starts: its own position, else that of its leftmost part, else of what holds it."""
+    """Return the start offset of a node: the least of its subtree, else that of the nearest ancestor that has one."""
     current: exp.Expr | None = node
     while current is not None:
-        own = [at for part in current.walk() if (at := _own_position(part)) is not None]
-        if own:
-            return min(own)
+        offsets = [at for part in current.walk() if (at := _own_position(part)) is not None]
+        if offsets:
+            return min(offsets)
         current = current.parent
     return None
 
 
 def _own_position(node: exp.Expr) -> int | None:
-    at = node.meta.get("start")
-    return at if isinstance(at, int) else None
+    offset = node.meta.get("start")
+    return offset if isinstance(offset, int) else None

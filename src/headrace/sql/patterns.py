@@ -1,8 +1,8 @@
-r"""Predicates over a text and a pattern: LIKE, ILIKE, RLIKE.
+r"""Builds the pattern predicates LIKE, ILIKE and RLIKE.
 
-The pattern of LIKE is any STRING: a constant, a column – of the other side of a join, too – or computed. What follows the
-escape character (a backslash, if ESCAPE does not name another) is meant literally, be it a wildcard or not; one at the end
-stands for itself. So every pattern has a meaning, and none can fail when rows are there. Regular expressions are constants.
+The pattern of LIKE is any STRING: a constant, a column (also of the other side of a join) or a computed value. The escape
+character (a backslash unless ESCAPE names another) makes the next character literal, wildcard or not; at the end of the pattern
+it stands for itself. So every pattern is valid, and none fails at run time. The pattern of RLIKE must be a constant.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _BACKSLASH = "\\"
 
 
 def like(value: Expression, pattern: Expression, escape: str = _BACKSLASH) -> Expression:
-    """Return `value LIKE pattern`; constants with another escape character are rewritten, others keep it as an argument."""
+    """Return `value LIKE pattern`; rewrite a constant pattern to backslash escapes, else pass the escape character on."""
     if isinstance(pattern, Literal) and isinstance(pattern.value, str):
         pattern, escape = Literal(_escaped(pattern.value, escape), STRING), _BACKSLASH
-    more = () if escape == _BACKSLASH else (Literal(escape, STRING),)
-    return boolean("like", _text(value, "LIKE"), _text(pattern, "LIKE"), *more)
+    escape_args = () if escape == _BACKSLASH else (Literal(escape, STRING),)
+    return boolean("like", _text(value, "LIKE"), _text(pattern, "LIKE"), *escape_args)
 
 
 def ilike(value: Expression, pattern: Expression) -> Expression:
-    """Return `value ILIKE pattern`: both sides in small letters."""
+    """Return `value ILIKE pattern`: LIKE with both sides in lower case."""
     if isinstance(pattern, Literal) and isinstance(pattern.value, str):
         return like(_lower(value), Literal(pattern.value.lower(), STRING))
     return like(_lower(value), _lower(_text(pattern, "ILIKE")))
@@ -37,16 +37,16 @@ def rlike(value: Expression, pattern: Expression) -> Expression:
     return boolean("rlike", _text(value, "RLIKE"), constant)
 
 
-def constant_text(value: Expression, what: str) -> str:
-    """Return the value of a string literal; `what` names it in the refusal."""
+def constant_text(value: Expression, subject: str) -> str:
+    """Return the value of a string literal; `subject` is named in the error message."""
     if isinstance(value, Literal) and isinstance(value.value, str):
         return value.value
-    raise SqlError(f"{what} must be a string literal")
+    raise SqlError(f"{subject} must be a string literal")
 
 
-def _text(value: Expression, operator: str) -> Expression:
+def _text(value: Expression, construct: str) -> Expression:
     if value.type not in (STRING, NULL):
-        raise SqlError(f"{operator} needs a STRING, not {type_name(value.type)}", hint="CAST(… AS STRING)")
+        raise SqlError(f"{construct} needs a STRING, not {type_name(value.type)}", hint="CAST(… AS STRING)")
     return cast(value, STRING)
 
 
@@ -55,13 +55,13 @@ def _lower(value: Expression) -> Expression:
 
 
 def _escaped(pattern: str, char: str) -> str:
-    """Write a pattern with a backslash where it has the character, and with two where it has a backslash."""
+    """Rewrite a pattern with escape character `char` as one with backslash escapes; double its own backslashes."""
     if char == _BACKSLASH:
         return pattern
-    out, rest = "", iter(pattern)
-    for letter in rest:
+    rewritten, letters = "", iter(pattern)
+    for letter in letters:
         if letter == char:
-            out += f"\\{next(rest, char)}"
+            rewritten += f"\\{next(letters, char)}"
         else:
-            out += "\\\\" if letter == "\\" else letter
-    return out
+            rewritten += "\\\\" if letter == "\\" else letter
+    return rewritten

@@ -1,4 +1,4 @@
-"""Names and texts as they are written in queries, so that they are read back as what they are."""
+"""Quotes identifiers and strings for use in SQL text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "'": "\\'"})
 
 
 def identifier(name: str) -> str:
-    """Return a name; in back-quotes if it could be read as anything else."""
+    """Return an identifier, in back-quotes unless it parses as a plain identifier."""
     if _PLAIN.fullmatch(name) and name.upper() not in _RESERVED:
         return name
     return f"`{name.replace('`', '``')}`"
 
 
 def text_literal(text: str) -> str:
-    """Return a text in quotes."""
+    """Return a string literal of the text."""
     return f"'{text.translate(_ESCAPES)}'"

@@ -1,7 +1,7 @@
-"""What stands in FROM, flattened: named, typed columns, each an expression over one stream's own columns.
+"""The flattened form of a FROM clause: named, typed columns, each an expression over the columns of one stream.
 
-A relation has one branch for each stream it reads (more than one after UNION ALL). Expressions are bound against the
-relation's columns and pushed into every branch by substitution.
+A relation has one branch per stream that it reads (several after UNION ALL). The binder binds expressions over the relation's
+columns and pushes them down into every branch by substitution.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """When windows end whose results are read, and how long they are."""
+    """The windows that produced the results a relation reads: when they end, and their size."""
 
     ends: Ends
     size: int
@@ -40,9 +40,9 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A flattened FROM clause or sub-query; `name` is its alias, `window` set by TUMBLE, HOP or SESSION around it.
+    """A flattened FROM clause or sub-query; `name` is its alias, `window` the TUMBLE, HOP or SESSION window around it.
 
-    `results_of` says whose results its rows are, if they are those of tumbling or hopping windows.
+    A relation over results of TUMBLE or HOP windows also has the windows that produced them.
     """
 
     fields: tuple[Field, ...]
@@ -63,48 +63,48 @@ class Relation:
 
     @property
     def same_window(self) -> Sliding | None:
-        """Windows in each of which there are the results of just one: those that queries without a window of their own mean."""
-        found = self.results_of if self.window is None else None
-        return None if found is None else Sliding(found.ends.step, found.ends.step)
+        """The window of a query over results that has none of its own: each contains the results of exactly one inner window."""
+        windows = self.results_of if self.window is None else None
+        return None if windows is None else Sliding(windows.ends.step, windows.ends.step)
 
     def find(self, name: str) -> Field | None:
-        """Return the column of that name, whatever the case, or None."""
+        """Return the column of that name, ignoring case, or None."""
         return self._by_name.get(name.lower())
 
     def lookup(self, table: str, name: str) -> Column | None:
-        """Return a column by its name, and that of the relation if given; None if there is none."""
+        """Return a column by name, or None; `table` must be empty or the name of the relation."""
         self._check_table(table)
-        found = self.find(name)
-        return None if found is None else Column(found.name, found.type)
+        item = self.find(name)
+        return None if item is None else Column(item.name, item.type)
 
     def star(self, table: str) -> list[tuple[Field, Expression]]:
-        """Return the columns `*` or `table.*` stands for, in order."""
+        """Return the columns of `*` or `table.*` in order."""
         self._check_table(table)
         return [(item, Column(item.name, item.type)) for item in self.fields]
 
     def _check_table(self, table: str) -> None:
         if table and table.lower() != (self.name or "").lower():
-            known = f"'{self.name}'" if self.name else "without a name"
-            raise SqlError(f"unknown table '{table}'", detail=f"FROM is {known}")
+            actual = f"'{self.name}'" if self.name else "without a name"
+            raise SqlError(f"unknown table '{table}'", detail=f"FROM is {actual}")
 
     def push(self, expression: Expression, branch: Branch) -> Expression:
-        """Return an expression over the relation's columns as one over the stream of a branch."""
+        """Rewrite an expression over the relation's columns as one over the columns of a branch's stream."""
         return substitute(expression, dict(zip(self.names, branch.columns, strict=True)))
 
     def filtered(self, predicate: Expression) -> Relation:
-        """Return only the rows for which the predicate holds."""
+        """Return the relation with one more predicate on every branch."""
         if predicate == TRUE:
             return self
-        kept = [replace(b, predicate=_conjoined(b.predicate, self.push(predicate, b))) for b in self.branches]
-        return replace(self, branches=tuple(kept))
+        branches = [replace(b, predicate=_conjoined(b.predicate, self.push(predicate, b))) for b in self.branches]
+        return replace(self, branches=tuple(branches))
 
     def projected(self, fields: tuple[Field, ...], outputs: tuple[Expression, ...]) -> Relation:
-        """Return the relation of these outputs, named and typed by `fields`."""
+        """Return the relation with these outputs as columns, named and typed by `fields`."""
         branches = (replace(b, columns=tuple(self.push(output, b) for output in outputs)) for b in self.branches)
         return Relation(fields, tuple(branches), window=self.window, results_of=self.results_of)
 
     def renamed(self, name: str | None, columns: list[str]) -> Relation:
-        """Return the relation under an alias, its columns renamed if `columns` are given."""
+        """Return the relation under an alias; rename its columns if `columns` are given."""
         if not columns:
             return replace(self, name=name or self.name)
         if len(columns) != len(self.fields):
@@ -116,39 +116,39 @@ class Relation:
 
 
 def _conjoined(left: Expression, right: Expression) -> Expression:
-    """Return both conditions as one chain of ANDs, so that nesting in the text makes no difference."""
+    """AND both conditions in one flat chain, so that nesting in the text does not affect plan equality."""
     return conjunction([*conjuncts(left), *conjuncts(right)])
 
 
 def of_stream(stream: Stream) -> Relation:
-    """Return all columns of a stream."""
+    """Return the relation of all columns of a stream."""
     columns = tuple(Column(item.name, item.type) for item in stream.schema)
     return Relation(stream.schema.fields, (Branch(stream, columns),), stream.name)
 
 
-def of_results(found: Derived, results_of: Results | None) -> Relation:
-    """Return the results of a windowed query."""
-    fields = found.stream.schema.fields[:-HIDDEN]
+def of_results(derived: Derived, results_of: Results | None) -> Relation:
+    """Return the relation of the results of a windowed query."""
+    fields = derived.stream.schema.fields[:-HIDDEN]
     columns = tuple(Column(item.name, item.type) for item in fields)
-    return Relation(fields, (Branch(found.stream, columns),), results_of=results_of)
+    return Relation(fields, (Branch(derived.stream, columns),), results_of=results_of)
 
 
 def results(plan: Windowed) -> Results | None:
-    """Return whose results a query has; None of sessions."""
+    """Return the windows that produce the results of a query; None for SESSION windows."""
     if isinstance(plan, JoinQuery):
         return Results(plan.ends, plan.size)
     return Results(ends_of(plan.window), plan.window.size) if isinstance(plan.window, Sliding) else None
 
 
 def event_time(stream: Stream) -> Column:
-    """Return the event-time column as the stream declares it."""
-    found = stream.schema.find(stream.time)
-    assert found is not None  # checked by Stream
-    return Column(found.name, found.type)
+    """Return the event-time column of a stream."""
+    column = stream.schema.find(stream.time)
+    assert column is not None  # checked by Stream
+    return Column(column.name, column.type)
 
 
 def union_all(left: Relation, right: Relation) -> Relation:
-    """Return the rows of both, columns matched by position, names from the left, types promoted."""
+    """Return the UNION ALL of both: columns matched by position, names from the left, types promoted."""
     if len(left.fields) != len(right.fields):
         raise SqlError(
             f"UNION ALL of {len(left.fields)} and {len(right.fields)} columns", hint="select the same number of columns"
@@ -174,21 +174,21 @@ def _promoted(left: Field, right: Field) -> pa.DataType:
 
 
 def check_event_time(relation: Relation, expression: Expression | None) -> None:
-    """Refuse a window over anything but event time.
+    """Reject a window over anything but event time.
 
-    With an expression, it must be the event-time column of every stream read. Without one (a window in FROM), the streams'
-    own event time is used, and a column that goes by its name must not be something else.
+    `expression`, if given, must be the event-time column of every stream. Without it (a window in FROM), the window uses the
+    event time of the streams, and a column of that name must not be a different value.
     """
     for branch in relation.branches:
         time = event_time(branch.stream)
         if expression is None:
-            named = relation.find(time.name)
-            given: Expression = relation.push(Column(named.name, named.type), branch) if named else time
+            namesake = relation.find(time.name)
+            window_time: Expression = relation.push(Column(namesake.name, namesake.type), branch) if namesake else time
         else:
-            given = relation.push(expression, branch)
-        if given != time:
+            window_time = relation.push(expression, branch)
+        if window_time != time:
             raise SqlError(
                 f"a window must be over event time, which for stream '{branch.stream.name}' is column '{time.name}'",
-                detail=f"here it is over {given}",
+                detail=f"here it is over {window_time}",
                 hint="pass the column on unchanged (it may be renamed)",
             )

@@ -1,7 +1,7 @@
-"""What a name means at one spot of a query: columns, aliases, window bounds; and where aggregates go.
+"""Name resolution: the columns, aliases and window bounds visible in a clause, and the collector of aggregates.
 
-While a query is being bound, its aggregates and window bounds stand in expressions as columns whose names no stream can
-have (they begin with NUL); `headrace.sql.aggregation` replaces them by the columns of the logical plan.
+During binding, placeholder columns represent the aggregates and window bounds in expressions. Their names start with NUL, so no
+stream can have them; `headrace.sql.aggregation` replaces them by the columns of the logical plan.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ WINDOW_NAMES = frozenset({"window", "session_window"})
 
 @dataclass(slots=True)
 class Collector:
-    """The aggregates of one query, each once, in the order they were first written."""
+    """The distinct aggregates of one query, in the order of their first use."""
 
     calls: dict[AggregateCall, int] = field(default_factory=dict)
 
     def add(self, call: AggregateCall) -> Column:
-        """Return the column that stands for the call."""
+        """Add an aggregate call; return its placeholder column."""
         return Column(f"\0agg{self.calls.setdefault(call, len(self.calls))}", call.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What can be seen at one spot, which `clause` names for messages.
+    """The names visible in a clause; `clause` is its name in error messages.
 
-    `collector` is None where aggregates may not stand, `window` where its bounds may not.
+    `collector` is None where aggregates are not allowed, `window` is None where window bounds are not allowed.
     """
 
     source: Source
@@ -54,12 +54,12 @@ class Scope:
     aliases: Mapping[str, Expression] = field(default_factory=dict)
 
     def inside_aggregate(self) -> Scope:
-        """Return the scope of an aggregate's arguments: rows, not groups."""
+        """Return the scope of an aggregate's arguments, which are evaluated over rows, not groups."""
         return replace(self, clause="an aggregate", collector=None, window=None, aliases={})
 
 
 def resolve(scope: Scope, node: exp.Column) -> Expression:
-    """Return what a column reference means; SqlError (without place) for one that means nothing."""
+    """Resolve a column reference; SqlError without a location if the name is unknown."""
     if node.args.get("db") is not None or not isinstance(node.this, exp.Identifier):
         raise SqlError(f"column '{node.sql(dialect='spark')}' is not understood", hint="fields of structures are not supported")
     name, table = node.name, node.table
@@ -71,33 +71,33 @@ def resolve(scope: Scope, node: exp.Column) -> Expression:
 
 
 def _column(scope: Scope, table: str, name: str) -> Expression:
-    found, bound = scope.relation.lookup(table, name), _BOUNDS.get(name.lower())
-    if found and bound and scope.window and not table and scope.window != _inner_window(scope.relation):
+    column, bound = scope.relation.lookup(table, name), _BOUNDS.get(name.lower())
+    if column and bound and scope.window and not table and scope.window != _inner_window(scope.relation):
         raise SqlError(f"column '{name}' is ambiguous", hint="it is a column of the stream and a bound of the window: rename it")
-    if found:
-        return found
+    if column:
+        return column
     if bound or name.lower() in WINDOW_NAMES:
         return window_part(scope, name, bound)
     raise unknown("column", name, scope.relation.names)
 
 
 def _inner_window(relation: Relation | Joined | Trails) -> Window | None:
-    """Return the windows that results are in if they get no other: there, bounds that were selected are those of the window."""
+    """Return the window that a query over results inherits: columns that hold its bounds are not ambiguous with them."""
     return relation.same_window if isinstance(relation, Relation) else None
 
 
 def window_part(scope: Scope, text: str, bound: Column | None) -> Column:
-    """Return the start or end of the query's window, if it has one that can be seen here."""
+    """Return the start or end of the query's window; SqlError if the clause has no access to it."""
     if bound is None:
         raise SqlError(f"window has no value '{text}' by itself", hint="select window.start and window.end")
     if scope.window is None:
-        why = f"'{text}' cannot be used in {scope.clause}"
-        raise SqlError(why, hint="the bounds of a window are known in SELECT and HAVING of a query that groups by one")
+        message = f"'{text}' cannot be used in {scope.clause}"
+        raise SqlError(message, hint="the bounds of a window are known in SELECT and HAVING of a query that groups by one")
     return bound
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> SqlError:
-    """Return the refusal of a name, listing what exists and suggesting the nearest."""
+    """Return the error for an unknown name, with the known names and the closest match."""
     names = list(known)
     by_lower = {item.lower(): item for item in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)

@@ -1,4 +1,4 @@
-"""SELECTs that join streams in SLIDING windows, to a `MultiwayQuery`."""
+"""Binds a SELECT that joins streams in SLIDING windows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INNER = {("", ""), ("", "INNER"), ("", "CROSS")}
 
 
 def is_sliding(context: Context, node: exp.Expr | None) -> bool:
-    """Tell whether a query, or something in FROM, reads streams in SLIDING windows that are to be joined."""
+    """Tell whether a query, or an item of FROM, reads streams in SLIDING windows."""
     if isinstance(node, exp.Subquery):
         return is_sliding(context, node.this)
     if isinstance(node, exp.Table):
@@ -43,47 +43,50 @@ def is_sliding(context: Context, node: exp.Expr | None) -> bool:
     if not isinstance(node, exp.Select) or node.args.get("from_") is None:
         return False
     clause = node.args.get("with_")
-    names = {cte.alias.lower(): cte.this for cte in clause.expressions} if clause is not None else {}
+    ctes = {cte.alias.lower(): cte.this for cte in clause.expressions} if clause is not None else {}
     sources = [node.args["from_"].this, *(join.this for join in node.args.get("joins") or [])]
-    return any(is_sliding(context, names.get(one.name.lower(), one) if isinstance(one, exp.Table) else one) for one in sources)
+    return any(
+        is_sliding(context, ctes.get(source.name.lower(), source) if isinstance(source, exp.Table) else source)
+        for source in sources
+    )
 
 
 def bind_sliding(context: Context, select: exp.Select) -> MultiwayQuery:
-    """Return the join a SELECT means."""
-    found, items = _bound(context, select)
-    if len(found.inputs) < 2:
+    """Bind the join of a SELECT."""
+    scope, items = _bound(context, select)
+    if len(scope.inputs) < 2:
         raise context.source.error(
             source_of(context, select),
             "SLIDING windows are for joins, and there is nothing to join here",
             hint="JOIN SLIDING(other, '8 seconds') ON …, or read the stream without a window",
         )
-    if len(found.inputs) > MAX_RELATIONS:
+    if len(scope.inputs) > MAX_RELATIONS:
         raise context.source.error(select, f"a join of more than {MAX_RELATIONS} streams is not supported")
     output = tuple(item.value for item in items)
     schema = Schema(tuple(Field(item.name, item.value.type) for item in items))
-    return canonical(MultiwayQuery(found.inputs, found.conditions, output, schema))
+    return canonical(MultiwayQuery(scope.inputs, scope.conditions, output, schema))
 
 
 def trails_of(context: Context, node: exp.Expr, name: str) -> Trails:
-    """Return a sub-query that joins in SLIDING windows, under a name."""
+    """Bind a sub-query that joins in SLIDING windows to a scope with a single table of that name."""
     select = node
     while isinstance(select, exp.Subquery):
         select = select.this
     assert isinstance(select, exp.Select)
-    found, items = _bound(context, select)
+    scope, items = _bound(context, select)
     fields = tuple(Field(item.name, item.value.type) for item in items)
-    return replace(found, tables=(Table(name, fields, tuple(item.value for item in items)),), merged={})
+    return replace(scope, tables=(Table(name, fields, tuple(item.value for item in items)),), merged={})
 
 
 def _bound(context: Context, select: exp.Select) -> tuple[Trails, list[Item]]:
-    """Bind a SELECT: what it reads, filtered, and its outputs."""
+    """Bind a SELECT: return the filtered scope of its FROM clause, and its outputs."""
     context = with_ctes(context, select)
     if aggregates(select):
         raise context.source.error(
             select, "rows joined in SLIDING windows cannot be aggregated", hint="join in TUMBLE or HOP windows to aggregate"
         )
     check_clauses(context, select, _CLAUSES)
-    found = _side(context, source_of(context, select), Trails())
+    scope = _side(context, source_of(context, select), Trails())
     for join in select.args.get("joins") or []:
         check_clauses(context, join, frozenset({"this", "side", "kind", "on", "using"}))
         if (join.side.upper(), join.kind.upper()) not in _INNER:
@@ -91,43 +94,43 @@ def _bound(context: Context, select: exp.Select) -> tuple[Trails, list[Item]]:
             raise context.source.error(
                 join, f"a {written} JOIN of SLIDING windows is not supported", hint="use an inner join, or TUMBLE or HOP windows"
             )
-        found = _joined(context, join, found, _side(context, join.this, found))
-    found = found.filtered(bind_where(context, select, found))
-    return found, bind_items(context, select, Scope(context.source, found, "SELECT of a join in SLIDING windows"))
+        scope = _joined(context, join, scope, _side(context, join.this, scope))
+    scope = scope.filtered(bind_where(context, select, scope))
+    return scope, bind_items(context, select, Scope(context.source, scope, "SELECT of a join in SLIDING windows"))
 
 
 def _joined(context: Context, join: exp.Join, before: Trails, side: Trails) -> Trails:
-    wider = before.beside(side)
-    merged: dict[str, Expression] = dict(before.merged)
+    extended = before.beside(side)
+    using_columns: dict[str, Expression] = dict(before.merged)
     if join.args.get("on") is not None:
-        wider = wider.filtered(bind_condition(Scope(context.source, wider, "ON"), join.args["on"]))
+        extended = extended.filtered(bind_condition(Scope(context.source, extended, "ON"), join.args["on"]))
     for node in join.args.get("using") or []:
         name = node.name
         try:
-            left, right = before.lookup("", name), wider.tables[-1].find(name)
+            left, right = before.lookup("", name), extended.tables[-1].find(name)
             equal = None if left is None or right is None else compare("eq", left, right)
         except SqlError as problem:
             raise context.source.placed(problem, node) from None
         if left is None or equal is None:
             raise context.source.error(node, f"column '{name}' of USING is not on both sides", hint="write ON with two columns")
-        wider, merged[name.lower()] = wider.filtered(equal), left
-    return replace(wider, merged=merged)
+        extended, using_columns[name.lower()] = extended.filtered(equal), left
+    return replace(extended, merged=using_columns)
 
 
 def _side(context: Context, node: exp.Expr, before: Trails) -> Trails:
-    """Return one side of a join, under its alias."""
+    """Bind one side of a join under its alias."""
     alias = node.args.get("alias")
-    found = _unnamed(context, node, alias.name if alias is not None and alias.name else "")
+    scope = _unnamed(context, node, alias.name if alias is not None and alias.name else "")
     names = [column.name for column in alias.columns] if alias is not None else []
-    table = found.tables[0]
+    table = scope.tables[0]
     if names and len(names) != len(table.fields):
         raise context.source.error(node, f"alias '{table.name}' names {len(names)} columns, but there are {len(table.fields)}")
     if names:
         table = replace(table, fields=tuple(Field(new, old.type) for new, old in zip(names, table.fields, strict=True)))
-    if not table.name or any(one.name.lower() == table.name.lower() for one in before.tables):
-        which = f"has the name '{table.name}', like one before" if table.name else "has no name"
-        raise context.source.error(node, f"this side of the join {which}", hint="give it an alias: SLIDING(…) AS t")
-    return replace(found, tables=(table,))
+    if not table.name or any(other.name.lower() == table.name.lower() for other in before.tables):
+        fault = f"repeats the name '{table.name}' of an earlier side" if table.name else "has no name"
+        raise context.source.error(node, f"this side of the join {fault}", hint="give it an alias: SLIDING(…) AS t")
+    return replace(scope, tables=(table,))
 
 
 def _unnamed(context: Context, node: exp.Expr, alias: str) -> Trails:
@@ -135,9 +138,9 @@ def _unnamed(context: Context, node: exp.Expr, alias: str) -> Trails:
         check_clauses(context, node, frozenset({"this", "alias", "db", "catalog"}))
         if isinstance(node.this, exp.Anonymous) and node.this.name.lower() == "sliding":
             return _trail(context, node.this, alias)
-        known = context.trails.get(node.name.lower()) if not node.args.get("db") else None
-        if known is not None:
-            return replace(known, tables=(replace(known.tables[0], name=alias or known.tables[0].name),))
+        cte_scope = context.trails.get(node.name.lower()) if not node.args.get("db") else None
+        if cte_scope is not None:
+            return replace(cte_scope, tables=(replace(cte_scope.tables[0], name=alias or cte_scope.tables[0].name),))
     elif isinstance(node, exp.Subquery) and is_sliding(context, node):
         check_clauses(context, node, frozenset({"this", "alias", "with_"}))
         return trails_of(with_ctes(context, node), node, alias)
@@ -149,7 +152,7 @@ def _unnamed(context: Context, node: exp.Expr, alias: str) -> Trails:
 
 
 def _trail(context: Context, node: exp.Anonymous, alias: str) -> Trails:
-    """Return SLIDING(stream, range[, lateness])."""
+    """Bind SLIDING(stream, range[, lateness])."""
     source, args = context.source, node.expressions
     if not args:
         raise source.error(node, "a window needs a stream", hint="write SLIDING(stream, '8 seconds')")

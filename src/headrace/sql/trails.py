@@ -1,7 +1,7 @@
-"""What stands in FROM when streams are joined in SLIDING windows: inputs, the conditions between them, and named tables.
+"""The scope of a FROM clause that joins streams in SLIDING windows: inputs, the conditions between them, and named tables.
 
-A sub-query that is such a join itself disappears: its inputs and conditions become those of the query around it, its outputs
-a table whose columns are expressions over them. Column `c` of input i goes by `i.c`, as it does in the plan.
+The binder inlines a sub-query that is such a join: its inputs and conditions become those of the outer query, its outputs a
+table whose columns are expressions over the inputs. Column `c` of input i has the name `i.c`, as in the plan.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from headrace.sql.relation import Relation
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A name and the columns that go by it; `values` are over the columns of all inputs."""
+    """A named table of a scope; `values` are expressions over the columns of all inputs."""
 
     name: str
     fields: tuple[Field, ...]
     values: tuple[Expression, ...]
 
     def find(self, name: str) -> Expression | None:
-        """Return a column by its name, whatever the case."""
-        found = (value for one, value in zip(self.fields, self.values, strict=True) if one.name.lower() == name.lower())
-        return next(found, None)
+        """Return the value of a column by name, ignoring case, or None."""
+        values = (value for item, value in zip(self.fields, self.values, strict=True) if item.name.lower() == name.lower())
+        return next(values, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Trails:
-    """Inputs and conditions; `tables` in the order of the text; `merged` are columns of USING, by lower-case name."""
+    """Inputs and conditions; tables in the order of the text; USING columns by lower-case name."""
 
     inputs: tuple[RangeInput, ...] = ()
     conditions: tuple[Expression, ...] = ()
@@ -43,45 +43,45 @@ class Trails:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all columns that can be seen, for messages."""
-        return tuple(dict.fromkeys(one.name for table in self.tables for one in table.fields))
+        """The names of all visible columns, for error messages."""
+        return tuple(dict.fromkeys(item.name for table in self.tables for item in table.fields))
 
     def lookup(self, table: str, name: str) -> Expression | None:
-        """Return a column by its name, and that of its table if given; SqlError if it could be several."""
+        """Return a column by name, and by table if given; SqlError if the name is ambiguous."""
         if table:
             return self._table(table).find(name)
         if name.lower() in self.merged:
             return self.merged[name.lower()]
-        holders = [(one, value) for one in self.tables if (value := one.find(name)) is not None]
+        holders = [(other, value) for other in self.tables if (value := other.find(name)) is not None]
         if len(holders) > 1:
-            named = " and ".join(f"'{one.name}'" for one, _ in holders)
+            named = " and ".join(f"'{other.name}'" for other, _ in holders)
             raise SqlError(f"column '{name}' is ambiguous", detail=f"it is in {named}", hint="write the table before it: t.x")
         return holders[0][1] if holders else None
 
     def star(self, table: str) -> list[tuple[Field, Expression]]:
-        """Return the columns `*` or `table.*` stands for, in order; those of USING once, and first."""
+        """Return the columns of `*` or `table.*` in order; USING columns come first, and once."""
         if table:
-            one = self._table(table)
-            return list(zip(one.fields, one.values, strict=True))
-        found = [(Field(self._spelled(name), value.type), value) for name, value in self.merged.items()]
-        for one in self.tables:
-            found += [(f, v) for f, v in zip(one.fields, one.values, strict=True) if f.name.lower() not in self.merged]
-        return found
+            source = self._table(table)
+            return list(zip(source.fields, source.values, strict=True))
+        columns = [(Field(self._spelled(name), value.type), value) for name, value in self.merged.items()]
+        for source in self.tables:
+            columns += [(f, v) for f, v in zip(source.fields, source.values, strict=True) if f.name.lower() not in self.merged]
+        return columns
 
     def _spelled(self, name: str) -> str:
-        return next(one.name for table in self.tables for one in table.fields if one.name.lower() == name)
+        return next(item.name for table in self.tables for item in table.fields if item.name.lower() == name)
 
     def _table(self, name: str) -> Table:
-        found = next((one for one in self.tables if one.name.lower() == name.lower()), None)
-        if found is None:
-            raise SqlError(f"unknown table '{name}'", detail=f"FROM has {', '.join(repr(one.name) for one in self.tables)}")
-        return found
+        match = next((table for table in self.tables if table.name.lower() == name.lower()), None)
+        if match is None:
+            raise SqlError(f"unknown table '{name}'", detail=f"FROM has {', '.join(repr(table.name) for table in self.tables)}")
+        return match
 
     def beside(self, other: Trails) -> Trails:
-        """Return both side by side; the inputs of the other come after one's own."""
+        """Return the scope of both; the inputs of the other follow those of this scope."""
         by = len(self.inputs)
-        tables = (replace(one, values=tuple(shifted(value, by) for value in one.values)) for one in other.tables)
-        conditions = (shifted(one, by) for one in other.conditions)
+        tables = (replace(table, values=tuple(shifted(value, by) for value in table.values)) for table in other.tables)
+        conditions = (shifted(condition, by) for condition in other.conditions)
         return replace(
             self,
             inputs=(*self.inputs, *other.inputs),
@@ -90,21 +90,21 @@ class Trails:
         )
 
     def filtered(self, condition: Expression) -> Trails:
-        """Return it with one more condition: parts that look at one input select its rows, the others stay between inputs."""
+        """Add a condition: conjuncts over one input become its predicate, the others stay conditions between inputs."""
         inputs, between = list(self.inputs), list(self.conditions)
         for part in conjuncts(condition):
             used = inputs_of(part)
             if len(used) > 1:
                 between.append(part)
             elif part != TRUE:
-                one = min(used, default=0)
-                kept = conjunction([*conjuncts(inputs[one].predicate), lowered(part)])
-                inputs[one] = replace(inputs[one], predicate=kept)
+                index = min(used, default=0)
+                predicate = conjunction([*conjuncts(inputs[index].predicate), lowered(part)])
+                inputs[index] = replace(inputs[index], predicate=predicate)
         return replace(self, inputs=tuple(inputs), conditions=tuple(between))
 
 
 def trail(relation: Relation, length: int, lateness: int, name: str) -> Trails:
-    """Return a stream in a sliding window, as the only input."""
+    """Return the scope of a single stream in a SLIDING window."""
     branch = relation.branches[0]
     values = tuple(lifted(column, 0) for column in branch.columns)
     return Trails(
@@ -113,7 +113,7 @@ def trail(relation: Relation, length: int, lateness: int, name: str) -> Trails:
 
 
 def shifted(expression: Expression, by: int) -> Expression:
-    """Return an expression over joined columns after `by` inputs were put before."""
+    """Renumber the inputs of an expression over joined columns after `by` inputs are inserted before them."""
     if isinstance(expression, Column):
         index, name = owner(expression.name)
         return joined_column(index + by, name, expression.type)

@@ -1,4 +1,4 @@
-"""Functions that users registered: found in a query right after it is parsed, called like those of SQL."""
+"""User-defined functions (UDFs): marks their calls in the syntax tree right after parsing, and binds those calls."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _TAKEN = frozenset({*FUNCTIONS, *AGGREGATES, *UNSUPPORTED, *TABLE_FUNCTIONS, *GR
 
 
 def note_user_functions(tree: exp.Expr, catalog: Catalog) -> None:
-    """Remember at each call of a registered function which it is."""
+    """Store the UDF in the metadata of each node that calls it."""
     if catalog.functions:
         for node in tree.find_all(exp.Anonymous):
-            found = catalog.function(node.name)
-            if found is not None:
-                node.meta[_KEY] = found
+            function = catalog.function(node.name)
+            if function is not None:
+                node.meta[_KEY] = function
 
 
 def user_function(node: exp.Expr) -> UserFunction | None:
-    """Return the registered function that a node calls, if it does."""
-    found: UserFunction | None = node.meta.get(_KEY)
-    return found
+    """Return the UDF that a node calls, or None."""
+    function: UserFunction | None = node.meta.get(_KEY)
+    return function
 
 
 def apply(function: UserFunction, args: list[Expression], *, lists: bool = False) -> Expression:
-    """Return the call, arguments brought to the types the function takes; SqlError without place if they cannot be.
+    """Return the call with arguments cast to the parameter types; SqlError without a location if it is invalid.
 
-    Lists may stand nowhere but where `lists` says so.
+    A function that returns lists is rejected unless `lists` is set.
     """
     if pa.types.is_list(function.result) and not lists:
         raise SqlError(
@@ -51,8 +51,8 @@ def apply(function: UserFunction, args: list[Expression], *, lists: bool = False
         raise SqlError(f"function '{function.name}' takes {len(function.arguments)} arguments, not {len(args)}")
     if not any(map(columns, args)):
         raise SqlError(f"function '{function.name}' needs a column among its arguments", hint="write the value itself")
-    given = (_argument(function, n, arg, kind) for n, (arg, kind) in enumerate(zip(args, function.arguments, strict=True)))
-    return Call(function.tag, tuple(given), function.result)
+    arguments = (_argument(function, n, arg, kind) for n, (arg, kind) in enumerate(zip(args, function.arguments, strict=True)))
+    return Call(function.tag, tuple(arguments), function.result)
 
 
 def _argument(function: UserFunction, index: int, value: Expression, kind: pa.DataType | None) -> Expression:
@@ -61,21 +61,22 @@ def _argument(function: UserFunction, index: int, value: Expression, kind: pa.Da
     if kind is not None and is_string_literal(value):
         return implicit(value, kind)
     if kind is None or common_type(value.type, kind) != kind:
-        wanted, given = "a type" if kind is None else type_name(kind), type_name(value.type)
+        expected, actual = "a type" if kind is None else type_name(kind), type_name(value.type)
         raise SqlError(
-            f"argument {index + 1} of function '{function.name}' must have {wanted}, not {given}", hint="cast it: CAST(… AS type)"
+            f"argument {index + 1} of function '{function.name}' must have {expected}, not {actual}",
+            hint="cast it: CAST(… AS type)",
         )
     return cast(value, kind)
 
 
 def called(text: str) -> frozenset[str]:
-    """Return the names of all functions that a query calls, in lower case."""
+    """Return the lower-case names of all functions that a query calls."""
     return frozenset(node.name.lower() for node in parse(Source(text)).find_all(exp.Anonymous))
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that a function cannot have: what SQL has, or could not read."""
+    """Reject a function name that SQL has built in, or that does not parse as a plain identifier."""
     if not isinstance(name, str) or identifier(name) != name:
         raise SqlError(f"{name!r} cannot be the name of a function", hint="use letters, digits and '_', and no word of SQL")
     if name.lower() in _TAKEN:
-        raise SqlError(f"function '{name.lower()}' is one of SQL's", hint="choose another name")
+        raise SqlError(f"function '{name.lower()}' is built in", hint="choose another name")

@@ -1,8 +1,8 @@
-"""Lengths of time and windows, in both spellings.
+"""Parses durations and windows, in both notations.
 
-`TUMBLE(stream, size)`, `HOP(stream, size, slide)` and `SESSION(stream, gap)` in FROM, and `window(time, size[, slide[,
-'0 seconds']])` and `session_window(time, gap)` in GROUP BY come to the same `Window` values. `SLIDING(stream, range)` is for
-joins only.
+`TUMBLE(stream, size)`, `HOP(stream, size, slide)` and `SESSION(stream, gap)` in FROM give the same `Window` values as
+`window(time, size[, slide[, '0 seconds']])` and `session_window(time, gap)` in GROUP BY. `SLIDING(stream, range)` is for joins
+only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DAYS = frozenset({"day", "days", "week", "weeks"})
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A signed length in microseconds; `days_only` when it was written in days or weeks."""
+    """A signed duration in microseconds; `days_only` if the query gives it in days or weeks."""
 
     micros: int
     days_only: bool
 
 
 def interval(node: exp.Expr) -> Interval | None:
-    """Return what an INTERVAL says (sums of them too), or None if the node is not one."""
+    """Return the value of an INTERVAL, or of a sum of INTERVALs; None for any other node."""
     if isinstance(node, exp.Paren):
         return interval(node.this)
     if isinstance(node, exp.Add):
@@ -62,21 +62,21 @@ def _duration(text: str) -> int:
 
 
 def length(node: exp.Expr) -> int:
-    """Return a window's length, written as a string or an INTERVAL, in microseconds."""
+    """Return the length of a window, a string or an INTERVAL, in microseconds."""
     if isinstance(node, exp.Literal) and node.is_string:
         return _duration(node.name)
-    found = interval(node)
-    if found is None:
+    parsed = interval(node)
+    if parsed is None:
         raise SqlError("the length of a window must be a constant", hint="write '8 seconds' or INTERVAL 8 SECONDS")
-    return found.micros
+    return parsed.micros
 
 
 def window_of(name: str, arguments: list[exp.Expr]) -> Window:
-    """Return the window of a call, in either spelling; `arguments` are those after the stream or the time column."""
+    """Return the window of a call, in either notation; `arguments` follow the stream or the time column."""
     kind = name.lower()
-    least, most, usage = _USAGE[kind]
-    if not least <= len(arguments) <= most:
-        raise SqlError(f"window '{name}' takes other arguments", hint=f"write {usage}")
+    min_args, max_args, usage = _USAGE[kind]
+    if not min_args <= len(arguments) <= max_args:
+        raise SqlError(f"window '{name}' has the wrong number of arguments", hint=f"write {usage}")
     lengths = [length(argument) for argument in arguments]
     if any(value <= 0 for value in lengths[:2]):
         raise SqlError(f"window '{name}' needs lengths greater than zero")
@@ -90,10 +90,11 @@ def window_of(name: str, arguments: list[exp.Expr]) -> Window:
 
 
 def trailing_of(arguments: list[exp.Expr]) -> Trailing:
-    """Return the window of SLIDING(stream, range[, lateness]); `arguments` are those after the stream."""
+    """Return the window of SLIDING(stream, range[, lateness]); `arguments` follow the stream."""
     if not 1 <= len(arguments) <= 2:
         raise SqlError(
-            "window 'SLIDING' takes other arguments", hint="write SLIDING(stream, '8 seconds'[, '1 second']): range, lateness"
+            "window 'SLIDING' has the wrong number of arguments",
+            hint="write SLIDING(stream, '8 seconds'[, '1 second']): range, lateness",
         )
     lengths = [length(argument) for argument in arguments]
     if any(value < 0 for value in lengths):

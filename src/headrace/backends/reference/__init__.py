@@ -1,12 +1,11 @@
-"""The oracle: each query alone, row by row, in plain Python.
+"""The reference back-end, used as the test oracle: runs each query alone, row by row, in plain Python.
 
-It defines what queries mean (DESIGN, "Meaning"): whatever an optimised back-end emits must equal what this one emits.
-So it is written to be read and believed, not to be fast, and it imports nothing of what it judges: only the model, the
-logical plan and the errors.
+It defines the semantics of queries (DESIGN, "Meaning"): every optimised back-end must emit exactly what this one emits. So it
+favours simplicity over speed, and imports nothing of the code under test: only the model, the logical plan and the errors.
 
-`evaluate` gives the value of an expression, `aggregation` that of an aggregate over a list of values, `windows` says
-which rows belong together and when they are final, `query` puts these together for one query, `stack` puts queries on top
-of each other, `unfold` makes rows of lists, `engine` runs many.
+`evaluate` evaluates expressions, `aggregation` computes aggregates over a list of values, `windows` assigns rows to windows and
+closes them, `joins` and `multiway` keep the state of joins, `query` runs one query, `stack` runs a nested query, `unfold`
+unnests lists, and `engine` runs many queries.
 """
 
 from headrace.backends.reference.aggregation import aggregate

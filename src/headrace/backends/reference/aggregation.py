@@ -1,4 +1,4 @@
-"""Aggregates over the collected values of one group, all of them at hand: no partials, no order, no tricks."""
+"""Computes aggregates over the complete list of values of a group, without partial aggregates."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Arguments = tuple[Any, ...]
 
 
 def aggregate(call: AggregateCall, rows: Sequence[Arguments]) -> Any:
-    """Return the aggregate of the argument values of a group's rows (`()` each for COUNT(*)); rows with a NULL are skipped.
+    """Return the aggregate over the argument values of a group's rows (`()` per row for COUNT(*)); skip rows with a NULL.
 
     Raises EvaluationError when an integer or decimal result does not fit its type.
     """
-    kept = [row for row in rows if None not in row]
+    non_null_rows = [row for row in rows if None not in row]
     if call.function == "count":
-        return len(kept)
+        return len(non_null_rows)
     if call.function == "count_distinct":
-        return len({tuple(map(canonical, row)) for row in kept})
-    values = [row[0] for row in kept]
+        return len({tuple(map(canonical, row)) for row in non_null_rows})
+    values = [row[0] for row in non_null_rows]
     return _OF_VALUES[call.function](values, call) if values else None
 
 
@@ -39,8 +39,8 @@ def _sum(values: Sequence[Any]) -> Any:
     if not isinstance(values[0], float):
         return sum(map(_exact, values))
     if any(not math.isfinite(value) for value in values):
-        special = {value for value in values if math.isinf(value)}
-        return math.nan if any(map(math.isnan, values)) or len(special) > 1 else special.pop()
+        infinities = {value for value in values if math.isinf(value)}
+        return math.nan if any(map(math.isnan, values)) or len(infinities) > 1 else infinities.pop()
     try:
         return math.fsum(values)
     except OverflowError:
@@ -57,7 +57,7 @@ def _average(values: Sequence[Any], call: AggregateCall) -> Any:
 
 
 def _variance(values: Sequence[Any], call: AggregateCall, freedom: int) -> float | None:
-    """Return the mean of squared distances from the mean, over n - `freedom`; NULL when that is zero."""
+    """Return the sum of squared distances from the mean, divided by n - `freedom`; NULL unless n > `freedom`."""
     if len(values) <= freedom:
         return None
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):
@@ -92,7 +92,7 @@ def _percentile_disc(values: Sequence[Any], call: AggregateCall) -> Any:
 
 
 def _share(call: AggregateCall) -> Fraction:
-    """Return the parameter as the decimal number it was written as."""
+    """Return the percentile as an exact fraction of its decimal text."""
     assert call.parameter is not None
     return Fraction(repr(call.parameter))
 

@@ -1,4 +1,4 @@
-"""Dates and times, all of them UTC; times as whole microseconds since 1970-01-01T00:00Z where they are computed with."""
+"""Date and time functions, all in UTC; arithmetic uses integer microseconds since 1970-01-01T00:00Z."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def micros(time: datetime) -> int:
 
 
 def instant(microseconds: int) -> datetime:
-    """Return the time so many microseconds after the epoch; raises outside the years 1 to 9999."""
+    """Return the time that many microseconds after the epoch; raises outside the years 1 to 9999."""
     return _in_range(lambda: EPOCH + timedelta(microseconds=microseconds))
 
 
@@ -36,22 +36,22 @@ def day_of(value: date) -> date:
 
 
 def quarter(value: date) -> int:
-    """Return 1 to 4."""
+    """Return the quarter, 1 to 4."""
     return (day_of(value).month + 2) // 3
 
 
 def day_of_week(value: date) -> int:
-    """Return 1 for Sunday to 7 for Saturday."""
+    """Return the day of the week, from 1 for Sunday to 7 for Saturday."""
     return day_of(value).isoweekday() % 7 + 1
 
 
 def day_of_year(value: date) -> int:
-    """Return 1 for the first of January."""
+    """Return the day of the year, 1 for the first of January."""
     return day_of(value).timetuple().tm_yday
 
 
 def truncate(unit: str, time: datetime) -> datetime:
-    """Return the start of the unit that holds `time`; weeks start on Monday."""
+    """Return the start of the unit that contains `time`; weeks start on Monday."""
     unit = unit.lower()
     if unit in _FIXED:
         return instant(micros(time) // _FIXED[unit] * _FIXED[unit])
@@ -69,17 +69,17 @@ def truncate(unit: str, time: datetime) -> datetime:
 
 
 def add_days(day: date, days: int) -> date:
-    """Return the date so many days later."""
+    """Return the date `days` later."""
     return _in_range(lambda: day + timedelta(days=days))
 
 
 def add_time(time: datetime, microseconds: int) -> datetime:
-    """Return the time so many microseconds later."""
+    """Return the time `microseconds` later."""
     return _in_range(lambda: time + timedelta(microseconds=microseconds))
 
 
 def days_between(end: date, start: date) -> int:
-    """Return how many days `end` is after `start`."""
+    """Return the number of days from `start` to `end`."""
     return (day_of(end) - day_of(start)).days
 
 

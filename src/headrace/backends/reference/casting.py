@@ -1,4 +1,4 @@
-"""CAST: a string that does not read as the target is NULL, a number that does not fit is an error."""
+"""Implements CAST: a string that does not parse as the target gives NULL, a number that does not fit raises an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIME = re.compile(
 
 
 def cast(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
-    """Convert a value that is not NULL from `source` to `target`."""
+    """Convert a non-NULL value from `source` to `target`."""
     if source == target:
         return value
     if pa.types.is_string(target):
@@ -83,7 +83,7 @@ def _impossible(value: Any, target: pa.DataType) -> EvaluationError:
 
 
 def _from_string(value: str, target: pa.DataType) -> Any:
-    """Read the text, spaces around it ignored; NULL when it is not of the form, or out of range."""
+    """Parse the text, ignoring surrounding spaces; NULL if it is malformed or out of range."""
     try:
         return _reader(target)(value.strip(), target)
     except (EvaluationError, ValueError, OverflowError):
@@ -103,7 +103,7 @@ def _reader(target: pa.DataType) -> Callable[[str, pa.DataType], Any]:
 
 
 def _read_integer(text: str, target: pa.DataType) -> int | None:
-    """Read digits; a fraction is dropped, as Spark does."""
+    """Parse an integer; drop a fraction, like Spark."""
     return fit(math.trunc(Fraction(text.rstrip("."))), target) if _INTEGER.fullmatch(text) else None
 
 
@@ -143,7 +143,7 @@ def _zone(text: str | None) -> timezone:
 
 
 def to_string(value: Any, source: pa.DataType) -> str:
-    """Print a value as Spark does; `source` says how many digits a decimal shows and how wide a float is."""
+    """Format a value like Spark; `source` gives the scale of a decimal and the width of a float."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -157,7 +157,7 @@ def to_string(value: Any, source: pa.DataType) -> str:
 
 
 def _print_float(value: float, *, single: bool) -> str:
-    """Print as Java: plain between 10⁻³ and 10⁷, else `d.dddE±n`; always with a decimal point."""
+    """Format a float like Java: plain between 10⁻³ and 10⁷, else `d.dddE±n`; always with a decimal point."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     sign, digits, exponent = Decimal(_shortest(value, single=single)).normalize().as_tuple()
@@ -174,7 +174,7 @@ def _print_float(value: float, *, single: bool) -> str:
 
 
 def _shortest(value: float, *, single: bool) -> str:
-    """Return the fewest digits that read back as the same number."""
+    """Return the shortest text that parses as the same number."""
     if not single:
         return repr(value)
     texts = (f"{value:.{digits}g}" for digits in range(1, 10))

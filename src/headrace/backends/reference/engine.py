@@ -1,4 +1,4 @@
-"""All queries, each alone: streams, the commands between batches, watermarks, failures."""
+"""Runs many queries, each in isolation: streams, commands between batches, watermarks, failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.plan.stacked import AnyQuery, StackedQuery
 
 @dataclass(slots=True)
 class StreamState:
-    """A stream and the greatest event time seen in it; `ended` once the input was drained."""
+    """A stream and its greatest event time so far; `ended` after the input was drained."""
 
     stream: Stream
     time: str
@@ -27,7 +27,7 @@ class StreamState:
 
     @property
     def watermark(self) -> float:
-        """No row below it is expected: −∞ before the first row, ∞ after the last."""
+        """The lower bound of event times still expected: −∞ before the first row, ∞ after the last."""
         if self.ended:
             return math.inf
         return -math.inf if self.newest is None else self.newest - self.stream.delay
@@ -35,7 +35,7 @@ class StreamState:
 
 @dataclass(slots=True)
 class QueryState:
-    """A query that was added: what it emitted, whether it still runs."""
+    """An added query, the results it emitted, and whether it still runs."""
 
     query: ReferenceQuery | ReferenceStack
     emitted: list[dict[str, Any]] = field(default_factory=list)
@@ -43,14 +43,14 @@ class QueryState:
 
 
 class ReferenceEngine:
-    """The oracle. Commands take effect at the next `advance`; a failing query fails alone."""
+    """The test oracle. Commands take effect at the next `advance`; a failing query does not affect the others."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start without streams and queries."""
         self.errors: dict[str, EvaluationError] = {}
-        """Why a query failed, by name; it emits nothing from that batch on."""
+        """The error of each failed query, by name; it emits nothing from that batch on."""
         self.dropped: dict[str, int] = {}
-        """Rows without event time, by stream."""
+        """The number of rows dropped for lack of an event time, by stream."""
         self._streams: dict[str, StreamState] = {}
         self._queries: dict[str, QueryState] = {}
         self._live: set[str] = set()
@@ -65,48 +65,48 @@ class ReferenceEngine:
         self.dropped[stream.name] = 0
 
     def add(self, name: str, plan: AnyQuery) -> None:
-        """Add a query; it sees the rows from the next batch on that are newer than all seen in its streams until now.
+        """Add a query; from the next batch on, it reads the rows newer than all earlier rows of its streams.
 
-        A name may be used again once removed: results, late rows and error of the former query are then forgotten.
+        The name of a removed query may be reused; that discards the results, late-row counts and error of the former query.
         """
         if name in self._live:
             raise NameTakenError(f"query '{name}' is already there")
         streams = [self._stream(stream) for stream in plan.streams]
-        seen = [state.newest for state in streams if state.newest is not None]
+        newest_times = [state.newest for state in streams if state.newest is not None]
         times = {state.stream.name: state.time for state in streams}
-        kind = ReferenceStack if isinstance(plan, StackedQuery) else ReferenceQuery
-        self._queries[name] = QueryState(kind(plan, max(seen) + 1 if seen else None, times))  # type: ignore[arg-type]
+        query_class = ReferenceStack if isinstance(plan, StackedQuery) else ReferenceQuery
+        self._queries[name] = QueryState(query_class(plan, max(newest_times) + 1 if newest_times else None, times))  # type: ignore[arg-type]
         self._live.add(name)
         self.errors.pop(name, None)
 
     def remove(self, name: str) -> None:
-        """Remove a query, failed or not; what it emitted stays."""
+        """Remove a query, failed or not; keep its results."""
         if name not in self._live:
             raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._live)) or 'none'}")
         self._live.remove(name)
         self._queries[name].running = False
 
     def advance(self, rows: Mapping[str, Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
-        """Run one micro-batch; return what each live query emitted in it (a failed one nothing)."""
-        timed = {stream: self._with_time(stream, given) for stream, given in rows.items()}
+        """Run one micro-batch; return the rows that each live query emitted in it (none for a failed query)."""
+        timed = {stream: self._with_time(stream, stream_rows) for stream, stream_rows in rows.items()}
         before = {name: state.watermark for name, state in self._streams.items()}
-        for stream, given in timed.items():
-            self._streams[stream].newest = _newest(self._streams[stream], given)
+        for stream, stream_rows in timed.items():
+            self._streams[stream].newest = _newest(self._streams[stream], stream_rows)
         return self._run(timed, before)
 
     def drain(self) -> dict[str, list[dict[str, Any]]]:
-        """End all streams: every open window is emitted. Rows given afterwards are late in every window."""
+        """End all streams and emit every open window. Later rows are late in every window."""
         before = {name: state.watermark for name, state in self._streams.items()}
         for state in self._streams.values():
             state.ended = True
         return self._run({}, before)
 
     def results(self, name: str) -> list[dict[str, Any]]:
-        """Return everything the query of that name (live, failed or removed) has emitted, in order."""
+        """Return all rows that a live, failed or removed query emitted, in order."""
         return list(self._query(name).emitted)
 
     def late(self, name: str) -> dict[str, int]:
-        """Return how many rows came too late for the query, by stream."""
+        """Return the number of late rows of a query, by stream."""
         return dict(self._query(name).query.late)
 
     def _run(self, rows: Rows, before: Mapping[str, float]) -> dict[str, list[dict[str, Any]]]:
@@ -151,5 +151,5 @@ class ReferenceEngine:
 
 
 def _newest(state: StreamState, rows: Sequence[Row]) -> int | None:
-    seen: list[Any] = [row[state.time] for row in rows]
-    return max([*map(micros, seen), *([] if state.newest is None else [state.newest])], default=None)
+    times: list[Any] = [row[state.time] for row in rows]
+    return max([*map(micros, times), *([] if state.newest is None else [state.newest])], default=None)

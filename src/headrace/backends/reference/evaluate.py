@@ -1,7 +1,7 @@
-"""The value of an expression over one row, in SQL's three-valued logic: a Python None is NULL.
+"""Evaluates an expression over one row, in SQL's three-valued logic; a Python None is NULL.
 
-AND, OR, CASE and COALESCE evaluate from left to right and no further than needed, so an error in a part that does not
-matter does not occur. All other functions evaluate every argument; most are strict (NULL if any argument is).
+AND, OR, CASE and COALESCE evaluate from left to right and stop as soon as the result is known, so that errors in the remaining
+parts do not occur. All other functions evaluate every argument; most are strict (NULL if any argument is NULL).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = Mapping[str, object]
 
 
 def evaluate(expression: Expression, row: Row) -> Any:
-    """Return the value; a column the row does not have is NULL. Raises EvaluationError where there is no value."""
+    """Return the value of an expression; a missing column is NULL. Raises EvaluationError, for example on overflow."""
     if isinstance(expression, Literal):
         return expression.value
     if isinstance(expression, Column):
@@ -41,23 +41,23 @@ def evaluate(expression: Expression, row: Row) -> Any:
 
 
 def holds(predicate: Expression, row: Row) -> bool:
-    """Tell whether the predicate is TRUE; NULL is not."""
+    """Tell whether the predicate is TRUE, neither FALSE nor NULL."""
     return evaluate(predicate, row) is True
 
 
 def _strict(call: Call, values: list[Any]) -> Any:
-    """Apply a function to values none of which is NULL."""
+    """Apply a function to non-NULL values."""
     if call.function in _NUMERIC:
         return _NUMERIC[call.function](call.type, *values)
     return _PLAIN[call.function](*values)
 
 
 def _of_user(call: Call, values: list[Any]) -> Any:
-    """Call a user's function with columns of one row."""
+    """Call a UDF with columns of one row."""
     columns = [pa.array([value], type=arg.type) for value, arg in zip(values, call.args, strict=True)]
     try:
-        found = code_of(call.function)(*columns)
-        column = found if isinstance(found, pa.Array | pa.ChunkedArray) else pa.array(found, type=call.type)
+        result = code_of(call.function)(*columns)
+        column = result if isinstance(result, pa.Array | pa.ChunkedArray) else pa.array(result, type=call.type)
         (value,) = column.cast(call.type).to_pylist()
     except Exception as error:
         raise EvaluationError(f"function '{named(call.function)}' failed: {type(error).__name__}: {error}") from error
@@ -85,7 +85,7 @@ def _or(args: tuple[Expression, ...], row: Row) -> bool | None:
 
 
 def _case(args: tuple[Expression, ...], row: Row) -> Any:
-    """Pairs of condition and value, then the value otherwise (NULL if left out)."""
+    """Evaluate CASE; `args` are pairs of condition and value, then the optional ELSE value (default NULL)."""
     for condition, value in zip(args[0::2], args[1::2], strict=False):
         if holds(condition, row):
             return evaluate(value, row)
@@ -104,11 +104,11 @@ _LAZY: dict[str, Callable[[tuple[Expression, ...], Row], Any]] = {"and": _and, "
 
 
 def _in(values: list[Any]) -> bool | None:
-    """NULL on the left is NULL; so is a miss when a NULL is among the choices."""
-    wanted, choices = values[0], values[1:]
-    if wanted is None:
+    """Evaluate IN; a NULL on the left gives NULL, and so does no match if a choice is NULL."""
+    value, choices = values[0], values[1:]
+    if value is None:
         return None
-    if any(choice is not None and numeric.order(choice) == numeric.order(wanted) for choice in choices):
+    if any(choice is not None and numeric.order(choice) == numeric.order(value) for choice in choices):
         return True
     return None if None in choices else False
 
@@ -194,4 +194,4 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 }
 
 KNOWN = frozenset(_LAZY) | frozenset(_NULL_AWARE) | frozenset(_NUMERIC) | frozenset(_PLAIN) | {"cast"}
-"""Every function this evaluator knows; a test holds it equal to `FUNCTIONS`."""
+"""Every function of this evaluator; a test checks that it equals `FUNCTIONS`."""

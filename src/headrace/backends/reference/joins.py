@@ -1,4 +1,4 @@
-"""A windowed join alone: rows wait in the windows they count in; when windows close, everything is tried with everything."""
+"""Reference state of a window join: buffers rows by window, and joins by nested loops when windows close."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Joined = dict[str, Any]
 
 @dataclass(slots=True)
 class JoinState:
-    """Common end of windows → for each input its rows, in order of arrival."""
+    """Rows in open windows: common end of the windows → rows of each input in order of arrival."""
 
     plan: JoinQuery
     since: float
     _open: dict[int, list[list[Joined]]] = field(default_factory=dict)
 
     def add(self, index: int, time: int, watermark: float, row: Row) -> Outcome:
-        """Put a row of an input into those of its windows that are open."""
+        """Add a row of an input to those of its windows that are open."""
         ends = [
             end
             for end in self.plan.ends.containing(self.plan.inputs[index].window.size, time)
@@ -40,7 +40,7 @@ class JoinState:
         return Outcome.KEPT
 
     def close(self, watermark: float) -> Iterator[tuple[int, list[Joined]]]:
-        """Yield (end, joined rows) for all windows with end ≤ watermark, ascending, and forget them."""
+        """Yield (end, joined rows) of all windows with end ≤ watermark, ascending, and drop their rows."""
         for end in sorted(end for end in self._open if end <= watermark):
             yield end, _rows(self.plan.tree, self._open.pop(end))
 
@@ -49,25 +49,25 @@ def _rows(tree: JoinTree, inputs: list[list[Joined]]) -> list[Joined]:
     if isinstance(tree, int):
         return inputs[tree]
     left, right = _rows(tree.left, inputs), _rows(tree.right, inputs)
-    partners = [[number for number, other in enumerate(right) if _partners(tree, one, other)] for one in left]
-    found: list[Joined] = []
+    matches = [[number for number, candidate in enumerate(right) if _partners(tree, row, candidate)] for row in left]
+    joined: list[Joined] = []
     if tree.kind.pairs:
-        found += [{**one, **right[number]} for one, numbers in zip(left, partners, strict=True) for number in numbers]
+        joined += [{**row, **right[number]} for row, numbers in zip(left, matches, strict=True) for number in numbers]
     else:
-        found += [] if tree.kind.keeps_left else [one for one, numbers in zip(left, partners, strict=True) if numbers]
+        joined += [] if tree.kind.keeps_left else [row for row, numbers in zip(left, matches, strict=True) if numbers]
     if tree.kind.keeps_left:
-        found += [one for one, numbers in zip(left, partners, strict=True) if not numbers]
+        joined += [row for row, numbers in zip(left, matches, strict=True) if not numbers]
     if tree.kind.keeps_right:
-        taken = {number for numbers in partners for number in numbers}
-        found += [other for number, other in enumerate(right) if number not in taken]
-    return found
+        matched = {number for numbers in matches for number in numbers}
+        joined += [candidate for number, candidate in enumerate(right) if number not in matched]
+    return joined
 
 
 def _partners(node: JoinNode, left: Joined, right: Joined) -> bool:
-    """Tell whether two rows belong together; a condition that overflows is unknown, as NULL is."""
+    """Tell whether two rows match; a condition that overflows counts as NULL."""
     for equality in node.equalities:
-        one, other = _value(equality.left, left), _value(equality.right, right)
-        if one is None or other is None or canonical(one) != canonical(other):
+        left_value, right_value = _value(equality.left, left), _value(equality.right, right)
+        if left_value is None or right_value is None or canonical(left_value) != canonical(right_value):
             return False
     try:
         return holds(node.rest, {**left, **right})

@@ -1,4 +1,4 @@
-"""A join over sliding windows alone: whoever arrives is tried with everybody who arrived before."""
+"""Reference state of a sliding join: compares each new row with all earlier rows of the other inputs."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ Timed = tuple[int, Row]
 
 @dataclass(slots=True)
 class MultiwayState:
-    """All rows that came in time, by input, in order of arrival; nothing is ever forgotten."""
+    """All rows that were not late, by input, in order of arrival; without eviction."""
 
     plan: MultiwayQuery
     _rows: list[list[Timed]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with nothing."""
+        """Start with no rows."""
         self._rows = [[] for _ in self.plan.inputs]
 
     def add(self, index: int, time: int, watermark: float, row: Row) -> tuple[Outcome, list[Row]]:
-        """Take a row of an input; return what became of it, and the joined rows it is the last of."""
+        """Add a row of an input; return its outcome, and the joined rows that it completes."""
         if time < watermark - self.plan.inputs[index].lateness:
             return Outcome.LATE, []
-        joined = (time, {f"{index}.{name}": value for name, value in row.items()})
-        self._rows[index].append(joined)
-        return Outcome.KEPT, list(self._completed(index, joined))
+        timed = (time, {f"{index}.{name}": value for name, value in row.items()})
+        self._rows[index].append(timed)
+        return Outcome.KEPT, list(self._completed(index, timed))
 
-    def borrow(self, index: int, lender: MultiwayState, theirs: int, since: float) -> None:
-        """Take the rows of an input of another query, from an event time on; nothing is given out for them."""
-        for time, row in lender._rows[theirs]:
+    def borrow(self, index: int, donor: MultiwayState, donor_index: int, since: float) -> None:
+        """Backfill an input with the rows of another query's input from event time `since` on; emit no results for them."""
+        for time, row in donor._rows[donor_index]:
             if time >= since:
                 self._rows[index].append((time, {f"{index}.{owner(name)[1]}": value for name, value in row.items()}))
 
     def _completed(self, index: int, arrived: Timed) -> Iterator[Row]:
-        """Yield the joined rows of one that arrived: every other input in turn, as long as nothing speaks against it."""
+        """Yield the joined rows that a new row completes: extend it by each other input in turn, checking conditions early."""
         others = [number for number in range(len(self._rows)) if number != index]
         yield from self._extended({index: arrived[0]}, dict(arrived[1]), others)
 
@@ -50,21 +50,25 @@ class MultiwayState:
         if not others:
             yield row
             return
-        here, *rest = others
-        due = [one for one in self.plan.conditions if here in inputs_of(one) and inputs_of(one) <= {*times, here}]
-        for time, found in self._rows[here]:
-            joined = {**row, **found}
-            if self._meet({**times, here: time}) and all(_holds(condition, joined) for condition in due):
-                yield from self._extended({**times, here: time}, joined, rest)
+        number, *rest = others
+        conditions = [
+            condition
+            for condition in self.plan.conditions
+            if number in inputs_of(condition) and inputs_of(condition) <= {*times, number}
+        ]
+        for time, match in self._rows[number]:
+            joined = {**row, **match}
+            if self._meet({**times, number: time}) and all(_holds(condition, joined) for condition in conditions):
+                yield from self._extended({**times, number: time}, joined, rest)
 
     def _meet(self, times: dict[int, int]) -> bool:
-        """Tell whether nobody is older than the newest by more than its range."""
+        """Tell whether every row is within the range of its input before the newest row."""
         newest = max(times.values())
         return all(time >= newest - self.plan.inputs[number].range for number, time in times.items())
 
 
 def _holds(condition: Expression, row: Row) -> bool:
-    """Tell whether a condition holds; one that overflows is unknown, as NULL is."""
+    """Tell whether a condition is TRUE; one that overflows counts as NULL."""
     try:
         return holds(condition, row)
     except EvaluationError:

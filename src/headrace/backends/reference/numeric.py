@@ -1,7 +1,7 @@
-"""Numbers: what fits a type, exact rounding, order and equality.
+"""Numeric functions: range checks, exact rounding, order and equality.
 
 Integers are Python ints, doubles are Python floats, decimals are `Decimal`. Exact intermediate results are `Fraction`,
-so nothing is rounded twice.
+so that no result is rounded twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.model.schema import type_name
 
 
 def fit(value: Any, kind: pa.DataType) -> Any:
-    """Return a computed number as a value of `kind`: floats rounded, decimals half up; raises when it is out of range."""
+    """Round a computed number to a value of `kind`, decimals half up; raises if it is out of range."""
     if pa.types.is_integer(kind):
         return fit_integer(int(value), kind)
     if pa.types.is_decimal(kind):
@@ -31,7 +31,7 @@ def fit(value: Any, kind: pa.DataType) -> Any:
 
 
 def fit_integer(value: int, kind: pa.DataType) -> int:
-    """Return `value` if the type is wide enough, else raise: overflow is detected, never wrapped."""
+    """Return `value` if it is in the range of the type, else raise; never wrap around."""
     bound = 1 << (kind.bit_width - 1)
     if not -bound <= value < bound:
         raise EvaluationError(
@@ -41,7 +41,7 @@ def fit_integer(value: int, kind: pa.DataType) -> int:
 
 
 def fit_decimal(value: Fraction, kind: pa.DataType) -> Decimal:
-    """Round half up (away from zero) to the scale of the type; raise when there are more digits than its precision."""
+    """Round half up (away from zero) to the scale of the type; raise if the result exceeds its precision."""
     unscaled = half_up(value * 10**kind.scale)
     if abs(unscaled) >= 10**kind.precision:
         raise EvaluationError(f"decimal overflow: a value is out of range of {type_name(kind)}")
@@ -49,7 +49,7 @@ def fit_decimal(value: Fraction, kind: pa.DataType) -> Decimal:
 
 
 def fit_float(value: Any, kind: pa.DataType) -> float:
-    """Return the nearest double, or for FLOAT the nearest 32-bit float; beyond the range is infinity."""
+    """Return the nearest double, or for FLOAT the nearest 32-bit float; infinity beyond the range."""
     result = nearest_double(value)
     if kind != pa.float32():
         return result
@@ -60,7 +60,7 @@ def fit_float(value: Any, kind: pa.DataType) -> float:
 
 
 def nearest_double(value: Any) -> float:
-    """Convert any number; one too large for a double becomes infinity."""
+    """Convert any number to the nearest double; infinity beyond the range."""
     try:
         return float(value)
     except OverflowError:
@@ -74,7 +74,7 @@ def half_up(value: Fraction) -> int:
 
 
 def decimal_of(unscaled: int, scale: int) -> Decimal:
-    """Return unscaled · 10^-scale, exactly, whatever the decimal context is."""
+    """Return exactly unscaled · 10^-scale, independent of the decimal context."""
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
@@ -86,12 +86,12 @@ def order(value: Any) -> Any:
 
 
 def canonical(value: Any) -> Any:
-    """Return a hashable stand-in that is equal for exactly the values one group or DISTINCT holds together."""
+    """Return a hashable key that is equal for exactly the values that GROUP BY and DISTINCT treat as equal."""
     return None if value is None else (order(value),)
 
 
 def representative(value: Any) -> Any:
-    """Return the value a group key shows: 0.0 for both zeros."""
+    """Return the value shown for a group key: 0.0 for both zeros."""
     return 0.0 if isinstance(value, float) and value == 0 else value
 
 
@@ -136,22 +136,22 @@ def mod(kind: pa.DataType, left: Any, right: Any) -> Any:
         return None
     if pa.types.is_floating(kind):
         return math.nan if math.isinf(left) else fit_float(math.fmod(left, right), kind)
-    rest = abs(Fraction(left)) % abs(Fraction(right))
-    return fit(rest if left >= 0 else -rest, kind)
+    remainder = abs(Fraction(left)) % abs(Fraction(right))
+    return fit(remainder if left >= 0 else -remainder, kind)
 
 
 def neg(kind: pa.DataType, value: Any) -> Any:
-    """Change the sign; the least integer has no counterpart and overflows."""
+    """Change the sign; the least integer overflows, since its negation does not fit."""
     return fit_decimal(-Fraction(value), kind) if pa.types.is_decimal(kind) else fit(-value, kind)
 
 
 def absolute(kind: pa.DataType, value: Any) -> Any:
-    """Drop the sign; the least integer has no counterpart and overflows."""
+    """Return the absolute value; the least integer overflows, since its negation does not fit."""
     return fit_decimal(abs(Fraction(value)), kind) if pa.types.is_decimal(kind) else fit(abs(value), kind)
 
 
 def whole(value: Any, step: Callable[[Any], int], kind: pa.DataType) -> Any:
-    """Bring a number to an integer with `step` (floor, ceil, trunc); NaN and infinity have none."""
+    """Convert a number to an integer with `step` (floor, ceil, trunc); raise for NaN and infinity."""
     if isinstance(value, float) and not math.isfinite(value):
         raise EvaluationError(f"{value} is out of range of {type_name(kind)}")
     return fit(step(value), kind)
@@ -168,7 +168,7 @@ def floor(kind: pa.DataType, value: Any) -> Any:
 
 
 def rounded(kind: pa.DataType, value: Any, digits: int = 0) -> Any:
-    """Round half away from zero; a double is taken as the decimal number it prints as."""
+    """Round half away from zero; a double counts as the decimal number of its shortest text."""
     if isinstance(value, float) and not math.isfinite(value):
         return value
     exact = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
@@ -177,7 +177,7 @@ def rounded(kind: pa.DataType, value: Any, digits: int = 0) -> Any:
 
 
 def sqrt(kind: pa.DataType, value: float) -> float:
-    """Return the square root; of a negative number NaN."""
+    """Return the square root; NaN for a negative number."""
     return math.nan if value < 0 else fit_float(math.sqrt(value), kind)
 
 
@@ -190,12 +190,12 @@ def exp(kind: pa.DataType, value: float) -> float:
 
 
 def logarithm(function: Callable[[float], float]) -> Callable[[pa.DataType, float], float | None]:
-    """Make a logarithm that is NULL where there is none (zero and below)."""
+    """Make a logarithm function that returns NULL for zero and negative numbers."""
     return lambda kind, value: None if value <= 0 else fit_float(function(value), kind)
 
 
 def power(kind: pa.DataType, base: float, exponent: float) -> float:
-    """Raise to a power, with Java's answers (Spark's) where C and Java differ: pow(x, NaN) and pow(±1, ±∞) are NaN."""
+    """Raise to a power, as in Java (and Spark) where C and Java differ: pow(x, NaN) and pow(±1, ±∞) are NaN."""
     if math.isnan(exponent) or (abs(base) == 1 and math.isinf(exponent)):
         return math.nan
     odd = float(exponent).is_integer() and exponent % 2 == 1

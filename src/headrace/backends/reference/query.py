@@ -1,4 +1,4 @@
-"""One query alone, one micro-batch after the other: what every other back-end must equal."""
+"""Runs one query in isolation, one micro-batch after another; every other back-end must emit the same rows."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ Rows = Mapping[str, Sequence[Row]]
 
 
 class ReferenceQuery:
-    """A query and its state. The caller gives every batch from the one the query was added at, in order."""
+    """A query and its state. The caller passes every batch, in order, from the one at which the query was added."""
 
     def __init__(self, plan: LogicalQuery, since: int | None, times: Mapping[str, str]) -> None:
         """`since` is the T of DESIGN §4 in microseconds, None for −∞; `times` maps a stream to its event-time column."""
         self.plan = plan
         self.late: dict[str, int] = dict.fromkeys(plan.streams, 0)
-        """Rows dropped because all their windows were final, by stream (a row that two branches read counts in each)."""
+        """The number of late rows by stream: all their windows were final (a row read by two branches counts twice)."""
         self._since = -math.inf if since is None else since
         self._times = dict(times)
         self._windows = window_state(plan.window, self._since) if isinstance(plan, AggregateQuery) else None
         self._joins = JoinState(plan, self._since) if isinstance(plan, JoinQuery) else None
         self._multiway = MultiwayState(plan) if isinstance(plan, MultiwayQuery) else None
 
-    def borrow(self, index: int, lender: ReferenceQuery, theirs: int) -> None:
-        """See the rows that an input of another query has seen until now as if they had come to input `index` then."""
+    def borrow(self, index: int, donor: ReferenceQuery, donor_index: int) -> None:
+        """Backfill input `index` with the rows that an input of another query has read so far."""
         assert self._multiway is not None
-        assert lender._multiway is not None
-        self._multiway.borrow(index, lender._multiway, theirs, self._since)
+        assert donor._multiway is not None
+        self._multiway.borrow(index, donor._multiway, donor_index, self._since)
 
     def batch(self, rows: Rows, watermark: float | None, next_watermark: float | None) -> list[dict[str, Any]]:
-        """Take the rows of a batch and return what it emits.
+        """Run a batch and return the emitted rows.
 
-        `watermark` is w(b) of this query and decides which rows are late, `next_watermark` is w(b+1) and decides which
-        windows are final (None is −∞, `math.inf` closes everything). No row may have a NULL event time. Raises
-        EvaluationError; the query must not be used afterwards.
+        `watermark` is w(b) of this query and decides which rows are late; `next_watermark` is w(b+1) and decides which windows
+        are final (None is −∞, `math.inf` closes every window). No row may have a NULL event time. Raises EvaluationError; the
+        query is unusable afterwards.
         """
         if isinstance(self.plan, StatelessQuery):
             return list(self._selected(self.plan, rows))
@@ -61,7 +61,7 @@ class ReferenceQuery:
         return list(self._closed(self.plan, after))
 
     def _seen(self, stream: str, predicate: Expression, rows: Rows) -> Iterator[tuple[int, Row]]:
-        """Yield time and row for all rows of the stream that are not before `since` and pass."""
+        """Yield event time and row for the rows of the stream, from `since` on, that satisfy the predicate."""
         for row in rows.get(stream, ()):
             time = _time(row, self._times[stream])
             if time >= self._since and holds(predicate, row):
@@ -88,41 +88,41 @@ class ReferenceQuery:
 
     def _collect_join(self, plan: JoinQuery, rows: Rows, watermark: float) -> None:
         assert self._joins is not None
-        for index, each in enumerate(plan.inputs):
-            for time, row in self._seen(each.stream, each.predicate, rows):
-                self.late[each.stream] += self._joins.add(index, time, watermark, row) is Outcome.LATE
+        for index, join_input in enumerate(plan.inputs):
+            for time, row in self._seen(join_input.stream, join_input.predicate, rows):
+                self.late[join_input.stream] += self._joins.add(index, time, watermark, row) is Outcome.LATE
 
     def _completed(self, plan: MultiwayQuery, rows: Rows, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._multiway is not None
-        for index, each in enumerate(plan.inputs):
-            for time, row in self._seen(each.stream, each.predicate, rows):
+        for index, join_input in enumerate(plan.inputs):
+            for time, row in self._seen(join_input.stream, join_input.predicate, rows):
                 outcome, joined = self._multiway.add(index, time, watermark, row)
-                self.late[each.stream] += outcome is Outcome.LATE
-                for one in joined:
-                    yield _output(plan, plan.output, one)
+                self.late[join_input.stream] += outcome is Outcome.LATE
+                for joined_row in joined:
+                    yield _output(plan, plan.output, joined_row)
 
     def _joined(self, plan: JoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._joins is not None
         for end, joined in self._joins.close(watermark):
             bounds = {"window_start": instant(end - plan.span), "window_end": instant(end)}
-            kept = [{**row, **bounds} for row in joined if holds(plan.predicate, row)]
-            rows = kept if plan.grouping is None else list(_groups(plan.grouping, kept, bounds))
+            selected = [{**row, **bounds} for row in joined if holds(plan.predicate, row)]
+            rows = selected if plan.grouping is None else list(_groups(plan.grouping, selected, bounds))
             for row in rows:
                 yield _output(plan, plan.output, row)
 
 
 def _groups(grouping: JoinGrouping, rows: Sequence[Row], bounds: Row) -> Iterator[dict[str, Any]]:
-    """Yield the rows of an aggregation over joined rows for which HAVING holds."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    """Aggregate joined rows by group and yield the groups that satisfy HAVING."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(canonical(evaluate(key, row)) for key in grouping.keys), []).append(row)
-    for members in found.values():
-        group: dict[str, Any] = dict(bounds)
-        group |= {f"key{index}": representative(evaluate(key, members[0])) for index, key in enumerate(grouping.keys)}
+        groups.setdefault(tuple(canonical(evaluate(key, row)) for key in grouping.keys), []).append(row)
+    for members in groups.values():
+        output_row: dict[str, Any] = dict(bounds)
+        output_row |= {f"key{index}": representative(evaluate(key, members[0])) for index, key in enumerate(grouping.keys)}
         for index, call in enumerate(grouping.aggregates):
-            group[f"agg{index}"] = aggregate(call, [tuple(evaluate(arg, row) for arg in call.args) for row in members])
-        if holds(grouping.having, group):
-            yield group
+            output_row[f"agg{index}"] = aggregate(call, [tuple(evaluate(arg, row) for arg in call.args) for row in members])
+        if holds(grouping.having, output_row):
+            yield output_row
 
 
 def _time(row: Row, column: str) -> int:
@@ -137,10 +137,10 @@ def _item(branch: AggregateBranch, time: int, row: Row) -> Item:
 
 
 def _aggregated(plan: AggregateQuery, window: ClosedWindow) -> dict[str, Any]:
-    """Return the row that HAVING and the outputs read."""
+    """Aggregate a closed window to the row that HAVING and the outputs read."""
     row: dict[str, Any] = {"window_start": instant(window.start), "window_end": instant(window.end)}
     row |= {f"key{index}": key for index, key in enumerate(window.items[0].keys)}
-    for index, call in enumerate(plan.branches[0].aggregates):  # all branches agree on everything but the arguments
+    for index, call in enumerate(plan.branches[0].aggregates):  # branches differ only in the arguments of aggregates
         row[f"agg{index}"] = aggregate(call, [item.arguments[index] for item in window.items])
     return row
 

@@ -1,4 +1,4 @@
-"""A query over results of other windows: its parts one after the other, each result a row for those that read it."""
+"""Runs a nested query: its parts one after another, with the results of a part as input rows of later parts."""
 
 from __future__ import annotations
 
@@ -13,47 +13,52 @@ from headrace.plan.unfolded import declared
 
 
 class ReferenceStack:
-    """The parts of a query, inner ones first; a part goes by the watermarks of the declared streams below it."""
+    """The parts of a nested query, inner ones first; a part uses the watermarks of the declared streams that it depends on."""
 
     def __init__(self, plan: StackedQuery, since: int | None, times: Mapping[str, str]) -> None:
-        """`since` and `times` are as of a query without parts."""
+        """Take the same `since` and `times` as `ReferenceQuery`."""
         self.plan = plan
-        begins = beginnings(plan, since)
-        known = {**times, **{one.name: TIME for one in plan.inner}, **{one.name: one.stream.time for one in plan.unfolded}}
+        starts = beginnings(plan, since)
+        time_columns = {
+            **times,
+            **{stream.name: TIME for stream in plan.inner},
+            **{stream.name: stream.stream.time for stream in plan.unfolded},
+        }
         self._parts = [
-            ReferenceQuery(p, b, known) for p, b in zip([*(one.plan for one in plan.inner), plan.outer], begins, strict=True)
+            ReferenceQuery(part, start, time_columns)
+            for part, start in zip([*(derived.plan for derived in plan.inner), plan.outer], starts, strict=True)
         ]
-        self._names = [one.name for one in plan.inner]
-        unfolds = {one.name: one for one in plan.unfolded}
-        self._base: dict[str, tuple[str, ...]] = {name: (declared(name, unfolds),) for name in unfolds}
-        for one in plan.inner:
-            self._base[one.name] = self._declared(one.plan.streams)
+        self._names = [derived.name for derived in plan.inner]
+        unnested = {stream.name: stream for stream in plan.unfolded}
+        self._base: dict[str, tuple[str, ...]] = {name: (declared(name, unnested),) for name in unnested}
+        for derived in plan.inner:
+            self._base[derived.name] = self._declared(derived.plan.streams)
 
     @property
     def late(self) -> dict[str, int]:
-        """Rows that came too late for some part, by stream."""
-        found = dict.fromkeys(self.plan.streams, 0)
+        """The number of late rows of all parts, by declared stream."""
+        counts = dict.fromkeys(self.plan.streams, 0)
         for part in self._parts:
             for stream, count in part.late.items():
                 (name,) = self._declared([stream])[:1]
-                found[name] += count  # results of windows are never late
-        return found
+                counts[name] += count  # results of windows are never late
+        return counts
 
     def batch(self, rows: Rows, before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Take the rows of a batch and return what the outermost query emits; watermarks are given by stream."""
-        given = with_unfolded(dict(rows), self.plan.unfolded)
+        """Run a batch and return the rows that the outermost query emits; watermarks are by stream."""
+        rows_by_stream = with_unfolded(dict(rows), self.plan.unfolded)
         emitted: list[dict[str, Any]] = []
         for number, part in enumerate(self._parts):
             streams = self._declared(part.plan.streams)
-            emitted = part.batch(given, min(before[s] for s in streams), min(after[s] for s in streams))
+            emitted = part.batch(rows_by_stream, min(before[s] for s in streams), min(after[s] for s in streams))
             if number < len(self._names):
-                given[self._names[number]] = with_time(emitted)
+                rows_by_stream[self._names[number]] = with_time(emitted)
         return emitted
 
     def _declared(self, streams: Iterable[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for one in streams for name in self._base.get(one, (one,))))
+        return tuple(dict.fromkeys(name for stream in streams for name in self._base.get(stream, (stream,))))
 
 
 def with_time(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return results as rows of a stream: their event time is the last of their window."""
+    """Return results as rows of a stream; their event time is the last microsecond of their window."""
     return [{**row, TIME: row[TIME] - timedelta(microseconds=1)} for row in results]

@@ -1,4 +1,4 @@
-"""Strings: characters are code points; trimming means spaces."""
+"""String functions; a character is a code point, and trimming removes spaces only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.errors import EvaluationError
 
 
 def like(text: str, pattern: str, escape: str = "\\") -> bool:
-    """Match the whole text; `%` is any run of characters (newlines too), `_` any one, after `escape` all is literal."""
+    """Match the whole text; `%` is any run of characters (also newlines), `_` any character; `escape` makes the next literal."""
     return re.fullmatch(_like_expression(pattern, escape), text, re.DOTALL) is not None
 
 
@@ -23,7 +23,7 @@ def _like_expression(pattern: str, escape: str) -> str:
 
 
 def rlike(text: str, pattern: str) -> bool:
-    """Find the regular expression anywhere in the text."""
+    """Tell whether the regular expression matches anywhere in the text."""
     try:
         return re.search(pattern, text) is not None
     except re.error as error:
@@ -31,7 +31,7 @@ def rlike(text: str, pattern: str) -> bool:
 
 
 def substring(text: str, position: int, length: int | None = None) -> str:
-    """Cut `length` characters from `position`: 1 is the first (so is 0), -1 the last; outside the text there is nothing."""
+    """Return up to `length` characters from `position`: 1 and 0 are the first, -1 the last; empty outside the text."""
     start = position - 1 if position > 0 else len(text) + position if position < 0 else 0
     end = len(text) if length is None else start + length
     return text[max(start, 0) : max(end, 0)]

@@ -1,4 +1,4 @@
-"""Rows of streams that are made of others: one for each element of a list, with everything its row has."""
+"""Produces the rows of unnested streams: one row per list element, with all columns of the original row."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headrace.backends.reference.evaluate import Row, evaluate
 from headrace.plan.unfolded import Unfolded
 
 
-def with_unfolded(rows: dict[str, Sequence[Row]], made: Sequence[Unfolded]) -> dict[str, Sequence[Row]]:
-    """Return the rows of a batch with those of streams made of them; raises EvaluationError where a list has no value."""
-    found = dict(rows)
-    for one in made:
-        found[one.name] = [new for row in found.get(one.base, ()) for new in _elements(one, row)]
-    return found
+def with_unfolded(rows: dict[str, Sequence[Row]], streams: Sequence[Unfolded]) -> dict[str, Sequence[Row]]:
+    """Return the rows of a batch with those of the unnested streams added; raises EvaluationError if a list fails."""
+    result = dict(rows)
+    for unnested in streams:
+        result[unnested.name] = [element_row for row in result.get(unnested.base, ()) for element_row in _elements(unnested, row)]
+    return result
 
 
-def _elements(one: Unfolded, row: Row) -> list[dict[str, Any]]:
-    return [{**row, one.element.name: element} for element in evaluate(one.values, row) or ()]
+def _elements(unnested: Unfolded, row: Row) -> list[dict[str, Any]]:
+    return [{**row, unnested.element.name: element} for element in evaluate(unnested.values, row) or ()]

@@ -1,7 +1,7 @@
-"""Which window a kept row belongs to, and which windows are final: one small state for each kind of window.
+"""Window state: assigns rows to windows and closes final windows, with one class per kind of window.
 
-A state holds the rows themselves. `add` takes a row that passed the predicate and says what became of it; `close`
-hands over, and forgets, every window that ends at or before the watermark.
+A state buffers the rows themselves. `add` takes a row that passed the predicate and returns its outcome; `close` yields, and
+drops, every window that ends at or before the watermark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.model.window import SessionGap, Sliding, Window, starts_containing
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What is kept of a row: its event time, `group` (equal for equal keys), the key as shown, its aggregates' arguments."""
+    """A buffered row: its event time, `group` (equal for equal keys), the displayed keys, and the aggregates' arguments."""
 
     time: int
     group: tuple[Any, ...]
@@ -26,7 +26,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
-    """One group of one final window, with its rows in order of arrival (sessions: of event time)."""
+    """One group of a final window, with its rows in order of arrival (in a session: of event time)."""
 
     start: int
     end: int
@@ -34,38 +34,38 @@ class ClosedWindow:
 
 
 class Outcome(Enum):
-    """What became of a row."""
+    """The outcome of adding a row to window state."""
 
     KEPT = "kept"
     LATE = "late"
-    OUTSIDE = "outside"  # of every window that starts at or after `since`: in a gap, or in a window begun before
+    OUTSIDE = "outside"  # outside every window that starts at or after `since`: in a gap, or only in earlier windows
 
 
 class WindowState(Protocol):
-    """The rows of one query whose windows are not final yet."""
+    """The rows of one query in windows that are not final."""
 
     def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
-        """Take a row of a batch with that watermark; `make` is called only if it counts in some window."""
+        """Add a row of a batch with that watermark; call `make` only if the row is in an open window."""
 
     def close(self, watermark: float) -> Iterator[ClosedWindow]:
-        """Yield all windows with end ≤ watermark, ascending, and forget them."""
+        """Yield all windows with end ≤ watermark, ascending, and drop their rows."""
 
 
 def window_state(window: Window, since: float) -> WindowState:
-    """Return an empty state; windows that start before `since` do not exist."""
+    """Return an empty state; windows that start before `since` are ignored."""
     return SlidingState(window, since) if isinstance(window, Sliding) else SessionState(window)
 
 
 @dataclass(slots=True)
 class SlidingState:
-    """Windows on a grid: start → group → rows."""
+    """State of TUMBLE and HOP windows: start → group → rows."""
 
     window: Sliding
     since: float
     _open: dict[int, dict[tuple[Any, ...], list[Item]]] = field(default_factory=dict)
 
     def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
-        """Put the row into those of its windows that are open."""
+        """Add the row to those of its windows that are open."""
         starts = [start for start in starts_containing(self.window, time) if start >= self.since]
         open_starts = [start for start in starts if start + self.window.size > watermark]
         if not open_starts:
@@ -76,7 +76,7 @@ class SlidingState:
         return Outcome.KEPT
 
     def close(self, watermark: float) -> Iterator[ClosedWindow]:
-        """Yield by start, then by first arrival of the group."""
+        """Yield final windows by start, then by first arrival of the group."""
         for start in sorted(start for start in self._open if start + self.window.size <= watermark):
             for items in self._open.pop(start).values():
                 yield ClosedWindow(start, start + self.window.size, items)
@@ -84,13 +84,13 @@ class SlidingState:
 
 @dataclass(slots=True)
 class SessionState:
-    """Windows from the rows themselves: group → rows not emitted yet."""
+    """State of SESSION windows: group → rows not emitted yet."""
 
     window: SessionGap
     _pending: dict[tuple[Any, ...], list[Item]] = field(default_factory=dict)
 
     def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
-        """Keep the row unless a session of it alone would be final already."""
+        """Add the row unless a session of this row alone would be final already."""
         if time + self.window.gap <= watermark:
             return Outcome.LATE
         item = make()
@@ -98,7 +98,7 @@ class SessionState:
         return Outcome.KEPT
 
     def close(self, watermark: float) -> Iterator[ClosedWindow]:
-        """Yield by start, then by end, then by first arrival of the group."""
+        """Yield final sessions by start, then by end, then by first arrival of the group."""
         closed = []
         for group in list(self._pending):
             sessions = list(self._sessions(self._pending[group]))
@@ -109,7 +109,7 @@ class SessionState:
         yield from sorted(closed, key=lambda session: (session.start, session.end))
 
     def _sessions(self, items: list[Item]) -> Iterator[ClosedWindow]:
-        """Cut the rows of a group wherever two neighbours are more than the gap apart."""
+        """Split the rows of a group wherever two neighbours are more than the gap apart."""
         run: list[Item] = []
         for item in sorted(items, key=lambda item: item.time):
             if run and item.time - run[-1].time > self.window.gap:
