@@ -2,7 +2,7 @@
 
 Every row carries the set of queries it still matters to; every operator works once for all of them.
 
-Names are loaded when they are first used, so that `headrace --help` answers at once.
+Public names are imported on first use, so that `headrace --help` starts fast.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in."""
+    """Import a public name from its module on first use."""
     if name not in _HOME:
         raise AttributeError(f"module 'headrace' has no attribute '{name}'")
-    found = getattr(importlib.import_module(f"headrace.{_HOME[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"headrace.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

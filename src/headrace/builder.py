@@ -1,4 +1,4 @@
-"""Queries without writing SQL: say in any order what is read, what must hold and what comes out.
+"""The Select builder of the DSL: queries made of calls, with the clauses in any order.
 
     query = (
         hr.select("older.user_id", hr.col("newer.text").alias("again"))
@@ -8,10 +8,10 @@
     )
     session.add(query)
 
-A query is a value: each call gives a new one, and the order of calls leaves no trace but in the order of outputs. It may be
-the source of others. It makes SQL text, and that is checked as any other: errors show their place in `query.sql`.
+A query is an immutable value: each call returns a new one. The order of calls affects only the order of outputs. A query can
+be the source of other queries. It is translated to SQL text and checked like any SQL: errors show their place in `query.sql`.
 
-The other way to make queries of calls, `headrace.fluent`, says what happens to rows one step after the other; it makes these.
+Stream flows (`hr.stream`) are the other part of the DSL: a sequence of steps over the rows of a stream, built on this module.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """A window to read a stream in: the name of the SQL function, and its lengths."""
+    """A window over a stream: the name of the SQL window function, and its lengths."""
 
     function: str
     lengths: tuple[Length, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is not a length of time."""
+        """Raise SqlError for an invalid length."""
         for length in self.lengths:
             _check_length(length)
 
     def around(self, source: str) -> str:
-        """Return the window over something, as SQL."""
-        return f"{self.function}({', '.join([source, *(literal(one).sql for one in self.lengths)])})"
+        """Return the SQL of the window function applied to a source."""
+        return f"{self.function}({', '.join([source, *(literal(length).sql for length in self.lengths)])})"
 
 
 def _check_length(length: Length) -> None:
     if isinstance(length, timedelta):
         return
     if not isinstance(length, str):
-        raise SqlError(f"{length!r} is not the length of a window", hint="write '8 seconds', or give a timedelta")
+        raise SqlError(f"invalid window length {length!r}", hint="write '8 seconds', or give a timedelta")
     try:
         parse_duration(length)
     except DurationError as problem:
@@ -70,28 +70,37 @@ def _check_length(length: Length) -> None:
 
 
 def tumble(size: Length) -> Windowing:
-    """Return windows one after the other; lengths are texts such as '5 seconds', or timedeltas."""
+    """Return tumbling windows of length `size`; lengths are texts such as '5 seconds', or timedeltas.
+
+    Raises SqlError for an invalid length.
+    """
     return Windowing("TUMBLE", (size,))
 
 
 def hop(size: Length, slide: Length) -> Windowing:
-    """Return windows of a size that begin every `slide`."""
+    """Return hopping windows of length `size` that start every `slide`; raises SqlError for an invalid length."""
     return Windowing("HOP", (size, slide))
 
 
 def session_window(gap: Length) -> Windowing:
-    """Return, for each key, windows that end when nothing came for longer than `gap`."""
+    """Return session windows: for each key, a window ends when no row arrives for longer than `gap` in event time.
+
+    Raises SqlError for an invalid length.
+    """
     return Windowing("SESSION", (gap,))
 
 
 def sliding(range: Length, lateness: Length | None = None) -> Windowing:  # noqa: A002  SQL calls it so
-    """Return, for joins, the window of a row: `range` from its event time on; rows later than `lateness` are dropped."""
+    """Return sliding windows for joins: a row can be joined for `range` from its event time on.
+
+    Rows that are later than `lateness` are dropped. Raises SqlError for an invalid length.
+    """
     return Windowing("SLIDING", (range,) if lateness is None else (range, lateness))
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Something to read: a stream by its name, or another query; in a window, under an alias."""
+    """An item of the FROM clause: a stream by its name, or a sub-query, with an optional window and alias."""
 
     of: str | Select
     window: Windowing | None = None
@@ -99,7 +108,7 @@ class Origin:
 
     @property
     def sql(self) -> str:
-        """Its text in FROM."""
+        """The SQL text of the item."""
         source = identifier(self.of) if isinstance(self.of, str) else f"({self.of.sql})"
         windowed = source if self.window is None else self.window.around(source)
         return windowed if self.alias is None else f"{windowed} AS {identifier(self.alias)}"
@@ -107,7 +116,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    """Something that what stands before it is joined with: how, and ON which condition or USING which columns."""
+    """A JOIN clause: the item to join with, the kind of join, and the text of ON or USING."""
 
     origin: Origin
     how: str
@@ -115,17 +124,16 @@ class Partner:
 
     @property
     def sql(self) -> str:
-        """Its text in FROM."""
+        """The SQL text of the clause."""
         return f"{_HOW[self.how]} {self.origin.sql} {self.on}"
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A query: outputs (none: every column), what is read, what must hold of rows, keys, what must hold of groups.
+    """A SELECT query: outputs (empty: all columns), FROM items, WHERE conditions, GROUP BY keys and HAVING conditions.
 
-    `partners` are joined one after the other with all that is read; `views` are lists of which each element is a row.
-
-    Texts are SQL; names alone go by `hr.col`.
+    `partners` are JOIN clauses, applied in order; `views` are LATERAL VIEW clauses that unnest lists. A text is SQL; use `hr.col`
+    to quote a name.
     """
 
     outputs: tuple[str, ...] = ()
@@ -137,47 +145,49 @@ class Select:
     views: tuple[str, ...] = ()
 
     def select(self, *outputs: Written) -> Select:
-        """Give out these, too, after those before."""
+        """Add output columns: SQL texts or expressions."""
         return replace(self, outputs=(*self.outputs, *map(_written, outputs)))
 
     def from_(self, source: str | Select, window: Windowing | None = None, *, alias: str | None = None) -> Select:
-        """Read a stream or the rows of another query, too; a source without alias goes by its name."""
+        """Add a source: a stream by its name, or another query, in a `window`; columns refer to it by `alias`, or by its name."""
         return replace(self, origins=(*self.origins, Origin(source, window, alias)))
 
     def join(
         self, source: str | Select, window: Windowing | None = None, *, on: On, how: str = "inner", alias: str | None = None
     ) -> Select:
-        """Join what is read so far with one more source, on a condition, or on columns that have one name on both sides.
+        """Join the sources so far with another source.
 
-        A name, or a list of names, stands for columns; any other text, or an expression, for a condition; True for any two rows.
+        `on` is the name, or a list of names, of columns that both sides have; or a condition, as an expression or any other
+        text; or True for a cross product. `how` is inner, left, right, full, semi or anti. Raises SqlError for an unknown kind
+        of join or an invalid `on`.
         """
         if how not in _HOW:
             raise SqlError(f"unknown kind of join {how!r}", detail=f"kinds: {', '.join(_HOW)}")
         return replace(self, partners=(*self.partners, Partner(Origin(source, window, alias), how, _on(on))))
 
     def explode(self, lists: Expression, name: str) -> Select:
-        """Read each row once for every element of a list that a registered function returns; the element goes by a name."""
+        """Unnest a list that a registered function returns: one row for each element, as column `name`."""
         return replace(self, views=(*self.views, f"LATERAL VIEW explode({lists.sql}) AS {identifier(name)}"))
 
     def where(self, *conditions: Written) -> Select:
-        """Keep only rows, or joined rows, for which these hold as well."""
+        """Add WHERE conditions, combined by AND."""
         return replace(self, conditions=(*self.conditions, *map(_condition, conditions)))
 
     def group_by(self, *keys: Written) -> Select:
-        """Aggregate by these, too."""
+        """Add GROUP BY keys."""
         return replace(self, keys=(*self.keys, *map(_written, keys)))
 
     def having(self, *conditions: Written) -> Select:
-        """Keep only groups for which these hold as well."""
+        """Add HAVING conditions, combined by AND."""
         return replace(self, group_conditions=(*self.group_conditions, *map(_condition, conditions)))
 
     @property
     def sql(self) -> str:
-        """The text; the same whatever the order of calls, but that of outputs."""
+        """The SQL text; apart from the order of outputs and joins, it does not depend on the order of calls."""
         clauses = [f"SELECT {', '.join(self.outputs) or '*'}"]
         if self.origins:
-            clauses.append(f"FROM {', '.join(sorted(one.sql for one in self.origins))}")
-        clauses += [one.sql for one in self.partners]
+            clauses.append(f"FROM {', '.join(sorted(item.sql for item in self.origins))}")
+        clauses += [clause.sql for clause in self.partners]
         clauses += self.views
         if self.conditions:
             clauses.append(f"WHERE {' AND '.join(sorted(self.conditions))}")
@@ -189,17 +199,17 @@ class Select:
 
 
 def select(*outputs: Written) -> Select:
-    """Return a query with these outputs, as SQL or expressions; without any, every column is one."""
+    """Return a query with these outputs, as SQL texts or expressions; without any, all columns."""
     return Select().select(*outputs)
 
 
 def from_(source: str | Select, window: Windowing | None = None, *, alias: str | None = None) -> Select:
-    """Return a query that reads a stream or the rows of another query."""
+    """Return a query that reads a stream, or another query, in a `window`; columns refer to it by `alias`, or by its name."""
     return Select().from_(source, window, alias=alias)
 
 
-def _written(one: Written) -> str:
-    return one if isinstance(one, str) else literal(one).sql
+def _written(value: Written) -> str:
+    return value if isinstance(value, str) else literal(value).sql
 
 
 def _condition(condition: Written) -> str:
@@ -213,5 +223,5 @@ def _on(on: On) -> str:
         return f"ON {_condition(literal(on))}"
     names = [on] if isinstance(on, str) else list(on)
     if not names or not all(isinstance(name, str) for name in names):
-        raise SqlError(f"{on!r} is nothing to join on", hint='name columns, on=["user_id"], or give a condition')
+        raise SqlError(f"invalid join condition {on!r}", hint='name columns, on=["user_id"], or give a condition')
     return f"USING ({', '.join(map(identifier, names))})"

@@ -1,10 +1,11 @@
-"""Expressions of the query builder: they stand for SQL, and are checked when the query is.
+"""Expressions of the DSL. They are translated to SQL and checked together with the query.
 
     hr.col("s.b") < hr.col("t.b")
     hr.col("r.name").like("a%") | hr.col("r.a").is_null()
     (hr.col("r.a") + 1).alias("next")
 
-Values of Python are literals. Python's `and`, `or`, `not` and chains such as `1 < x < 5` cannot be overloaded: use `&`, `|`, `~`.
+Python values become literals. Python does not allow overloading of `and`, `or`, `not` and chains such as `1 < x < 5`: use `&`,
+`|`, `~`.
 """
 
 from __future__ import annotations
@@ -26,42 +27,42 @@ _NAME = re.compile(r"(?!\d)\w+(?:\.(?!\d)\w+)*")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """A piece of SQL; `is_whole` if it needs no parentheses inside of another."""
+    """A SQL expression, and whether it can be an operand without parentheses."""
 
     sql: str
     is_whole: bool = False
 
     @property
     def operand(self) -> str:
-        """The text as a part of another expression."""
+        """The SQL text as an operand of another expression, in parentheses if needed."""
         return self.sql if self.is_whole else f"({self.sql})"
 
     def alias(self, name: str) -> Expression:
-        """Return it under a name, for `select`."""
+        """Return the expression with a column name, for `select`."""
         return Expression(f"{self.sql} AS {identifier(name)}")
 
-    def cast(self, type: str) -> Expression:  # noqa: A002  SQL calls it so
-        """Return it as another type, such as `DOUBLE` or `DECIMAL(10, 2)`."""
+    def cast(self, type: str) -> Expression:  # noqa: A002  the word of SQL
+        """Return CAST to a SQL type, such as `DOUBLE` or `DECIMAL(10, 2)`."""
         return Expression(f"CAST({self.sql} AS {type})", is_whole=True)
 
     def between(self, low: Any, high: Any) -> Expression:
-        """Return whether it is not less than one value and not greater than the other."""
+        """Return BETWEEN: whether the value lies between `low` and `high`, both included."""
         return Expression(f"{self.operand} BETWEEN {_operand(low)} AND {_operand(high)}")
 
     def like(self, pattern: str | Expression) -> Expression:
-        """Return whether a text fits a pattern of `%` (anything), `_` (one character) and what is to be there."""
+        """Return LIKE: whether a text matches a pattern, in which `%` stands for any text and `_` for one character."""
         return Expression(f"{self.operand} LIKE {_operand(pattern)}")
 
     def is_in(self, *values: Any) -> Expression:
-        """Return whether it is one of some values."""
+        """Return IN: whether the value equals one of `values`."""
         return Expression(f"{self.operand} IN ({', '.join(map(_operand, values))})")
 
     def is_null(self) -> Expression:
-        """Return whether it is NULL."""
+        """Return whether the value is NULL."""
         return Expression(f"{self.operand} IS NULL")
 
     def is_not_null(self) -> Expression:
-        """Return whether it is anything but NULL."""
+        """Return whether the value is not NULL."""
         return Expression(f"{self.operand} IS NOT NULL")
 
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
@@ -72,7 +73,7 @@ class Expression:
         """`<>`; IS NOT NULL if the other side is None."""
         return self.is_not_null() if other is None else _binary(self, "<>", other)
 
-    __hash__ = None  # type: ignore[assignment]  # == makes SQL: nothing could be found again
+    __hash__ = None  # type: ignore[assignment]  # == builds SQL, so expressions cannot be dictionary keys
 
     def __lt__(self, other: Any) -> Expression:
         """`<`."""
@@ -95,7 +96,7 @@ class Expression:
         return _binary(self, "AND", other)
 
     def __rand__(self, other: Any) -> Expression:
-        """AND, after a value."""
+        """AND with a Python value on the left."""
         return _binary(other, "AND", self)
 
     def __or__(self, other: Any) -> Expression:
@@ -103,7 +104,7 @@ class Expression:
         return _binary(self, "OR", other)
 
     def __ror__(self, other: Any) -> Expression:
-        """OR, after a value."""
+        """OR with a Python value on the left."""
         return _binary(other, "OR", self)
 
     def __invert__(self) -> Expression:
@@ -115,7 +116,7 @@ class Expression:
         return _binary(self, "+", other)
 
     def __radd__(self, other: Any) -> Expression:
-        """`+`, after a value."""
+        """`+` with a Python value on the left."""
         return _binary(other, "+", self)
 
     def __sub__(self, other: Any) -> Expression:
@@ -123,7 +124,7 @@ class Expression:
         return _binary(self, "-", other)
 
     def __rsub__(self, other: Any) -> Expression:
-        """`-`, after a value."""
+        """`-` with a Python value on the left."""
         return _binary(other, "-", self)
 
     def __mul__(self, other: Any) -> Expression:
@@ -131,7 +132,7 @@ class Expression:
         return _binary(self, "*", other)
 
     def __rmul__(self, other: Any) -> Expression:
-        """`*`, after a value."""
+        """`*` with a Python value on the left."""
         return _binary(other, "*", self)
 
     def __truediv__(self, other: Any) -> Expression:
@@ -139,15 +140,15 @@ class Expression:
         return _binary(self, "/", other)
 
     def __rtruediv__(self, other: Any) -> Expression:
-        """`/`, after a value."""
+        """`/` with a Python value on the left."""
         return _binary(other, "/", self)
 
     def __mod__(self, other: Any) -> Expression:
-        """`%`, which in SQL has the sign of its left side."""
+        """`%`; in SQL the result has the sign of the left side."""
         return _binary(self, "%", other)
 
     def __rmod__(self, other: Any) -> Expression:
-        """`%`, after a value."""
+        """`%` with a Python value on the left."""
         return _binary(other, "%", self)
 
     def __neg__(self) -> Expression:
@@ -155,36 +156,42 @@ class Expression:
         return Expression(f"-{self.operand}")
 
     def __bool__(self) -> NoReturn:
-        """Refuse: what it is, is known row by row."""
-        raise SqlError("an expression is neither true nor false by itself", hint="use &, | and ~ for and, or and not")
+        """Raise SqlError: an expression has a value for each row only."""
+        raise SqlError("an expression has no truth value in Python", hint="use &, | and ~ for and, or and not")
 
     def __str__(self) -> str:
-        """Return the SQL."""
+        """Return the SQL text."""
         return self.sql
 
 
 def col(*name: str) -> Expression:
-    """Return a column: `col("b")`, `col("s.b")`; in parts, `col("s", "b.c")`, where a name has a dot in it."""
-    parts = name if len(name) > 1 else tuple(part for one in name for part in one.split("."))
+    """Return a column: `col("b")`, `col("s.b")`; with separate parts, `col("s", "b.c")`, if a name contains a dot."""
+    parts = name if len(name) > 1 else tuple(part for dotted in name for part in dotted.split("."))
     return Expression(".".join(map(identifier, parts)), is_whole=True)
 
 
 def written(value: Any) -> Expression:
-    """Return what stands where an expression is asked for: a text that is a name is a column, any other is SQL."""
+    """Convert an argument to an expression: a name is a column, any other text is SQL, and other values are literals."""
     if not isinstance(value, str):
         return literal(value)
     return col(value) if _NAME.fullmatch(value) else Expression(value)
 
 
 def call(function: str, *arguments: Any) -> Expression:
-    """Return a call of any function that queries know, also of registered ones: `call("upper", "name")`."""
+    """Return a call of a SQL function or a registered function: `call("upper", "name")`.
+
+    An argument is the name of a column, a SQL text, an expression or a value. Raises SqlError for an invalid function name.
+    """
     if not _NAME.fullmatch(function) or "." in function:
-        raise SqlError(f"{function!r} cannot be the name of a function", hint="functions are called by plain names")
-    return Expression(f"{function}({', '.join(written(one).sql for one in arguments)})", is_whole=True)
+        raise SqlError(f"invalid function name {function!r}", hint="use a name without dots or spaces")
+    return Expression(f"{function}({', '.join(written(argument).sql for argument in arguments)})", is_whole=True)
 
 
 def literal(value: Any) -> Expression:
-    """Return a value of Python as SQL; a time without a zone is UTC. Raises SqlError for what SQL cannot say."""
+    """Return a Python value as a SQL literal; an expression is returned unchanged.
+
+    A datetime without a zone is UTC. Raises SqlError for a value that has no SQL literal.
+    """
     if isinstance(value, Expression):
         return value
     if value is None or isinstance(value, bool):
@@ -203,16 +210,16 @@ def literal(value: Any) -> Expression:
 
 def _number(value: Any) -> Expression:
     if isinstance(value, Integral):
-        found = str(int(value))
+        text = str(int(value))
     elif isinstance(value, float) and not math.isfinite(value):
         return Expression(f"CAST('{float(value)}' AS DOUBLE)", is_whole=True)
     elif isinstance(value, Decimal) and value.is_finite():
-        found = f"{value:f}"
+        text = f"{value:f}"
     elif isinstance(value, float):
-        found = repr(float(value))
+        text = repr(float(value))
     else:
         raise SqlError(f"{value!r} cannot be written in SQL", hint="use a number, a text, a time, None, or hr.col(…)")
-    return Expression(found, is_whole=not found.startswith("-"))
+    return Expression(text, is_whole=not text.startswith("-"))
 
 
 def _operand(value: Any) -> str:

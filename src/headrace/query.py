@@ -1,4 +1,4 @@
-"""A query in a session, as its user holds it."""
+"""Queries of a session: the user's handle, and the session's record behind it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class QueryRecord:
-    """What a session knows of a query; `status` is accepted, live, removed or failed."""
+    """A session's record of a query; `status` is accepted, live, removed or failed."""
 
     id: int
     name: str
@@ -33,22 +33,22 @@ class QueryRecord:
     error: str | None = None
     schema: Schema | None = None
     recovered: bool = False
-    waiting: bool = False  # a recovered callback that was not given back yet
+    waiting: bool = False  # a recovered query whose callback must be passed again
     accepted_at: float | None = None
     live_at: float | None = None
-    first_batch: int = 0  # none before it can have rows of the query
+    first_batch: int = 0  # the first batch that can have rows of the query
     last_batch: int | None = None
     live: bool = field(default=False)
     owner: str = ""
 
     @classmethod
     def known(cls, number: int, name: str, sql: str, sink: Mapping[str, Any] | None, owner: str) -> QueryRecord:
-        """Return a query that the checkpoint tells of; without a sink there, its callback must be given back."""
+        """Return the record of a query of the checkpoint; without a stored sink, the user must pass its callback again."""
         target = parse_sink(None) if sink is None else sink_from_json(sink)
         return cls(number, name, sql, target, recovered=True, waiting=sink is None, owner=owner)
 
     def update(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
-        """Take over what a committed batch says; `fresh` when this session saw it happen."""
+        """Update the record from a committed batch; `fresh` if this session ran that batch."""
         del batch
         self.error, self.live = state.error, state.live
         self.first_batch, self.last_batch = state.first_batch, state.last_batch
@@ -58,7 +58,7 @@ class QueryRecord:
             self.live_at = time.monotonic()
 
     def discard(self, batch: int) -> None:
-        """Take back what the query, which failed, had written in the failing batch."""
+        """Remove the output files that a failed query wrote in the failing batch."""
         if self.sink.written_by_workers:
             try:
                 self.sink.discard(batch)
@@ -67,13 +67,13 @@ class QueryRecord:
 
 
 def check_past(plan: AnyQuery, *, past: bool) -> None:
-    """Refuse a past for a query that cannot have one."""
+    """Raise SessionError if a backfill is requested for a query other than a join in SLIDING windows."""
     if past and not isinstance(plan, MultiwayQuery):
-        raise SessionError("only a join in SLIDING windows can begin in the past", hint="add it without past=True")
+        raise SessionError("past=True is for joins in SLIDING windows only", hint="add the query without past=True")
 
 
 def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:
-    """Refuse a sink that writes where the query of another record does."""
+    """Raise NameTakenError if the sink writes to the directory of another query's sink."""
     path = getattr(sink, "path", None)
     for other in others:
         if path is not None and getattr(other.sink, "path", None) == path:
@@ -83,88 +83,91 @@ def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:
 
 
 class Query:
-    """A handle: it stays good after the query was removed, for what it emitted."""
+    """A handle of a query, from `Session.add`; it stays usable after the query was removed, for the results emitted before."""
 
     def __init__(self, session: Session, record: QueryRecord) -> None:
-        """Made by `Session.add`."""
+        """For `Session` only: users get a handle from `Session.add`."""
         self._session, self._record = session, record
 
     @property
     def name(self) -> str:
-        """The name it was added under."""
+        """The name of the query."""
         return self._record.name
 
     @property
     def id(self) -> int:
-        """The number that no other query of the session had or will have."""
+        """The number of the query in its session: unique, never reused."""
         return self._record.id
 
     @property
     def first_batch(self) -> int:
-        """The first micro-batch that can have rows of it."""
+        """The first micro-batch that can have rows of the query."""
         return self._record.first_batch
 
     @property
     def last_batch(self) -> int:
-        """The last committed micro-batch whose rows count: none do from that on in which it failed or left."""
+        """The last committed micro-batch whose rows count: the one before the query failed or was removed, if it did."""
         last = self._session.last_batch
         return last if self._record.last_batch is None else min(last, self._record.last_batch - 1)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the query emits no more rows: it was removed, it failed, or the session is closed."""
         return self._record.status in {"removed", "failed"} or self._session.is_closed
 
     @property
     def sql(self) -> str:
-        """Its text."""
+        """The SQL text."""
         return self._record.sql
 
     @property
     def owner(self) -> str:
-        """Who asked for it, where that is known."""
+        """The owner that was passed to `Session.add`, or an empty text."""
         return self._record.owner
 
     @property
     def sink(self) -> Sink:
-        """Where its results go."""
+        """The sink of the results."""
         return self._record.sink
 
     @property
     def status(self) -> str:
-        """One of accepted, live, removed, failed."""
+        """The status: "accepted", "live", "removed" or "failed"."""
         return self._record.status
 
     @property
     def error(self) -> str | None:
-        """Why it failed, if it did."""
+        """The error message of a failed query, else None."""
         return self._record.error
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its results."""
+        """The columns of the results, as an Arrow schema."""
         return self._session.schema_of(self._record).to_arrow()
 
     @property
     def deployment_seconds(self) -> float | None:
-        """How long it took from `add` until the first micro-batch with it was committed; None before."""
+        """The seconds from `add` until the commit of the first micro-batch with the query; None before that commit."""
         record = self._record
         return None if record.live_at is None or record.accepted_at is None else record.live_at - record.accepted_at
 
     @property
     def emitted(self) -> int:
-        """How many rows it has emitted."""
+        """The number of rows that the query has emitted."""
         state = self._session.state_of(self._record)
         return 0 if state is None else state.emitted
 
     @property
     def late(self) -> dict[str, int]:
-        """How many rows came too late for it, by stream."""
+        """The number of late rows that the query dropped, by stream."""
         state = self._session.state_of(self._record)
         return {} if state is None else dict(state.late)
 
     def wait_live(self, timeout: float | None = None) -> Query:
-        """Wait until it is in the pipeline; raises when it failed or was removed before, or on time-out."""
+        """Wait until the query is live, and return it.
+
+        Raises EvaluationError if it failed, and SessionError if it was removed or is not live after `timeout` seconds.
+        """
         if not self._session.wait(lambda: self._record.status != "accepted", timeout):
             raise SessionError(
                 f"query '{self.name}' is not live after {timeout} s", hint="call advance(), or start() the session"
@@ -176,21 +179,21 @@ class Query:
         return self
 
     def results(self) -> pa.Table:
-        """Return everything it has emitted so far (memory sink)."""
-        batches = [b for _, found in self._rows(-1) for b in found]
+        """Return all rows that the query has emitted so far; for the memory sink."""
+        batches = [batch for _, rows in self._rows(-1) for batch in rows]
         return pa.Table.from_batches(batches, self.schema)
 
     def stream(self, timeout: float | None = None) -> Iterator[pa.Table]:
-        """Yield what it emits, one table a micro-batch, from the beginning.
+        """Yield the emitted rows from the beginning, one Arrow table for each micro-batch with rows; for the memory sink.
 
-        It ends when the query is over, or after `timeout` seconds of nothing.
+        The iterator ends when the query is over, or after `timeout` seconds without a micro-batch.
         """
         after = -1
         while True:
             over, seen = self.is_over, self._session.last_batch
-            for batch, found in self._rows(after):
+            for batch, rows in self._rows(after):
                 after = batch
-                yield pa.Table.from_batches(found, self.schema)
+                yield pa.Table.from_batches(rows, self.schema)
             after = max(after, seen)
             if over or not self._session.wait(lambda seen=seen: self._session.last_batch > seen or self.is_over, timeout):  # type: ignore[misc]
                 return
@@ -200,9 +203,9 @@ class Query:
         return kept_rows.rows_of(self._session.results_folder, self._record.id, after, self.last_batch)
 
     def remove(self) -> None:
-        """Remove it from its session."""
+        """Remove the query from its session."""
         self._session.remove(self.name)
 
     def __repr__(self) -> str:
-        """Return name, status and text."""
+        """Return the name, status and SQL text."""
         return f"<Query {self.name} ({self.status}): {self.sql}>"

@@ -1,4 +1,4 @@
-"""The queries a session knows, by number and by name: those that are there, and those that are over."""
+"""The queries of a session by id and by name: active queries, and the most recent of the ended ones."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _REMEMBERED = 1_000
 
 
 class Registry:
-    """Names are those of queries that were added and not removed; a number is never given twice."""
+    """Records of queries. Only queries that were not removed have a name here; ids are never reused."""
 
     def __init__(self) -> None:
-        """Know none."""
+        """Create an empty registry."""
         self.records: dict[int, QueryRecord] = {}
         self._names: dict[str, int] = {}
         self._next = 0
 
     def recover(self, state: EngineState, unfinished: Mapping[str, Any] | None) -> None:
-        """Know the queries of the checkpoint again, and those of a batch that was logged but cut off."""
+        """Load the queries of the checkpoint, and those of a batch that was logged but not committed."""
         for query in (query for query in state.queries.values() if whole(query.id) == query.id):
             record = QueryRecord.known(query.id, query.name, query.sql, query.sink, query.owner)
             record.update(query, state.batch)
@@ -37,8 +37,8 @@ class Registry:
         for value in unfinished["commands"] if unfinished else ():
             command = from_json(value)
             if isinstance(command, Add):
-                known = QueryRecord.known(command.id, command.name, command.sql, command.sink, command.owner)
-                self.records[command.id] = known
+                logged = QueryRecord.known(command.id, command.name, command.sql, command.sink, command.owner)
+                self.records[command.id] = logged
                 self._names[command.name] = command.id
             else:
                 self._names = {name: number for name, number in self._names.items() if number != command.id}
@@ -48,22 +48,22 @@ class Registry:
                 record.discard(state.batch)
 
     def __contains__(self, name: str) -> bool:
-        """Whether a query of that name is there."""
+        """Return whether an active query has that name."""
         return name in self._names
 
     def chosen(self, name: str | None) -> str:
-        """Return a name that can be used: the one that is given, or one that nobody has."""
+        """Return the given name, or an unused one; raises SessionError for an invalid name."""
         if name is None:
             number = self._next + 1
             while f"q{number}" in self._names:
                 number += 1
             return f"q{number}"
         if not isinstance(name, str) or not name.strip():
-            raise SessionError(f"query name {name!r} cannot be used", hint="give it a name with letters in it, or none")
+            raise SessionError(f"invalid query name {name!r}", hint="give a text that is not blank, or no name")
         return name
 
     def new(self, name: str, sql: str, sink: Sink, schema: Schema, owner: str, first_batch: int) -> QueryRecord:
-        """Take a query that was accepted now, and comes into the pipeline with that batch or a later one."""
+        """Add the record of a newly accepted query; it becomes live in `first_batch` or a later batch."""
         record = QueryRecord(self._next, name, sql, sink, schema=schema, accepted_at=time.monotonic(), owner=owner)
         record.first_batch = first_batch
         self._next += 1
@@ -71,7 +71,10 @@ class Registry:
         return record
 
     def again(self, name: str, sql: str, sink: Sink) -> QueryRecord:
-        """Return a query of the checkpoint that is added again, with its callback if it has one; refuse any other."""
+        """Return a recovered query that the user adds again, and attach its callback if it has one.
+
+        Raises NameTakenError if the query was not recovered, or has another text or sink.
+        """
         record = self.records[self._names[name]]
         if not record.recovered or record.sql != sql:
             raise NameTakenError(
@@ -87,28 +90,28 @@ class Registry:
         return record
 
     def named(self, name: str) -> QueryRecord:
-        """Return the query of that name; raises NotFoundError."""
+        """Return the active query of that name; raises NotFoundError if there is none."""
         if name not in self._names:
             raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._names)) or 'none'}")
         return self.records[self._names[name]]
 
     def removed(self, name: str) -> QueryRecord:
-        """Return the query of that name, which has it no longer."""
+        """Return the active query of that name, and free the name; raises NotFoundError if there is none."""
         record = self.named(name)
         del self._names[name]
         return record
 
     def newest(self, name: str, number: int | None = None) -> QueryRecord | None:
-        """Return the newest query of that name, also one that is over; or the one that has that number, too."""
-        found = [record for record in self.records.values() if record.name == name and number in {None, record.id}]
-        return found[-1] if found else None
+        """Return the newest query of that name, ended ones included; with `number`, the one with that id, too."""
+        matches = [record for record in self.records.values() if record.name == name and number in {None, record.id}]
+        return matches[-1] if matches else None
 
     def present(self) -> list[QueryRecord]:
-        """Return the queries that have names, oldest first."""
+        """Return the queries that were not removed, oldest first."""
         return [self.records[number] for number in sorted(self._names.values())]
 
     def forget(self, known: Container[int], count: int) -> None:
-        """Let go of queries that are over and not among the `count` known ones."""
+        """Drop ended queries that are not in `known`, once there are far more records than the `count` of known queries."""
         if len(self.records) < 2 * count + _REMEMBERED:
             return
         for number in [n for n, r in self.records.items() if r.status in {"removed", "failed"} and n not in known]:

@@ -1,4 +1,4 @@
-"""The Python API: a session, its streams, its queries.
+"""The Python API: sessions with their streams and queries.
 
     s = hr.Session()
     src = hr.MemorySource("user_id INT, price DOUBLE, time TIMESTAMP")
@@ -6,7 +6,7 @@
     q = s.add("SELECT window_start, SUM(price) AS total FROM TUMBLE(purchases, '5 seconds')")
     src.append([...]); s.advance(); q.results()
 
-Calls may come from any thread; micro-batches run one at a time, in the caller of `advance` or in the thread of `start`.
+All methods are thread-safe. Micro-batches run one at a time, in the thread that calls `advance` or in the thread of `start`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ROWS_PER_BATCH = 4_000_000
 
 
 class Done(NamedTuple):
-    """A micro-batch that was committed: when, in seconds since 1970, and how long it took."""
+    """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds."""
 
     report: BatchReport
     at: float
@@ -58,7 +58,10 @@ class Done(NamedTuple):
 
 
 class Session(Writing):
-    """One shared pipeline and the queries in it."""
+    """A shared pipeline with its streams and queries.
+
+    Use it as a context manager, or call `close` at the end.
+    """
 
     def __init__(
         self,
@@ -72,12 +75,20 @@ class Session(Writing):
         multiway: str = "global",
         fault: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Open a session; with a checkpoint that was used before, queries and streams go on where they stopped.
+        """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
-        Without `checkpoint` a temporary directory is used and removed by `close`. `backend` is "spark", "local" (the same
-        stages in this process) or "reference" (the oracle, slow). `multiway` says how far joins in SLIDING windows are worked
-        off together: "global", one plan that is the cheapest for all of them; "common", each as is best for it alone, what is
-        equal once; "none". Results are the same. `fault` is for tests: called at every durable step.
+        - `checkpoint`: the checkpoint directory. By default a temporary directory that `close` removes.
+        - `master`: the Spark master to start with.
+        - `spark`: a running SparkSession to use instead of starting one; `close` does not stop it.
+        - `backend`: "spark", "local" (the same stages in this process) or "reference" (the oracle, slow).
+        - `partitions`: the number of key partitions. By default the number in the checkpoint, or the back-end's parallelism.
+        - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
+        - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
+          best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
+        - `fault`: a hook for tests, called with the name of every durable step.
+
+        Raises CheckpointError if the checkpoint is in use, damaged or of another format, and SessionError for an invalid
+        setting or if Spark cannot be started.
         """
         self._temporary = checkpoint is None
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"), fault)
@@ -101,16 +112,20 @@ class Session(Writing):
         self._deliver()
 
     def _deliver(self) -> None:
-        """Hand committed rows to the console and to callbacks; wait while a recovered callback was not given back."""
+        """Deliver committed rows to the console and callbacks, unless a recovered query still waits for its callback."""
         if any(record.waiting and record.status in {"accepted", "live"} for record in self._queries.records.values()):
             return
         for number, message in self._delivery.deliver(self._queries.records, self._coordinator.state.batch).items():
             self._fail(number, message)
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
-        """Declare a stream over a source; `time` is its event-time column, `watermark` how far disorder may reach.
+        """Declare a stream over a source.
 
-        In a session recovered from a checkpoint this gives a stream its source back: it must be declared as before.
+        `time` names the event-time column. `watermark` is the maximum disorder, such as "2 seconds": rows that arrive later than
+        that are late. In a session recovered from a checkpoint, this call attaches the source of a known stream again.
+
+        Raises NameTakenError if the stream is already declared, SchemaError for an empty name or an invalid time column, and
+        CheckpointError if the checkpoint has a different declaration of the stream.
         """
         self._check_open()
         with self._batch_lock, self._lock:
@@ -125,82 +140,101 @@ class Session(Writing):
             self._coordinator.declare(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
     def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False, owner: str = "") -> Query:
-        """Check a query, in SQL or made with `hr.select` or `hr.stream`, and accept it; it is live from the next micro-batch on.
+        """Check and accept a query; it is live from the next micro-batch on. Return its handle.
 
-        `Query.wait_live` waits for that. Anything wrong with it is raised here and touches nothing else. In a recovered
-        session, adding a live query again under the same name with the same text returns the query that is there. With its
-        `past`, a join in SLIDING windows also sees rows that are stored for live queries, if they have all it looks at. Whoever
-        is its `owner` is only remembered.
+        - `sql`: SQL text, or a query made with `hr.select` or `hr.stream`.
+        - `name`: a unique name; by default `q1`, `q2`, and so on.
+        - `sink`: the destination of the results: None or "memory", "console", "noop", "parquet:DIR", "jsonl:DIR", a function of
+          an Arrow table, or a sink such as `hr.ParquetSink`.
+        - `past`: backfill a join in SLIDING windows with rows that are stored for live queries, if their state covers all inputs.
+        - `owner`: recorded with the query, without further effect.
+
+        `Query.wait_live` waits until the query is live. In a recovered session, adding a live query again with the same name and
+        text returns the existing query.
+
+        Raises SqlError for an invalid query, NameTakenError if the name or the sink's directory is in use, SinkError for an
+        unknown sink, and SessionError if `past` is not possible for the query. A refused query has no effect on others.
         """
         self._check_open()
         text = text_of(sql)
         with self._lock:
-            chosen, target = self._queries.chosen(name), parse_sink(sink)
-            if chosen in self._queries:
-                record = self._queries.again(chosen, text, target)
+            query_name, target = self._queries.chosen(name), parse_sink(sink)
+            if query_name in self._queries:
+                record = self._queries.again(query_name, text, target)
                 self._deliver()
                 return Query(self, record)
             plan = bind_query(text, self._coordinator.catalog())
             check_past(plan, past=past)
-            check_sink(chosen, target, self._queries.present())
-            record = self._queries.new(chosen, text, target, plan.schema, owner, self.last_batch + 1)
-            described = None if isinstance(target, CallbackSink) else target.to_json()
-            self._requests.append(Add(record.id, chosen, text, described, past, owner))
+            check_sink(query_name, target, self._queries.present())
+            record = self._queries.new(query_name, text, target, plan.schema, owner, self.last_batch + 1)
+            sink_json = None if isinstance(target, CallbackSink) else target.to_json()
+            self._requests.append(Add(record.id, query_name, text, sink_json, past, owner))
             return Query(self, record)
 
     def remove(self, name: str) -> None:
-        """Remove a query: what it emitted stays, nothing is emitted from the next micro-batch on."""
+        """Remove a query: it emits nothing from the next micro-batch on; results emitted before are kept.
+
+        Raises NotFoundError if no query has that name.
+        """
         self._check_open()
         with self._lock:
             record = self._queries.removed(name)
-            if self._requests.withdraw(record.id):  # it never was live
+            if self._requests.withdraw(record.id):  # the query never became live
                 record.status = "removed"
             elif record.status != "failed":
                 self._requests.append(Remove(record.id))
             self._changed.notify_all()
 
     def replace(self, name: str, sql: QueryText, *, sink: Any = None, owner: str = "") -> Query:
-        """Put another query in the place of one: the old one ends and the new one begins with the same micro-batch.
+        """Replace a query atomically: the old one ends and the new one starts in the same micro-batch. Return the new handle.
 
-        If anything is wrong with the new one, the old one stays as it is.
+        Parameters and errors are those of `add`; raises NotFoundError if no query has that name. If the new query is refused, the
+        old one continues unchanged.
         """
         self._check_open()
         with self._lock, self._requests.together():
             self.check(text_of(sql))
             target = parse_sink(sink)
-            check_sink(name, target, (one for one in self._queries.present() if one.name != name))
+            check_sink(name, target, (record for record in self._queries.present() if record.name != name))
             self.remove(name)
             return self.add(sql, name=name, sink=target, owner=owner)
 
     def query(self, name: str) -> Query:
-        """Return the query of that name."""
+        """Return the query of that name; raises NotFoundError if no query has it."""
         with self._lock:
             return Query(self, self._queries.named(name))
 
     def find(self, name: str, number: int | None = None) -> Query | None:
-        """Return the newest query of that name, also one that was removed or failed; None if there never was one.
+        """Return the newest query of that name, even if it was removed or failed; None if there is no such query.
 
-        With the number that is a query's `id` it is that one, whoever has its name by now.
+        With `number`, return the query with that `id` and name, even if a newer query has the name.
         """
         with self._lock:
-            found = self._queries.newest(name, number)
-            return None if found is None else Query(self, found)
+            record = self._queries.newest(name, number)
+            return None if record is None else Query(self, record)
 
     def queries(self) -> list[Query]:
-        """Return all queries that were added and not removed, oldest first."""
+        """Return all queries that were not removed, oldest first."""
         with self._lock:
             return [Query(self, record) for record in self._queries.present()]
 
     def streams(self) -> dict[str, dict[str, Any]]:
-        """Return for each stream its declaration and what was counted: rows, rows without event time, files skipped."""
-        found = {}
+        """Return the declaration and counts of each stream, by name.
+
+        The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason) and `max_event_time`.
+        """
+        reports = {}
         for name, state in self._coordinator.state.declared().items():
-            planned = getattr(self._coordinator.sources.get(name), "skipped", {})
-            found[name] = {**state.report(), "skipped": {**planned, **state.skipped}}
-        return found
+            skipped = getattr(self._coordinator.sources.get(name), "skipped", {})
+            reports[name] = {**state.report(), "skipped": {**skipped, **state.skipped}}
+        return reports
 
     def advance(self) -> BatchReport:
-        """Run one micro-batch now: pending query changes, and everything new on the streams up to the batch limit."""
+        """Run one micro-batch now, and return its report.
+
+        It applies the pending query changes and reads the new rows of all streams, up to `rows_per_batch`. Without either, no
+        batch runs and the report is empty.
+        """
         self._check_open()
         with self._batch_lock:
             return self._advance()
@@ -210,13 +244,13 @@ class Session(Writing):
             self._finish(self._coordinator.advance(), time.monotonic())
         if not self._requests and not final and not self._coordinator.has_work():
             return BatchReport(self._coordinator.state.batch, 0, 0)
-        begun = time.monotonic()
+        started = time.monotonic()
         report = self._coordinator.advance(final=final)
-        self._finish(report, begun)
+        self._finish(report, started)
         return report
 
-    def _finish(self, report: BatchReport, begun: float) -> None:
-        """After a commit: tell the queries, hand rows to callbacks, fail the queries whose callback fails."""
+    def _finish(self, report: BatchReport, started: float) -> None:
+        """After a commit, update the query records, deliver rows to callbacks, and fail the queries whose callback fails."""
         state = self._coordinator.state
         with self._lock:
             for number in {*report.added, *report.removed, *report.failed}:
@@ -226,8 +260,8 @@ class Session(Writing):
             for number in report.failed:
                 self._queries.records[number].discard(report.batch)
             self._queries.forget(state.queries, len(state.queries))
-            self._done.append(Done(report, time.time(), time.monotonic() - begun))
-            if len(self._done) > DETAILED:  # rows of thousands of queries in a thousand batches would be much to hold
+            self._done.append(Done(report, time.time(), time.monotonic() - started))
+            if len(self._done) > DETAILED:  # row counts of thousands of queries over a thousand batches would take much memory
                 old = self._done[-DETAILED - 1]
                 self._done[-DETAILED - 1] = old._replace(report=replace(old.report, emitted_by={}))
             self._changed.notify_all()
@@ -238,7 +272,7 @@ class Session(Writing):
         self._requests.append(Remove(number, message))
 
     def drain(self) -> None:
-        """Read all that is there, then close every open window: the end of a bounded input."""
+        """Process all available rows, then close every open window, as at the end of a bounded input."""
         self._check_open()
         with self._batch_lock:
             while self._coordinator.has_work() or self._requests:
@@ -247,13 +281,19 @@ class Session(Writing):
                 self._advance(final=True)
 
     def rescale(self, partitions: int) -> None:
-        """Work with another number of key partitions from the next micro-batch on; queries go on, and lose or double nothing."""
+        """Change the number of key partitions from the next micro-batch on; queries continue without lost or duplicate results.
+
+        Raises SessionError for an invalid number.
+        """
         self._check_open()
         with self._batch_lock:
             self._coordinator.rescale(partitions)
 
     def start(self, interval: float = 0.0) -> None:
-        """Run micro-batches in the background whenever there is something to do, at least `interval` seconds apart."""
+        """Run micro-batches in a background thread whenever there is work, at least `interval` seconds apart.
+
+        Raises SessionError if the session is already running.
+        """
         self._check_open()
         if self._thread is not None:
             raise SessionError("the session is already running", hint="call stop() first")
@@ -264,20 +304,20 @@ class Session(Writing):
     def _loop(self, interval: float) -> None:
         try:
             while not self._stopping.is_set():
-                begun = time.monotonic()
+                started = time.monotonic()
                 with self._batch_lock:
                     busy = bool(self._requests) or self._coordinator.has_work()
                     if busy:
                         self._advance()
-                pause = interval - (time.monotonic() - begun)
+                pause = interval - (time.monotonic() - started)
                 self._stopping.wait(max(pause, 0.0 if busy else _IDLE_SECONDS))
-        except BaseException as error:  # noqa: BLE001  the thread ends here; the next call raises it
+        except BaseException as error:  # noqa: BLE001  the thread ends here; the next call of `stop` raises the error
             with self._lock:
                 self._error = error
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Stop running in the background, after the micro-batch at work; raises what went wrong there, if anything."""
+        """Stop the background thread after the running micro-batch; raises the error that ended the thread, if any."""
         if self._thread is not None:
             self._stopping.set()
             self._thread.join()
@@ -287,19 +327,19 @@ class Session(Writing):
             raise error
 
     def explain(self) -> str:
-        """Return, as text, every shared operator and which queries use it."""
+        """Return the shared plan as text: every operator with the queries that use it."""
         with self._lock:
             engine = self._coordinator
             return explain(list(engine.live.values()), engine.state.plans_now(), engine.join_statistics(), engine.probes)
 
     def graph(self, form: str = "text") -> str:
-        """Return how rows go along the stores of joins in SLIDING windows: "text", "mermaid", or "svg" for a picture."""
+        """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
         if form not in FORMS:
-            raise SessionError(f"a graph cannot be shown as {form!r}", detail=f"forms: {', '.join(FORMS)}")
+            raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(FORMS)}")
         return FORMS[form](pictured(self._coordinator.probes, self._coordinator.state.probed_by))
 
     def close(self) -> None:
-        """Stop and give everything back; a temporary checkpoint is removed."""
+        """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
         if self._closed:
             return
         try:
@@ -317,17 +357,20 @@ class Session(Writing):
                 shutil.rmtree(self._checkpoint.path, ignore_errors=True)
 
     def check(self, sql: str) -> pa.Schema:
-        """Return the columns that a query would have; raises what is wrong with it."""
+        """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
         return bind_query(sql, self._coordinator.catalog()).schema.to_arrow()
 
     def done(self) -> list[Done]:
-        """Return the last micro-batches that this session ran, oldest first; rows by query only of the last DETAILED."""
+        """Return the most recent micro-batches of this session, oldest first.
+
+        Only the newest 60 of them have row counts by query (`emitted_by`).
+        """
         with self._lock:
             return list(self._done)
 
     @property
     def coordinator(self) -> Coordinator:
-        """What runs the micro-batches; for tools that look inside."""
+        """The coordinator of the micro-batches, for tools that inspect its state."""
         return self._coordinator
 
     @property
@@ -337,7 +380,7 @@ class Session(Writing):
 
     @property
     def drained(self) -> bool:
-        """Whether `drain` has closed every window: rows that come now are late for all of them."""
+        """Whether `drain` has closed every window; rows that arrive afterwards are late for all windows."""
         return self._coordinator.state.drained
 
     @property
@@ -347,23 +390,26 @@ class Session(Writing):
 
     @property
     def results_folder(self) -> Path:
-        """Where rows of memory sinks are kept."""
+        """The directory of the result files of memory sinks."""
         return self._checkpoint.path / "results"
 
     def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until a condition holds, looking again after every micro-batch; False on time-out."""
+        """Wait until a condition holds, evaluating it after every micro-batch; return False on time-out.
+
+        Returns also when the session is closed; raises SessionError if the background thread failed.
+        """
         with self._changed:
-            found = self._changed.wait_for(lambda: condition() or self._closed or self._error is not None, timeout)
+            notified = self._changed.wait_for(lambda: condition() or self._closed or self._error is not None, timeout)
             if self._error is not None and not condition():
                 raise SessionError("the session stopped because of an error", detail=str(self._error))
-            return found
+            return notified
 
     def state_of(self, record: QueryRecord) -> QueryState | None:
-        """Return what the last committed batch says of a query; None before it was live."""
+        """Return the state of a query after the last committed batch; None before it was live."""
         return self._coordinator.state.queries.get(record.id)
 
     def name_of(self, number: int) -> str:
-        """Return the name of a query by its id, or the id where it is long forgotten."""
+        """Return the name of a query by its id, or the id as text if the session no longer knows the query."""
         record = self._queries.records.get(number)
         return str(number) if record is None else record.name
 
@@ -380,13 +426,13 @@ class Session(Writing):
             raise SessionError(
                 "the session stopped because of an error",
                 detail=str(self._error),
-                hint="call stop() to get it, then start() or advance() again",
+                hint="call stop() to raise it, then start() or advance() again",
             )
 
     def __enter__(self) -> Self:
-        """Use as a context manager: closed at the end."""
+        """Return the session; the context manager closes it at the end."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close."""
+        """Close the session."""
         self.close()

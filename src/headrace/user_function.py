@@ -1,4 +1,4 @@
-"""Functions of users, for queries in SQL and for flows.
+"""User-defined functions (UDFs), for SQL queries and for stream flows.
 
     @hr.function("DOUBLE", arguments="DOUBLE")
     def vat(price):
@@ -8,12 +8,12 @@
     session.add("SELECT vat(price) AS gross FROM purchases")
     session.stream("purchases").map(gross=vat("price"))
 
-A function gets whole columns, as Arrow arrays with NULLs in them, and returns as many values: an Arrow array, a NumPy array or a
-list. A value must follow from the arguments in its own row alone, and be the same whenever it is asked for: rows come in batches
-of any size, and after a crash a batch is run again. One that knows single values only is wrapped by `rowwise`.
+A function receives whole columns, as Arrow arrays that may contain NULLs, and returns as many values: an Arrow array, a NumPy
+array or a list. Each value must depend only on the arguments in its row and be deterministic: rows arrive in batches of any size,
+and after a crash a batch is run again. `rowwise` wraps a function of single values.
 
 A function that returns a list for each row, `@hr.function("ARRAY<STRING>")`, is for `flat_map`, and in SQL for `LATERAL VIEW
-explode(words(text)) AS word`: there is a row for each element.
+explode(words(text)) AS word`: the result has a row for each element.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function ready to be registered; called with columns, SQL or expressions it gives an expression."""
+    """A function with its types, from `hr.function`; `Session.register_function` makes it available to queries.
+
+    A call with columns, SQL texts or expressions returns an expression: `vat("price")`.
+    """
 
     name: str
     code: Code
@@ -47,7 +50,7 @@ class Function:
     arguments: tuple[pa.DataType | None, ...]
 
     def __call__(self, *arguments: Any) -> Expression:
-        """Return the call, for queries that are made of calls: `vat("price")`."""
+        """Return a call of the function as an expression; raises SqlError for a wrong number of arguments."""
         if len(arguments) != len(self.arguments):
             raise SqlError(f"function '{self.name}' takes {len(self.arguments)} arguments, not {len(arguments)}")
         return call(self.name, *arguments)
@@ -55,36 +58,46 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Rowwise:
-    """A function of single values as one of columns; NULL where an argument is NULL."""
+    """Applies a function of single values to columns; the result is NULL where an argument is NULL."""
 
     code: Code
 
     def __call__(self, *columns: pa.Array) -> list[Any]:
-        """Call it for every row."""
+        """Call the function once for each row without NULLs."""
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         return [None if None in row else self.code(*row) for row in rows]
 
 
 def rowwise(code: Code) -> Code:
-    """Make a function of columns of one of single values: row by row, which is slow."""
+    """Wrap a function of single values as a function of columns; it is called row by row, which is slow."""
     return Rowwise(code)
 
 
 def function(returns: str, *, arguments: Types = None, name: str | None = None) -> Callable[[Code], Function]:
-    """Make a function ready to be registered, under its own name or another: a decorator."""
+    """Return a decorator that makes a Python function a `Function` for `Session.register_function`.
+
+    - `returns`: the SQL type of the result, such as "DOUBLE".
+    - `arguments`: the SQL types of the arguments, such as "DOUBLE, INT"; by default the function takes columns of any type.
+    - `name`: the name in queries; by default that of the Python function.
+
+    The decorator raises SchemaError for an invalid type, or if the function has no arguments.
+    """
     return lambda code: function_of(name or str(getattr(code, "__name__", "")), code, returns, arguments)
 
 
 def function_of(name: str, code: Any, returns: str, arguments: Types = None) -> Function:
-    """Return a function with the types it returns and takes; without `arguments` it takes whatever types columns have."""
+    """Return a function with its result and argument types; without `arguments` it takes columns of any type.
+
+    Raises SchemaError if the code is not callable, a type is invalid, or the function has no arguments.
+    """
     if not callable(code):
-        raise SchemaError(f"function '{name}' cannot be called", detail=f"it is {code!r}")
+        raise SchemaError(f"function '{name}' is not callable", detail=f"it is {code!r}")
     if not isinstance(returns, str):
         raise SchemaError(f"function '{name}' needs the type it returns", hint='write @hr.function("DOUBLE")')
-    taken = _parameters(name, code) if arguments is None else _types(arguments)
-    if not taken:
-        raise SchemaError(f"function '{name}' needs at least one argument", hint="a value without any is a literal")
-    return Function(name, code, result_type(returns), taken)
+    argument_types = _parameters(name, code) if arguments is None else _types(arguments)
+    if not argument_types:
+        raise SchemaError(f"function '{name}' needs at least one argument", hint="use a literal for a constant value")
+    return Function(name, code, result_type(returns), argument_types)
 
 
 def _types(arguments: str | Sequence[str]) -> tuple[pa.DataType, ...]:
@@ -92,9 +105,9 @@ def _types(arguments: str | Sequence[str]) -> tuple[pa.DataType, ...]:
 
 
 def _parameters(name: str, code: Code) -> tuple[None, ...]:
-    """Return as many arguments of any type as must be given."""
+    """Return an argument of any type for each required positional parameter."""
     try:
-        given = inspect.signature(code.code if isinstance(code, Rowwise) else code).parameters.values()
+        parameters = inspect.signature(code.code if isinstance(code, Rowwise) else code).parameters.values()
     except (TypeError, ValueError):
-        raise SchemaError(f"function '{name}' does not say what it takes", hint='give arguments="DOUBLE, INT"') from None
-    return tuple(None for one in given if one.kind in _POSITIONAL and one.default is one.empty)
+        raise SchemaError(f"function '{name}' has no known parameters", hint='give arguments="DOUBLE, INT"') from None
+    return tuple(None for p in parameters if p.kind in _POSITIONAL and p.default is p.empty)

@@ -1,4 +1,4 @@
-"""What a session has for those who write queries in Python: flows, and functions of their own."""
+"""The methods of `Session` for queries written in Python: stream flows and UDFs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.runtime.registering import drop, register
 from headrace.user_function import Function, Types, function_of
 
 QueryText: TypeAlias = str | Select | StreamFlow
-"""What can be added: SQL, or a query made of calls, which comes to SQL."""
+"""A query as users pass it: SQL text, or a query of the DSL, which is translated to SQL."""
 
 
 def text_of(query: QueryText) -> str:
-    """Return the SQL."""
+    """Return the SQL text of a query."""
     return query if isinstance(query, str) else query.sql
 
 
 class _Session(Protocol):
-    """What is asked of a session."""
+    """The members of `Session` that the mixin uses."""
 
     _coordinator: Coordinator
 
@@ -38,10 +38,13 @@ class _Session(Protocol):
 
 
 class Writing:
-    """The part of `Session` that is about Python code; nobody else inherits it."""
+    """Mixin for `Session` only: stream flows and UDFs."""
 
     def stream(self: _Session, name: str) -> StreamFlow:
-        """Return the rows of a stream, to be filtered, windowed, grouped, joined and added; each step is checked."""
+        """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
+
+        Every step of the flow is checked at once and raises SqlError if it is invalid.
+        """
         return stream_of(name, self.add, self.check)
 
     def register_function(
@@ -52,19 +55,23 @@ class Writing:
         *,
         arguments: Types = None,
     ) -> Function:
-        """Let queries call a function: one made by `hr.function`, or a name, what it does, and the type it returns.
+        """Register a function (UDF) that queries can call, and return it.
 
-        In a recovered session the functions of the checkpoint are there. Another function of a name takes the place of the one
-        that is there, unless a query calls that.
+        `function` is a function made by `hr.function`; or a name, together with `code`, the type that it `returns`, and
+        optionally the types of its `arguments`, as for `hr.function`. A recovered session already has the functions of its
+        checkpoint. A new function replaces a registered one of the same name.
+
+        Raises NameTakenError if a query calls the function to replace, and SchemaError for an invalid name or type, or for code
+        that cannot be stored.
         """
-        made = function if isinstance(function, Function) else function_of(function, code, returns, arguments)
+        registered = function if isinstance(function, Function) else function_of(function, code, returns, arguments)
         self._check_open()
         with self._batch_lock, self._lock:
-            register(self._coordinator, made.name, made.code, made.result, made.arguments)
-        return made
+            register(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
+        return registered
 
     def drop_function(self: _Session, name: str) -> None:
-        """Let no query call a function any more; refused while one does."""
+        """Drop a registered function; raises NotFoundError if it is not registered, and NameTakenError while a query calls it."""
         self._check_open()
         with self._batch_lock, self._lock:
             drop(self._coordinator, name)

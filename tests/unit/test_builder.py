@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_with_its_place_in_the_text() -> None:
     assert refusal.value.place == "line 1, column 8:\n  SELECT r.z\n         ^"
     with pytest.raises(SqlError, match="query reads no stream"):
         bind_query(hr.select("1 AS one").sql, CATALOG)
-    with pytest.raises(SqlError, match="duration 'soon' is not understood"):
+    with pytest.raises(SqlError, match="invalid duration 'soon'"):
         bind_query(hr.select("r.a").from_("r", hr.sliding("soon")).from_("s", hr.sliding("1 s")).sql, CATALOG)
 
 
@@ -186,7 +186,7 @@ def test_they_mean_what_they_say() -> None:
 
 def test_python_cannot_ask_whether_they_are_true() -> None:
     for ask in (lambda: bool(A < 1), lambda: A < 1 and B < 1, lambda: 1 < A < 5, lambda: not A, lambda: A in [B, 1]):
-        with pytest.raises(SqlError, match=r"neither true nor false by itself\nhint: use &, \| and ~"):
+        with pytest.raises(SqlError, match=r"an expression has no truth value in Python\nhint: use &, \| and ~"):
             ask()
     with pytest.raises(TypeError, match="unhashable"):
         hash(A)

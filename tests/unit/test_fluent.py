@@ -270,7 +270,7 @@ def test_functions_of_sql_by_name_literals_and_casts() -> None:
         ),
         "SELECT upper(name) AS a, left(name, 2) AS b, CAST(price AS INT) AS c, 'x' AS d, 1 AS e FROM purchases",
     )
-    with pytest.raises(SqlError, match=r"'a b' cannot be the name of a function"):
+    with pytest.raises(SqlError, match=r"invalid function name 'a b'"):
         hr.call("a b", "x")
 
 

@@ -1,4 +1,4 @@
-"""The same stages in this process, one after the other: for tests, and for small work without Spark."""
+"""The local back-end: runs the map and reduce stages in this process, for tests and for small workloads without Spark."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from headrace.kernels import pack
 
 
 class LocalBackend:
-    """Runs map → exchange → map as plain calls. `fault` is called at each step; tests make it raise."""
+    """Runs map → shuffle → reduce as plain calls. Tests let the `fault` hook raise, which is called before each task."""
 
     def __init__(self, parallelism: int = 2, fault: Callable[[str], None] = lambda _: None) -> None:
-        """`parallelism` is the number of tasks a batch is cut into."""
+        """Create a back-end; `parallelism` is the maximum number of map tasks in a batch."""
         self.parallelism = parallelism
         self._fault = fault
 
     def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
-        """Run the job."""
-        exchange: list[list[bytes]] = [[] for _ in range(job.partitions)]
+        """Run all stages of a micro-batch; return one report for each partition and stage."""
+        blocks: list[list[bytes]] = [[] for _ in range(job.partitions)]
         for number, task in enumerate(tasks):
             self._fault("stage one")
-            for partition, parcel in stage_one(job, number, task):
-                exchange[partition].append(pack.pack(parcel))  # as on Spark, nothing but bytes passes
-        outcomes = []
+            for partition, block in stage_one(job, number, task):
+                blocks[partition].append(pack.pack(block))  # the shuffle passes bytes only, as on Spark
+        reports = []
         following: list[list[bytes]] = [[] for _ in range(job.partitions)]
-        for partition, blobs in enumerate(exchange):
+        for partition, blobs in enumerate(blocks):
             self._fault("stage two")
-            outcome, onward = stage_two(job, partition, [pack.unpack(blob) for blob in blobs])
-            outcomes.append(outcome)
-            _pass(onward, following)
+            report, messages = stage_two(job, partition, [pack.unpack(blob) for blob in blobs])
+            reports.append(report)
+            _pass(messages, following)
         for level in range(1, job.levels + 1):
             arrived, following = following, [[] for _ in range(job.partitions)]
             for partition, blobs in enumerate(arrived):
                 self._fault("stage two")
-                outcome, onward = stage_later(job, level, partition, [pack.unpack(blob) for blob in blobs])
-                outcomes.append(outcome)
-                _pass(onward, following)
-        return outcomes
+                report, messages = stage_later(job, level, partition, [pack.unpack(blob) for blob in blobs])
+                reports.append(report)
+                _pass(messages, following)
+        return reports
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the back-end holds no resources."""
 
 
-def _pass(onward: dict[int, Onward], exchange: list[list[bytes]]) -> None:
-    for partition, one in onward.items():
-        exchange[partition].append(pack.pack(one))
+def _pass(messages: dict[int, Onward], blocks: list[list[bytes]]) -> None:
+    for partition, message in messages.items():
+        blocks[partition].append(pack.pack(message))
 
 
 def create(*, fault: Callable[[str], None], **_: object) -> LocalBackend:
-    """Make the back-end; there is nothing to configure."""
+    """Create the back-end; it ignores the settings of other back-ends."""
     return LocalBackend(fault=fault)

@@ -1,8 +1,8 @@
-"""Sources and sinks: how rows get in, and how results get out.
+"""Sources and sinks: the input and output of the engine.
 
-A source lives in the driver and only plans; workers read what it planned with `read_range`, straight into Arrow. A sink
-is a value that says where results go; its calls are made by workers before a batch is committed, or by the driver after.
-Nothing here knows Spark, SQL or how queries are shared.
+A source runs in the driver and plans input ranges; workers read these with `read_range` into Arrow tables. A sink is a value that
+describes the destination of results; workers write to it before a batch is committed, or the driver delivers to it afterwards.
+This package does not depend on Spark, SQL or the planner.
 """
 
 from __future__ import annotations

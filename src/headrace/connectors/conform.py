@@ -1,8 +1,8 @@
-"""Columns from outside, made into exactly the declared type.
+"""Conversion of input columns to their declared types.
 
-A column that already has the type is returned untouched. Everything else is cast
-without loss (but for the rounding of FLOAT), or refused with a
-ValueError or TypeError (Arrow's own errors are both) that the caller completes with the name of the file or column.
+A column that already has the type is returned unchanged. Any other column is cast without loss (apart from the rounding of
+FLOAT), or refused with a ValueError or TypeError (Arrow's own errors are both), to which the caller adds the name of the file or
+column.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import TIMESTAMP, type_name
 
-UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)  # what `conform` and Arrow's parsers raise
+UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)  # the errors of conversions and of Arrow's parsers
 
 _NAIVE = pa.timestamp("us")
 
 
 def conform(column: pa.ChunkedArray, kind: pa.DataType, timestamp_format: str = "") -> pa.ChunkedArray:
-    """Return the column as `kind`; `timestamp_format` (strptime) tells how text spells times, default ISO-8601."""
+    """Return the column as type `kind`; `timestamp_format` (strptime, default ISO-8601) is the format of times in text columns.
+
+    Raises one of the conversion errors above if the column does not fit the type.
+    """
     if column.type == kind:
         return column
     if pa.types.is_dictionary(column.type):
         return conform(column.cast(column.type.value_type), kind, timestamp_format)
     if _ambiguous(column.type, kind):
-        raise TypeError(f"{type_name(column.type)} is not taken as {type_name(kind)}")
+        raise TypeError(f"{type_name(column.type)} is not converted to {type_name(kind)}")
     if kind == TIMESTAMP:
         return _timestamps(column, timestamp_format)
     return column.cast(kind)
 
 
 def instant(value: str | datetime | date) -> datetime:
-    """Return a point in time in UTC; without an offset it is taken as UTC already. Raises ValueError for other text."""
+    """Return a point in time in UTC; a value without an offset is in UTC already. Raises ValueError for invalid text."""
     if isinstance(value, str):
         value = datetime.fromisoformat(value.strip())
     elif not isinstance(value, datetime):
@@ -42,15 +45,15 @@ def instant(value: str | datetime | date) -> datetime:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def _ambiguous(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Say which casts Arrow would do although only the writer of the data could know what they mean."""
-    if pa.types.is_date(kind) and pa.types.is_timestamp(given):
+def _ambiguous(source: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether Arrow would perform a cast whose meaning only the writer of the data knows."""
+    if pa.types.is_date(kind) and pa.types.is_timestamp(source):
         return True
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return bool(pa.types.is_integer(given) or pa.types.is_floating(given) or pa.types.is_boolean(given))
-    if pa.types.is_boolean(kind) or pa.types.is_boolean(given):
-        return not pa.types.is_null(given) and not pa.types.is_string(given) and not pa.types.is_string(kind)
-    return bool(pa.types.is_temporal(given) and not pa.types.is_string(kind))
+        return bool(pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_boolean(source))
+    if pa.types.is_boolean(kind) or pa.types.is_boolean(source):
+        return not pa.types.is_null(source) and not pa.types.is_string(source) and not pa.types.is_string(kind)
+    return bool(pa.types.is_temporal(source) and not pa.types.is_string(kind))
 
 
 def _timestamps(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
@@ -62,11 +65,11 @@ def _timestamps(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArr
 
 
 def _parsed(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
-    if "%z" in timestamp_format:  # Arrow parses the offset and then forgets it
+    if "%z" in timestamp_format:  # Arrow parses the offset and then ignores it
         return _each(column, lambda text: instant(datetime.strptime(text, timestamp_format)))  # noqa: DTZ007
     if timestamp_format:
         return pc.strptime(column, format=timestamp_format, unit="us").cast(TIMESTAMP)
-    for kind in (TIMESTAMP, _NAIVE):  # all with an offset; all without
+    for kind in (TIMESTAMP, _NAIVE):  # first all with an offset, then all without
         try:
             return column.cast(kind).cast(TIMESTAMP)
         except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all."""
+"""Atomic and durable writes of files on a POSIX file system."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def write_whole(path: Path, write: Callable[[Path], None], *, sync: bool = True) -> None:
-    """Let `write` fill a hidden file beside `path`, then put it in place in one step, over what was there.
+    """Let `write` fill a hidden file beside `path`, then rename it to `path`, replacing an existing file.
 
-    Readers that ignore names starting with '.' never see half a file. With `sync`, it also survives a loss of power.
+    Readers that ignore names starting with '.' never see an incomplete file. With `sync`, the file also survives a loss of power.
     """
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -26,12 +26,12 @@ def write_whole(path: Path, write: Callable[[Path], None], *, sync: bool = True)
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` in place of a file, durably."""
+    """Replace the content of a file, atomically and durably."""
     write_whole(path, lambda hidden: _write_bytes(hidden, content))
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add one line to a file, durably; a crash may leave part of it, which `complete_lines` removes."""
+    """Append one line to a file, durably; a crash may leave an incomplete line, which the next read removes."""
     with path.open("ab") as file:
         file.write(line + b"\n")
         file.flush()
@@ -39,14 +39,14 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file (none if it is not there), after cutting off an unfinished last one."""
+    """Return the lines of a file, none if the file is missing; remove an incomplete last line from the file."""
     if not path.exists():
         return []
     content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        replace_file(path, whole)
-    return whole.splitlines()
+    complete = content[: content.rfind(b"\n") + 1]
+    if len(complete) < len(content):
+        replace_file(path, complete)
+    return complete.splitlines()
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Files in a directory, or that match a pattern, as a stream: each new file is more rows.
+"""File source: the files of a directory, or those that match a pattern, as a stream; each new file adds rows.
 
-Files must appear whole (write elsewhere, then rename into place) and never change. The order in which files were
-discovered, with the rows of their units, is kept in `files.jsonl` in the stream's own directory: positions are indices
-into that list, so they mean the same after a restart, whatever the directory looks like by then.
+Files must appear complete (write elsewhere, then rename into place) and never change. `files.jsonl` in the stream's own directory
+lists the files in the order of their discovery, with the row counts of their units. Positions are indices into that list, so
+they stay valid after a restart, whatever the directory contains by then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.model.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A discovered file; `skipped` tells why it is left out (then it has no units)."""
+    """A discovered file; `skipped` is the reason why it is left out, and it then has no units."""
 
     path: str
     reader: str
@@ -36,18 +36,15 @@ class _Found:
 
 
 class FileSource:
-    """Reads `.parquet .arrow .arrows .feather .ipc .csv .json .jsonl .ndjson`, the text formats also with `.gz`.
+    """A source of files: `.parquet .arrow .arrows .feather .ipc .csv .json .jsonl .ndjson`, text formats also with `.gz`.
 
-    A directory stands for its files with known suffixes (of any suffix if `format` is given), not those below it; names
-    that start with '.' or '_' or end in '.tmp' are ignored. JSON is one object a line; `header`,
-    `delimiter` and `timestamp_format` (strptime; default ISO-8601) matter for text only. Files that cannot be opened
-    stop the stream (`on_error='fail'`) or are listed in `skipped` and left out for good (`'skip'`).
+    Files must appear complete, by a rename into place, and never change. JSON files have one object on each line.
     """
 
     def __init__(
         self,
         path: str | Path,
-        format: str | None = None,  # noqa: A002 - the word everyone expects
+        format: str | None = None,  # noqa: A002 - the usual word
         schema: Schema | str | None = None,
         *,
         on_error: str = "fail",
@@ -55,7 +52,19 @@ class FileSource:
         delimiter: str = ",",
         timestamp_format: str = "",
     ) -> None:
-        """Check the arguments; files are looked at when the schema is asked for, or on `attach`."""
+        """Create a file source; it reads no file before its schema is needed or it is attached.
+
+        - `path`: a file, a directory, or a pattern with `*`, `?` or `[…]`. A directory stands for the files directly in it that
+          have a known suffix, or any suffix if `format` is given. Names that start with '.' or '_' or end in '.tmp' are
+          ignored.
+        - `format`: "arrow", "parquet", "csv" or "json"; by default the suffix decides.
+        - `schema`: the columns, such as "user_id INT, time TIMESTAMP"; by default those of the first file.
+        - `on_error`: "fail" stops the stream at a file that cannot be read; "skip" leaves the file out for good and lists it in
+          `skipped`.
+        - `header`, `delimiter`, `timestamp_format` (strptime, default ISO-8601): options of text formats.
+
+        Raises SchemaError for an invalid argument.
+        """
         _one_of("format", format, (None, *FORMATS))
         _one_of("on_error", on_error, ("fail", "skip"))
         if len(delimiter) != 1:
@@ -75,58 +84,58 @@ class FileSource:
 
     @property
     def schema(self) -> Schema:
-        """The declared columns, or those of the first file there is. Raises SourceError while there is none."""
+        """The declared columns, or those of the first file; raises SourceError if there is no file yet."""
         if self._schema is None:
             self._schema = self._inferred()
         return self._schema
 
     @property
     def skipped(self) -> dict[str, str]:
-        """The files that were left out, each with the reason."""
+        """The files that were left out, each with the reason, by path."""
         return {file.path: file.skipped for file in self._found if file.skipped}
 
     def attach(self, stream: str, directory: Path) -> None:
-        """See `Source`; an inferred schema is kept, so that it stays when the first file goes."""
+        """See `Source`; stores an inferred schema, so that it does not depend on the first file any more."""
         self._stream, self._directory = stream, Path(directory)
         self._found = [_Found(**json.loads(line)) for line in complete_lines(self._log)]
         self._known = {file.path for file in self._found}
-        kept = self._directory / "schema.json"
-        if self._declared is None and kept.exists():
-            self._schema = Schema.parse(json.loads(kept.read_text())["schema"])
+        schema_file = self._directory / "schema.json"
+        if self._declared is None and schema_file.exists():
+            self._schema = Schema.parse(json.loads(schema_file.read_text())["schema"])
         elif self._declared is None:
-            replace_file(kept, json.dumps({"schema": self.schema.to_ddl()}).encode())
+            replace_file(schema_file, json.dumps({"schema": self.schema.to_ddl()}).encode())
         if not glob_like(self._path) and not Path(self._path).exists():
             raise SourceError(f"path '{self._path}' of stream '{stream}' does not exist", hint="create the directory first")
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"file": index in order of discovery, "unit": index in that file}."""
         self._discover()
-        at, unit = _place(position)
-        self._look_again(at + (unit > 0))
-        if at >= len(self._found):
+        index, unit = _place(position)
+        self._look_again(index + (unit > 0))
+        if index >= len(self._found):
             return [], position
         ranges: list[Range] = []
         rows = 0
-        while at < len(self._found):
-            file = self._found[at]
+        while index < len(self._found):
+            file = self._found[index]
             if rows and unit < len(file.units) and rows + file.units[unit] > limit_rows:
                 break
             stop = take(file.units, unit, limit_rows - rows)
             rows += sum(file.units[unit:stop])
             ranges += [self._range(file, *piece) for piece in pieces(file.units, unit, stop)]
             if stop < len(file.units):
-                return ranges, {"file": at, "unit": stop}
-            at, unit = at + 1, 0
-        return ranges, {"file": at, "unit": 0}
+                return ranges, {"file": index, "unit": stop}
+            index, unit = index + 1, 0
+        return ranges, {"file": index, "unit": 0}
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        at, unit = _place(position)
-        rest = self._found[at:]
+        index, unit = _place(position)
+        rest = self._found[index:]
         return any(any(f.units[unit if f is rest[0] else 0 :]) for f in rest) or any(p not in self._known for p in self._listed())
 
     def definition(self) -> dict[str, Any]:
-        """See `Source`; an inferred schema is not part of it, nor what to do about files that cannot be read."""
+        """See `Source`; an inferred schema and `on_error` are not part of the definition."""
         declared = None if self._declared is None else self._declared.to_ddl()
         lasting = {name: value for name, value in self._options.items() if name != "on_error"}
         return {"kind": "files", "path": self._path, "format": self._format, "schema": declared, **lasting}
@@ -139,7 +148,7 @@ class FileSource:
         return Range(self._stream, file.reader, file.path, start, stop, rows, {**self._options, "size": file.size})
 
     def _listed(self) -> Iterator[str]:
-        """Yield the paths that count, in no order."""
+        """Yield the paths of all files of the source, in no particular order."""
         if glob_like(self._path):
             names = [path for path in glob.glob(self._path, recursive=True) if Path(path).is_file()]  # noqa: PTH207
         elif Path(self._path).is_dir():
@@ -153,15 +162,15 @@ class FileSource:
                 yield path
 
     def _new(self) -> list[str]:
-        """Return the files not discovered yet: older first, then by name."""
-        fresh = []
+        """Return the paths of undiscovered files, by modification time and name."""
+        new = []
         for path in self._listed():
             if path not in self._known:
                 try:
-                    fresh.append((os.stat(path).st_mtime_ns, path))  # noqa: PTH116
+                    new.append((os.stat(path).st_mtime_ns, path))  # noqa: PTH116
                 except FileNotFoundError:
-                    continue  # gone between listing and looking: it was never there
-        return [path for _, path in sorted(fresh)]
+                    continue  # removed between listing and stat
+        return [path for _, path in sorted(new)]
 
     def _discover(self) -> None:
         for path in self._new():
@@ -171,18 +180,18 @@ class FileSource:
             self._known.add(path)
 
     def _look_again(self, first: int) -> None:
-        """Take files that no batch has read yet as they are now: repaired, or gone, after a batch that failed over them."""
+        """Examine unread files again, in case they were repaired or removed after a batch failed on them."""
         changed = False
         for index in range(first, len(self._found)):
             file = self._found[index]
             if file.skipped:
                 continue
             try:
-                now = file if os.stat(file.path).st_size == file.size else self._examined(file.path)  # noqa: PTH116
+                current = file if os.stat(file.path).st_size == file.size else self._examined(file.path)  # noqa: PTH116
             except FileNotFoundError:
-                now = _Found(file.path, file.reader, 0, [], "it vanished before it was read")
-            changed = changed or now is not file
-            self._found[index] = now
+                current = _Found(file.path, file.reader, 0, [], "it was removed before it was read")
+            changed = changed or current is not file
+            self._found[index] = current
         if changed:
             replace_file(self._log, b"".join(json.dumps(asdict(file)).encode() + b"\n" for file in self._found))
 
@@ -206,7 +215,7 @@ class FileSource:
     def _reader(self, path: str) -> str:
         reader = self._format or format_of(path)
         if reader is None:
-            raise SourceError(f"the format of file '{path}' is not known", hint=f"give format=…, one of {', '.join(FORMATS)}")
+            raise SourceError(f"the format of file '{path}' is unknown", hint=f"give format=…, one of {', '.join(FORMATS)}")
         return reader
 
     def _inferred(self) -> Schema:

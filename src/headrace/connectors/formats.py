@@ -1,6 +1,6 @@
-"""File formats: which one a name says, how many units a file has, what columns it seems to have.
+"""File formats: format by file name, units of a file with their row counts, and inferred columns.
 
-Used while planning, in the driver: everything here touches metadata or the beginning of a file only.
+The driver uses this module while planning; it reads only metadata or the beginning of a file.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _INSTANT = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 
 
 def format_of(path: str) -> str | None:
-    """Return the format that the suffix names, or None; `.gz` is looked through for text formats."""
+    """Return the format for the suffix of a path, or None; `.gz` may follow the suffix of a text format."""
     stem, suffix = os.path.splitext(path.lower())  # noqa: PTH122 - called for every name of a listing
-    zipped = suffix == ".gz"
-    found = _SUFFIXES.get(os.path.splitext(stem)[1] if zipped else suffix)  # noqa: PTH122
-    return None if zipped and found not in {"csv", "json"} else found
+    compressed = suffix == ".gz"
+    name = _SUFFIXES.get(os.path.splitext(stem)[1] if compressed else suffix)  # noqa: PTH122
+    return None if compressed and name not in {"csv", "json"} else name
 
 
 def is_arrow_file(source: pa.MemoryMappedFile) -> bool:
-    """Tell the Arrow file format from the stream format, by its first bytes; the position is not moved."""
+    """Return whether a file has the Arrow file format rather than the stream format; does not move the read position."""
     return bool(source.size() >= 6 and source.read_at(6, 0) == b"ARROW1")
 
 
 def unit_rows(path: str, reader: str) -> list[int]:
-    """Return the rows of each unit of a file: exact for Arrow and Parquet, estimated for text (one unit a file).
+    """Return the row count of each unit of a file: exact for Arrow and Parquet, estimated for text (one unit for each file).
 
-    Raises what Arrow or the system raise for a file that cannot be opened or is not of that format.
+    Raises ArrowException or OSError for a file that cannot be opened or has another format.
     """
     if os.path.getsize(path) == 0:  # noqa: PTH202
         return []
@@ -81,24 +81,24 @@ def _text_rows(path: str) -> list[int]:
 
 
 def head(path: str, size: int) -> bytes:
-    """Return up to `size` bytes from the beginning of a text file, decompressed."""
+    """Return up to `size` decompressed bytes from the beginning of a text file."""
     with pa.input_stream(path, compression="gzip" if path.lower().endswith(".gz") else None) as stream:
         return bytes(stream.read(size))
 
 
 def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schema:
-    """Return the columns a file seems to have; text formats are judged by their first MiB.
+    """Return the inferred columns of a file; for text formats, from the first MiB.
 
-    Raises what Arrow or the system raise for an unreadable file, SchemaError for a column of no supported type.
+    Raises ArrowException or OSError for an unreadable file, and SchemaError for a column of an unsupported type.
     """
     if reader == "arrow":
         with pa.memory_map(path) as source:
-            found = (pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream)(source).schema
+            schema = (pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream)(source).schema
     elif reader == "parquet":
-        found = pa.parquet.read_schema(path)
+        schema = pa.parquet.read_schema(path)
     else:
-        found = _text_schema(path, reader, options)
-    return Schema(tuple(_field(path, field) for field in found))
+        schema = _text_schema(path, reader, options)
+    return Schema(tuple(_field(path, field) for field in schema))
 
 
 def _field(path: str, field: pa.Field) -> Field:
@@ -130,12 +130,12 @@ def _text_schema(path: str, reader: str, options: Mapping[str, Option]) -> pa.Sc
 
 
 def _guessed(column: pa.ChunkedArray) -> pa.DataType:
-    """Text that is a point in time in every row is a TIMESTAMP; what has no value, or is a time of day, is text."""
+    """Return TIMESTAMP for text that is a point in time in every row, and text for a column of NULLs or times of day."""
     if pa.types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _INSTANT)).as_py():
         return TIMESTAMP
     return pa.string() if pa.types.is_null(column.type) or pa.types.is_time(column.type) else column.type
 
 
 def glob_like(path: str) -> bool:
-    """Tell a pattern from a plain path."""
+    """Return whether a path is a pattern."""
     return re.search(r"[*?\[]", path) is not None

@@ -1,7 +1,7 @@
-"""Made-up rows: row i is a pure function of the parameters and i.
+"""Synthetic rows: row i is a pure function of the generator's parameters and i.
 
-So any range can be made anywhere, any number of times: a worker needs no state, a replay gives the same rows, and two
-machines agree. Randomness is splitmix64 of a counter, one sequence for each column.
+Any worker can therefore generate any range at any time without state, a replay gives the same rows, and two machines agree.
+Random values are splitmix64 of a counter, with one sequence for each column.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headrace.model.schema import TIMESTAMP, Schema
 EPOCH = 1_767_225_600_000_000  # 2026-01-01T00:00Z
 
 _Array: TypeAlias = npt.NDArray[Any]
-_BLOCK = 1 << 15  # rows made at a time, so that the scratch space stays in the cache
+_BLOCK = 1 << 15  # rows generated at a time, so that intermediate arrays stay in the CPU cache
 _GOLDEN, _MIX_1, _MIX_2, _MASK = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything a row depends on, but for its number."""
+    """The parameters of a generator: with its number, they determine a row."""
 
     generator: str
     seed: int = 0
@@ -38,7 +38,7 @@ class Recipe:
     field_max: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse what no row could be made from."""
+        """Raise SchemaError for invalid parameters."""
         if self.generator not in GENERATORS:
             raise SchemaError(f"unknown generator '{self.generator}'", detail=f"generators: {', '.join(GENERATORS)}")
         if not self.rows_per_second > 0:
@@ -49,7 +49,7 @@ class Recipe:
 
 
 def uniform(recipe: Recipe, column: str, index: _Array, below: int) -> _Array:
-    """Return integers in [0, below), as INT, one for each row number."""
+    """Return uniform random integers in [0, below), as INT, for an array of row numbers."""
     base = np.uint64(_splitmix(recipe.seed ^ zlib.crc32(f"{recipe.generator}.{column}".encode()) << 31))
     z = index.astype(np.uint64)
     z *= np.uint64(_GOLDEN)
@@ -58,7 +58,7 @@ def uniform(recipe: Recipe, column: str, index: _Array, below: int) -> _Array:
     z *= np.uint64(_MIX_1)
     z ^= z >> np.uint64(27)
     z *= np.uint64(_MIX_2)
-    z >>= np.uint64(32)  # the upper half is the better one; the last step of splitmix64 leaves it as it is
+    z >>= np.uint64(32)  # the upper half has the better randomness, and the last step of splitmix64 does not change it
     z *= np.uint64(below)
     z >>= np.uint64(32)
     return z.astype(np.int32)
@@ -72,7 +72,7 @@ def _splitmix(x: int) -> int:
 
 
 def event_time(recipe: Recipe, index: _Array) -> _Array:
-    """Return start_time + i / rows_per_second, in microseconds, rounded down."""
+    """Return start_time + i / rows_per_second in microseconds, rounded down, for an array of row numbers i."""
     rate = recipe.rows_per_second
     if float(rate).is_integer():
         return index * 1_000_000 // int(rate) + recipe.start_time
@@ -108,7 +108,7 @@ _Make: TypeAlias = Callable[[Recipe, str, _Array], _Array]
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The columns of a made-up stream, and how each is made."""
+    """The schema of a synthetic stream, and the function of each column."""
 
     schema: Schema
     columns: Mapping[str, _Make]
@@ -131,24 +131,27 @@ GENERATORS: Mapping[str, Generator] = {
 
 
 def generate(name: str, seed: int, start: int, stop: int, *, columns: Sequence[str] | None = None, **more: Any) -> pa.Table:
-    """Return rows [start, stop) of a generator; `more` are the other parts of its `Recipe`."""
+    """Return rows [start, stop) of a generator as a table; `more` are further parameters, such as `rows_per_second` or `keys`.
+
+    Raises SchemaError for an unknown generator or an invalid parameter.
+    """
     return _made(Recipe(name, seed, **more), start, stop, columns or GENERATORS[name].schema.names)
 
 
 def generate_range(options: Mapping[str, Option], start: int, stop: int, columns: Sequence[str]) -> pa.Table:
-    """Return the columns of rows [start, stop) of the recipe that the options of a range spell out."""
-    recipe: dict[str, Any] = {name: options[name] for name in Recipe.__slots__ if name in options}
-    return _made(Recipe(**recipe), start, stop, columns)
+    """Return the columns of rows [start, stop), with the generator's parameters from the options of an input range."""
+    parameters: dict[str, Any] = {name: options[name] for name in Recipe.__slots__ if name in options}
+    return _made(Recipe(**parameters), start, stop, columns)
 
 
 def _made(recipe: Recipe, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
     generator, arrays = GENERATORS[recipe.generator], []
     kinds = {field.name: field.type for field in generator.schema}
     for name in columns:
-        made = np.empty(stop - start, np.int64 if kinds[name] == TIMESTAMP else kinds[name].to_pandas_dtype())
-        for at in range(start, stop, _BLOCK):
-            index = np.arange(at, min(at + _BLOCK, stop), dtype=np.int64)
-            made[at - start : at - start + len(index)] = generator.columns[name](recipe, name, index)
-        array = pa.array(made)
+        values = np.empty(stop - start, np.int64 if kinds[name] == TIMESTAMP else kinds[name].to_pandas_dtype())
+        for first in range(start, stop, _BLOCK):
+            index = np.arange(first, min(first + _BLOCK, stop), dtype=np.int64)
+            values[first - start : first - start + len(index)] = generator.columns[name](recipe, name, index)
+        array = pa.array(values)
         arrays.append(array.view(TIMESTAMP) if kinds[name] == TIMESTAMP else array)
     return pa.Table.from_arrays(arrays, schema=pa.schema([(name, kinds[name]) for name in columns]))

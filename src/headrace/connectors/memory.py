@@ -1,7 +1,7 @@
-"""Rows given by hand: for tests, notebooks and small feeds.
+"""Memory source: rows that the program appends, for tests, notebooks and small feeds.
 
-Every `append` becomes one Arrow file in the stream's own directory, so workers read it like any other file and rows
-given before a crash are still there after it.
+Every `append` writes one Arrow file to the stream's own directory. Workers read it like any other file, and the rows survive a
+crash of the process.
 """
 
 from __future__ import annotations
@@ -26,10 +26,16 @@ from headrace.model.schema import Field, Schema, type_name
 
 
 class MemorySource:
-    """`append` may be called from any thread, also before the source is attached: rows wait until then."""
+    """A source of rows that the program appends.
+
+    `append` is thread-safe, and may be called before the source is attached to a stream: the rows are buffered until then.
+    """
 
     def __init__(self, schema: Schema | str) -> None:
-        """Take the columns as a Schema or as text: `user_id INT, price DOUBLE, time TIMESTAMP`."""
+        """Create a source with these columns: a Schema, or text such as `user_id INT, price DOUBLE, time TIMESTAMP`.
+
+        Raises SchemaError for an invalid schema.
+        """
         self.schema = Schema.parse(schema) if isinstance(schema, str) else schema
         self._stream = ""
         self._directory: Path | None = None
@@ -38,10 +44,10 @@ class MemorySource:
         self._lock = threading.Lock()
 
     def append(self, rows: pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]) -> None:
-        """Add rows, all of them or – if any does not fit the schema – none.
+        """Append rows: an Arrow table or record batch, or a sequence of mappings from column names to values.
 
-        Columns that are not given are NULL. Times without an offset are UTC; text is read as ISO-8601. Rows of one
-        call are read in one micro-batch. Raises SchemaError.
+        Missing columns are NULL. Times without an offset are in UTC; texts for times are ISO-8601. One micro-batch reads all
+        rows of a call. Raises SchemaError if a row does not fit the schema; then no row is appended.
         """
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
@@ -55,7 +61,7 @@ class MemorySource:
                 self._write(table)
 
     def attach(self, stream: str, directory: Path) -> None:
-        """See `Source`; continues after the files that are there already."""
+        """See `Source`; writes the buffered rows, after the files of an earlier session."""
         with self._lock:
             self._stream, self._directory = stream, Path(directory)
             self._next = 1 + max((int(path.stem) for path in self._directory.glob("[0-9]*.arrow")), default=-1)
@@ -64,7 +70,7 @@ class MemorySource:
                 self._waiting.pop(0)
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """See `Source`; the position is {"files": how many were read}, the unit is the rows of one `append`."""
+        """See `Source`; the position is {"files": number of files read}, and a unit has the rows of one `append`."""
         first = number = _files(position)
         ranges: list[Range] = []
         total = 0
@@ -82,7 +88,7 @@ class MemorySource:
         return self._path(_files(position)).exists()
 
     def prune(self, position: Position) -> None:
-        """Delete what was read before `position` for good; the newest file stays, so that numbering can go on."""
+        """Delete the files before `position`, except the newest: its number determines that of the next file."""
         newest = self._next - 1
         for path in attached(self._stream, self._directory).glob("[0-9]*.arrow"):
             if int(path.stem) < min(_files(position), newest):
@@ -119,16 +125,16 @@ class MemorySource:
         return field
 
     def _from_table(self, table: pa.Table) -> pa.Table:
-        given: dict[str, pa.ChunkedArray] = {}
+        conformed: dict[str, pa.ChunkedArray] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
             field = self._known(name)
-            if field.name in given:
+            if field.name in conformed:
                 raise SchemaError(f"column '{field.name}' is given twice")
             try:
-                given[field.name] = conform(column, field.type)
+                conformed[field.name] = conform(column, field.type)
             except UNFIT as error:
                 raise SchemaError(f"column '{field.name}' does not fit {type_name(field.type)}", detail=str(error)) from error
-        columns = [given.get(f.name, pa.chunked_array([pa.nulls(table.num_rows, f.type)])) for f in self.schema]
+        columns = [conformed.get(f.name, pa.chunked_array([pa.nulls(table.num_rows, f.type)])) for f in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema.to_arrow())
 
     def _from_rows(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -157,7 +163,7 @@ def _refused(field: Field, value: object, number: int, detail: str = "") -> Sche
 
 
 def _checked(field: Field, value: Any, number: int) -> Any:
-    """Return the value as the Python type Arrow takes for the column, or refuse it."""
+    """Convert a value to the Python type that Arrow expects for the column; raises SchemaError if it does not fit."""
     if value is None:
         return None
     try:
@@ -170,7 +176,7 @@ def _array(field: Field, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, field.type)
     except UNFIT:
-        for number, value in enumerate(values):  # which one was it?
+        for number, value in enumerate(values):  # find the value that does not fit
             try:
                 pa.array([value], field.type)
             except UNFIT as error:

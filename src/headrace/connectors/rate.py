@@ -1,4 +1,4 @@
-"""A stream of made-up rows at a given rate, for demonstrations and measurements."""
+"""Rate source: synthetic rows at a constant rate, for demonstrations and benchmarks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _ORIGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RateSource:
-    """Rows become available as time goes by since the source was first attached, also while nobody is looking.
+    """A source of synthetic rows at a constant rate, counted from the time at which it was first attached.
 
-    Row i is the same whenever it is read; only how many rows there are depends on `clock` (seconds). Event time starts
-    at `start_time` and advances by 1 / rows_per_second a row. `rows` bounds the stream.
+    Rows are deterministic; only the number of available rows depends on the clock. The rate continues while no session runs.
     """
 
     def __init__(
@@ -40,7 +39,19 @@ class RateSource:
         field_max: int = 1000,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Check everything; nothing runs before `attach`."""
+        """Create a rate source.
+
+        - `rows_per_second`: the rate, in wall-clock time and in event time.
+        - `generator`: the kind of rows: "purchases", "ads" or "fields".
+        - `seed`: the seed of the random values.
+        - `rows`: the total number of rows; by default the stream is unbounded.
+        - `start_time`: the event time of the first row, as a datetime or ISO-8601 text; by default 2026-01-01T00:00Z.
+        - `keys`: the number of distinct keys.
+        - `field_max`: the exclusive upper bound of the values of generator "fields".
+        - `clock`: the current time in seconds, for tests.
+
+        Raises SchemaError for an invalid argument.
+        """
         first = EPOCH if start_time is None else _microseconds(start_time)
         self._recipe = Recipe(generator, seed, rows_per_second, first, keys, field_max)
         if rows is not None and rows < 0:
@@ -54,15 +65,15 @@ class RateSource:
         return GENERATORS[self._recipe.generator].schema
 
     def attach(self, stream: str, directory: Path) -> None:
-        """Note the time, once for all: a restart finds it again."""
+        """See `Source`; stores the start time on the first call, and loads it after a restart."""
         self._stream, self._directory = stream, Path(directory)
-        note = self._directory / "start.json"
-        if not note.exists():
-            replace_file(note, json.dumps({"started": self._clock()}).encode())
-        self._started = json.loads(note.read_text())["started"]
+        start_file = self._directory / "start.json"
+        if not start_file.exists():
+            replace_file(start_file, json.dumps({"started": self._clock()}).encode())
+        self._started = json.loads(start_file.read_text())["started"]
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """See `Source`; the position is {"row": the next row}."""
+        """See `Source`; the position is {"row": number of the next row}."""
         start = _row(position)
         stop = min(self._available(), start + max(1, limit_rows))
         if stop <= start:
@@ -78,7 +89,7 @@ class RateSource:
         return self._available() > _row(position)
 
     def definition(self) -> dict[str, Any]:
-        """See `Source`; the clock is not part of it."""
+        """See `Source`; the clock is not part of the definition."""
         return {"kind": "rate", **asdict(self._recipe), "rows": self._rows}
 
     def _available(self) -> int:
@@ -95,4 +106,4 @@ def _microseconds(start_time: datetime | str) -> int:
     try:
         return (instant(start_time) - _ORIGIN) // timedelta(microseconds=1)
     except ValueError as error:
-        raise SchemaError(f"start_time '{start_time}' is not understood", hint="write 2026-01-01T00:00:00Z") from error
+        raise SchemaError(f"invalid start_time '{start_time}'", hint="write 2026-01-01T00:00:00Z") from error

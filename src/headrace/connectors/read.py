@@ -1,8 +1,8 @@
-"""The one function workers call: a range in, an Arrow table out.
+"""Read input ranges in workers: `read_range` returns the rows of a range as an Arrow table.
 
-Uncompressed Arrow files are memory-mapped and never copied or cast where the types already fit; that is the hot path.
-Every failure is a SourceError that names the file. Whether a failure stops the stream or is skipped and counted
-(`on_error` in the options of the range) is for the caller to decide.
+The hot path is uncompressed Arrow files: they are memory-mapped, and neither copied nor cast if the types already fit. Every
+failure is a SourceError that names the file. The caller decides whether a failure stops the stream or the file is skipped
+(`on_error` in the options of the range).
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _BLOCK = 1 << 26
 
 
 def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Table:
-    """Return the rows of a range: the given columns, in that order, of exactly the schema's types.
+    """Return the given columns of a range, in that order, with the types of the schema.
 
-    With no columns the table still knows its number of rows. Raises SourceError for anything that cannot be read.
+    Without columns the table still has its number of rows. Raises SourceError if the range cannot be read, and SchemaError for an
+    undeclared column.
     """
     fields = [_declared(schema, name) for name in columns]
     try:
@@ -42,7 +43,7 @@ def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Tabl
     except SourceError:
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' has vanished", hint=_HINT) from error
+        raise SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' no longer exists", hint=_HINT) from error
     except (*UNFIT, OSError, KeyError) as error:
         raise _unreadable(wanted, str(error)) from error
 
@@ -59,21 +60,21 @@ def _unreadable(wanted: Range, detail: str) -> SourceError:
 
 
 def _check_unchanged(wanted: Range) -> None:
-    """Refuse a file that is not as it was discovered: one that grows or shrinks would give rows twice, or never."""
+    """Raise SourceError if a file has another size than at its discovery: its rows could be read twice or not at all."""
     size = wanted.options.get("size")
     if size is not None and os.stat(wanted.path).st_size != size:  # noqa: PTH116
         raise _unreadable(wanted, f"its size was {size} bytes when it was discovered; write elsewhere, then rename into place")
 
 
 def _conformed(table: pa.Table, fields: Sequence[Field], wanted: Range) -> pa.Table:
-    """`table` has the columns of `fields` in that order, under any names."""
+    """Convert and rename the columns of a table to `fields`; they are in that order, under any names."""
     if not fields:
         return table.select([])
     if table.num_columns == len(fields) and all(c.type == f.type for c, f in zip(table.columns, fields, strict=True)):
-        done = table.columns
+        converted = table.columns
     else:
-        done = [_fitted(column, field, wanted) for column, field in zip(table.columns, fields, strict=True)]
-    return pa.Table.from_arrays(done, schema=pa.schema([(field.name, field.type) for field in fields]))
+        converted = [_fitted(column, field, wanted) for column, field in zip(table.columns, fields, strict=True)]
+    return pa.Table.from_arrays(converted, schema=pa.schema([(field.name, field.type) for field in fields]))
 
 
 def _fitted(column: pa.ChunkedArray, field: Field, wanted: Range) -> pa.ChunkedArray:
@@ -84,27 +85,27 @@ def _fitted(column: pa.ChunkedArray, field: Field, wanted: Range) -> pa.ChunkedA
 
 
 def _places(names: Sequence[str], fields: Sequence[Field], wanted: Range) -> list[int]:
-    """Return where each field is in a file with columns `names`; an exact match goes before one in another case."""
-    exact = {name: at for at, name in reversed(list(enumerate(names)))}
-    folded = {name.lower(): at for at, name in reversed(list(enumerate(names)))}
-    found = [exact.get(field.name, folded.get(field.name.lower())) for field in fields]
-    for field, at in zip(fields, found, strict=True):
-        if at is None or names.count(names[at]) > 1:
-            problem = "is missing" if at is None else "is there twice"
+    """Return the index of each field among the columns `names` of a file; an exact match precedes a match in another case."""
+    exact = {name: index for index, name in reversed(list(enumerate(names)))}
+    folded = {name.lower(): index for index, name in reversed(list(enumerate(names)))}
+    indices = [exact.get(field.name, folded.get(field.name.lower())) for field in fields]
+    for field, index in zip(fields, indices, strict=True):
+        if index is None or names.count(names[index]) > 1:
+            problem = "is missing" if index is None else "occurs twice"
             raise _unreadable(wanted, f"column '{field.name}' {problem}; the file has: {', '.join(names)}")
-    return [at for at in found if at is not None]
+    return [index for index in indices if index is not None]
 
 
 def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     source = pa.memory_map(wanted.path)
-    opened = pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream
-    reader = opened(source)
+    open_reader = pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream
+    reader = open_reader(source)
     names = reader.schema.names
     chosen = [names[place] for place in _places(names, fields, wanted)]
-    if 2 * len(chosen) < len(names):  # else it is cheaper to open once and to map (or unpack) a few columns too many
+    if 2 * len(chosen) < len(names):  # otherwise it is cheaper to open once and to map (or unpack) a few extra columns
         source.seek(0)
-        places = sorted({names.index(name) for name in chosen})
-        reader = opened(source, options=pa.ipc.IpcReadOptions(included_fields=places, use_threads=False))
+        indices = sorted({names.index(name) for name in chosen})
+        reader = open_reader(source, options=pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False))
     batches = _batches(reader, wanted)
     for batch in batches:
         batch.validate()
@@ -114,10 +115,10 @@ def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
 def _batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader, wanted: Range) -> list[pa.RecordBatch]:
     if isinstance(reader, pa.RecordBatchFileReader):
         return [reader.get_batch(i) for i in range(wanted.start, wanted.stop)]
-    found = [batch for i, batch in zip(range(wanted.stop), reader, strict=False) if i >= wanted.start]
-    if len(found) != wanted.stop - wanted.start:
+    batches = [batch for i, batch in zip(range(wanted.stop), reader, strict=False) if i >= wanted.start]
+    if len(batches) != wanted.stop - wanted.start:
         raise _unreadable(wanted, f"it ends before record batch {wanted.stop - 1}")
-    return found
+    return batches
 
 
 def _read_parquet(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
@@ -167,7 +168,7 @@ def _read_json(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     if content.size == 0:
         return _nothing(fields)
     if content.slice(0, 1).to_pybytes() == b"[":
-        raise _unreadable(wanted, "it is one JSON array; expected one object a line")
+        raise _unreadable(wanted, "it is one JSON array; expected one object on each line")
     types = {field.name: _text_type(field) for field in fields}
     table = pa.json.read_json(
         pa.BufferReader(content),
@@ -178,7 +179,7 @@ def _read_json(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
 
 
 def _text_type(field: Field) -> pa.DataType:
-    """Take times and dates as text first: Arrow's own parsers want all of them with an offset, or none."""
+    """Return text for times and dates: Arrow's own parsers expect an offset in all of them, or in none."""
     return pa.string() if field.type in {TIMESTAMP, pa.date32()} else field.type
 
 

@@ -1,8 +1,8 @@
-"""Where results go: values that say where, and functions that put them there.
+"""Sinks: destinations of query results.
 
-Two families. Sinks *written by workers* get each partition's rows before the batch is committed, as one file named
-after batch and partition: a replayed batch overwrites its own files, so nothing ever doubles. Sinks *delivered by the
-driver* get all rows of a batch after its commit.
+Sinks *written by workers* receive the rows of each partition before the batch is committed, as files named after batch and
+partition: a replayed batch overwrites its own files, so results are never duplicated. Sinks *delivered by the driver* receive all
+rows of a batch after its commit.
 """
 
 from __future__ import annotations
@@ -22,37 +22,40 @@ from headrace.errors import SinkError
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Does nothing; each kind overrides the calls that mean something to it."""
+    """Base class of sinks; it discards rows. Subclasses override the methods that they need."""
 
     kind: ClassVar[str]
     written_by_workers: ClassVar[bool] = False
 
     def write(self, table: pa.Table, batch: int, partition: int, part: int = 0) -> str | None:
-        """Write one partition of one batch, or a part of it, in a worker; return the file, if any. Raises SinkError."""
+        """Write the rows of one partition of a batch, or a part of them, in a worker.
+
+        Return the path of the file, or None without a file. Raises SinkError if the rows cannot be written.
+        """
         del table, batch, partition, part
         return None
 
     def discard(self, batch: int) -> None:
-        """Remove what `write` left for one batch: the query failed in it."""
+        """Remove the output of `write` for a batch in which the query failed."""
 
     def deliver(self, query: str, table: pa.Table) -> None:
-        """Hand over the rows of one committed batch, in the driver; whatever this raises is the caller's to handle."""
+        """Deliver the rows of a committed batch, in the driver; an exception fails the query."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a value that `sink_from_json` reads back."""
+        """Return the sink as a JSON value for `sink_from_json`."""
         return {"kind": self.kind, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySink(Sink):
-    """Results stay with the session, for `results()` and `stream()`; it keeps them itself."""
+    """Keeps results in the session, for `Query.results` and `Query.stream`. The default sink."""
 
     kind: ClassVar[str] = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class NoopSink(Sink):
-    """Results are computed and dropped, in the workers."""
+    """Discards results in the workers, after they are computed; for benchmarks."""
 
     kind: ClassVar[str] = "noop"
     written_by_workers: ClassVar[bool] = True
@@ -60,13 +63,13 @@ class NoopSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSink(Sink):
-    """Results are printed to standard output, at most `max_rows` a batch."""
+    """Prints results to standard output, at most `max_rows` of each batch."""
 
     kind: ClassVar[str] = "console"
     max_rows: int = 20
 
     def deliver(self, query: str, table: pa.Table) -> None:
-        """Print an aligned table under the name of the query; nothing for no rows."""
+        """Print the rows, if any, as an aligned table below the name of the query."""
         if table.num_rows:
             print(f"{query}: {table.num_rows} row{'s' * (table.num_rows != 1)}")
             print(aligned(table, self.max_rows), flush=True)
@@ -74,36 +77,39 @@ class ConsoleSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class CallbackSink(Sink):
-    """Results are passed to a function as a table, in the driver."""
+    """Passes the rows of each batch to `function` as an Arrow table, in the driver.
+
+    After a restart the same batch may be delivered again, and the function must be passed again to `Session.add`.
+    """
 
     kind: ClassVar[str] = "callback"
     function: Callable[[pa.Table], object]
 
     def deliver(self, query: str, table: pa.Table) -> None:
-        """Call the function, with rows only."""
+        """Call the function if the batch has rows."""
         del query
         if table.num_rows:
             self.function(table)
 
     def to_json(self) -> dict[str, Any]:
-        """Refuse: a function does not outlive its process."""
-        raise SinkError("a callback sink cannot be saved", hint="give the function again after a restart")
+        """Raise SinkError: a checkpoint does not store callbacks."""
+        raise SinkError("a callback sink cannot be saved", hint="pass the function again after a restart")
 
 
 @dataclass(frozen=True, slots=True)
 class FileSink(Sink):
-    """One file for each batch and partition, in a directory that no other query writes to."""
+    """Base class of sinks that write one file for each batch and partition to a directory, which no other query may use."""
 
     written_by_workers: ClassVar[bool] = True
     suffix: ClassVar[str]
     path: str
 
     def __post_init__(self) -> None:
-        """Make the path absolute: workers need not run where the driver does."""
+        """Make the path absolute: workers may run in another directory than the driver."""
         object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))
 
     def write(self, table: pa.Table, batch: int, partition: int, part: int = 0) -> str | None:
-        """See `Sink`; the file is complete before it gets its name. No rows, no file – also not one of an earlier try."""
+        """See `Sink`; the file appears atomically. Without rows, remove the file of an earlier attempt instead."""
         target = Path(self.path) / f"part-{batch:010d}-{partition:05d}{f'-{part:05d}' if part else ''}{self.suffix}"
         try:
             if table.num_rows == 0:
@@ -116,7 +122,7 @@ class FileSink(Sink):
         return str(target)
 
     def discard(self, batch: int) -> None:
-        """See `Sink`; unfinished files of the batch go too."""
+        """See `Sink`; also removes incomplete files of the batch."""
         try:
             for pattern in (f"part-{batch:010d}-*{self.suffix}", f".part-{batch:010d}-*{self.suffix}.*.tmp"):
                 for path in Path(self.path).glob(pattern):
@@ -130,7 +136,7 @@ class FileSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class ParquetSink(FileSink):
-    """A directory of Parquet files."""
+    """Writes Parquet files to the directory `path`, one for each batch and partition."""
 
     kind: ClassVar[str] = "parquet"
     suffix: ClassVar[str] = ".parquet"
@@ -141,9 +147,9 @@ class ParquetSink(FileSink):
 
 @dataclass(frozen=True, slots=True)
 class JsonLinesSink(FileSink):
-    """A directory of files with one JSON object a line.
+    """Writes files with one JSON object on each line to the directory `path`, one for each batch and partition.
 
-    Times are ISO-8601 with Z, dates ISO-8601, decimals and numbers JSON has no spelling for (NaN, ±Infinity) are text.
+    Times are ISO-8601 with Z, dates are ISO-8601; decimals, NaN and ±Infinity are text.
     """
 
     kind: ClassVar[str] = "jsonl"
@@ -161,7 +167,7 @@ _FILES: Mapping[str, Callable[[str], Sink]] = {"parquet": ParquetSink, "jsonl": 
 
 
 def sink_from_json(value: Mapping[str, Any]) -> Sink:
-    """Rebuild what `Sink.to_json` described."""
+    """Return the sink of a JSON value of `Sink.to_json`; raises SinkError for an unknown kind."""
     kinds: Mapping[str, Callable[..., Sink]] = {**_PLAIN, **_FILES}
     if value.get("kind") not in kinds:
         raise _unknown(value)
@@ -169,10 +175,10 @@ def sink_from_json(value: Mapping[str, Any]) -> Sink:
 
 
 def parse_sink(spec: SinkSpec) -> Sink:
-    """Return the sink that a user means.
+    """Return the sink for a user's specification.
 
-    None or 'memory', 'noop', 'console'; {'parquet': DIR}, 'parquet:DIR' or a name ending in '.parquet'; the same with
-    jsonl; a function of a table; or a sink. Raises SinkError for anything else.
+    A specification is None or 'memory', 'noop' or 'console'; {'parquet': DIR}, 'parquet:DIR' or a name that ends in '.parquet';
+    the same with jsonl; a function of a table; or a sink. Raises SinkError for anything else.
     """
     if spec is None:
         return MemorySink()
@@ -209,6 +215,6 @@ def _from_mapping(spec: Mapping[str, Any]) -> Sink:
 
 def _unknown(spec: object) -> SinkError:
     return SinkError(
-        f"sink {spec!r} is not understood",
+        f"unknown sink {spec!r}",
         detail="known: memory, noop, console, parquet:DIR, jsonl:DIR, {'parquet': DIR}, {'jsonl': DIR}, a function",
     )

@@ -1,8 +1,8 @@
-"""What a source promises: the driver plans ranges, workers read them.
+"""The interface of sources: the driver plans input ranges, workers read them.
 
-A source never hands rows to the driver. `plan` turns "everything new since this position" into `Range` values, which
-travel to workers as JSON and are read there by `headrace.connectors.read.read_range`. Positions are JSON values made by
-the source and only passed back to it; None is the very start.
+A source never passes rows to the driver. `plan` returns everything new since a position as `Range` values, which are sent to
+workers as JSON and read there by `headrace.connectors.read.read_range`. A position is a JSON value that only its source
+interprets; None is the start of the stream.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from headrace.errors import SourceError
 from headrace.model.schema import Schema
 
 Option: TypeAlias = str | int | float | bool
-Position: TypeAlias = Any  # a JSON value; None at the very start
+Position: TypeAlias = Any  # a JSON value; None at the start of the stream
 
-RANGE_ROWS = 1 << 18  # ranges of about this size: small enough to balance tasks, large enough to make opening a file free
+RANGE_ROWS = 1 << 18  # rows of a range: few enough to balance tasks, enough to make the cost of opening a file negligible
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What one worker reads in one go.
+    """An input range: a part of a stream that one worker reads at a time.
 
-    `start` and `stop` count record batches ('arrow'), row groups ('parquet'), rows ('rate', 'tcp'), or are 0 and 1: the whole
-    file ('csv', 'json'). `rows` is an estimate, for balancing only.
+    `start` and `stop` count record batches (reader 'arrow'), row groups ('parquet') or rows ('rate', 'tcp'), or are 0 and 1 for a
+    complete file ('csv', 'json'). `rows` is an estimate, used only to balance tasks.
     """
 
     stream: str
@@ -38,7 +38,7 @@ class Range:
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a value that `from_json` reads back, also after a trip through JSON text."""
+        """Return the range as a JSON value for `from_json`."""
         return {
             "stream": self.stream,
             "reader": self.reader,
@@ -51,36 +51,36 @@ class Range:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Range:
-        """Rebuild what `to_json` described."""
+        """Read a range from its JSON value."""
         return Range(**value)
 
 
 class Source(Protocol):
-    """Lives in the driver, plans only. One thread at a time calls `plan` and `pending`."""
+    """A source plans input ranges in the driver. Callers serialize calls of `plan` and `pending`."""
 
     @property
     def schema(self) -> Schema:
-        """The rows this source gives; a file source may look at its first file to tell."""
+        """The columns of the source; a file source may read its first file to infer them."""
 
     def attach(self, stream: str, directory: Path) -> None:
-        """Take a name and a durable private directory (it exists); again, with the same directory, after a restart."""
+        """Attach the source to a stream; `directory` exists, is for durable metadata, and is the same after a restart."""
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """Return what is new, up to about `limit_rows` but at least one unit, and the position after it.
+        """Return the ranges of new rows, up to about `limit_rows` but at least one unit, and the position after them.
 
-        The same position gives the same ranges for as long as no more data arrives and the limit stays. A position may
-        move without ranges (empty files); with nothing new at all it is returned as it came.
+        The same position and limit give the same ranges as long as no more data arrives. The position may advance without ranges
+        (empty files); without new data it is returned unchanged.
         """
 
     def pending(self, position: Position) -> bool:
-        """Tell, cheaply, whether `plan` would find anything."""
+        """Return, at low cost, whether `plan` would return anything new."""
 
     def definition(self) -> dict[str, Any]:
-        """Describe the source as JSON; equal definitions read the same data, so a restart can compare them."""
+        """Return a JSON description; sources with equal definitions read the same data, which recovery verifies."""
 
 
 def take(units: Sequence[int], start: int, limit: int) -> int:
-    """Return the end of the longest run of units from `start` with at most `limit` rows; at least one unit if any."""
+    """Return the end of the longest run of units from `start` with at most `limit` rows, but at least one unit if any."""
     stop, rows = start, 0
     while stop < len(units) and (stop == start or rows + units[stop] <= limit):
         rows += units[stop]
@@ -89,18 +89,18 @@ def take(units: Sequence[int], start: int, limit: int) -> int:
 
 
 def pieces(units: Sequence[int], start: int, stop: int) -> list[tuple[int, int, int]]:
-    """Cut units [start, stop) into (start, stop, rows) of about RANGE_ROWS each; pieces without rows are left out."""
-    found = []
+    """Split units [start, stop) into (start, stop, rows) of about RANGE_ROWS each; omit those without rows."""
+    ranges = []
     while start < stop:
         end = min(take(units, start, RANGE_ROWS), stop)
         if rows := sum(units[start:end]):
-            found.append((start, end, rows))
+            ranges.append((start, end, rows))
         start = end
-    return found
+    return ranges
 
 
 def attached(stream: str, directory: Path | None) -> Path:
-    """Return the directory of an attached source; planning without one is a mistake of the caller."""
+    """Return the directory of an attached source; raises SourceError if the source is not attached."""
     if directory is None:
         raise SourceError(f"source of stream '{stream}' is not attached", hint="create a stream over it first")
     return directory

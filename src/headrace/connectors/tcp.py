@@ -1,8 +1,8 @@
-"""Rows pulled over TCP from a server that keeps them until they are committed.
+"""TCP source: rows pulled from a server that retains them until they are committed.
 
-The server (the one at hand is `headrace.bench.driver`) numbers the rows of each partition; a position is how many rows of
-each were read. Rows are given back to the server by `prune`, after the batch they were in is committed here: a batch that
-was cut off can be read again, so nothing is lost or doubled for as long as the server lives.
+The server (such as the driver of the benchmarks, `headrace.bench.driver`) numbers the rows of each partition; a position is the
+number of rows read from each. `prune` commits rows to the server after the batch that read them is committed in the checkpoint:
+an interrupted batch can be read again, so rows are neither lost nor duplicated as long as the server lives.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from headrace.connectors.tcp_protocol import Connection, borrowed
 from headrace.errors import SourceError
 from headrace.model.schema import Schema
 
-_ANEW = "the server was started anew and has other rows; start with a new checkpoint"
+_ANEW = "the server was restarted and has other rows; start with a new checkpoint"
 
 
 class TcpSource:
-    """One stream of a server, read as one consumer group. Two readers of the same group would take rows from each other."""
+    """A source that reads one stream of a TCP server as a consumer group; each group must have one reader only."""
 
     def __init__(self, address: str, stream: str, *, group: str = "headrace") -> None:
-        """`address` is 'host:port', `stream` the name the server knows; nothing is sent before the schema is asked for."""
+        """Create a source; it connects when its schema is first needed.
+
+        `address` is 'host:port', `stream` the name of the stream on the server, and `group` the consumer group. Raises
+        SourceError for an invalid address.
+        """
         self._connection = Connection(address)
         self._address, self._served, self._group = address, stream, group
         self._described: dict[str, Any] | None = None
@@ -37,26 +41,26 @@ class TcpSource:
 
     @property
     def schema(self) -> Schema:
-        """The columns, as the server describes them."""
+        """The columns, as the server describes them; raises SourceError if the server cannot be reached."""
         return Schema.parse(str(self._description()["schema"]))
 
     def attach(self, stream: str, directory: Path) -> None:
-        """See `Source`; remembers which server it is, so that another one at the same address is told apart."""
+        """See `Source`; stores the identity of the server, to detect another server at the same address."""
         self._stream, self._directory = stream, Path(directory)
-        note, identity = self._directory / "server.json", self._description()["identity"]
-        if not note.exists():
-            replace_file(note, json.dumps({"identity": identity}).encode())
-        if json.loads(note.read_text())["identity"] != identity:
+        identity_file, identity = self._directory / "server.json", self._description()["identity"]
+        if not identity_file.exists():
+            replace_file(identity_file, json.dumps({"identity": identity}).encode())
+        if json.loads(identity_file.read_text())["identity"] != identity:
             raise SourceError(f"server '{self._address}' is not the one that stream '{stream}' was read from", hint=_ANEW)
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """See `Source`; the position is {"rows": how many of each partition were read}."""
+        """See `Source`; the position is {"rows": number of rows read from each partition}."""
         attached(self._stream, self._directory)
         starts, produced = self._state(position)
         stops = level(starts, produced, max(1, limit_rows))
         if stops == starts:
             return [], position
-        return [one for p, _ in enumerate(starts) for one in self._ranges(p, starts[p], stops[p])], {"rows": stops}
+        return [item for p, _ in enumerate(starts) for item in self._ranges(p, starts[p], stops[p])], {"rows": stops}
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
@@ -64,9 +68,9 @@ class TcpSource:
         return produced != starts
 
     def prune(self, position: Position) -> None:
-        """Let the server forget what was read before `position`; if it cannot be reached, a later call says it again."""
+        """Commit the rows before `position` to the server; if it cannot be reached, a later call commits them."""
         if position is not None:
-            with contextlib.suppress(SourceError):  # the batch is committed: nothing may fail it now
+            with contextlib.suppress(SourceError):  # the batch is committed and must not fail any more
                 self._ask("commit", positions=position["rows"])
 
     def definition(self) -> dict[str, Any]:
@@ -74,7 +78,7 @@ class TcpSource:
         return {"kind": "tcp", "address": self._address, "stream": self._served, "group": self._group}
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
     def _description(self) -> dict[str, Any]:
@@ -89,7 +93,7 @@ class TcpSource:
         return self._described
 
     def _state(self, position: Position) -> tuple[list[int], list[int]]:
-        """Return how many rows of each partition were read, and how many there are."""
+        """Return the number of rows read from each partition, and the number of rows in each."""
         status = self._ask("status")
         starts, produced = list(status["committed"] if position is None else position["rows"]), list(status["produced"])
         if len(starts) != len(produced) or any(start > stop for start, stop in zip(starts, produced, strict=True)):
@@ -106,10 +110,10 @@ class TcpSource:
 
 
 def level(starts: Sequence[int], produced: Sequence[int], limit: int) -> list[int]:
-    """Return where to stop in each partition so that at most about `limit` rows are taken, the hindmost partitions first.
+    """Return the end of the rows to read in each partition: about `limit` rows in total, least advanced partitions first.
 
-    Partitions of one stream run side by side in event time; were one read far ahead of the others, its rows would move
-    the watermark past theirs.
+    The partitions of a stream have similar event times; reading one far ahead would advance the watermark past the rows of the
+    others.
     """
     low, high = min(starts), max(produced)
     while low < high:
@@ -119,7 +123,7 @@ def level(starts: Sequence[int], produced: Sequence[int], limit: int) -> list[in
         else:
             high = middle - 1
     stops = _within(starts, produced, low)
-    if stops == list(starts):  # the limit is below the number of partitions: one row more of each
+    if stops == list(starts):  # the limit is below the number of partitions: read one more row of each
         return _within(starts, produced, low + 1)
     return stops
 
@@ -129,7 +133,7 @@ def _within(starts: Sequence[int], produced: Sequence[int], mark: int) -> list[i
 
 
 def read_rows(wanted: Range, columns: Sequence[str]) -> pa.Table:
-    """Return the columns of the rows of a range that `TcpSource.plan` made; for workers."""
+    """Return the columns of a range that `TcpSource.plan` planned; for workers."""
     options = wanted.options
     with borrowed(wanted.path) as connection:
         return connection.read(

@@ -1,4 +1,4 @@
-"""Rows as text: JSON lines for machines, aligned columns for people."""
+"""Rows as text: JSON lines, and tables with aligned columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCH = 1 << 14
 
 
 def json_line_writer(file: TextIO, table: pa.Table) -> None:
-    """Write every row as one JSON object a line, columns in order."""
+    """Write each row as a JSON object on one line, with the columns in order."""
     names = table.column_names
     for batch in table.to_batches(max_chunksize=_BATCH):
         columns = [[json_value(value) for value in column.to_pylist()] for column in batch.columns]
@@ -24,7 +24,7 @@ def json_line_writer(file: TextIO, table: pa.Table) -> None:
 
 
 def json_value(value: Any) -> Any:
-    """Return what JSON can say: times as ISO-8601 with Z, decimals, NaN and infinities as text."""
+    """Convert a value for JSON: times to ISO-8601 with Z; decimals, NaN and infinities to text."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, date):
@@ -37,15 +37,15 @@ def json_value(value: Any) -> Any:
 
 
 def aligned(table: pa.Table, max_rows: int) -> str:
-    """Return a small table: numbers to the right, the rest to the left; says how many rows were left out."""
+    """Return the first rows as a text table, numbers aligned to the right; a last line counts the omitted rows."""
     shown = table.slice(0, max_rows)
     cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
     lines = [""] * (shown.num_rows + 2)
     for name, kind, column in zip(shown.column_names, shown.schema.types, cells, strict=True):
         width = max(map(len, [name, *column]))
         fill = str.rjust if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) else str.ljust
-        for at, text in enumerate([name, "-" * width, *column]):
-            lines[at] += fill(text, width) + "  "
+        for index, text in enumerate([name, "-" * width, *column]):
+            lines[index] += fill(text, width) + "  "
     more = table.num_rows - shown.num_rows
     return "\n".join([line.rstrip() for line in lines] + ([f"… {more} more"] if more else []))
 

@@ -1,4 +1,4 @@
-"""The one interface behind which an engine sits: run the two stages of a job, somewhere."""
+"""The interface of an execution back-end: run the stages of a micro-batch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from headrace.execution.job import Job, Outcome
 
 
 class Backend(Protocol):
-    """Runs map → exchange → map. It keeps nothing that recovery would need: that is all in the checkpoint."""
+    """Runs map → shuffle → reduce. A back-end holds no state that recovery needs: the checkpoint has all of it."""
 
     @property
     def parallelism(self) -> int:
-        """How many tasks it can run at once."""
+        """The number of tasks that run concurrently."""
 
     def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
-        """Run stage one on every task, exchange, run stage two on every partition; return one outcome a partition.
+        """Run the map stage on every task, shuffle, and run the reduce stage on every partition.
 
-        May be called again with the same job after a failure; what it writes then replaces what it wrote before.
+        Return one report for each partition. After a failure the caller may pass the same job again: its output files then
+        replace those of the earlier attempt.
         """
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""

@@ -1,4 +1,4 @@
-"""Back-ends by name; each is loaded only when it is asked for, so that nobody waits for one he does not use."""
+"""Load execution back-ends by name. A back-end's module is imported on first use, so unused back-ends cost no start-up time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODULES = {
 
 
 def load_backend(name: str, *, master: str, spark: Any, fault: Callable[[str], None]) -> Backend:
-    """Return a back-end, started."""
+    """Create and start the back-end of that name; raises SessionError for an unknown name."""
     if name not in _MODULES:
         raise SessionError(f"unknown back-end '{name}'", detail=f"back-ends: {', '.join(_MODULES)}")
     create: Callable[..., Backend] = importlib.import_module(_MODULES[name]).create
@@ -27,13 +27,13 @@ def load_backend(name: str, *, master: str, spark: Any, fault: Callable[[str], N
 
 
 def pickled(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:
-    """Return a function as bytes; the pickler is Spark's, and loaded only by who registers functions."""
-    pickle: Callable[..., bytes] = importlib.import_module("headrace.backends.spark.pickling").pickled
-    return pickle(name, code, modules)
+    """Return a function as pickled bytes. The pickler is Spark's cloudpickle, imported only when a function is registered."""
+    pickle_code: Callable[..., bytes] = importlib.import_module("headrace.backends.spark.pickling").pickled
+    return pickle_code(name, code, modules)
 
 
 def as_source(source: Any, backend: Backend) -> Source:
-    """Return a source as it is; a streaming DataFrame is wrapped by the back-end that knows it."""
+    """Return a source unchanged, and a streaming DataFrame wrapped as a source; raises HeadraceError for other values."""
     if hasattr(source, "plan") and hasattr(source, "attach"):
         return source  # type: ignore[no-any-return]
     wrap = getattr(backend, "stream_source", None)

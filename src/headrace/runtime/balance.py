@@ -1,4 +1,4 @@
-"""What is to be read in a micro-batch, cut into tasks."""
+"""Divide the input ranges of a micro-batch into map tasks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from headrace.connectors import Range
 
 
 def balance(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
-    """Cut ranges into at most `parallelism` tasks of about equal rows, neighbours together."""
-    total = sum(one.rows for one in ranges)
+    """Divide ranges into at most `parallelism` tasks with about equal row counts; adjacent ranges stay together."""
+    total = sum(item.rows for item in ranges)
     tasks: list[list[Range]] = []
-    done = 0
-    for one in ranges:
-        if not tasks or (len(tasks) < parallelism and done * parallelism >= total * len(tasks)):
+    assigned = 0
+    for item in ranges:
+        if not tasks or (len(tasks) < parallelism and assigned * parallelism >= total * len(tasks)):
             tasks.append([])
-        tasks[-1].append(one)
-        done += one.rows
+        tasks[-1].append(item)
+        assigned += item.rows
     return tasks

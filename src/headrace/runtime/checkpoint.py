@@ -1,8 +1,9 @@
-"""The checkpoint directory: what is promised (log), what holds (manifest), and who may write.
+"""The checkpoint directory: batch log, manifests, and the lock that admits one session at a time.
 
-A batch is first *logged* – its input ranges and the query changes it brings – and then run; it has happened when its
-manifest is there. Both are whole files put in place by rename. After a crash the last manifest holds; a log entry after
-it is run again, with the same input, the same changes and the same state, so it gives the same results under the same names.
+A batch is first *logged* – its input ranges and its query changes – and then run; it is committed when its manifest exists.
+Log entries and manifests are complete files, published by rename. After a crash, recovery starts from the last manifest; a log
+entry after it is run again with the same input, the same changes and the same state, so it writes the same results under the
+same file names.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ _KEEP = 2
 
 
 class Checkpoint:
-    """One directory, one session at a time.
+    """A checkpoint directory, locked for one session.
 
-    `fault` is called with the name of each step that changes the directory; tests make it raise, to crash there.
+    The constructor's `fault` hook is called with the name of each step that changes the directory; tests let it raise to
+    simulate a crash at that step.
     """
 
     def __init__(self, directory: str | Path, fault: Callable[[str], None] = lambda _: None) -> None:
-        """Open or create; refuses a directory that is in use, of another format, or something else entirely."""
+        """Open or create a checkpoint.
+
+        Raises CheckpointError if the directory is in use, has another format, or is not empty and not a checkpoint.
+        """
         self.path = Path(directory).absolute()
         self.fault = fault
         self._check_kind()
@@ -69,71 +74,74 @@ class Checkpoint:
         return descriptor
 
     def _check_format(self, marker: Path) -> str:
-        """Return what tells this checkpoint from any other."""
+        """Return the unique identity of this checkpoint; raises CheckpointError for a damaged marker or another format."""
         try:
             content = json.loads(marker.read_bytes())
-            found, identity = content["format"], str(content.get("identity", ""))
+            version, identity = content["format"], str(content.get("identity", ""))
         except (ValueError, KeyError, TypeError) as error:
             self.close()
             raise CheckpointError(
                 f"checkpoint marker '{marker}' is damaged", hint="restore it from a copy, or start with a new directory"
             ) from error
-        if found != FORMAT:
+        if version != FORMAT:
             self.close()
             raise CheckpointError(
-                f"checkpoint '{self.path}' has format {found}; this headrace reads format {FORMAT}",
-                hint="run the headrace that wrote it, or start with a new directory and read the input again",
+                f"checkpoint '{self.path}' has format {version}; this headrace reads format {FORMAT}",
+                hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
             )
         return identity
 
     def close(self) -> None:
-        """Let others use the directory; safe to call twice."""
+        """Release the lock; a second call has no effect."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def folder(self, *parts: str) -> Path:
-        """Return a folder inside the checkpoint, made if need be."""
+        """Return a folder inside the checkpoint; create it if it is missing."""
         path = self.path.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def source_folder(self, stream: str) -> Path:
-        """Return the folder where the source of a stream keeps what it must remember."""
+        """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""
         return self.folder("sources", "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream))
 
     def log(self, batch: int, entry: dict[str, Any]) -> None:
-        """Promise a batch."""
+        """Write the log entry of a batch before the batch runs."""
         self.fault("log")
         _write(self._entry("log", batch), entry)
         self.fault("logged")
 
     def commit(self, batch: int, manifest: dict[str, Any]) -> None:
-        """Make a batch have happened."""
+        """Commit the batch by publishing its manifest."""
         self.fault("commit")
         _write(self._entry("manifest", batch), manifest)
         self.fault("committed")
 
     def last_manifest(self) -> tuple[int, dict[str, Any]] | None:
-        """Return the newest manifest, or None in a new checkpoint; a damaged one is refused, never passed over."""
-        found = _numbers(self.path / "manifest")
-        return (found[-1], _read(self._entry("manifest", found[-1]))) if found else None
+        """Return the newest batch number and its manifest, or None in a new checkpoint.
+
+        Raises CheckpointError for a damaged manifest; an older one is never used in its place.
+        """
+        batches = _numbers(self.path / "manifest")
+        return (batches[-1], _read(self._entry("manifest", batches[-1]))) if batches else None
 
     def logged(self, batch: int) -> dict[str, Any] | None:
-        """Return the log entry of a batch, or None."""
+        """Return the log entry of a batch, or None if the batch was not logged."""
         path = self._entry("log", batch)
         return _read(path) if path.exists() else None
 
     def clean(self, batch: int, referred: Iterable[str]) -> None:
-        """After batch `batch` is committed, remove old logs and manifests, and state and plan files nobody refers to."""
-        kept = set(referred)
+        """Remove old log entries and manifests, and unreferenced state, plan and query files, after the commit of `batch`."""
+        referenced = set(referred)
         for folder in ("log", "manifest"):
             for number in _numbers(self.path / folder):
                 if number <= batch - _KEEP:
                     self._entry(folder, number).unlink(missing_ok=True)
         for folder in ("state", "plans", "queries"):
             for path in (self.path / folder).iterdir():
-                if f"{folder}/{path.name}" not in kept:
+                if f"{folder}/{path.name}" not in referenced:
                     path.unlink(missing_ok=True)
 
     def _entry(self, folder: str, batch: int) -> Path:
@@ -163,6 +171,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _checked(check: bytes, body: bytes) -> dict[str, Any]:
     if int(check, 16) != zlib.crc32(body):
-        raise ValueError("its check sum does not fit its content")
-    found: dict[str, Any] = json.loads(body)
-    return found
+        raise ValueError("the checksum does not match the content")
+    value: dict[str, Any] = json.loads(body)
+    return value

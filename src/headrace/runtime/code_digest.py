@@ -1,8 +1,8 @@
-"""A digest of what a function does: the same in every process, and another when anything it does is changed.
+"""Digests of UDF code: equal in every process for the same function, different after any change to its behaviour.
 
-Its compiled code counts, with constants and defaults; what it refers to by global names or closures, functions and classes
-included, to any depth; and the version of Python, which decides what the code means. Libraries count by their names, not by
-their content; names and places of files do not count.
+The digest covers the compiled code with constants and defaults; every value that the function refers to by global name or
+closure, including functions and classes, to any depth; and the Python version, because it decides what the code means.
+Libraries contribute their names, not their content; file names and paths contribute nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.errors import SchemaError
 _LENGTH = 16
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _CONSTANT = (tuple, frozenset, CodeType)
-_FLAGS = 0xFFFF  # those above are of __future__, and change nothing that is not seen in the code
+_FLAGS = 0xFFFF  # the flags above are those of __future__; their effects already show in the compiled code
 _OWN = "headrace"
 _IGNORED = frozenset({
     "__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__qualname__", "__static_attributes__",
@@ -31,14 +31,14 @@ _IGNORED = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The digest as text, and the modules that the function is written in: libraries are not among them."""
+    """The digest as text, and the user modules that define the function's code; libraries are not included."""
 
     text: str
     modules: tuple[ModuleType, ...]
 
 
 def digest_of(name: str, *parts: Any) -> Digest:
-    """Return the digest of a function and whatever belongs to it; raises SchemaError where it holds what cannot be kept."""
+    """Return the digest of a function, given as its code and types; raises SchemaError if it refers to unpicklable values."""
     reader = _Reader()
     try:
         reader.say(platform.python_version_tuple()[:2])
@@ -46,13 +46,13 @@ def digest_of(name: str, *parts: Any) -> Digest:
             reader.read(part)
     except (TypeError, RecursionError, AttributeError) as error:
         raise SchemaError(
-            f"function '{name}' cannot be kept", detail=str(error), hint="it must not hold files, locks or sessions"
+            f"function '{name}' cannot be stored", detail=str(error), hint="it must not refer to files, locks or sessions"
         ) from error
     return Digest(reader.hash.hexdigest()[:_LENGTH], tuple(reader.modules.values()))
 
 
 def is_library(module: str | None) -> bool:
-    """Tell whether a module is installed, and so found by workers too, or the user's own."""
+    """Return whether a module is installed, so that workers can import it, rather than the user's own."""
     root = (module or "builtins").partition(".")[0]
     if root == "__main__":
         return False
@@ -64,7 +64,7 @@ def is_library(module: str | None) -> bool:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads values of any kind into one hash; what was read already is only referred to."""
+    """Adds values of any kind to one hash; a value that was added before contributes only a reference."""
 
     hash: Any = field(default_factory=hashlib.sha256)
     modules: dict[str, ModuleType] = field(default_factory=dict)
@@ -78,12 +78,12 @@ class _Reader:
             self.say(type(value).__name__, value)
         elif isinstance(value, ModuleType):
             self.say("module", value.__name__)
-        elif isinstance(value, _CONSTANT):  # equal ones may be one object or several, as the compiler likes
+        elif isinstance(value, _CONSTANT):  # the compiler may represent equal constants by one object or by several
             self._compound(value)
         elif id(value) in self.seen:
             self.say("again", list(self.seen).index(id(value)))
         else:
-            self.seen[id(value)] = value  # held, so that no other value gets its id
+            self.seen[id(value)] = value  # the reference keeps the id from being reused
             self._compound(value)
 
     def _compound(self, value: Any) -> None:
@@ -106,7 +106,7 @@ class _Reader:
         elif isinstance(value, dict):
             self._all("dict", [part for item in value.items() for part in item])
         elif isinstance(value, set | frozenset):
-            self.say("set", sorted(_digest(one) for one in value))
+            self.say("set", sorted(_digest(member) for member in value))
         else:
             self._object(value)
 
@@ -118,10 +118,10 @@ class _Reader:
     def _function(self, function: FunctionType) -> None:
         self._note(function.__module__)
         self._all("function", (function.__code__, function.__defaults__, function.__kwdefaults__, function.__closure__))
-        known = function.__globals__
-        for name in sorted(set(_names(function.__code__)) & set(known)):
+        namespace = function.__globals__
+        for name in sorted(set(_names(function.__code__)) & set(namespace)):
             self.say("global", name)
-            self.read(known[name])
+            self.read(namespace[name])
 
     def _code(self, code: CodeType) -> None:
         self.say(code.co_code, code.co_exceptiontable, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
@@ -138,18 +138,18 @@ class _Reader:
                 self.read(value)
 
     def _object(self, value: Any) -> None:
-        """Read anything else by how it would be pickled."""
+        """Add any other value by its pickle reduction."""
         reduce = copyreg.dispatch_table.get(type(value))
-        made = value.__reduce_ex__(4) if reduce is None else reduce(value)
-        if isinstance(made, str):
-            self.say("named", getattr(value, "__module__", None), made)
+        reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
+        if isinstance(reduced, str):
+            self.say("named", getattr(value, "__module__", None), reduced)
             return
-        self._all("object", [list(part) if isinstance(part, Iterator) else part for part in made])
+        self._all("object", [list(part) if isinstance(part, Iterator) else part for part in reduced])
 
     def _note(self, module: str | None) -> None:
-        found = sys.modules.get(module or "")
-        if found is not None and module != "__main__":
-            self.modules[found.__name__] = found
+        loaded = sys.modules.get(module or "")
+        if loaded is not None and module != "__main__":
+            self.modules[loaded.__name__] = loaded
 
 
 def _digest(value: Any) -> str:
@@ -159,7 +159,7 @@ def _digest(value: Any) -> str:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names that code, or functions inside of it, may mean globals by."""
+    """Yield the names by which the code, or functions nested in it, may refer to globals."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -169,5 +169,5 @@ def _names(code: CodeType) -> Iterator[str]:
 def _content(cell: CellType) -> tuple[Any, ...]:
     try:
         return (cell.cell_contents,)
-    except ValueError:  # nothing was assigned yet
+    except ValueError:  # the cell is still empty
         return ()

@@ -1,4 +1,4 @@
-"""What a user asks of a running session, as it is logged: two verbs."""
+"""Commands to a running session, as the batch log stores them: add a query, remove a query."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add a query; it was parsed and checked before. `sink` is None where a callback of this process takes the rows."""
+    """Add a query that was parsed and checked before. `sink` is None if a callback of this process receives the rows."""
 
     id: int
     name: str
     sql: str
     sink: dict[str, Any] | None
-    past: bool = False  # it shall see rows that are stored for others
-    owner: str = ""  # who asked for it, where that is known
+    past: bool = False  # backfill the query from state that is stored for other queries
+    owner: str = ""  # the principal that added the query, if known
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a query: from this batch on nothing of it is emitted. `error` says why, when it failed outside the pipeline."""
+    """Remove a query: it emits nothing from this batch on. `error` is the reason if it failed outside the pipeline."""
 
     id: int
     error: str | None = None
@@ -33,58 +33,58 @@ Command: TypeAlias = Add | Remove
 
 
 class Requests:
-    """Commands that no batch has taken yet, in order; calls may come from any thread."""
+    """Commands that wait for the next batch, in order. Thread-safe."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Create an empty queue."""
         self._lock = threading.RLock()
         self._waiting: list[Command] = []
 
     def __bool__(self) -> bool:
-        """Whether anything waits."""
+        """Return whether a command is queued."""
         return bool(self._waiting)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Let all commands of a block go into the same batch."""
+        """Put all commands that the block appends into the same batch."""
         with self._lock:
             yield
 
     def append(self, command: Command) -> None:
-        """Let a command wait for the next batch."""
+        """Queue a command for the next batch."""
         with self._lock:
             self._waiting.append(command)
 
     def additions(self) -> list[Add]:
-        """Return the queries that wait."""
+        """Return the queued additions."""
         with self._lock:
             return [command for command in self._waiting if isinstance(command, Add)]
 
     def take(self) -> list[Command]:
-        """Return all that wait; they wait no longer."""
+        """Remove and return all queued commands."""
         with self._lock:
-            taken, self._waiting = self._waiting, []
-            return taken
+            queued, self._waiting = self._waiting, []
+            return queued
 
     def give_back(self, commands: Sequence[Command]) -> None:
-        """Let commands wait again, before all others: the batch that took them will not be."""
+        """Put commands back at the head of the queue, after the batch that took them was abandoned."""
         with self._lock:
             self._waiting = [*commands, *self._waiting]
 
     def withdraw(self, query: int) -> bool:
-        """Take back an addition that still waits; False if it does not."""
+        """Remove a queued addition; return False if it is not queued."""
         with self._lock:
             kept = [c for c in self._waiting if not (isinstance(c, Add) and c.id == query)]
-            found = len(kept) < len(self._waiting)
+            withdrawn = len(kept) < len(self._waiting)
             self._waiting = kept
-            return found
+            return withdrawn
 
 
 def to_json(command: Command) -> dict[str, Any]:
-    """Return a value that `from_json` reads back."""
+    """Return the command as a JSON value."""
     return {"add" if isinstance(command, Add) else "remove": asdict(command)}
 
 
 def from_json(value: dict[str, Any]) -> Command:
-    """Read a logged command."""
+    """Read a command from its JSON value."""
     return Add(**value["add"]) if "add" in value else Remove(**value["remove"])

@@ -1,7 +1,7 @@
-"""The coordinator: one micro-batch after the other, each logged, run and committed.
+"""The coordinator: logs, runs and commits one micro-batch after the other.
 
-It plans, commits and answers; it never touches rows. Everything it decides for a batch is in the log before the batch
-runs, so that a batch that was cut off is run again exactly as it was meant.
+It plans and commits; it never touches rows. Every decision about a batch is in the log before the batch runs, so an
+interrupted batch is run again exactly as planned.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from headrace.sharing.statistics import most_keys, next_rate
 from headrace.sql import Catalog, bind_query
 
 _MAX_PARTITIONS = 10_000
-_REMEMBERED = 1_000  # queries that are over and still known by name
+_REMEMBERED = 1_000  # ended queries that the manifest retains
 
 
 class Coordinator:
-    """Holds the state after the last committed batch. One thread at a time calls `advance`."""
+    """Holds the state after the last committed batch. Callers serialize calls of `advance`."""
 
     def __init__(
         self, checkpoint: Checkpoint, backend: Backend, partitions: int | None, rows_per_batch: int, multiway: str = "global"
     ) -> None:
-        """Recover what the checkpoint holds; a batch that was logged but not committed is run first.
+        """Recover the state of the checkpoint; the first `advance` runs a batch that was logged but not committed.
 
-        Without `partitions` there are as many as before, or in a new checkpoint as many as the back-end works on at once.
+        `partitions` defaults to the number in the checkpoint, or to the back-end's parallelism in a new checkpoint.
         """
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
         self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
@@ -61,19 +61,19 @@ class Coordinator:
         self.rescale(self.state.partitions if partitions is None else partitions)
 
     def _recover(self) -> None:
-        found = self.checkpoint.last_manifest()
-        if found is not None:
-            self.state = EngineState.from_json(found[1])
+        newest = self.checkpoint.last_manifest()
+        if newest is not None:
+            self.state = EngineState.from_json(newest[1])
             self.state.plans = {name: pack.read(self.checkpoint.path / name) for name in self.state.planned()}
             self.probes = pack.read(self.checkpoint.path / self.state.probing) if self.state.probing else None
         self.unfinished = self.checkpoint.logged(self.state.batch + 1)
         if self.unfinished is not None:
             self.state.functions = Functions.from_json(self.unfinished.get("functions", {}))
         for query in self.state.live():
-            arranged = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
+            versions = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
             part = self._part_of(query)
-            begun = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, arranged, part.feeds)
-            self.live[query.id] = replace(begun, lent=probing.loans_of(query), unfolded=part.unfolded)
+            recovered = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, versions, part.feeds)
+            self.live[query.id] = replace(recovered, lent=probing.loans_of(query), unfolded=part.unfolded)
             self._write_query(query)
         probing.check_sharing(self.probes, self.live, self.prober.sharing)
 
@@ -82,62 +82,68 @@ class Coordinator:
         return self.state.catalog()
 
     def _part_of(self, query: QueryState) -> Addition:
-        """Return what a recovered query, or part of one, is."""
+        """Bind the text of a recovered query again; return the query, or the query part, that has the recorded id."""
         parts = parts_of(whole(query.id), query.name, bind_query(query.sql, self.catalog()), query.since)
-        found = next((part.addition for part in parts if part.addition.id == query.id), None)
-        if found is None or any(name not in self.state.streams for name in found.plan.streams):
+        addition = next((part.addition for part in parts if part.addition.id == query.id), None)
+        if addition is None or any(name not in self.state.streams for name in addition.plan.streams):
             raise CheckpointError(
-                f"query '{query.name}' means something else to this headrace than to the one that wrote the checkpoint",
-                hint="go on with that one, or start with a new checkpoint and read the input again",
+                f"query '{query.name}' has another plan in this version of headrace than in the one that wrote the checkpoint",
+                hint="continue with that version, or start with a new checkpoint and read the input again",
             )
-        return found
+        return addition
 
     def declare(self, stream: Stream, source: Source) -> None:
-        """Take a stream, or give a recovered one its source back; the declaration must then be the same."""
+        """Declare a stream, or attach the source of a recovered stream.
+
+        Raises NameTakenError if another stream's name differs only in case, and CheckpointError if a recovered stream was
+        declared differently.
+        """
         twin = next((n for n in self.state.streams if n.lower() == stream.name.lower() and n != stream.name), None)
         if twin is not None:
-            raise NameTakenError(f"stream '{twin}' is already there; names differ in more than case", hint="choose another name")
-        known = self.state.streams.get(stream.name)
-        if known is None:
+            raise NameTakenError(
+                f"stream '{twin}' is already there; names must differ in more than case", hint="choose another name"
+            )
+        earlier = self.state.streams.get(stream.name)
+        if earlier is None:
             state = StreamState(stream, self.state.next_number(), source.definition())
             epoch.replan(_only(self.state, state), {}, partial(self._write_plan, self.state))
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state
-        elif (known.stream, known.source) != (stream, source.definition()):
+        elif (earlier.stream, earlier.source) != (stream, source.definition()):
             raise CheckpointError(
-                f"stream '{stream.name}' was declared otherwise in this checkpoint",
-                detail=f"then: {declaration(known.stream, known.source)}; now: {declaration(stream, source.definition())}",
+                f"stream '{stream.name}' was declared differently in this checkpoint",
+                detail=f"before: {declaration(earlier.stream, earlier.source)}; now: {declaration(stream, source.definition())}",
                 hint="declare it as before, or start with a new checkpoint",
             )
         self.sources[stream.name] = source
 
     def rescale(self, partitions: int) -> None:
-        """Work with another number of key partitions from the next batch on."""
+        """Use another number of key partitions from the next batch on; raises SessionError for an invalid number."""
         if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= _MAX_PARTITIONS:
-            raise SessionError(f"{partitions!r} partitions cannot be", hint=f"give a number from 1 to {_MAX_PARTITIONS}")
+            raise SessionError(f"invalid partition count {partitions!r}", hint=f"give an integer from 1 to {_MAX_PARTITIONS}")
         self.partitions = partitions
 
     def join_statistics(self) -> JoinStatistics:
-        """Return what running batches have shown of joins."""
+        """Return the statistics of window joins that recent batches measured."""
         return self.optimizer.statistics(self.state)
 
     def has_work(self) -> bool:
-        """Tell whether there is anything to read (or to run again)."""
+        """Return whether a source has new rows or an unfinished batch must be run again."""
         return self.unfinished is not None or any(s.pending(self.state.streams[n].position) for n, s in self.sources.items())
 
     def advance(self, *, final: bool = False) -> BatchReport:
-        """Run one micro-batch: the requests that wait, and what is new on the streams.
+        """Run one micro-batch with the queued commands and the new rows of all streams; `final` closes every window.
 
-        Whatever goes wrong, requests are not lost: they wait again, or are in the log entry that is run next time. Where a
-        source cannot be read nothing has been written, so that batch is planned anew, with what the source says then.
+        A failure loses no commands: they return to the queue, or are in the log entry that the next call runs. If a source
+        cannot be read, nothing has been committed, so the batch is planned again from what the source then offers.
         """
         again = self.unfinished is not None
         if self.unfinished is None:
-            taken = self.requests.take()
+            queued = self.requests.take()
             try:
-                entry = self._plan_batch(taken, final=final)
+                entry = self._plan_batch(queued, final=final)
             except BaseException:
-                self.requests.give_back(taken)
+                self.requests.give_back(queued)
                 raise
             self.checkpoint.log(self.state.batch + 1, entry)
             self.unfinished = entry
@@ -156,19 +162,19 @@ class Coordinator:
         ranges: list[Range] = []
         positions = {}
         for name, source in self.sources.items():
-            found, positions[name] = source.plan(self.state.streams[name].position, self.rows_per_batch)
-            ranges += found
+            planned, positions[name] = source.plan(self.state.streams[name].position, self.rows_per_batch)
+            ranges += planned
         tasks = balance(ranges, self.backend.parallelism)
-        decided = self.optimizer.decide(self.state, self.live)
+        join_orders = self.optimizer.decide(self.state, self.live)
         probes = None if self.probes is None else self.prober.decide(self.state, self.probes)
         return {
             "batch": self.state.batch + 1,
             "streams": {name: declaration(s.stream, s.source) for name, s in self.state.declared().items()},
             "functions": self.state.functions.to_json(),
             "positions": positions,
-            "tasks": [[one.to_json() for one in task] for task in tasks],
+            "tasks": [[item.to_json() for item in task] for task in tasks],
             "commands": [commands.to_json(c) for c in requests],
-            "arrangements": {str(q): [list(one.order), one.group] for q, one in decided.items()},
+            "arrangements": {str(q): [list(version.order), version.group] for q, version in join_orders.items()},
             "probing": None if probes is None else probing.to_json(probes),
             "sharing": self.prober.sharing,
             "final": final,
@@ -180,7 +186,7 @@ class Coordinator:
         state.batch += 1
         state.partitions = entry["partitions"]
         for name, value in entry["streams"].items():
-            if name not in state.streams:  # declared, logged, and then cut off before the first commit
+            if name not in state.streams:  # declared and logged, but the first commit never happened
                 state.streams[name] = StreamState(declared(value), state.next_number(), value["source"])
         requests = [commands.from_json(c) for c in entry["commands"]]
         live = self._apply(state, requests)
@@ -190,8 +196,8 @@ class Coordinator:
         for name, position in entry["positions"].items():
             state.streams[name].position = position
         self.checkpoint.fault("planned")
-        outcomes = self._execute(state, entry, live, probes)
-        report = replace(self._account(state, outcomes, requests), changes=changes(self.state, state, entry))
+        reduce_reports = self._execute(state, entry, live, probes)
+        report = replace(self._account(state, reduce_reports, requests), changes=changes(self.state, state, entry))
         for number in [number for number in live if whole(number) in report.failed]:
             del live[number]
         state.forget_parts(live, made_of(live.values()))
@@ -210,26 +216,28 @@ class Coordinator:
         for add in (request for request in requests if isinstance(request, Add)):
             try:
                 additions += [(part, add) for part in self._parts(state, add)]
-            except (HeadraceError, RecursionError) as error:  # it was accepted by another version, or by one with more stack left
-                told = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
-                told.last_batch, told.error = state.batch, str(error)
-                state.queries[add.id] = told
+            except (HeadraceError, RecursionError) as error:  # accepted by another version, or with more stack left
+                failed = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
+                failed.last_batch, failed.error = state.batch, str(error)
+                state.queries[add.id] = failed
         removed = {request.id for request in requests if isinstance(request, Remove)}
-        gone = {number for number in [*self.live, *(part.id for part, _ in additions)] if whole(number) in removed}
-        live = {q.id: q for q in apply(list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(gone)))}
+        removed_parts = {number for number in [*self.live, *(part.id for part, _ in additions)] if whole(number) in removed}
+        live = {
+            q.id: q for q in apply(list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(removed_parts)))
+        }
         for part, add in additions:
-            one = live.get(part.id)
-            if one is not None and add.past:
-                one = live[part.id] = probing.with_past(one, self.live, state)
+            live_query = live.get(part.id)
+            if live_query is not None and add.past:
+                live_query = live[part.id] = probing.with_past(live_query, self.live, state)
             record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
-            if one is not None:
-                record.since, record.bit, record.live = one.since, one.bit, True
-                record.lent = [list(astuple(loan)) for loan in one.lent]
+            if live_query is not None:
+                record.since, record.bit, record.live = live_query.since, live_query.bit, True
+                record.lent = [list(astuple(backfill)) for backfill in live_query.lent]
             state.queries[part.id] = record
         for request in requests:
             if isinstance(request, Remove) and request.id in state.queries:
-                over = state.queries[request.id]
-                over.live, over.last_batch, over.error = False, state.batch, request.error
+                ended = state.queries[request.id]
+                ended.live, ended.last_batch, ended.error = False, state.batch, request.error
         state.forget_parts(live, made_of(live.values()))
         for query in state.live():
             if query.first_batch == state.batch:
@@ -237,23 +245,23 @@ class Coordinator:
         return live
 
     def _parts(self, state: EngineState, request: Add) -> list[Addition]:
-        """Return what a query adds; the streams that inner results are get known."""
+        """Bind a query and return its parts; add the derived streams of its inner results to the state."""
         query = bind_query(request.sql, state.catalog())
         since = epoch.start_of(max(state.streams[name].seen for name in query.streams))
         parts = parts_of(request.id, request.name, query, since)
-        for one in parts[-1].addition.unfolded:
-            if one.name not in state.streams:
-                below = state.streams[one.base].base or (one.base,)
-                state.streams[one.name] = StreamState(one.stream, state.next_number(), {}, base=below)
+        for unnested in parts[-1].addition.unfolded:
+            if unnested.name not in state.streams:
+                bases = state.streams[unnested.base].base or (unnested.base,)
+                state.streams[unnested.name] = StreamState(unnested.stream, state.next_number(), {}, base=bases)
         for part in parts:
-            made = part.results
-            if made is not None and made.name not in state.streams:
-                base = (name for one in part.addition.plan.streams for name in state.streams[one].base or (one,))
-                state.streams[made.name] = StreamState(made, state.next_number(), {}, base=tuple(dict.fromkeys(base)))
+            derived = part.results
+            if derived is not None and derived.name not in state.streams:
+                base = (name for stream in part.addition.plan.streams for name in state.streams[stream].base or (stream,))
+                state.streams[derived.name] = StreamState(derived, state.next_number(), {}, base=tuple(dict.fromkeys(base)))
         return [part.addition for part in parts]
 
     def _rearrange(self, state: EngineState, live: dict[int, LiveQuery], decided: Mapping[str, Any]) -> None:
-        """Give joins the arrangements that were decided, and take away those that no open window needs."""
+        """Apply the chosen join orders, and drop join-order versions that no open window needs."""
         for number, query in live.items():
             chosen = decided.get(str(number))
             if chosen is None and len(query.arrangements) < 2:
@@ -266,13 +274,13 @@ class Coordinator:
     def _execute(
         self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: ProbePlan | None
     ) -> list[Outcome]:
-        tasks = [[Range.from_json(one) for one in task] for task in entry["tasks"]]
+        tasks = [[Range.from_json(item) for item in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
             return []
         return self.backend.run(self._job(state, entry, live, probes), tasks or [[]])
 
     def _job(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: ProbePlan | None) -> Job:
-        deep = depths(live.values())
+        nesting = depths(live.values())
         return Job(
             batch=state.batch,
             partitions=state.partitions,
@@ -283,8 +291,8 @@ class Coordinator:
             parts=state.parts,
             sessions=state.sessions,
             buckets=state.buckets,
-            levels=max([probes.levels if probes else 0, *(query.levels + level(query.plan, deep) for query in live.values())]),
-            depths=deep,
+            levels=max([probes.levels if probes else 0, *(query.levels + level(query.plan, nesting) for query in live.values())]),
+            depths=nesting,
             arrangements={query.id: query.arrangements for query in live.values() if query.arrangements},
             final=entry["final"],
             drained=state.drained,
@@ -293,29 +301,29 @@ class Coordinator:
             stores=state.stores,
             functions=state.functions.tags,
             unfolded=unfolded_of(live.values()),
-            born={one.id: state.queries[one.id].first_batch for one in probes.queries} if probes else {},
+            born={query.id: state.queries[query.id].first_batch for query in probes.queries} if probes else {},
         )
 
-    def _account(self, state: EngineState, outcomes: Sequence[Outcome], requests: Sequence[Command]) -> BatchReport:
+    def _account(self, state: EngineState, reduce_reports: Sequence[Outcome], requests: Sequence[Command]) -> BatchReport:
         failed = {r.id: e for r in requests if isinstance(r, Add) and (e := state.queries[r.id].error)}
         emitted: dict[int, int] = {}
-        for outcome in outcomes:
-            for part, message in outcome.failures.items():
+        for reduce_report in reduce_reports:
+            for part, message in reduce_report.failures.items():
                 number = whole(part)
                 if number in state.queries and state.queries[number].live:
                     failed.setdefault(number, message)
-            for number, rows in outcome.emitted.items():
+            for number, rows in reduce_report.emitted.items():
                 emitted[number] = emitted.get(number, 0) + rows
-        if outcomes:
+        if reduce_reports:
             state.dealt = state.partitions
-            state.parts = tuple(ref for outcome in outcomes for ref in outcome.parts)
-            state.sessions = tuple(ref for outcome in outcomes for ref in outcome.sessions)
-            state.buckets = tuple(ref for outcome in outcomes for ref in outcome.buckets)
-            state.stores = tuple(ref for outcome in outcomes for ref in outcome.stores)
-        headers = [header for outcome in outcomes for header in outcome.headers]
-        self.optimizer.note(outcomes, frozenset(query.id for query in state.live()))
-        self.prober.note(outcomes)
-        rows = _count(state, headers)
+            state.parts = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.parts)
+            state.sessions = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.sessions)
+            state.buckets = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.buckets)
+            state.stores = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.stores)
+        map_reports = [map_report for reduce_report in reduce_reports for map_report in reduce_report.headers]
+        self.optimizer.note(reduce_reports, frozenset(query.id for query in state.live()))
+        self.prober.note(reduce_reports)
+        rows = _count(state, map_reports)
         for number, message in failed.items():
             query = state.queries[number]
             query.live, query.error, query.last_batch = False, message, state.batch
@@ -324,13 +332,17 @@ class Coordinator:
             state.queries[number].emitted += count
         added = tuple(r.id for r in requests if isinstance(r, Add))
         removed = tuple(r.id for r in requests if isinstance(r, Remove))
-        files = tuple(file for outcome in outcomes for file in outcome.results)
-        one = max((header.seconds for outcome in outcomes for header in outcome.headers), default=0.0)
-        two = max((outcome.seconds for outcome in outcomes), default=0.0)
-        return BatchReport(state.batch, rows, sum(emitted.values()), added, removed, failed, files, one, two, emitted)
+        files = tuple(file for reduce_report in reduce_reports for file in reduce_report.results)
+        map_seconds = max(
+            (map_report.seconds for reduce_report in reduce_reports for map_report in reduce_report.headers), default=0.0
+        )
+        reduce_seconds = max((reduce_report.seconds for reduce_report in reduce_reports), default=0.0)
+        return BatchReport(
+            state.batch, rows, sum(emitted.values()), added, removed, failed, files, map_seconds, reduce_seconds, emitted
+        )
 
     def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[tuple[str, ...], Marks]:
-        """Let go of state that no open window needs; return how far event time has come."""
+        """Drop epochs and state that no open window needs; return the event-time marks by set of streams."""
         read = {number: query.plan.streams for number, query in live.items()}
         by_streams = {streams: state.watermark(streams) for streams in set(read.values())}
         marks = {number: by_streams[streams] for number, streams in read.items()}
@@ -355,7 +367,7 @@ class Coordinator:
         pack.write(self.checkpoint.path / name, plan)
 
     def _write_query(self, query: QueryState, live: LiveQuery | None = None) -> None:
-        """Give workers the query; it can be made again from the manifest, so it need not survive a power cut."""
+        """Write the query for workers. Not synced: recovery rebuilds the file from the manifest."""
         path = self.checkpoint.path / query_file(query.id)
         pack.write(path, (live or self.live[query.id], query.sink), sync=False)
 
@@ -364,22 +376,22 @@ def _only(state: EngineState, stream: StreamState) -> EngineState:
     return EngineState(next_epoch=state.next_epoch, streams={stream.stream.name: stream})
 
 
-def _count(state: EngineState, headers: Sequence[Header]) -> int:
-    """Add what the tasks counted to the state; return the rows read."""
+def _count(state: EngineState, map_reports: Sequence[Header]) -> int:
+    """Add the counts of the map tasks to the state; return the number of rows read."""
     for name, stream in state.streams.items():
-        rows = sum(header.rows.get(name, 0) for header in headers)
-        seen = max((header.seen[name] for header in headers if name in header.seen), default=NEVER)
+        rows = sum(map_report.rows.get(name, 0) for map_report in map_reports)
+        seen = max((map_report.seen[name] for map_report in map_reports if name in map_report.seen), default=NEVER)
         if stream.seen > NEVER:
             stream.rate = next_rate(stream.rate, rows, seen - stream.seen)
         stream.seen = max(stream.seen, seen)
         stream.rows += rows
-        stream.untimed += sum(header.untimed.get(name, 0) for header in headers)
-        for header in headers:
-            stream.skipped = stream.skipped | header.skipped.get(name, {})
-        stream.keys = most_keys([header.keys[name] for header in headers if name in header.keys]) or stream.keys
-    for header in headers:
-        for (number, name), count in header.late.items():
+        stream.untimed += sum(map_report.untimed.get(name, 0) for map_report in map_reports)
+        for map_report in map_reports:
+            stream.skipped = stream.skipped | map_report.skipped.get(name, {})
+        stream.keys = most_keys([map_report.keys[name] for map_report in map_reports if name in map_report.keys]) or stream.keys
+    for map_report in map_reports:
+        for (number, name), count in map_report.late.items():
             query = state.queries.get(whole(number))
             if query is not None:
                 query.late = {**query.late, name: query.late.get(name, 0) + count}
-    return sum(header.rows.get(name, 0) for header in headers for name in state.declared())
+    return sum(map_report.rows.get(name, 0) for map_report in map_reports for name in state.declared())

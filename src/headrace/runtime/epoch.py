@@ -1,4 +1,4 @@
-"""Epochs: what changes of the live queries do to the plans of their streams, at a batch boundary."""
+"""Epochs: new plans for the streams whose set of live queries changes at a batch boundary."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Write = Callable[[str, StreamPlan], None]
 
 
 def start_of(seen: int) -> int:
-    """Return T: one microsecond after the greatest event time seen, or −∞."""
+    """Return the start T of the next epoch: one microsecond after the greatest event time seen, or −∞ before the first row."""
     return NEVER if seen == NEVER else seen + 1
 
 
 def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> None:
-    """Begin a new epoch on every stream whose set of live queries changed; `write` stores a plan under a name."""
+    """Start a new epoch on every stream whose live queries changed; `write` stores a plan under its file name."""
     for stream in state.streams.values():
-        mine = [q for q, query in live.items() if stream.stream.name in query.plan.streams]
-        planned = tuple(live[q].signature for q in mine)
+        readers = [q for q, query in live.items() if stream.stream.name in query.plan.streams]
+        planned = tuple(live[q].signature for q in readers)
         if stream.epochs and planned == stream.planned:
             continue
         number, start = state.next_epoch, start_of(stream.seen)
         state.next_epoch += 1
         stream.plan = f"plans/{stream.number:04d}-{number:08d}.plan"
-        write(stream.plan, plan_stream(stream.stream.name, [live[q] for q in mine], measured(stream.rate, stream.keys)))
-        kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch that saw no row is replaced
+        write(stream.plan, plan_stream(stream.stream.name, [live[q] for q in readers], measured(stream.rate, stream.keys)))
+        kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch without rows is replaced
         stream.epochs = (*kept, Epoch(number, start, stream.plan))
         stream.planned = planned
 
 
 def retire(stream: StreamState, plans: Mapping[str, StreamPlan], watermarks: Mapping[int, int]) -> None:
-    """Forget epochs none of whose windows can still be open for a live query (`watermarks` has all live ones)."""
+    """Drop epochs without open windows; `watermarks` has the watermark of every live query, by id."""
     last = stream.epochs[-1]
     kept = []
     for epoch, following in zip(stream.epochs, stream.epochs[1:], strict=False):
@@ -58,18 +58,18 @@ def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
 
 
 def rearrange(query: LiveQuery, new: Arrangement | None, seen: int, watermark: int) -> LiveQuery:
-    """Return a join under a new arrangement, for windows that are still to begin, without those it no longer needs.
+    """Return a window join with `new` as its join order for future windows, and without the versions it no longer needs.
 
-    `seen` is the greatest event time in its streams: windows that start later are joined as `new` says. An arrangement goes
-    when all windows before the next one have closed.
+    `seen` is the greatest event time in the join's streams: windows that start later use `new`. A version is dropped when all
+    windows that start before the next version have closed.
     """
     plan = query.plan
     assert isinstance(plan, JoinQuery)
-    found = list(query.arrangements)
+    versions = list(query.arrangements)
     if new is not None:
         start = start_of(seen)
-        kept = [one for one in found or [Arrangement(written(plan))] if one.since < start]
-        found = [*kept, replace(new, since=start)] if kept else [replace(new, since=NEVER)]
-    while len(found) > 1 and watermark >= found[1].since + plan.size:
-        del found[0]
-    return replace(query, arrangements=tuple(found))
+        kept = [version for version in versions or [Arrangement(written(plan))] if version.since < start]
+        versions = [*kept, replace(new, since=start)] if kept else [replace(new, since=NEVER)]
+    while len(versions) > 1 and watermark >= versions[1].since + plan.size:
+        del versions[0]
+    return replace(query, arrangements=tuple(versions))

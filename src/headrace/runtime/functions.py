@@ -1,7 +1,6 @@
-"""The user functions of a session: which queries may call, and all whose code workers may be asked for.
+"""The UDFs of a session: those that new queries may call, and the tags of all whose code workers may need.
 
-A function that was replaced or dropped is kept: plans of earlier epochs, which windows that are still open were begun under, may
-name it.
+The tag of a replaced or dropped UDF is retained: plans of earlier epochs that still have open windows may call it.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from headrace.model.function import UserFunction
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """A value of a manifest and a log entry; `offered` by name, in lower case, `tags` of all there ever were."""
+    """The UDFs of a session: those that queries may call, by lower-case name, and the tags of all ever registered."""
 
     offered: Mapping[str, UserFunction] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
 
     def plus(self, function: UserFunction) -> Functions:
-        """Return them with one more, or with another in the place of that of the same name."""
+        """Return the set with a UDF added; it replaces a UDF of the same name."""
         return Functions({**self.offered, function.name: function}, tuple(dict.fromkeys((*self.tags, function.tag))))
 
     def minus(self, name: str) -> Functions:
-        """Return them without one that queries may call."""
-        return Functions({known: one for known, one in self.offered.items() if known != name}, self.tags)
+        """Return the set without the UDF of that name; its tag is retained."""
+        return Functions({known: udf for known, udf in self.offered.items() if known != name}, self.tags)
 
     def to_json(self) -> dict[str, Any]:
         """Return a value that `from_json` reads back."""
-        return {"offered": [one.to_json() for one in self.offered.values()], "tags": list(self.tags)}
+        return {"offered": [udf.to_json() for udf in self.offered.values()], "tags": list(self.tags)}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Functions:
-        """Read what `to_json` wrote; nothing, in a checkpoint that knew no functions."""
-        offered = (UserFunction.from_json(one) for one in value.get("offered", ()))
-        return Functions({one.name: one for one in offered}, tuple(value.get("tags", ())))
+        """Read a value of `to_json`; an empty value (a checkpoint without UDFs) gives an empty set."""
+        offered = (UserFunction.from_json(udf) for udf in value.get("offered", ()))
+        return Functions({udf.name: udf for udf in offered}, tuple(value.get("tags", ())))

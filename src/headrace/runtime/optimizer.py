@@ -1,6 +1,6 @@
-"""The optimizer at work: what running batches showed of joins, and which of them are to be worked off otherwise from now on.
+"""Adaptive join orders of window joins: collect samples from running batches and choose orders for coming windows.
 
-Samples are kept by the driver only and lost with it: what was decided is in the log and in the manifest.
+Only the driver holds the samples, and they are lost with it; the chosen orders are in the log and in the manifest.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from headrace.sharing.join_order import FULL, JoinStatistics, arrange
 from headrace.sharing.shared_plan import LiveQuery
 
 _KEPT = 8  # samples of a stream
-_MANY = 20  # a look takes some milliseconds a join: with more queries there is one less often
+_MANY = 20  # planning takes some milliseconds a join, so the interval grows by itself for every so many queries
 
 
 class Optimizer:
-    """Remembers samples; looks at joins again when queries came or went, and every few batches."""
+    """Collects samples, and plans join orders again when the set of queries changes and every few batches."""
 
     def __init__(self, every: int = 4) -> None:
-        """Look at orders every so many batches, whatever happens; less often with many queries."""
+        """Plan again at least after this many batches; the interval grows with the number of queries."""
         self._every = every
         self._samples: dict[tuple[str, int], list[Sets]] = {}
         self._sampled: frozenset[int] = frozenset()
@@ -30,25 +30,25 @@ class Optimizer:
         self._looked = -1
         self._rows: dict[tuple[int, int], float] = {}
 
-    def note(self, outcomes: Sequence[Outcome], live: frozenset[int]) -> None:
-        """Take what a batch showed; bits of other queries than these `live` ones may mean others now."""
+    def note(self, reduce_reports: Sequence[Outcome], live: frozenset[int]) -> None:
+        """Record the row counts and samples of a batch. A change of the `live` queries discards samples: bits are reused."""
         joined: dict[tuple[int, int], tuple[int, int]] = {}
-        for outcome in outcomes:
-            for path, (rows, rounds) in outcome.joined.items():
-                known = joined.get(path, (0, 0))
-                joined[path] = (known[0] + rows, max(known[1], rounds))
+        for reduce_report in reduce_reports:
+            for path, (rows, rounds) in reduce_report.joined.items():
+                counted = joined.get(path, (0, 0))
+                joined[path] = (counted[0] + rows, max(counted[1], rounds))
         self._rows |= {path: rows / rounds for path, (rows, rounds) in joined.items()}
         self._rows = {path: rows for path, rows in self._rows.items() if path[0] in live}
         if live != self._sampled:
             self._samples, self._sampled = {}, live
-        for header in (header for outcome in outcomes for header in outcome.headers):
-            for at, found in header.samples.items():
-                kept = self._samples.setdefault(at, [])
-                kept += found
+        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.headers):
+            for slot, samples in map_report.samples.items():
+                kept = self._samples.setdefault(slot, [])
+                kept += samples
                 del kept[:-_KEPT]
 
     def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
-        """Return which joins get which arrangement in the next batch."""
+        """Return the new join orders for the next batch, by query id; queries without a change are absent."""
         if not self._samples:
             return {}
         queries = frozenset(live)
@@ -60,7 +60,7 @@ class Optimizer:
         return arrange(live.values(), self.statistics(state), anew=anew)
 
     def statistics(self, state: EngineState) -> JoinStatistics:
-        """Return what is known now."""
+        """Return the current rates, key counts, selectivities and intermediate row counts."""
         rates = {name: stream.rate for name, stream in state.streams.items() if stream.rate}
         keys = {(name, text): count for name, stream in state.streams.items() for text, count in stream.keys.items()}
         return JoinStatistics(rates, keys, self._wanted, self._rows)

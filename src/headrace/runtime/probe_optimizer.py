@@ -1,7 +1,8 @@
-"""The optimizer of multi-way joins at work: what batches show, and from when on joins are worked off otherwise.
+"""Adaptive plans of sliding joins: collect samples from running batches and search for a cheaper plan in the background.
 
-An epoch is a few batches. What was sampled in one is looked at in the next, beside the pipeline, and a new plan is in force from
-the one after it; so nobody waits for the solver, and new queries are answered by the first orders that serve until then.
+An optimizer epoch is a few batches. The search evaluates the samples of one epoch during the next, in a thread beside the
+pipeline, and a new plan takes effect in the epoch after that. No batch waits for the solver; new queries run with initial probe
+orders until then.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ from headrace.sharing.multiway.strategy import Plan, ProbeOrder, Solved, Store, 
 _LOG = logging.getLogger(__name__)
 _SECOND = 1_000_000
 _KEPT = 6  # samples of a relation
-_GAIN = 0.8  # a plan is changed when the new one costs less than this part of the old
-_GUESS = 1_000.0  # rows a second of a relation that nothing is known of
-_PATIENCE = 2  # batches of a query in which nothing is decided on a guess: a rate is known from the second batch on
+_GAIN = 0.8  # the plan changes when the new one costs less than this fraction of the current one
+_GUESS = 1_000.0  # rows a second, for a relation whose rate is unknown
+_PATIENCE = 2  # batches of a new query before planning with default rates: a rate is known from the second batch on
 
 
 class Sharing(StrEnum):
-    """How far multi-way joins are worked off together."""
+    """The degree of sharing among sliding joins."""
 
-    GLOBAL = "global"  # one plan for all, the cheapest as a whole
-    COMMON = "common"  # each query as is best for it alone; what is equal in them is done once
-    NONE = "none"  # nothing is shared: every query has stores of its own
+    GLOBAL = "global"  # one plan of least total cost for all queries
+    COMMON = "common"  # the best plan for each query alone; equal sub-plans are shared
+    NONE = "none"  # no sharing: every query has its own state stores
 
 
 def sharing_of(text: str) -> Sharing:
-    """Return how far joins are worked off together, as users say it."""
+    """Parse the user's `multiway` setting; raises SessionError for an unknown value."""
     try:
         return Sharing(text)
     except ValueError:
-        raise SessionError(f"multiway={text!r} cannot be", hint=f"it is one of: {', '.join(Sharing)}") from None
+        raise SessionError(f"invalid setting multiway={text!r}", hint=f"choose one of: {', '.join(Sharing)}") from None
 
 
 class ProbeOptimizer:
-    """Remembers samples; looks at joins again when queries came or went, and every few batches."""
+    """Collects samples, and searches for a cheaper plan when the set of queries changes and every few batches."""
 
     def __init__(
         self, every: int = 4, *, sharing: Sharing = Sharing.GLOBAL, time_limit: float = 1.0, beside: bool = True
     ) -> None:
-        """Look every so many batches; `beside` the pipeline, or (in tests) at once."""
+        """Search at this interval of batches, in a background thread or (in tests) synchronously."""
         self.sharing = sharing
         self._every, self._time_limit = every, time_limit
         self._pool = ThreadPoolExecutor(1, "probe-optimizer") if beside else None
@@ -65,105 +66,107 @@ class ProbeOptimizer:
         self._looked = -1
         self.solved: Solved | None = None
 
-    def note(self, outcomes: Sequence[Outcome]) -> None:
-        """Take what a batch showed."""
-        for header in (header for outcome in outcomes for header in outcome.headers):
-            for relation, found in header.shown.items():
+    def note(self, reduce_reports: Sequence[Outcome]) -> None:
+        """Record the samples of a batch."""
+        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.headers):
+            for relation, samples in map_report.shown.items():
                 kept = self._samples.setdefault(relation, [])
-                kept += found
+                kept += samples
                 del kept[:-_KEPT]
 
     def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
-        """Return how joins are worked off from the next batch on; None: as they are."""
+        """Return the probe orders to use from the next batch on; None to keep the current ones."""
         if self._waiting is not None:
             if not self._waiting.done():
                 return None
-            found = self._answer(self._waiting)
+            choice = self._answer(self._waiting)
             self._waiting = None
-            if found is not None:
-                return found
-        queries = tuple(one.id for one in probes.queries)
-        known = all(self._samples.get(name) for name in probes.ranks) and not _too_early(state, probes)
-        if not known or (queries == self._looked_at and state.batch - self._looked < self._every):
+            if choice is not None:
+                return choice
+        queries = tuple(query.id for query in probes.queries)
+        ready = all(self._samples.get(name) for name in probes.ranks) and not _too_early(state, probes)
+        if not ready or (queries == self._looked_at and state.batch - self._looked < self._every):
             return None
         self._looked_at, self._looked = queries, state.batch
-        figures, parts = self.figures(state, probes), state.partitions
-        return self._run(lambda: self._improved(probes, figures, parts))
+        statistics, partitions = self.figures(state, probes), state.partitions
+        return self._run(lambda: self._improved(probes, statistics, partitions))
 
-    def _answer(self, waiting: Future[Choice | None]) -> Choice | None:
-        """Return what was found; joins go on as they are if the search for something better went wrong."""
+    def _answer(self, search: Future[Choice | None]) -> Choice | None:
+        """Return the result of a finished search; None if it failed, so that the current plan stays in force."""
         try:
-            return waiting.result()
-        except Exception:  # noqa: BLE001  it only advises
-            _LOG.exception("the optimizer of multi-way joins failed; they go on as they are")
+            return search.result()
+        except Exception:  # noqa: BLE001  the optimizer is advisory
+            _LOG.exception("the optimizer of sliding joins failed; the current plan stays in force")
             return None
 
     def close(self) -> None:
-        """Let nobody wait for an answer any more."""
+        """Cancel queued searches and shut the thread pool down without waiting."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, work: Callable[[], Choice | None]) -> Choice | None:
+    def _run(self, search: Callable[[], Choice | None]) -> Choice | None:
         if self._pool is None:
-            return work()
-        self._waiting = self._pool.submit(work)
+            return search()
+        self._waiting = self._pool.submit(search)
         return None
 
     def figures(self, state: EngineState, probes: ProbePlan) -> Windowed:
-        """Return what is known of rates, windows and selectivities."""
+        """Return the estimated rates, window lengths and selectivities."""
         rates, windows = {}, {}
         for name in probes.ranks:
             stream = state.streams[probes.streams[name]]
             rates[name] = max(1e-3, (stream.rate or _GUESS) * self._wanted(name))
-            ranges = [one.inputs[name].range for one in probes.queries if name in one.inputs]
+            ranges = [query.inputs[name].range for query in probes.queries if name in query.inputs]
             windows[name] = max(ranges) / _SECOND or 1e-6
         return Windowed(rates, windows, selectivities(probes.queries, self._samples))
 
     def _wanted(self, relation: str) -> float:
-        """Return the part of a stream's rows that matter to somebody as rows of a relation."""
+        """Return the fraction of a stream's rows that at least one query selects as rows of a relation."""
         samples = self._samples.get(relation, ())
-        return sum(one.rows for one in samples) / max(1, sum(one.seen for one in samples)) if samples else 1.0
+        return sum(sample.rows for sample in samples) / max(1, sum(sample.seen for sample in samples)) if samples else 1.0
 
-    def _improved(self, probes: ProbePlan, figures: Windowed, parts: int) -> Choice | None:
-        """Return a choice that costs clearly less than the one in force, if there is one."""
-        queries = [one for one in probes.queries if one.join.is_connected()]
+    def _improved(self, probes: ProbePlan, statistics: Windowed, partitions: int) -> Choice | None:
+        """Return a choice that costs at least a fifth less than the current one; None if the search finds none."""
+        queries = [query for query in probes.queries if query.join.is_connected()]
         if not queries:
             return None
-        now = common_subplans([_strategy(queries, probes.choice)], figures, parts)
+        current = common_subplans([_strategy(queries, probes.choice)], statistics, partitions)
         if self.sharing is Sharing.GLOBAL:
-            loose = loose_conditions(queries, figures.selectivities)
-            queries = [replace(one, loose=loose) for one in queries]
-            best = optimize([one.join for one in queries], figures, parts, time_limit=self._time_limit)
+            residual = loose_conditions(queries, statistics.selectivities)
+            queries = [replace(query, loose=residual) for query in queries]
+            best = optimize([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
         else:
-            alone = individually([one.join for one in queries], figures, parts, time_limit=self._time_limit)
-            best = common_subplans(alone, figures, parts)
+            baselines = individually([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
+            best = common_subplans(baselines, statistics, partitions)
         self.solved = best.solved
-        return _choice(queries, best) if best.cost < _GAIN * now.cost else None
+        return _choice(queries, best) if best.cost < _GAIN * current.cost else None
 
 
 def _too_early(state: EngineState, probes: ProbePlan) -> bool:
-    """Tell whether a rate is not known yet that one more batch would show."""
-    newest = max(state.queries[one.id].first_batch for one in probes.queries)
+    """Return whether a rate is still unknown that one more batch would measure."""
+    newest = max(state.queries[query.id].first_batch for query in probes.queries)
     return state.batch - newest < _PATIENCE and not all(state.streams[probes.streams[name]].rate for name in probes.ranks)
 
 
 def _strategy(queries: Sequence[Asked], choice: Choice) -> Strategy:
-    """Return orders that are in force as the optimizers know them."""
-    asked = {one.join: _plan(one.join, choice.queries[one.id]) for one in queries}
-    kept = tuple(_plan(join, orders) for join, orders in choice.kept.items())
-    return Strategy(tuple(asked.values()), kept, 0.0, 0.0, Solved("greedy", 1.0))
+    """Convert the current probe orders to the representation of the planner."""
+    plans = {query.join: _plan(query.join, choice.queries[query.id]) for query in queries}
+    intermediates = tuple(_plan(join, orders) for join, orders in choice.kept.items())
+    return Strategy(tuple(plans.values()), intermediates, 0.0, 0.0, Solved("greedy", 1.0))
 
 
 def _plan(join: Join, orders: Orders) -> Plan:
-    found = (ProbeOrder(start, tuple(Store(one.relation, one.by) for one in orders[start])) for start in sorted(orders))
-    return Plan(join, tuple(found))
+    converted = (
+        ProbeOrder(start, tuple(Store(target.relation, target.by) for target in orders[start])) for start in sorted(orders)
+    )
+    return Plan(join, tuple(converted))
 
 
-def _choice(queries: Sequence[Asked], found: Strategy) -> Choice:
-    orders = {plan.join: _orders(plan) for plan in (*found.queries, *found.kept)}
-    kept = {plan.join: orders[plan.join] for plan in found.kept}
-    return Choice({one.id: orders[one.join] for one in queries}, kept, queries[0].loose)
+def _choice(queries: Sequence[Asked], strategy: Strategy) -> Choice:
+    orders = {plan.join: _orders(plan) for plan in (*strategy.queries, *strategy.kept)}
+    intermediates = {plan.join: orders[plan.join] for plan in strategy.kept}
+    return Choice({query.id: orders[query.join] for query in queries}, intermediates, queries[0].loose)
 
 
 def _orders(plan: Plan) -> Orders:
-    return {one.start: tuple(Target(store.relation, store.by) for store in one.stores) for one in plan.orders}
+    return {order.start: tuple(Target(store.relation, store.by) for store in order.stores) for order in plan.orders}

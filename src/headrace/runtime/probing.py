@@ -1,4 +1,4 @@
-"""Multi-way joins in the life of a session: which plan of probes holds in a batch."""
+"""Plans of sliding joins by batch: derive the plan for the next batch from the live queries and the log entry."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Write = Callable[[str, ProbePlan], None]
 def replan(
     state: EngineState, live: Mapping[int, LiveQuery], previous: ProbePlan | None, entry: Mapping[str, Any], write: Write
 ) -> ProbePlan | None:
-    """Return the plan of the next batch, None without multi-way joins; `write` stores a new one under a name.
+    """Return the plan for the next batch, or None without sliding joins; `write` stores a new plan under its file name.
 
-    Queries go on as they were arranged, or as the log entry of the batch says; new ones begin with the first orders that serve.
+    Queries keep their probe orders unless the log entry of the batch changes them; new queries start with initial probe orders.
     """
-    apart = entry["sharing"] == "none"
-    loose = _loose(previous, entry["probing"])
-    mine = [query for query in live.values() if isinstance(query.plan, MultiwayQuery)]
-    queries = tuple(asked(query, apart=apart, loose=loose) for query in mine)
+    unshared = entry["sharing"] == "none"
+    residual = _loose(previous, entry["probing"])
+    joins = [query for query in live.values() if isinstance(query.plan, MultiwayQuery)]
+    queries = tuple(asked(query, apart=unshared, loose=residual) for query in joins)
     if not queries:
         state.probing, state.stores = "", ()
         return None
@@ -43,35 +43,37 @@ def replan(
     oldest: dict[int, int] = {}
     for ref in state.stores:
         oldest[ref.store] = min(ref.oldest, oldest.get(ref.store, ref.oldest))
-    since = {one.id: born(one, state) for one in queries}
+    since = {query.id: born(query, state) for query in queries}
     plan = plan_probes(queries, choice, state.batch, state.partitions, since, previous, oldest)
     if plan == previous:
         return previous
     state.probing, state.probed_by = f"plans/probes-{state.batch:010d}.plan", state.partitions
-    there = {one.number for one in plan.stores}
-    state.stores = tuple(ref for ref in state.stores if ref.store in there)
+    planned_stores = {store.number for store in plan.stores}
+    state.stores = tuple(ref for ref in state.stores if ref.store in planned_stores)
     write(state.probing, plan)
     return plan
 
 
 def imagined(live: Iterable[LiveQuery], previous: ProbePlan | None, partitions: int, sharing: str) -> ProbePlan | None:
-    """Return the plan of some queries as if they had all been there from the beginning; those there were keep their orders."""
-    mine = [query for query in live if isinstance(query.plan, MultiwayQuery)]
-    queries = tuple(asked(query, apart=sharing == "none", loose=_loose(previous, None)) for query in mine)
+    """Return a plan as if all these queries had run from the start; queries of the `previous` plan keep their probe orders."""
+    joins = [query for query in live if isinstance(query.plan, MultiwayQuery)]
+    queries = tuple(asked(query, apart=sharing == "none", loose=_loose(previous, None)) for query in joins)
     if not queries:
         return None
-    return plan_probes(queries, choice_of(queries, previous, None), 0, partitions, dict.fromkeys((one.id for one in queries), 0))
+    return plan_probes(
+        queries, choice_of(queries, previous, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0)
+    )
 
 
 def check_sharing(probes: ProbePlan | None, live: Mapping[int, LiveQuery], sharing: str) -> None:
-    """Refuse to go on with stores that are shared where nothing is to be, and the other way round."""
+    """Raise SessionError if the checkpoint's state stores are shared and `sharing` is "none", or the reverse."""
     if probes is None or probes.queries[0].id not in live:
         return
-    known = probes.queries[0]
-    if set(asked(live[known.id], apart=sharing == "none").inputs) != set(known.inputs):
+    query = probes.queries[0]
+    if set(asked(live[query.id], apart=sharing == "none").inputs) != set(query.inputs):
         raise SessionError(
-            f"joins in SLIDING windows of this checkpoint cannot go on with multiway={str(sharing)!r}",
-            hint="'none' is for good: open it as before, or start with a new checkpoint",
+            f"joins in SLIDING windows of this checkpoint cannot continue with multiway={str(sharing)!r}",
+            hint="a checkpoint cannot change to or from 'none': use the earlier setting, or start with a new checkpoint",
         )
 
 
@@ -82,72 +84,75 @@ def _loose(previous: ProbePlan | None, decided: Mapping[str, Any] | None) -> fro
 
 
 def with_past(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineState) -> LiveQuery:
-    """Return a new query with the rows that live ones lend it; as it is, if of some input nobody has enough."""
+    """Return a new query with backfills from the state of live queries.
+
+    Return it unchanged if the stored state does not cover all of its inputs.
+    """
     first = {number: state.queries[number].first_batch for number in before}
-    found = loans(query, before.values(), first) if isinstance(query.plan, MultiwayQuery) else ()
-    return replace(query, lent=found, since=max(one.since for one in found)) if found else query
+    backfills = loans(query, before.values(), first) if isinstance(query.plan, MultiwayQuery) else ()
+    return replace(query, lent=backfills, since=max(backfill.since for backfill in backfills)) if backfills else query
 
 
 def loans_of(query: QueryState) -> tuple[Loan, ...]:
-    """Return what a recovered query was lent."""
-    return tuple(Loan(*one) for one in query.lent)
+    """Return the backfills of a recovered query."""
+    return tuple(Loan(*fields) for fields in query.lent)
 
 
 def born(query: Asked, state: EngineState) -> int:
-    """Return the batch since which rows are stored that a query sees."""
+    """Return the first batch whose stored rows a query sees."""
     own = state.queries[query.id].first_batch
-    return max((one.first for one in query.lent), default=own)
+    return max((backfill.first for backfill in query.lent), default=own)
 
 
 def choice_of(queries: tuple[Asked, ...], previous: ProbePlan | None, decided: Choice | None) -> Choice:
-    """Return the orders of all queries: as decided, as before, or first ones."""
-    known = previous.choice if previous is not None else Choice({})
-    alive = {side for one in queries for predicate in one.join.predicates for side in predicate.sides}
-    stores = {name: by for name, by in stores_of(previous).items() if by is None or by in alive}
+    """Return the probe orders of all queries: the decided, else the previous, else initial ones."""
+    current = previous.choice if previous is not None else Choice({})
+    attributes = {side for query in queries for predicate in query.join.predicates for side in predicate.sides}
+    stores = {name: by for name, by in stores_of(previous).items() if by is None or by in attributes}
     orders: dict[int, Orders] = {}
-    for one in queries:
-        found = None if decided is None else decided.queries.get(one.id)
-        found = found or known.queries.get(one.id) or first_orders(one.join, stores)
-        orders[one.id] = _by_living(found, one.join, alive)
-        for order in orders[one.id].values():
+    for query in queries:
+        query_orders = None if decided is None else decided.queries.get(query.id)
+        query_orders = query_orders or current.queries.get(query.id) or first_orders(query.join, stores)
+        orders[query.id] = _by_living(query_orders, query.join, attributes)
+        for order in orders[query.id].values():
             stores = {min(t.relation.relations): t.by for t in order if t.relation.is_input} | stores
-    kept = {**known.kept, **(decided.kept if decided is not None else {})}
-    loose = queries[0].loose
-    return Choice(orders, {one: _by_living(kept[one], one, alive) for one in _needed(orders, kept)}, loose)
+    kept = {**current.kept, **(decided.kept if decided is not None else {})}
+    residual = queries[0].loose
+    return Choice(orders, {join: _by_living(kept[join], join, attributes) for join in _needed(orders, kept)}, residual)
 
 
-def _by_living(orders: Orders, join: Join, alive: Container[Attribute]) -> Orders:
-    """Return orders in which no store is partitioned by what no query looks at any more."""
+def _by_living(orders: Orders, join: Join, attributes: Container[Attribute]) -> Orders:
+    """Return the orders with every store partitioned by an attribute that a live query still joins on."""
 
-    def living(target: Target) -> Target:
-        if target.by is None or target.by in alive:
+    def repartition(target: Target) -> Target:
+        if target.by is None or target.by in attributes:
             return target
         return Target(target.relation, most_used(join, target.relation))
 
-    return {start: tuple(map(living, order)) for start, order in orders.items()}
+    return {start: tuple(map(repartition, order)) for start, order in orders.items()}
 
 
 def _needed(orders: Mapping[int, Orders], kept: Mapping[Join, Orders]) -> list[Join]:
-    found: dict[Join, None] = {}
-    waiting = list(orders.values())
-    while waiting:
-        for order in waiting.pop().values():
+    needed: dict[Join, None] = {}
+    pending = list(orders.values())
+    while pending:
+        for order in pending.pop().values():
             for target in order:
-                if not target.relation.is_input and target.relation not in found:
-                    found[target.relation] = None
-                    waiting.append(kept[target.relation])
-    return list(found)
+                if not target.relation.is_input and target.relation not in needed:
+                    needed[target.relation] = None
+                    pending.append(kept[target.relation])
+    return list(needed)
 
 
 def to_json(choice: Choice) -> dict[str, Any]:
-    """Return a choice for the log; joins that are kept are told by their inputs and predicates."""
-    kept = [[_relation_json(relation), _orders_json(found)] for relation, found in choice.kept.items()]
-    queries = {str(number): _orders_json(found) for number, found in choice.queries.items()}
+    """Return a choice as a JSON value for the log; a stored join is identified by its inputs and predicates."""
+    kept = [[_relation_json(relation), _orders_json(orders)] for relation, orders in choice.kept.items()]
+    queries = {str(number): _orders_json(orders) for number, orders in choice.queries.items()}
     return {"queries": queries, "kept": kept, "loose": sorted(choice.loose)}
 
 
 def _orders_json(orders: Orders) -> dict[str, Any]:
-    return {start: [_target_json(one) for one in order] for start, order in orders.items()}
+    return {start: [_target_json(target) for target in order] for start, order in orders.items()}
 
 
 def _target_json(target: Target) -> list[Any]:
@@ -155,32 +160,32 @@ def _target_json(target: Target) -> list[Any]:
 
 
 def _relation_json(relation: Join) -> list[list[str]]:
-    return [sorted(relation.relations), sorted(one.text for one in relation.predicates)]
+    return [sorted(relation.relations), sorted(predicate.text for predicate in relation.predicates)]
 
 
 def from_json(value: Mapping[str, Any], queries: Sequence[Asked]) -> Choice:
-    """Read a choice; what is about joins that no live query has any more is left out."""
-    chosen = {int(number): _orders(found, queries) for number, found in value["queries"].items()}
-    kept = [(_relation(one, queries), _orders(found, queries)) for one, found in value["kept"]]
-    alive = {one.id for one in queries}
+    """Read a choice from its JSON value; omit joins that no live query has any more."""
+    chosen = {int(number): _orders(orders, queries) for number, orders in value["queries"].items()}
+    kept = [(_relation(relation, queries), _orders(orders, queries)) for relation, orders in value["kept"]]
+    live = {query.id for query in queries}
     return Choice(
-        {number: found for number, found in chosen.items() if found is not None and number in alive},
-        {relation: found for relation, found in kept if relation is not None and found is not None},
+        {number: orders for number, orders in chosen.items() if orders is not None and number in live},
+        {relation: orders for relation, orders in kept if relation is not None and orders is not None},
         frozenset(value["loose"]),
     )
 
 
-def _orders(found: Mapping[str, Any], queries: Sequence[Asked]) -> Orders | None:
-    orders = {start: [(_relation(one, queries), by) for one, by in order] for start, order in found.items()}
+def _orders(value: Mapping[str, Any], queries: Sequence[Asked]) -> Orders | None:
+    orders = {start: [(_relation(target, queries), by) for target, by in order] for start, order in value.items()}
     if any(relation is None for order in orders.values() for relation, _ in order):
         return None
     return {
-        start: tuple(Target(one, None if by is None else Attribute(*by)) for one, by in order if one is not None)
+        start: tuple(Target(join, None if by is None else Attribute(*by)) for join, by in order if join is not None)
         for start, order in orders.items()
     }
 
 
-def _relation(found: list[list[str]], queries: Sequence[Asked]) -> Join | None:
-    names, texts = found
-    joins = (one.join.within(names) for one in queries if one.join.relations.issuperset(names))
-    return next((one for one in joins if sorted(p.text for p in one.predicates) == texts), None)
+def _relation(value: list[list[str]], queries: Sequence[Asked]) -> Join | None:
+    names, texts = value
+    joins = (query.join.within(names) for query in queries if query.join.relations.issuperset(names))
+    return next((join for join in joins if sorted(p.text for p in join.predicates) == texts), None)

@@ -1,4 +1,4 @@
-"""Functions come and go between micro-batches: code is kept in the checkpoint before any query can call it."""
+"""Register and drop UDFs between micro-batches. The checkpoint stores the code before any query can call it."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from headrace.sql.user_functions import called, check_name
 def register(
     coordinator: Coordinator, name: str, code: Code, result: pa.DataType, arguments: tuple[pa.DataType | None, ...]
 ) -> UserFunction:
-    """Let queries call a function, from the next `add` on; no micro-batch may run meanwhile.
+    """Register a UDF for queries that are added later; the caller must hold the batch lock.
 
-    The very same function again changes nothing, as after recovery. Another of that name takes its place, unless a query calls
-    the one that is there: what that query means must not change.
+    Registering an identical function again has no effect, as after recovery. A different function of the same name replaces the
+    registered one; raises NameTakenError while a query calls that one, because the query's meaning must not change. Raises
+    SchemaError for an invalid name or a function that cannot be stored.
     """
     try:
         check_name(name)
     except SqlError as problem:
         raise SchemaError(problem.message, hint=problem.hint) from None
-    known = coordinator.state.functions
+    registered = coordinator.state.functions
     digest = digest_of(name, code, [kind and str(kind) for kind in arguments], str(result))
-    made = UserFunction(name.lower(), digest.text, arguments, result)
-    if known.offered.get(made.name) == made:
-        return made
-    if made.name in known.offered:
-        _check_unused(coordinator, made.name, f"function '{made.name}' is already there, and does something else")
-    if not function_path(coordinator.checkpoint.path, made.tag).exists():
-        write_function(coordinator.checkpoint.path, made.tag, pickled(made.name, code, digest.modules))
-    coordinator.state.functions = known.plus(made)
-    return made
+    udf = UserFunction(name.lower(), digest.text, arguments, result)
+    if registered.offered.get(udf.name) == udf:
+        return udf
+    if udf.name in registered.offered:
+        _check_unused(coordinator, udf.name, f"function '{udf.name}' is already registered with different code or types")
+    if not function_path(coordinator.checkpoint.path, udf.tag).exists():
+        write_function(coordinator.checkpoint.path, udf.tag, pickled(udf.name, code, digest.modules))
+    coordinator.state.functions = registered.plus(udf)
+    return udf
 
 
 def drop(coordinator: Coordinator, name: str) -> None:
-    """Let no query call a function any more; refused while one does."""
-    known = coordinator.state.functions
-    if name.lower() not in known.offered:
-        raise NotFoundError(f"function '{name}' is not there", detail=f"functions: {', '.join(sorted(known.offered)) or 'none'}")
+    """Drop a UDF; raises NotFoundError if it is not registered, and NameTakenError while a query calls it."""
+    registered = coordinator.state.functions
+    if name.lower() not in registered.offered:
+        raise NotFoundError(
+            f"function '{name}' is not registered", detail=f"functions: {', '.join(sorted(registered.offered)) or 'none'}"
+        )
     _check_unused(coordinator, name.lower(), f"function '{name}' is in use")
-    coordinator.state.functions = known.minus(name.lower())
+    coordinator.state.functions = registered.minus(name.lower())
 
 
 def _check_unused(coordinator: Coordinator, name: str, message: str) -> None:
@@ -56,7 +59,7 @@ def _check_unused(coordinator: Coordinator, name: str, message: str) -> None:
 
 
 def _texts(coordinator: Coordinator) -> dict[str, str]:
-    """Return the texts of all queries that are live, or wait to be, by name."""
-    logged = [from_json(one) for one in (coordinator.unfinished or {"commands": ()})["commands"]]
-    waiting = [*(one for one in logged if isinstance(one, Add)), *coordinator.requests.additions()]
-    return {one.name: one.sql for one in coordinator.state.live()} | {one.name: one.sql for one in waiting}
+    """Return the SQL of all live and queued queries, by name."""
+    logged = [from_json(value) for value in (coordinator.unfinished or {"commands": ()})["commands"]]
+    queued = [*(command for command in logged if isinstance(command, Add)), *coordinator.requests.additions()]
+    return {query.name: query.sql for query in coordinator.state.live()} | {add.name: add.sql for add in queued}

@@ -1,4 +1,4 @@
-"""What a micro-batch did."""
+"""Reports of micro-batches: counts, durations, failures and plan changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.runtime.state import EngineState
 
 
 class Marks(NamedTuple):
-    """Of some streams together: the watermark, and the event time that rows of all of them have reached."""
+    """Event-time marks of a set of streams: the common watermark, and the event time that rows of every stream have reached."""
 
     watermark: int
     newest: int
@@ -18,7 +18,11 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What a micro-batch did; `changes` are those of the plan, in words, by kind: epoch or replan."""
+    """The outcome of a micro-batch.
+
+    `rows` were read and `emitted` rows written; `added`, `removed` and `failed` hold query ids. `changes` describes plan changes
+    as (kind, text), where the kind is "epoch" or "replan".
+    """
 
     batch: int
     rows: int
@@ -32,22 +36,22 @@ class BatchReport:
     emitted_by: Mapping[int, int] = field(default_factory=dict)
     changes: tuple[tuple[str, str], ...] = ()
     marks: Mapping[tuple[str, ...], Marks] = field(default_factory=dict)
-    """How far event time has come, for each set of streams that live queries read."""
-    live: int = 0  # queries in the pipeline after it
+    """The event-time marks of each set of streams that live queries read."""
+    live: int = 0  # live queries after the batch
 
 
 def changes(before: EngineState, after: EngineState, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return how plans changed with a batch: epochs that began, and what the optimizers decided."""
-    found = []
+    """Return (kind, text) of every plan change of a batch: new epochs, new join plans, and a new partition count."""
+    events = []
     for name, stream in after.declared().items():
-        known = before.streams.get(name)
-        if stream.epochs and (known is None or known.epochs[-1:] != stream.epochs[-1:]):
-            found.append(("epoch", f"epoch {stream.epochs[-1].number} of stream {name} begins"))
+        previous = before.streams.get(name)
+        if stream.epochs and (previous is None or previous.epochs[-1:] != stream.epochs[-1:]):
+            events.append(("epoch", f"epoch {stream.epochs[-1].number} of stream {name} begins"))
     for number in entry["arrangements"]:
         query = after.queries.get(int(number))
-        found.append(("replan", f"join {query.name if query else number} is worked off otherwise"))
+        events.append(("replan", f"join {query.name if query else number}: join order changed"))
     if entry["probing"] is not None:
-        found.append(("replan", "joins in SLIDING windows are worked off otherwise"))
+        events.append(("replan", "joins in SLIDING windows: probe orders changed"))
     if before.partitions != after.partitions:
-        found.append(("replan", f"{after.partitions} partitions instead of {before.partitions}"))
-    return tuple(found)
+        events.append(("replan", f"{after.partitions} key partitions instead of {before.partitions}"))
+    return tuple(events)

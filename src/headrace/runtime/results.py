@@ -1,7 +1,7 @@
-"""Rows kept for the driver: what memory sinks hold and what callbacks are given, as files of the checkpoint.
+"""Result files of the checkpoint: the rows of memory sinks, and the rows that callbacks are about to receive.
 
-A file has the rows of one batch and partition, for many queries; the driver maps it and cuts out what is asked for. Its
-memory does not grow with the rows.
+A file has the rows of one batch and partition, for many queries. The driver memory-maps it and slices the rows of a query, so
+its memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from headrace.kernels import pack
 
 
 def rows_of(folder: Path, query: int, after: int, until: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
-    """Yield (batch, rows of a query) for batches in (after, until], ascending."""
+    """Yield (batch, rows of the query) in ascending order, for the batches in (after, until] that have rows of it."""
     for batch, path in files(folder, after, until):
-        found = load(path).of(query)
-        if found:
-            yield batch, found
+        rows = load(path).of(query)
+        if rows:
+            yield batch, rows
 
 
 def files(folder: Path, after: int, until: int) -> list[tuple[int, Path]]:
-    """Return (batch, file) for batches in (after, until], by batch and partition."""
-    found = sorted(path for path in folder.glob("*.rows"))
-    numbered = ((int(path.name.partition("-")[0]), path) for path in found)
+    """Return (batch, file) for batches in (after, until], ordered by batch and partition."""
+    paths = sorted(path for path in folder.glob("*.rows"))
+    numbered = ((int(path.name.partition("-")[0]), path) for path in paths)
     return [(batch, path) for batch, path in numbered if after < batch <= until]
 
 
 def load(path: Path) -> Results:
-    """Map a file; a file that was replaced since is mapped anew."""
+    """Memory-map a result file; a file that was replaced since the last call is mapped again."""
     stat = path.stat()
     return _load(str(path), stat.st_ino, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
 def _load(path: str, inode: int, changed: int) -> Results:
-    del inode, changed  # they tell one file from a later one of the same name
+    del inode, changed  # cache keys only: they distinguish a file from a later file of the same name
     return Results(*pack.read(Path(path)))

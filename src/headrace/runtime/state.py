@@ -1,4 +1,4 @@
-"""What holds after a micro-batch: the content of a manifest, as plain records with a snapshot."""
+"""The state after a committed micro-batch: the content of a manifest, as plain records that can be copied."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.sharing.shared_plan import StreamPlan
 from headrace.sharing.slicing import FOREVER, NEVER
 from headrace.sql import Catalog
 
-_PLAIN = ("number", "position", "seen", "plan", "rows", "untimed", "skipped", "rate", "keys")  # as they are in JSON
+_PLAIN = ("number", "position", "seen", "plan", "rows", "untimed", "skipped", "rate", "keys")  # stored unchanged in JSON
 
 
 @dataclass(slots=True)
 class StreamState:
-    """A stream: its declaration, how far it was read, its epochs, and what was counted."""
+    """A stream: its declaration, read position, epochs and counts."""
 
     stream: Stream
     number: int
@@ -30,23 +30,23 @@ class StreamState:
     seen: int = NEVER
     plan: str = ""
     epochs: tuple[Epoch, ...] = ()
-    planned: tuple[str, ...] = ()  # the queries of the plan in force, and how joins among them are arranged
+    planned: tuple[str, ...] = ()  # signatures of the queries in the current plan, with their join orders
     rows: int = 0
     untimed: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
-    rate: float = 0.0  # rows in a second of event time, lately; 0: none seen
-    keys: dict[str, int] = field(default_factory=dict)  # distinct keys of the last batch, by key expressions
-    base: tuple[str, ...] = ()  # of results of queries: the declared streams they are made from
+    rate: float = 0.0  # recent rows a second of event time; 0 before the first measurement
+    keys: dict[str, int] = field(default_factory=dict)  # distinct keys in the last batch, by key expressions
+    base: tuple[str, ...] = ()  # for a derived stream: the declared streams it is computed from
 
     def report(self) -> dict[str, Any]:
-        """Return the declaration and what was counted, for users."""
+        """Return the declaration and the counts, for users."""
         counted = {"rows": self.rows, "untimed": self.untimed, "skipped": self.skipped, "max_event_time": self.seen}
         return {**declaration(self.stream, self.source), **counted}
 
 
 @dataclass(slots=True)
 class QueryState:
-    """A query that was accepted; `live` from its first batch until it is removed or fails."""
+    """An accepted query, or a part of one; `live` from its first batch until it is removed or fails."""
 
     id: int
     name: str
@@ -60,14 +60,14 @@ class QueryState:
     error: str | None = None
     emitted: int = 0
     late: dict[str, int] = field(default_factory=dict)
-    arrangements: list[list[Any]] = field(default_factory=list)  # of a join: [order, group, since], one after the other
-    lent: list[list[Any]] = field(default_factory=list)  # what others lent it: as `Loan`s
+    arrangements: list[list[Any]] = field(default_factory=list)  # versions of a window join: [order, group, since]
+    lent: list[list[Any]] = field(default_factory=list)  # backfills, as lists of their fields
     owner: str = ""
 
 
 @dataclass(slots=True)
 class EngineState:
-    """Everything recovery needs."""
+    """Everything that recovery needs; written as the manifest of a batch."""
 
     batch: int = -1
     partitions: int = 1
@@ -78,61 +78,61 @@ class EngineState:
     next_epoch: int = 0
     drained: bool = False
     buckets: tuple[PartRef, ...] = ()
-    dealt: int = 1  # the number of partitions by which state was kept
+    dealt: int = 1  # the partition count of the stored state
     stores: tuple[StoreRef, ...] = ()
-    probing: str = ""  # the plan of multi-way joins, and for how many partitions it was made
+    probing: str = ""  # the file of the sliding-join plan; the next field is the partition count of that plan
     probed_by: int = 1
     functions: Functions = field(default_factory=Functions)
     plans: dict[str, StreamPlan] = field(default_factory=dict, compare=False)
-    """What `planned` names; not in the manifest, for each has a file of its own. Whoever holds a state has its plans."""
+    """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 
     def declared(self) -> dict[str, StreamState]:
-        """Return the streams that were declared: not those that are results of queries."""
+        """Return the declared streams, without derived ones."""
         return {name: stream for name, stream in self.streams.items() if not stream.base}
 
     def catalog(self) -> Catalog:
-        """Return what queries may read and call."""
-        return Catalog.of((one.stream for one in self.declared().values()), self.functions.offered.values())
+        """Return the catalog of declared streams and registered UDFs."""
+        return Catalog.of((stream.stream for stream in self.declared().values()), self.functions.offered.values())
 
     def next_number(self) -> int:
-        """Return a number no stream has."""
+        """Return an unused stream number."""
         return 1 + max((stream.number for stream in self.streams.values()), default=-1)
 
     def watermark(self, streams: Sequence[str]) -> int:
         """Return the watermark of a query over these streams, after the last batch."""
         if self.drained:
             return FOREVER
-        read = self._read(streams)
-        return NEVER if any(one.seen == NEVER for one in read) else min(one.seen - one.stream.delay for one in read)
+        inputs = self._read(streams)
+        return NEVER if any(s.seen == NEVER for s in inputs) else min(s.seen - s.stream.delay for s in inputs)
 
     def newest(self, streams: Sequence[str]) -> int:
-        """Return the event time that rows of all of these streams have reached."""
-        return min(one.seen for one in self._read(streams))
+        """Return the event time that rows of every one of these streams have reached."""
+        return min(stream.seen for stream in self._read(streams))
 
     def _read(self, streams: Sequence[str]) -> list[StreamState]:
-        return [self.streams[name] for one in streams for name in self.streams[one].base or (one,)]
+        return [self.streams[name] for stream in streams for name in self.streams[stream].base or (stream,)]
 
-    def forget_parts(self, live: Container[int], made: Container[str]) -> None:
-        """Drop the parts of queries that are over, and the streams that nobody makes any more, with what was kept of them."""
+    def forget_parts(self, live: Container[int], produced: Container[str]) -> None:
+        """Drop the parts of ended queries, and the derived streams that no live query produces, with their state."""
         for number in [number for number in self.queries if whole(number) != number and number not in live]:
             del self.queries[number]
-        for name in [name for name, stream in self.streams.items() if stream.base and name not in made]:
+        for name in [name for name, stream in self.streams.items() if stream.base and name not in produced]:
             del self.streams[name]
         self.parts = tuple(ref for ref in self.parts if ref.stream in self.streams)
         self.buckets = tuple(ref for ref in self.buckets if ref.stream in self.streams)
 
     def live(self) -> list[QueryState]:
-        """Return the queries in the pipeline, by id."""
+        """Return the live queries and query parts, in order of addition."""
         return [query for query in self.queries.values() if query.live]
 
     def forget(self, keep: int) -> None:
-        """Drop the oldest queries that are over, so that a manifest does not grow with all there ever were."""
-        over = [number for number, query in self.queries.items() if not query.live]
-        for number in over[: max(0, len(over) - keep)]:
+        """Drop all but the newest `keep` ended queries, to bound the size of the manifest."""
+        ended = [number for number, query in self.queries.items() if not query.live]
+        for number in ended[: max(0, len(ended) - keep)]:
             del self.queries[number]
 
     def snapshot(self) -> EngineState:
-        """Return an independent copy, to be changed while a batch runs and thrown away if it fails."""
+        """Return an independent copy for a running batch to modify; it is discarded if the batch fails."""
         return EngineState(
             self.batch,
             self.partitions,
@@ -152,19 +152,19 @@ class EngineState:
         )
 
     def planned(self) -> set[str]:
-        """Return the names of the plans in force, and of those that open windows began with."""
-        return {name for one in self.streams.values() for name in (one.plan, *(epoch.plan for epoch in one.epochs)) if name}
+        """Return the file names of the current plans and of the plans of epochs with open windows."""
+        return {name for s in self.streams.values() for name in (s.plan, *(epoch.plan for epoch in s.epochs)) if name}
 
     def plans_now(self) -> list[StreamPlan]:
-        """Return the plan in force of every stream."""
-        return [self.plans[one.plan] for one in list(self.streams.values())]
+        """Return the current plan of every stream."""
+        return [self.plans[stream.plan] for stream in list(self.streams.values())]
 
     def files(self) -> set[str]:
-        """Return all state, plan and query files that are still needed, relative to the checkpoint."""
-        found = {part.file for part in self.parts} | {session.file for session in self.sessions}
-        found |= {bucket.file for bucket in self.buckets} | {ref.file for ref in self.stores}
-        found |= {self.probing} if self.probing else set()
-        return found | self.planned() | {query_file(query.id) for query in self.live()}
+        """Return all referenced state, plan and query files, relative to the checkpoint."""
+        paths = {ref.file for ref in self.parts} | {session.file for session in self.sessions}
+        paths |= {ref.file for ref in self.buckets} | {ref.file for ref in self.stores}
+        paths |= {self.probing} if self.probing else set()
+        return paths | self.planned() | {query_file(query.id) for query in self.live()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest."""
@@ -207,8 +207,8 @@ class EngineState:
 
 
 def _store_ref(fields: list[Any]) -> StoreRef:
-    found = StoreRef(*fields)
-    return replace(found, spans=tuple((name, first, last) for name, first, last in found.spans))
+    ref = StoreRef(*fields)
+    return replace(ref, spans=tuple((name, first, last) for name, first, last in ref.spans))
 
 
 _FIELDS: dict[type, Callable[[object], tuple[Any, ...]]] = {
@@ -221,12 +221,12 @@ def _fields(value: PartRef | SessionRef | StoreRef | Epoch | QueryState | Stream
 
 
 def declaration(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
-    """Return a stream's declaration as JSON."""
+    """Return a stream's declaration as a JSON value."""
     return {"name": stream.name, "schema": stream.schema.to_ddl(), "time": stream.time, "delay": stream.delay, "source": source}
 
 
 def declared(value: dict[str, Any]) -> Stream:
-    """Read a stream's declaration."""
+    """Read a stream's declaration from its JSON value."""
     return Stream(value["name"], Schema.parse(value["schema"]), value["time"], value["delay"])
 
 

@@ -148,7 +148,7 @@ def test_given_format_goes_before_the_suffix(data, own):
     unsure = FileSource(data / "a.txt", schema="id INT")
     (own / "files.jsonl").unlink()
     unsure.attach("s", own)
-    with pytest.raises(SourceError, match=r"a\.txt' is not known"):
+    with pytest.raises(SourceError, match=r"a\.txt' is unknown"):
         unsure.plan(None, 1)
 
 
@@ -189,7 +189,7 @@ def test_vanished_file_is_named(data, own):
     with pytest.raises(SourceError, match=r"a\.csv"):
         ids(source, ranges)
     assert source.plan(None, 10)[0] == []  # no batch has read it: planned anew, it is left out and named
-    assert "vanished" in source.skipped[str(data / "a.csv")]
+    assert "removed before" in source.skipped[str(data / "a.csv")]
 
 
 def test_inference(data):

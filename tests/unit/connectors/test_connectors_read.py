@@ -163,10 +163,10 @@ def test_json_without_rows(tmp_path, content):
         ("a.csv", "id,name\n1,a\n2\n", "Row #3: Expected 2 columns"),
         ("a.csv", "id,name\n1,a\nx,b\n", "Row #3: CSV conversion error to int32: invalid value 'x'"),
         ("a.csv", "name\na\n", "column 'id' is missing; the file has: name"),
-        ("a.csv", "id,id\n1,2\n", "column 'id' is there twice"),
+        ("a.csv", "id,id\n1,2\n", "column 'id' occurs twice"),
         ("a.json", '{"id": 1}\n{"id": \n', "in row 1"),
         ("a.json", '{"id": 1}\n{"id": "x"}\n', "changed from number to string in row 1"),
-        ("a.json", '[{"id": 1}]', "one object a line"),
+        ("a.json", '[{"id": 1}]', "one object on each line"),
         ("a.json", '{"id": 3000000000}\n', "3000000000"),
     ],
 )
@@ -208,10 +208,10 @@ def test_stream_that_ends_early(tmp_path):
         (pa.array([2**40]), "id", "not in range"),
         (pa.array(["x"]), "id", "'x'"),
         (pa.array([1.5]), "id", "1.5"),
-        (pa.array([1]), "time", "BIGINT is not taken as TIMESTAMP"),
-        (pa.array([True]), "id", "BOOLEAN is not taken as INT"),
-        (pa.array([NOON]), "id", "TIMESTAMP is not taken as INT"),
-        (pa.array([NOON]), "day", "TIMESTAMP is not taken as DATE"),
+        (pa.array([1]), "time", "BIGINT is not converted to TIMESTAMP"),
+        (pa.array([True]), "id", "BOOLEAN is not converted to INT"),
+        (pa.array([NOON]), "id", "TIMESTAMP is not converted to INT"),
+        (pa.array([NOON]), "day", "TIMESTAMP is not converted to DATE"),
         (pa.array([[1]]), "name", "list"),
     ],
 )
@@ -231,7 +231,7 @@ def test_vanished_and_changed_files(tmp_path):
     with pytest.raises(SourceError, match="when it was discovered"):
         read_range(wanted, SCHEMA, ["id"])
     path.unlink()
-    with pytest.raises(SourceError, match=r"a\.csv.*has vanished"):
+    with pytest.raises(SourceError, match=r"a\.csv.*no longer exists"):
         read_range(wanted, SCHEMA, ["id"])
 
 

@@ -90,5 +90,5 @@ def test_modules_of_the_user_are_named_and_libraries_are_not() -> None:
 
 def test_what_cannot_be_kept_is_refused() -> None:
     lock = threading.Lock()
-    with pytest.raises(SchemaError, match=r"function 'f' cannot be kept\ndetail: cannot pickle '_thread.lock' object\nhint"):
+    with pytest.raises(SchemaError, match=r"function 'f' cannot be stored\ndetail: cannot pickle '_thread.lock' object\nhint"):
         text(lambda x: lock)

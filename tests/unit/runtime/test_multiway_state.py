@@ -307,7 +307,7 @@ def test_stores_of_one_query_alone_cannot_be_shared_later_nor_the_other_way_roun
     with Streams(tmp_path / "c", "rst", multiway=before) as streams:
         streams.session.add(text_of(CHAIN), name="q")
         streams.tick(drawn_rows(Random(3), "rst", 0, 1, 6, 4))
-    with pytest.raises(SessionError, match="cannot go on with multiway="):
+    with pytest.raises(SessionError, match="cannot continue with multiway="):
         Streams(tmp_path / "c", "rst", multiway=after)
 
 

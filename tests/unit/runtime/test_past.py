@@ -114,5 +114,5 @@ def test_nothing_is_lent_where_nothing_is_shared(tmp_path: Path):
 
 def test_only_joins_in_sliding_windows_have_a_past(tmp_path: Path):
     run = Run(tmp_path / "local", "local")
-    with pytest.raises(SessionError, match="only a join in SLIDING windows"):
+    with pytest.raises(SessionError, match="past=True is for joins in SLIDING windows only"):
         run.session.add("SELECT k FROM a", past=True)

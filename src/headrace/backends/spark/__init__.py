@@ -1,6 +1,6 @@
-"""The only place that knows Spark.
+"""The Spark back-end: the only package that depends on Spark.
 
-`pipeline` is the path of a row: one Spark job for a micro-batch, map → exchange → map. `backend` runs one after the other,
-`dataframe` makes any streaming DataFrame a stream, `environment` starts Spark as headrace wants it. Recovery is the business
-of `runtime.checkpoint` alone.
+`pipeline` is the path of a row: one Spark job for each micro-batch, map → shuffle → reduce. `backend` runs these jobs one at a
+time, `dataframe` makes a streaming DataFrame a source, and `environment` starts Spark with the settings of headrace. Recovery
+uses the checkpoint of headrace only, not that of Spark.
 """

@@ -1,7 +1,7 @@
-"""The Spark back-end: a micro-batch is a Spark job.
+"""The Spark back-end: runs each micro-batch as a Spark job.
 
-What must survive a crash is in headrace's own checkpoint; Spark is asked to deal out tasks, to run them in workers that stay,
-and to exchange what they made.
+The checkpoint of headrace holds everything that must survive a crash. Spark schedules the tasks, runs them in long-lived Python
+workers, and shuffles their output.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ if TYPE_CHECKING:
 
 
 class SparkBackend:
-    """Runs jobs one at a time."""
+    """Runs micro-batches as Spark jobs, one at a time."""
 
     def __init__(self, spark: SparkSession, fault: Callable[[str], None], *, owned: bool) -> None:
-        """`owned` says whether the Spark session is ours to stop."""
+        """Use a Spark session; `close` stops it only if this back-end owns it."""
         self._spark, self._fault, self._owned = spark, fault, owned
 
     @property
     def parallelism(self) -> int:
-        """As many tasks as Spark runs at once."""
+        """The number of tasks that Spark runs concurrently."""
         return int(self._spark.sparkContext.defaultParallelism)
 
     def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
-        """Run a job; its files in the exchange folder go when it is done."""
+        """Run a micro-batch, then remove its shuffle files. Raises SessionError if the Spark job fails."""
         self._fault("stage one")
         context = self._spark.sparkContext
         context.setJobDescription(f"headrace, batch {job.batch}")
         try:
-            answer = pipeline.run(context, job, tasks)
+            reports = pipeline.run(context, job, tasks)
         except (Py4JError, PySparkException) as error:
             detail, hint = _cause(str(error)), "see Spark's log; the batch can be run again"
             raise SessionError(f"batch {job.batch} failed on Spark", detail=detail, hint=hint) from error
         finally:
-            context.setJobDescription(None)  # type: ignore[arg-type]  # takes it away
+            context.setJobDescription(None)  # type: ignore[arg-type]  # None removes the description
         self._fault("stage two")
         for path in (Path(job.directory) / "exchange").iterdir():
             path.unlink(missing_ok=True)
-        return answer
+        return reports
 
     def stream_source(self, frame: DataFrame) -> DataFrameSource:
         """Wrap a streaming DataFrame as a source."""
         return DataFrameSource(frame)
 
     def close(self) -> None:
-        """Stop Spark if it was started here."""
+        """Stop Spark if this back-end started it."""
         if self._owned:
             self._spark.stop()
 
 
 def _cause(message: str) -> str:
-    """Return what a worker said, without the path of the message through the JVM."""
-    said = message[message.rfind("Traceback (most recent call last)") :] if "Traceback" in message else message
-    return said.split("\n\tat ", 1)[0].strip()
+    """Return the worker's error message, without the stack trace of the JVM."""
+    cause = message[message.rfind("Traceback (most recent call last)") :] if "Traceback" in message else message
+    return cause.split("\n\tat ", 1)[0].strip()
 
 
 def create(*, master: str, spark: Any, fault: Callable[[str], None]) -> SparkBackend:
-    """Use the given Spark session, or start one."""
+    """Create the back-end on the given Spark session, or on a new one."""
     return SparkBackend(start_spark(master) if spark is None else spark, fault, owned=spark is None)

@@ -1,7 +1,7 @@
-"""Any streaming DataFrame as a stream: its own streaming query, whose rows the workers lay down as Arrow files.
+"""Streaming DataFrames as sources: a Spark streaming query whose workers write the rows as Arrow files.
 
-Files are named after Spark's micro-batch and partition, so a replay of that query writes the same files again; from there
-on the rows are read like any others. Only the columns that were declared are taken.
+Files are named after Spark's micro-batch and partition, so a replay of the query overwrites the same files. From there on the
+rows are read like those of any file source, declared columns only.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class DataFrameSource:
-    """Planned like files; `close` stops the query behind it."""
+    """A source over the Arrow files of a Spark streaming query; `close` stops the query."""
 
     def __init__(self, frame: DataFrame) -> None:
-        """Take a streaming DataFrame; nothing runs before it is attached."""
+        """Wrap a streaming DataFrame; its query starts on `attach`."""
         self._frame = frame
         self._directory: Path | None = None
         self._stream = ""
@@ -37,31 +37,31 @@ class DataFrameSource:
         self.schema = Schema.from_arrow(_arrow_schema(frame))
 
     def attach(self, stream: str, directory: Path) -> None:
-        """Start the query that lays rows down in `directory`."""
+        """See `Source`; starts the query that writes rows to `directory`."""
         self._stream, self._directory = stream, directory
         (directory / "rows").mkdir(exist_ok=True)
         target = str(directory / "rows")
 
-        def lay_down(rows: DataFrame, batch: int) -> None:
+        def write_batch(rows: DataFrame, batch: int) -> None:
             counts = rows.mapInArrow(lambda batches: _write(target, batch, batches), "file string, rows long").collect()
-            found = sorted([row["file"], row["rows"]] for row in counts if row["rows"])
-            replace_file(directory / f"{batch:010d}.json", json.dumps(found).encode())
+            files = sorted([row["file"], row["rows"]] for row in counts if row["rows"])
+            replace_file(directory / f"{batch:010d}.json", json.dumps(files).encode())
 
-        writer = self._frame.writeStream.foreachBatch(lay_down).option("checkpointLocation", str(directory / "spark"))
+        writer = self._frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(directory / "spark"))
         self._query = writer.start()
 
     def _batches(self, after: int) -> list[tuple[int, Path]]:
         directory = attached(self._stream, self._directory)
-        found = sorted((int(path.stem), path) for path in directory.glob("[0-9]*.json"))
-        return [(number, path) for number, path in found if number >= after]
+        batches = sorted((int(path.stem), path) for path in directory.glob("[0-9]*.json"))
+        return [(number, path) for number, path in batches if number >= after]
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """Return the files of whole micro-batches of the query behind, up to about the limit."""
+        """See `Source`; returns the files of complete Spark micro-batches, up to about the limit."""
         self._check()
         after = 0 if position is None else int(position["batch"])
         ranges: list[Range] = []
         for number, path in self._batches(after):
-            if ranges and sum(one.rows for one in ranges) >= limit_rows:
+            if ranges and sum(item.rows for item in ranges) >= limit_rows:
                 break
             for file, rows in json.loads(path.read_bytes()):
                 ranges.append(Range(self._stream, "arrow", file, 0, _units(file), rows))
@@ -69,12 +69,12 @@ class DataFrameSource:
         return ranges, ({"batch": after} if after else position)
 
     def pending(self, position: Position) -> bool:
-        """Tell whether another micro-batch was laid down."""
+        """See `Source`; whether the query has written another micro-batch."""
         self._check()
         return bool(self._batches(0 if position is None else int(position["batch"])))
 
     def definition(self) -> dict[str, Any]:
-        """Describe it by its columns: a DataFrame has no other name."""
+        """See `Source`; a DataFrame has no identity other than its columns."""
         return {"source": "dataframe", "schema": self.schema.to_ddl()}
 
     def _check(self) -> None:
@@ -82,18 +82,18 @@ class DataFrameSource:
             raise SourceError(f"the streaming DataFrame of stream '{self._stream}' stopped", detail=str(self._query.exception()))
 
     def wait(self) -> None:
-        """Wait until everything the DataFrame has now is laid down; for tests and bounded inputs."""
+        """Wait until all rows that the DataFrame has now are written; for tests and bounded inputs."""
         if self._query is not None:
             self._query.processAllAvailable()
 
     def close(self) -> None:
-        """Stop the query behind."""
+        """Stop the streaming query."""
         if self._query is not None:
             self._query.stop()
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  a private corner of Spark, kept in one place
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415  a private API of Spark, used only here
 
     return to_arrow_schema(frame.schema, timezone="UTC")
 
@@ -109,10 +109,10 @@ def _write(target: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Iterat
     path = Path(target) / f"{batch:010d}-{partition:05d}.arrow"
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     rows, writer = 0, None
-    for one in batches:
-        writer = writer or pa.ipc.new_file(scratch, one.schema)
-        writer.write_batch(one)
-        rows += one.num_rows
+    for record_batch in batches:
+        writer = writer or pa.ipc.new_file(scratch, record_batch.schema)
+        writer.write_batch(record_batch)
+        rows += record_batch.num_rows
     if writer is not None:
         writer.close()
         scratch.replace(path)

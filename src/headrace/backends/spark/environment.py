@@ -1,4 +1,4 @@
-"""A Spark session as headrace wants it: on this machine's loopback, quiet, in UTC, with this Python."""
+"""Start Spark with the settings of headrace: on the loopback interface, with errors only in the log, in UTC, with this Python."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.shuffle.compress": "false",
     "spark.python.worker.reuse": "true",
-    "spark.python.unix.domain.socket.enabled": "true",  # over TCP, small messages of a task waited 40 ms now and then
+    "spark.python.unix.domain.socket.enabled": "true",  # over TCP, small messages of a task were sometimes delayed by 40 ms
     "spark.log.level": "ERROR",
-    # The JVM only schedules: compiling its code twice takes cores from the workers. And Hadoop forks chmod for every log file.
+    # The JVM only schedules, so C1 suffices: a second compilation takes cores from the workers. VFORK because Hadoop forks chmod
+    # for every log file.
     "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK {_QUIET}",
 }
 
 
-# Workers use the same large arrays batch after batch. Left to itself the allocator gives them back to the system each time,
-# and getting them anew, page by page, cost a quarter of a batch with 1,000 queries (docs/performance.md).
+# Workers need the same large arrays in every batch. By default the allocator returns them to the system each time, and the page
+# faults of the next allocation took a quarter of a batch with 1,000 queries (docs/performance.md).
 MEMORY: Mapping[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
@@ -45,7 +46,7 @@ MEMORY: Mapping[str, str] = {
 }
 
 
-# For jobs in which the JVM does the work, as Spark ships: what headrace is measured against.
+# Spark's own defaults, for jobs that the JVM executes: the baseline in benchmarks.
 STOCK: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": _QUIET,
     "spark.sql.adaptive.enabled": "true",
@@ -54,7 +55,7 @@ STOCK: Mapping[str, str] = {
 
 
 def start_spark(master: str, overrides: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark (5–10 s), with some settings overridden; without Java, say what to install."""
+    """Start Spark (5–10 s) with the settings above and the overrides; raises SessionError if Java is not installed."""
     if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
         raise SessionError(
             "Java is not installed, and Spark needs it",
@@ -65,7 +66,7 @@ def start_spark(master: str, overrides: Mapping[str, str] | None = None) -> Spar
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName("headrace")
     for name, value in MEMORY.items():
-        os.environ.setdefault(name, value)  # for workers of a local master, which inherit them
+        os.environ.setdefault(name, value)  # inherited by the workers of a local master
         builder = builder.config(f"spark.executorEnv.{name}", value)
     for name, value in {**SETTINGS, **(overrides or {})}.items():
         builder = builder.config(name, value)

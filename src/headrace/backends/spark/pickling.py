@@ -1,4 +1,4 @@
-"""Functions as bytes, by the pickler that Spark brings along: code and all it refers to, so that no user's module is needed."""
+"""Pickle UDFs with Spark's cloudpickle: the code and everything it refers to, so that workers do not need the user's modules."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ cloudpickle: Any = untyped
 
 
 def pickled(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:
-    """Return a function as bytes that `pickle.loads` reads; what is defined in `modules` goes with it."""
+    """Return a function as bytes for `pickle.loads`; definitions in `modules` are pickled by value.
+
+    Raises SchemaError if the function refers to a value that cannot be pickled.
+    """
     registered = cloudpickle.cloudpickle.list_registry_pickle_by_value()
-    ours = [module for module in modules if module.__name__ not in registered]
+    by_value = [module for module in modules if module.__name__ not in registered]
     try:
-        for module in ours:
+        for module in by_value:
             cloudpickle.register_pickle_by_value(module)
         content: bytes = cloudpickle.dumps(code)
-    except Exception as error:  # whatever the values it holds do when they are pickled
+    except Exception as error:  # pickling a user's value may raise anything
         raise SchemaError(
-            f"function '{name}' cannot be kept", detail=str(error), hint="it must not hold files, locks or sessions"
+            f"function '{name}' cannot be stored", detail=str(error), hint="it must not refer to files, locks or sessions"
         ) from error
     finally:
-        for module in ours:
+        for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
     return content

@@ -1,12 +1,13 @@
-"""The path of a row on Spark, on one screen: source → selection → slicing → aggregation → exchange → windows → routing → sink.
+"""The path of a row on Spark: source → selection → slicing → aggregation → shuffle → windows → routing → sink.
 
-What Spark deals out to workers are *ranges*; they read them and run stage one, the exchange moves partial aggregates to
-their key partition, stage two merges, evaluates and gives out. One Spark job a micro-batch, with one exchange more wherever
-a join goes on by other keys.
+Spark assigns input ranges to workers. The map stage reads them and computes partial aggregates; the shuffle moves these to their
+key partition; the reduce stage merges them, evaluates windows and writes results. A micro-batch is one Spark job, with one more
+shuffle wherever a join continues by other keys.
 
-Spark's shuffle decides who gets which parcel and when stage two may start. A large parcel itself does not pass through the
-JVM: it lies in the checkpoint, which every worker sees, and Spark moves its name (docs/decisions/0008). The job is one of
-RDDs, not of DataFrames: there is nothing for a query planner to plan, and it took longer than the exchange (0013).
+Spark's shuffle routes the shuffle blocks and decides when the reduce stage can start. A large block does not pass through the
+JVM: it is a file in the checkpoint directory, which every worker can read, and Spark moves its name (docs/decisions/0008). The
+job uses RDDs, not DataFrames: there is nothing for Spark's query planner to plan, and planning took longer than the shuffle
+(0013).
 """
 
 from __future__ import annotations
@@ -32,58 +33,58 @@ if TYPE_CHECKING:
 
 Task = tuple[int, Sequence[Range]]
 Sent = tuple[str, bytes]
-"""A parcel, the name of a file with one, an outcome, or an error."""
+"""A kind and its content: a shuffle block, the name of a file with a block, a report, or an error."""
 Row = tuple[int, Sent]
 _INLINE = 1 << 16  # bytes
-_LOOKED_AT_ALL = 512  # once in so many tasks
+_LOOKED_AT_ALL = 512  # tasks
 _TASKS = count(1)
-"""The tasks of this worker."""
+"""Counts the tasks of this worker process."""
 
 
 def run(spark: SparkContext, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
-    """Run a micro-batch; raises what a worker raised on purpose."""
+    """Run a micro-batch and return the reports of the reduce tasks; raises the first HeadraceError of a worker."""
     rows: Any = spark.parallelize(list(enumerate(tasks)), len(tasks)).mapPartitions(partial(read_select_slice_aggregate, job))
     for level in range(job.levels + 1):
         rows = rows.partitionBy(job.partitions, int).mapPartitions(partial(merge_evaluate_route, job, level))
-    answers = [pickle.loads(content) for _, (kind, content) in rows.collect() if kind in ("outcome", "error")]
-    for answer in answers:
-        if isinstance(answer, HeadraceError):
-            raise answer
-    return answers
+    reports = [pickle.loads(content) for _, (kind, content) in rows.collect() if kind in ("outcome", "error")]
+    for report in reports:
+        if isinstance(report, HeadraceError):
+            raise report
+    return reports
 
 
 def read_select_slice_aggregate(job: Job, tasks: Iterable[Task]) -> Iterator[Row]:
-    """Stage one, in a worker: a task is a list of ranges; what leaves are parcels, one for each partition."""
+    """Run the map stage in a worker: read the ranges of each task, and yield one shuffle block for each partition."""
     _settle()
     for number, ranges in tasks:
         try:
-            parcels = stage_one(job, number, ranges)
-            sent = [(place, _sent(job, f"{parcel.task:05d}", place, parcel)) for place, parcel in parcels]
-        except HeadraceError as error:
-            sent = [(place, ("error", pickle.dumps(error))) for place in range(job.partitions)]  # nobody goes on
-        yield from sent
+            blocks = stage_one(job, number, ranges)
+            payloads = [(partition, _sent(job, f"{block.task:05d}", partition, block)) for partition, block in blocks]
+        except HeadraceError as error:  # sent to all partitions, to stop them
+            payloads = [(partition, ("error", pickle.dumps(error))) for partition in range(job.partitions)]
+        yield from payloads
 
 
 def merge_evaluate_route(job: Job, level: int, rows: Iterable[Row]) -> Iterator[Row]:
-    """Stage two, in a worker: the parcels of one partition; what leaves is an account of what was done, and rows that go on.
+    """Run the reduce stage in a worker on the shuffle blocks of one partition; yield its report, and blocks for the next level.
 
-    Later levels are for joins by other keys, and groups of joined rows; accounts of levels before pass through.
+    Later levels are for joins by other keys, and for groups of joined rows; reports of earlier levels pass through.
     """
     _settle()
     received = list(rows)
-    done = ("outcome", "error") if level else ()
-    arrived = [row for row in received if row[1][0] not in done]
-    yield from (row for row in received if row[1][0] in done)
-    if arrived:
-        yield from _done(job, arrived, level)
+    finished = ("outcome", "error") if level else ()
+    blocks = [row for row in received if row[1][0] not in finished]
+    yield from (row for row in received if row[1][0] in finished)
+    if blocks:
+        yield from _done(job, blocks, level)
 
 
 def _settle() -> None:
-    """Let the garbage collector pass over what lives in this worker: modules, kernels, plans.
+    """Exclude the long-lived objects of this worker – modules, kernels, plans – from garbage collection.
 
-    Spark's daemon has it look through all objects after every task, which took 50 ms of each, and hundreds where queries come
-    and go. What is there when a task begins has just survived that; it still goes when nothing refers to it any more. Now and
-    then everything is looked at once, for the sake of what refers to itself.
+    Spark's daemon runs a full collection after every task, which took 50 ms of each task, and hundreds of milliseconds while
+    queries were added and removed. Objects that exist when a task starts have just survived a collection; reference counting
+    still frees them. Unfreeze every 512 tasks so that cycles are collected.
     """
     if next(_TASKS) % _LOOKED_AT_ALL:
         gc.freeze()
@@ -91,39 +92,39 @@ def _settle() -> None:
         gc.unfreeze()
 
 
-def _done(job: Job, arrived: Sequence[Row], level: int) -> Iterator[Row]:
-    partition = arrived[0][0]
-    failed = next((sent for _, sent in arrived if sent[0] == "error"), None)
+def _done(job: Job, received: Sequence[Row], level: int) -> Iterator[Row]:
+    partition = received[0][0]
+    failed = next((payload for _, payload in received if payload[0] == "error"), None)
     if failed is not None:
         yield partition, failed
         return
     try:
-        parcels = [_received(job, sent) for _, sent in arrived]
-        outcome, onward = stage_later(job, level, partition, parcels) if level else stage_two(job, partition, parcels)
+        blocks = [_received(job, payload) for _, payload in received]
+        report, messages = stage_later(job, level, partition, blocks) if level else stage_two(job, partition, blocks)
     except HeadraceError as error:
         yield partition, ("error", pickle.dumps(error))
         return
-    yield partition, ("outcome", pickle.dumps(outcome))
+    yield partition, ("outcome", pickle.dumps(report))
     if level < job.levels:
-        for place, one in onward.items():
-            yield place, _sent(job, f"{partition:05d}-{level + 1}", place, one)
+        for target, message in messages.items():
+            yield target, _sent(job, f"{partition:05d}-{level + 1}", target, message)
 
 
-def _sent(job: Job, sender: str, partition: int, parcel: Parcel | Onward) -> Sent:
-    """Lay a parcel down if it is large, and send its name; else send it whole."""
-    if parcel.weight() <= _INLINE:
-        return "parcel", pack.pack(parcel)
+def _sent(job: Job, sender: str, partition: int, block: Parcel | Onward) -> Sent:
+    """Return a small shuffle block inline; write a large one to a file and return its name."""
+    if block.weight() <= _INLINE:
+        return "parcel", pack.pack(block)
     name = f"{job.batch:010d}-{sender}-{partition:05d}.parcel"
-    pack.write(Path(job.directory) / "exchange" / name, parcel, sync=False)
+    pack.write(Path(job.directory) / "exchange" / name, block, sync=False)
     return "file", name.encode()
 
 
-def _received(job: Job, sent: Sent) -> Any:
-    kind, content = sent
+def _received(job: Job, payload: Sent) -> Any:
+    kind, content = payload
     if kind == "parcel":
         return pack.unpack(content)
     file = f"exchange/{content.decode()}"
-    found = pack.read(Path(job.directory) / file)
-    if isinstance(found, Parcel):
-        found.file = file
-    return found
+    block = pack.read(Path(job.directory) / file)
+    if isinstance(block, Parcel):
+        block.file = file
+    return block
