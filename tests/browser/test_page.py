@@ -45,7 +45,7 @@ def test_from_opening_it_to_a_first_live_chart_it_takes_one_key(page: Page):
     begun = time.monotonic()
     page.goto("/")
     expect(page.locator("#editor .cm-content")).to_contain_text("FROM TUMBLE(purchases")  # one is offered
-    expect(page.locator("#answer")).to_contain_text("gives")
+    expect(page.locator("#answer")).to_contain_text("output")
     page.locator("#editor .cm-content").press("ControlOrMeta+Enter")
     expect(page.locator("#chart canvas")).to_be_visible()
     expect(page.locator("#results")).to_have_attribute("data-kind", "line")
@@ -82,7 +82,7 @@ def test_an_error_is_shown_in_place(page: Page):
     expect(page.locator("#answer")).to_have_attribute("data-kind", "problem")
     expect(page.locator("#workbench-title")).to_have_text("New query")
     write(page, TOTALS)
-    expect(page.locator("#answer")).to_contain_text("gives")
+    expect(page.locator("#answer")).to_contain_text("output")
     expect(page.locator("#editor .cm-lintRange-error")).to_have_count(0)
 
 
@@ -219,7 +219,7 @@ def test_figures_that_are_not_known_are_dashes_and_old_event_times_days(page: Pa
     expect(figures).to_have_text(["–", "–", "–"])
     page.locator(".query-row", has_text="unknown").click()
     expect(page.locator("#facts")).to_contain_text("latency –")
-    expect(page.locator("#facts")).to_contain_text("work –")
+    expect(page.locator("#facts")).to_contain_text("cost –")
     page.locator("#query-sort").select_option("newest")
 
 
@@ -286,15 +286,15 @@ def test_a_token_is_asked_for_once_and_an_empty_service_says_so(guarded: Page):
     expect(guarded.locator("#token")).to_be_visible()
     guarded.locator("#token-input").fill("not the one")
     guarded.keyboard.press("Enter")
-    expect(guarded.locator("#token-problem")).to_contain_text("not known")
+    expect(guarded.locator("#token-problem")).to_contain_text("does not accept")
     guarded.locator("#token-input").fill(TOKEN)
     guarded.keyboard.press("Enter")
     expect(guarded.locator("#token")).to_be_hidden()
-    expect(guarded.get_by_text("There is no stream to ask about.")).to_be_visible()
+    expect(guarded.get_by_text("No streams.")).to_be_visible()
     for view, title in (
         ("plan", "Nothing is shared yet"),
         ("time", "Nothing has happened yet"),
-        ("new", "There are no streams yet"),
+        ("new", "No streams yet"),
     ):
         guarded.goto(f"/#/{view}")
         expect(guarded.get_by_text(title)).to_be_visible()

@@ -100,9 +100,9 @@ def test_on_a_telephone_there_is_the_list_or_a_report(reports: Page):
 
 def test_what_cannot_be_shown_is_said(reports: Page):
     reports.goto("/#/reports/none")
-    expect(reports.get_by_text("report 'none' is not there")).to_be_visible()
+    expect(reports.get_by_text("report 'none' does not exist")).to_be_visible()
     reports.locator("body").press("/")
     reports.keyboard.type("nothing like it")
-    expect(reports.get_by_text("No report fits the search.")).to_be_visible()
+    expect(reports.get_by_text("No report matches the search.")).to_be_visible()
     reports.keyboard.press("Escape")
     expect(reports.locator("#report-list a")).to_have_count(4)

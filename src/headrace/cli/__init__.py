@@ -1,10 +1,9 @@
 """The command line: `headrace demo | run | explain | …`, one module for each command.
 
-A command is a line in `COMMANDS`: its name, its module, its help. The module has either `command` (a function with typer
-annotations) or `app` (a `typer.Typer`, for a command with commands of its own), and is imported only when it is asked
-for, so that `--help` answers at once. Modules never exit by themselves for a reason the user can act on: they raise
-`HeadraceError`, and `main` turns it into a message on standard error and exit code 1, without a traceback. Wrong usage
-gives 2, Ctrl-C 130.
+A command is an entry of `COMMANDS`: its name, its module, its help. The module has either `command` (a function with typer
+annotations) or `app` (a `typer.Typer`, for a command with subcommands), and is imported only when the command is used, so that
+`--help` is fast. For errors that the user can act on, modules raise `HeadraceError`; `main` prints it to standard error without
+a traceback and exits with code 1. Wrong usage exits with 2, Ctrl-C with 130.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from rich.text import Text
 from headrace.errors import HeadraceError
 
 COMMANDS = {
-    "demo": ("headrace.cli.demo", "Watch queries come and go on a live stream; needs no files."),
+    "demo": ("headrace.cli.demo", "Watch queries being added to and removed from live streams; needs no files."),
     "run": ("headrace.cli.run", "Run the streams and queries of a session file."),
-    "serve": ("headrace.cli.serve", "Serve a session over HTTP: add queries, follow their results."),
-    "sql": ("headrace.cli.sql", "A shell: add queries and watch their results, here or on a service."),
+    "serve": ("headrace.cli.serve", "Serve a session over HTTP: add queries and follow their results."),
+    "sql": ("headrace.cli.sql", "Open a SQL shell on a service or an own session: add queries, watch results."),
     "explain": ("headrace.cli.explain", "Show what the queries of a session file share; reads no data."),
-    "bench": ("headrace.cli.bench", "Measure throughput beside plain Spark, on the same data in the same run."),
+    "bench": ("headrace.cli.bench", "Benchmark headrace against other engines on the same data."),
 }
 
 INTERRUPTED = 130
 
 
-def application(wanted: str | None = None) -> typer.Typer:
-    """Return the application with one command loaded; the others are there for `--help` only."""
+def application(chosen: str | None = None) -> typer.Typer:
+    """Return the application with the chosen command loaded; the others appear in `--help` only."""
     app = typer.Typer(
         name="headrace",
         help="Ad-hoc, shared stream queries on Apache Spark.",
@@ -44,19 +43,21 @@ def application(wanted: str | None = None) -> typer.Typer:
     )
     app.callback()(_root)
     for name, (module, help_line) in COMMANDS.items():
-        loaded: Any = importlib.import_module(module) if name == wanted else None
-        if hasattr(loaded, "app"):
-            app.add_typer(loaded.app, name=name, help=help_line)
+        command_module: Any = importlib.import_module(module) if name == chosen else None
+        if hasattr(command_module, "app"):
+            app.add_typer(command_module.app, name=name, help=help_line)
         else:
-            app.command(name, help=None if loaded else help_line)(loaded.command if loaded else _not_loaded)
+            app.command(name, help=None if command_module else help_line)(
+                command_module.command if command_module else _not_loaded
+            )
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with the code that tells what happened."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    """Run the command line; exit with 1 on an error and 130 on Ctrl-C."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        application(next((word for word in given if not word.startswith("-")), None))(args=given, prog_name="headrace")
+        application(next((word for word in words if not word.startswith("-")), None))(args=words, prog_name="headrace")
     except HeadraceError as error:
         show_error(error)
         sys.exit(1)
@@ -69,8 +70,8 @@ def show_error(error: HeadraceError) -> None:
     text = Text.assemble(("error: ", "bold red"), (error.message, "bold"))
     for line in str(error).removeprefix(error.message).splitlines()[1:]:
         label, colon, rest = line.partition(": ")
-        known = bool(colon) and label in {"detail", "hint"}
-        text.append("\n").append(f"{label}: " if known else "", "cyan").append(rest if known else line)
+        is_label = bool(colon) and label in {"detail", "hint"}
+        text.append("\n").append(f"{label}: " if is_label else "", "cyan").append(rest if is_label else line)
     Console(stderr=True, highlight=False, soft_wrap=True).print(text)
 
 
@@ -89,4 +90,4 @@ def _root(
 
 
 def _not_loaded() -> None:
-    raise AssertionError("a command was called that main did not load")
+    raise AssertionError("main called a command that it did not load")

@@ -1,4 +1,4 @@
-"""`headrace bench list`: the scenarios there are."""
+"""`headrace bench list`: list the available scenarios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.bench.scenario_file import load_scenario, scenario_names
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
-    """List the scenarios: how many queries each has, and which systems it is for. --json has all of their parameters."""
+    """List the scenarios with their number of queries and their systems. --json prints all parameters."""
     scenarios = [load_scenario(name) for name in scenario_names()]
     if as_json:
         print(json.dumps({"scenarios": [_entry(scenario) for scenario in scenarios]}, indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`headrace bench report DIR`: one HTML page of a result document."""
+"""`headrace bench report DIR`: write the HTML report of a result document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from headrace.bench.report import write_report
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where `headrace bench run --out` wrote result.json.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder that `headrace bench run --out` wrote result.json to.")
+    ],
 ) -> None:
-    """Make DIR/report.html of DIR/result.json: one file, which needs no network."""
+    """Write DIR/report.html from DIR/result.json: a single file that needs no network."""
     print(write_report(folder.expanduser()))

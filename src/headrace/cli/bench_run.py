@@ -1,4 +1,4 @@
-"""`headrace bench run`: systems under a scenario, one after the other, each result written as soon as it is there."""
+"""`headrace bench run`: run systems under a scenario, one after the other, and write each result when it is complete."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from headrace.errors import HeadraceError
 
 
 def run_command(
-    scenario: Annotated[str, typer.Argument(help="A name of `headrace bench list`, or a file that ends in .toml.")],
+    scenario: Annotated[str, typer.Argument(help="A name from `headrace bench list`, or a .toml file.")],
     sut: Annotated[str, typer.Option(help=f"Systems, separated by commas: {', '.join(SYSTEMS)}.")] = "headrace",
-    rate: Annotated[float | None, typer.Option(help="Offer so many rows/s, instead of searching.")] = None,
-    search: Annotated[bool, typer.Option("--search", help="Search the sustainable rate, as without --rate.")] = False,
-    duration: Annotated[float | None, typer.Option("--seconds", help="Length of the run; a trial is at most as long.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Run each system so often.")] = 1,
+    rate: Annotated[float | None, typer.Option(help="Offer this many rows/s instead of searching the sustainable rate.")] = None,
+    search: Annotated[bool, typer.Option("--search", help="Search the sustainable rate; the default without --rate.")] = False,
+    duration: Annotated[
+        float | None, typer.Option("--seconds", help="Duration of the run; the maximum duration of a trial.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of runs of each system.")] = 1,
     queries: Annotated[str, typer.Option(help="Numbers of queries, separated by commas.")] = "",
     keys: Annotated[int | None, typer.Option(help="Number of distinct keys.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the systems, e.g. mode=separate.")] = None,
-    out: Annotated[Path, typer.Option(help="Where result.json is kept; runs are added to it.")] = Path("bench-out"),
+    out: Annotated[Path, typer.Option(help="Folder of result.json; runs are appended to it.")] = Path("bench-out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with the runs.")] = False,
 ) -> None:
-    """Measure systems under a scenario. A run that failed has a reason and no number; the exit code is then 1."""
+    """Measure systems under a scenario. A failed run has a reason and no number; the exit code is then 1."""
     if rate is not None and (search or not rate > 0):
-        raise HeadraceError("--rate and --search exclude each other, and a rate is positive")
+        raise HeadraceError("invalid --rate: it must be positive, and excludes --search")
     base, systems = load_scenario(scenario), _systems(sut)
     variants = [_variant(base, number, duration, keys) for number in _counts(queries)]
     runs = []
@@ -52,25 +54,25 @@ def run_command(
         print_json({"runs": [run.to_json() for run in runs]})
     else:
         progress_console(as_json=False).print(
-            summary(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` draws it."
+            summary(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` makes a page of it."
         )
     if any(run.failed for run in runs):
         raise typer.Exit(1)
 
 
 def _systems(text: str) -> list[str]:
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in found if name not in SYSTEMS]
-    if unknown or not found:
-        raise HeadraceError(f"'{text}' names no known system", detail=f"systems: {', '.join(SYSTEMS)}")
-    return found
+    systems = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in systems if name not in SYSTEMS]
+    if unknown or not systems:
+        raise HeadraceError(f"unknown system in '{text}'", detail=f"systems: {', '.join(SYSTEMS)}")
+    return systems
 
 
 def _counts(text: str) -> list[int | None]:
     if not text:
         return [None]
     try:
-        return [int(part) for part in text.split(",")]
+        return [int(word) for word in text.split(",")]
     except ValueError:
         raise HeadraceError(f"'{text}' is not a list of numbers", hint="write --queries 1,64") from None
 
@@ -79,10 +81,10 @@ def _variant(base: Scenario, queries: int | None, duration: float | None, keys: 
     return base.changed(queries=queries, seconds=duration, keys=keys)
 
 
-def _options(given: list[str]) -> dict[str, Any]:
-    pairs = [one.partition("=") for one in given]
+def _options(settings: list[str]) -> dict[str, Any]:
+    pairs = [setting.partition("=") for setting in settings]
     if any(not sign for _, sign, _ in pairs):
-        raise HeadraceError("an option is NAME=VALUE", detail=f"given: {', '.join(given)}")
+        raise HeadraceError("invalid --option: write NAME=VALUE", detail=f"given: {', '.join(settings)}")
     return {name: _value(value) for name, _, value in pairs}
 
 
@@ -94,7 +96,7 @@ def _value(text: str) -> Any:
 
 
 def summary(runs: list[Run]) -> Table:
-    """Return the runs as a table for people."""
+    """Return the runs as a table for the terminal."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, justify in (
         ("system", "left"),

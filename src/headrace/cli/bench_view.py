@@ -1,4 +1,4 @@
-"""What is seen while a benchmark runs: a bar, the rate offered and read, the queue, the latency; verdicts stay above it."""
+"""The output of a running benchmark: a progress bar with rates, queue and latency; verdicts stay above it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EVERY = 5.0  # seconds between lines where there is no terminal
 
 
 class View:
-    """A live line on a terminal; else a line every few seconds. A context manager."""
+    """A context manager that shows a progress bar on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
-        """Everything goes to `console`."""
+        """Write to `console`."""
         self._console = console
         columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -31,24 +31,24 @@ class View:
         self._phase, self._rate, self._last, self._before = "", None, 0.0, None  # type: tuple[str, float | None, float, DriverStatus | None]
 
     def __enter__(self) -> Self:
-        """Show it."""
+        """Start the progress bar."""
         self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Take it away."""
+        """Remove the progress bar."""
         self._bar.stop()
 
     def watcher(self) -> Watcher:
-        """Return what a run tells."""
+        """Return the callbacks of a run."""
         return Watcher(self._begin, self._sample, self._verdict)
 
     def _begin(self, phase: str, rate: float | None) -> None:
         self._phase, self._rate, self._before = phase, rate, None
-        text = phase if rate is None else f"{phase}, {count(rate)} rows/s offered"
-        self._bar.reset(self._task, description=text, figures="", total=None)
+        line = phase if rate is None else f"{phase}, {count(rate)} rows/s offered"
+        self._bar.reset(self._task, description=line, figures="", total=None)
         if not self._console.is_terminal:
-            self._console.print(text, soft_wrap=True)
+            self._console.print(line, soft_wrap=True)
 
     def _sample(self, status: DriverStatus, second: float, total: float, latencies: Latencies | None) -> None:
         now = time.monotonic()
@@ -61,24 +61,24 @@ class View:
             self._console.print(f"  {second:.0f} s: {figures}", soft_wrap=True)
 
     def _figures(self, status: DriverStatus, latencies: Latencies | None) -> str:
-        before, parts = self._before, []
-        if before is not None and status.now > before.now:
-            parts.append(f"read {count((status.read - before.read) * 1e6 / (status.now - before.now))} rows/s")
+        previous, parts = self._before, []
+        if previous is not None and status.now > previous.now:
+            parts.append(f"read {count((status.read - previous.read) * 1e6 / (status.now - previous.now))} rows/s")
         parts.append(f"queue {count(status.backlog)}")
         if latencies is not None and latencies.event_time_series.p95:
             parts.append(f"latency p95 {seconds(latencies.event_time_series.p95[-1])}")
         return ", ".join(parts)
 
     def _verdict(self, verdict: Verdict) -> None:
-        said = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
-        self._console.print(f"  {count(verdict.rate)} rows/s {said}", soft_wrap=True)
+        outcome = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
+        self._console.print(f"  {count(verdict.rate)} rows/s {outcome}", soft_wrap=True)
 
     def told(self, run: Run) -> None:
-        """Say what a run gave."""
+        """Print the result of a run."""
         if run.measured is None:
             self._console.print(f"{run.sut}, {run.queries} queries: failed: {run.failed}", style="red", soft_wrap=True)
             return
         latency = run.measured.event_time.histogram.summary()
-        rate, late = count(run.measured.sustainable or 0), seconds(latency.p95 if latency else None)
-        text = f"{run.sut}, {run.queries} queries: {rate} rows/s, event-time latency p95 {late}"
+        rate, p95 = count(run.measured.sustainable or 0), seconds(latency.p95 if latency else None)
+        text = f"{run.sut}, {run.queries} queries: {rate} rows/s, event-time latency p95 {p95}"
         self._console.print(text, style="bold", soft_wrap=True)

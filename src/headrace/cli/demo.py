@@ -1,7 +1,7 @@
-"""`headrace demo`: queries come and go on two live streams, nothing restarts.
+"""`headrace demo`: queries are added to and removed from two live streams without a restart.
 
-The streams are made up (purchases and ads of a game), their event time is the time of day, so that the lag shown is
-real. A thread runs micro-batches; this one adds and removes queries by a timetable and draws.
+The streams are generated (purchases and ads of a game) with the wall clock as event time, so that the displayed lag is real.
+A background thread runs micro-batches; the main thread adds and removes queries on a schedule and draws the screen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TICK_SECONDS = 0.1
 
 @dataclass(slots=True)
 class Shown:
-    """A query of the demonstration, with the last row it emitted."""
+    """A query of the demo, with the last row it emitted."""
 
     demo: DemoQuery
     plan: AnyQuery
@@ -43,21 +43,21 @@ class Shown:
     rows: int = 0
 
     def receive(self, table: pa.Table) -> None:
-        """Take what the query emitted."""
+        """Receive emitted rows; called as the query's sink."""
         self.rows += table.num_rows
         self.latest = table.slice(table.num_rows - 1).to_pylist()[0]
 
     @property
     def status(self) -> str:
-        """What the session says."""
+        """The status in the session."""
         return "accepted" if self.query is None else self.query.status
 
 
 class Demo:
-    """The state that the screen shows."""
+    """The state of the demo, which the screen shows."""
 
     def __init__(self, session: Session, length: float, number: int, rate: float) -> None:
-        """Declare the streams; nothing runs yet."""
+        """Declare the streams and schedule the queries."""
         self.session, self.length, self.rate = session, length, rate
         self.meter = Meter()
         self.shown: dict[str, Shown] = {}
@@ -76,28 +76,28 @@ class Demo:
 
     @property
     def seconds(self) -> float:
-        """How long it has been running."""
+        """Seconds since the start."""
         return time.monotonic() - self._begun
 
     @property
     def lag(self) -> float | None:
-        """How far the newest row that was processed is behind the time of day; None before the first."""
+        """Event-time lag: how far the newest processed row is behind the wall clock; None before the first row."""
         newest = min(stream["max_event_time"] for stream in self.session.streams().values())
         return time.time() - newest / 1e6 if newest > 0 else None
 
     @property
     def live(self) -> int:
-        """How many queries are in the pipeline."""
-        return sum(shown.status == "live" for shown in self.shown.values())
+        """Number of live queries."""
+        return sum(query.status == "live" for query in self.shown.values())
 
     @property
     def deployments(self) -> list[float]:
-        """The seconds from `add` until live, of each query."""
-        found = [shown.query.deployment_seconds for shown in self.shown.values() if shown.query is not None]
-        return [value for value in found if value is not None]
+        """Seconds from `add` until live, for each query."""
+        durations = [shown.query.deployment_seconds for shown in self.shown.values() if shown.query is not None]
+        return [value for value in durations if value is not None]
 
     def warm_up(self) -> None:
-        """Run a query of each kind until rows went through it, and remove them all: what is slow only once is over then."""
+        """Run a query of each kind on some rows and remove them all, so that one-time costs are not measured."""
         names = [self.session.add(query.sql, name=f"warm {query.name}", sink="noop").name for query in demo_queries(KINDS)]
         while not self.session.advance().rows:
             time.sleep(_TICK_SECONDS)
@@ -107,21 +107,23 @@ class Demo:
         self.warm_up_seconds = time.monotonic() - self._begun
 
     def begin(self) -> None:
-        """Start the clock: now is second 0."""
+        """Start the clock and the schedule."""
         self._begun = time.monotonic()
         self.meter = Meter()
         self.happen()
 
     def happen(self) -> None:
-        """Do what is due, and note what has become live."""
+        """Apply the events that are due, and log queries that became live."""
         due = [event for event in self._events if event.at <= self.seconds]
         self._events = self._events[len(due) :]
         for event in due:
             self._do(event)
-        for shown in [one for one in self._waiting if one.status != "accepted"]:
-            self._waiting.remove(shown)
-            took = shown.query.deployment_seconds if shown.query is not None else None
-            self._note(f"{shown.demo.name} is {shown.status}" + (f" after {took * 1000:.0f} ms" if took is not None else ""))
+        for query in [query for query in self._waiting if query.status != "accepted"]:
+            self._waiting.remove(query)
+            duration = query.query.deployment_seconds if query.query is not None else None
+            self._note(
+                f"{query.demo.name} is {query.status}" + (f" after {duration * 1000:.0f} ms" if duration is not None else "")
+            )
         if due:
             self._replan()
         if self.lag is not None:
@@ -130,9 +132,9 @@ class Demo:
     def _do(self, event: Event) -> None:
         name = event.query.name
         if event.add:
-            shown = self.shown[name] = Shown(event.query, bind_query(event.query.sql, self._catalog))
-            shown.query = self.session.add(event.query.sql, name=name, sink=shown.receive)
-            self._waiting.append(shown)
+            state = self.shown[name] = Shown(event.query, bind_query(event.query.sql, self._catalog))
+            state.query = self.session.add(event.query.sql, name=name, sink=state.receive)
+            self._waiting.append(state)
         else:
             self.session.remove(name)
             self.removed += 1
@@ -142,11 +144,11 @@ class Demo:
         self.log.append((self.seconds, text))
 
     def _replan(self) -> None:
-        there = {query.name for query in self.session.queries()}
-        self.sharing = share(self.streams, {name: shown.plan for name, shown in self.shown.items() if name in there})
+        current = {query.name for query in self.session.queries()}
+        self.sharing = share(self.streams, {name: query.plan for name, query in self.shown.items() if name in current})
 
     def summary(self, backend: str) -> dict[str, Any]:
-        """Return the figures of the whole run."""
+        """Return the statistics of the whole run."""
         return {
             "backend": backend,
             "seconds": round(self.meter.seconds, 2),
@@ -156,44 +158,44 @@ class Demo:
                 "added": len(self.shown),
                 "removed": self.removed,
                 "live": self.live,
-                "failed": sum(s.status == "failed" for s in self.shown.values()),
+                "failed": sum(query.status == "failed" for query in self.shown.values()),
             },
             "rows": self.meter.rows,
             "rows_per_second": round(self.meter.rows / max(self.meter.seconds, 1e-3), 1),
             "batches": self.meter.batches,
-            "results": sum(shown.rows for shown in self.shown.values()),
+            "results": sum(query.rows for query in self.shown.values()),
             "batch_seconds": spread(self.meter.latencies),
             "deployment_seconds": spread(self.deployments),
             "event_time_lag_seconds": round(statistics.median(self.lags), 3) if self.lags else None,
             "shared_operators": len(self.sharing.operators),
-            "by_query": {name: _of(shown) for name, shown in self.shown.items()},
+            "by_query": {name: _of(query) for name, query in self.shown.items()},
         }
 
 
-def _of(shown: Shown) -> dict[str, Any]:
-    took = shown.query.deployment_seconds if shown.query is not None else None
-    error = shown.query.error if shown.query is not None else None
+def _of(query: Shown) -> dict[str, Any]:
+    deployment_seconds = query.query.deployment_seconds if query.query is not None else None
+    error = query.query.error if query.query is not None else None
     return {
-        "sql": shown.demo.sql,
-        "status": shown.status,
-        "rows": shown.rows,
-        "deployment_seconds": took and round(took, 4),
+        "sql": query.demo.sql,
+        "status": query.status,
+        "rows": query.rows,
+        "deployment_seconds": deployment_seconds and round(deployment_seconds, 4),
         "error": error,
     }
 
 
 def command(
-    length: Annotated[float, typer.Option("--seconds", min=1, help="How long to run.")] = 30,
-    number: Annotated[int, typer.Option("--queries", min=1, help="How many queries come.")] = 20,
-    rate: Annotated[float, typer.Option(min=10, help="Rows a second, of both streams together.")] = 100_000,
+    length: Annotated[float, typer.Option("--seconds", min=1, help="Duration of the demo.")] = 30,
+    number: Annotated[int, typer.Option("--queries", min=1, help="Number of queries to add.")] = 20,
+    rate: Annotated[float, typer.Option(min=10, help="Rows per second of both streams together.")] = 100_000,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")
     ] = False,
     backend: Annotated[
-        BackendName, typer.Option(help="Where to run: Spark, this process, or the (slow) reference.")
+        BackendName, typer.Option(help="Back-end: Spark, this process (local), or the slow reference.")
     ] = BackendName.spark,
 ) -> None:
-    """Watch queries come and go on two live streams: one pipeline, no restarts. Needs no files, ends by itself."""
+    """Watch queries being added to and removed from two live streams: one pipeline, no restarts. Needs no files."""
     backend.check()
     with quiet_stdout(wanted=as_json):
         summary = _show(length, number, rate, as_json=as_json, backend=backend)
@@ -209,7 +211,7 @@ def _show(length: float, number: int, rate: float, *, as_json: bool, backend: Ba
         session = Session(backend=backend.value)
     with session:
         demo = Demo(session, length, number, rate)
-        with console.status("warming up: workers start, kernels are loaded …"):
+        with console.status("warming up: starting workers, loading kernels …"):
             demo.warm_up()
         demo.begin()
         pump = Pump(session, demo.meter, _INTERVAL_SECONDS)
@@ -220,7 +222,7 @@ def _show(length: float, number: int, rate: float, *, as_json: bool, backend: Ba
             pump.stop()
         pump.check()
         demo.happen()
-        demo.meter.advance(session)  # the last changes land, too
+        demo.meter.advance(session)  # apply the last changes, too
         summary = demo.summary(backend.value)
         console.print(closing(summary, demo.sharing.text()))
     return summary

@@ -1,4 +1,4 @@
-"""The streams of the demonstration: purchases and ads of a game, made up; their event time is the time of day."""
+"""The streams of the demo: generated purchases and ads of a game, with the wall clock as event time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WATERMARK = "500 ms"
 
 
 def declare_demo(session: Session, rate: float = RATE) -> None:
-    """Declare both streams, with so many rows a second in all; in a recovered session they go on as they began."""
-    known = session.streams()
+    """Declare both streams with `rate` rows per second in total; a recovered session keeps their start time."""
+    streams = session.streams()
     for name, share in _SHARES.items():
-        begun = known[name]["source"]["start_time"] if name in known else None
-        start = datetime.now(UTC) if begun is None else datetime.fromtimestamp(begun / 1e6, UTC)
+        recorded_start = streams[name]["source"]["start_time"] if name in streams else None
+        start = datetime.now(UTC) if recorded_start is None else datetime.fromtimestamp(recorded_start / 1e6, UTC)
         source = RateSource(max(rate * share, 1), name, start_time=start)
         session.create_stream(name, source, time="time", watermark=_WATERMARK)

@@ -1,4 +1,4 @@
-"""What the demonstration looks like: a screen while it runs, a line a second for logs, a summary at the end."""
+"""The output of the demo: a screen while it runs, a line per second for logs, a summary at the end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headrace.sharing.picture import kind_of
 if TYPE_CHECKING:
     from headrace.cli.demo import Demo, Shown
 
-_FIXED_LINES = 24  # everything but the rows of the table of queries
+_FIXED_LINES = 24  # lines of the screen outside the table of queries
 _OPERATORS = 6
 _EXPLAINED_LINES = 14
 
 
 def screen(demo: Demo, size: ConsoleDimensions) -> RenderableType:
-    """Return the whole screen, fitted to the height of the terminal."""
+    """Return the whole screen, fitted to the size of the terminal."""
     rows = max(3, size.height - _FIXED_LINES + max(0, _OPERATORS - len(demo.sharing.operators)))
     return Group(_head(demo), _figures(demo, size.width), _queries(demo, rows), _shared(demo.sharing, size.width), _log(demo))
 
@@ -47,24 +47,28 @@ def _head(demo: Demo) -> RenderableType:
 
 
 def _figures(demo: Demo, width: int) -> RenderableType:
-    took = demo.deployments
+    deployment_seconds = demo.deployments
     operators = len(demo.sharing.operators)
     figures = (
         ("throughput", f"{count(demo.meter.rows_per_second)} rows/s", f"{count(demo.meter.rows)} rows"),
         ("micro-batch", seconds(demo.meter.latency), f"{demo.meter.batches} done"),
         ("event-time lag", seconds(demo.lag), "behind now"),
         ("queries", f"{demo.live} live", f"+{len(demo.shown)} −{demo.removed}"),
-        ("add → live", seconds(statistics.median(took) if took else None), f"slowest {seconds(max(took, default=None))}"),
+        (
+            "add → live",
+            seconds(statistics.median(deployment_seconds) if deployment_seconds else None),
+            f"slowest {seconds(max(deployment_seconds, default=None))}",
+        ),
         ("shared", f"{operators} operators", f"for {len(demo.sharing.queries)} queries"),
     )
-    each = max(16, width // len(figures) - 1)
+    panel_width = max(16, width // len(figures) - 1)
     panels = [
         Panel(
             Group(Text(value, "bold green", justify="center"), _dim(below)),
             title=name,
             box=ROUNDED,
             border_style="blue",
-            width=each,
+            width=panel_width,
         )
         for name, value, below in figures
     ]
@@ -75,7 +79,7 @@ def _dim(text: str) -> Text:
     return Text(text, "dim", justify="center", overflow="ellipsis", no_wrap=True)
 
 
-def _queries(demo: Demo, rows: int) -> RenderableType:
+def _queries(demo: Demo, max_rows: int) -> RenderableType:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True, padding=(0, 1), header_style="bold")
     table.add_column("query", no_wrap=True)
     table.add_column("asks for", no_wrap=True, overflow="ellipsis", ratio=4)
@@ -83,28 +87,32 @@ def _queries(demo: Demo, rows: int) -> RenderableType:
     table.add_column("live in", justify="right", no_wrap=True)
     table.add_column("results", justify="right", no_wrap=True)
     table.add_column("latest result", no_wrap=True, overflow="ellipsis", ratio=5)
-    shown = sorted(demo.shown.values(), key=lambda one: one.status == "removed")
-    newest = shown if len(shown) <= rows else [one for one in shown if one.status != "removed"][-rows:]
-    for one in newest:
-        table.add_row(*_row(one))
-    hidden = len(shown) - len(newest)
-    more = [Text(f"  … and {hidden} more, {demo.removed} of all removed", "dim")] if hidden else []
-    return Group(table, *more)
+    queries = sorted(demo.shown.values(), key=lambda query: query.status == "removed")
+    visible = queries if len(queries) <= max_rows else [query for query in queries if query.status != "removed"][-max_rows:]
+    for query in visible:
+        table.add_row(*_row(query))
+    hidden = len(queries) - len(visible)
+    footer = [Text(f"  … and {hidden} more, {demo.removed} of all removed", "dim")] if hidden else []
+    return Group(table, *footer)
 
 
-def _row(shown: Shown) -> tuple[RenderableType, ...]:
-    gone = shown.status == "removed"
-    took = shown.query.deployment_seconds if shown.query is not None else None
-    style = {"live": "green", "failed": "bold red", "removed": "dim"}.get(shown.status, "yellow")
-    rest = "dim" if gone else ""
+def _row(state: Shown) -> tuple[RenderableType, ...]:
+    is_removed = state.status == "removed"
+    deployment_seconds = state.query.deployment_seconds if state.query is not None else None
+    style = {"live": "green", "failed": "bold red", "removed": "dim"}.get(state.status, "yellow")
+    removed_style = "dim" if is_removed else ""
     return (
-        Text(shown.demo.name, rest or "cyan"), Text(shown.demo.about, rest), Text(shown.status, style), Text(seconds(took), rest),
-        Text(f"{shown.rows:,}", rest), Text(_latest(shown.latest), rest),
-    )  # fmt: skip
+        Text(state.demo.name, removed_style or "cyan"),
+        Text(state.demo.about, removed_style),
+        Text(state.status, style),
+        Text(seconds(deployment_seconds), removed_style),
+        Text(f"{state.rows:,}", removed_style),
+        Text(_latest(state.latest), removed_style),
+    )
 
 
 def _latest(row: Mapping[str, Any]) -> str:
-    """Return the row in few letters: the time a window starts without a name, for it is always there."""
+    """Format a row briefly: window_start without its name, window_end omitted."""
     parts = [
         _brief(value) if name == "window_start" else f"{name} {_brief(value)}"
         for name, value in row.items()
@@ -134,18 +142,18 @@ def _shared(sharing: Sharing, width: int) -> RenderableType:
     if len(operators) > _OPERATORS:
         lines.append(Text(f"… and {len(operators) - _OPERATORS} more", "dim"))
     return Panel(
-        Group(*lines), title="what is shared: queries × operator", title_align="left", box=ROUNDED, border_style="magenta"
+        Group(*lines), title="shared operators: queries × operator", title_align="left", box=ROUNDED, border_style="magenta"
     )
 
 
 def _log(demo: Demo) -> RenderableType:
-    last = demo.log[-3:]
-    lines = [Text.assemble((f"{at:6.1f} s  ", "dim"), text) for at, text in last]
+    entries = demo.log[-3:]
+    lines = [Text.assemble((f"{at:6.1f} s  ", "dim"), text) for at, text in entries]
     return Group(*lines, *[Text("")] * (3 - len(lines)))
 
 
 def status_line(demo: Demo) -> str:
-    """Return one line of plain text."""
+    """Return the status as a line of plain text."""
     return (
         f"{demo.seconds:5.1f} s · {count(demo.meter.rows_per_second)} rows/s · batch {seconds(demo.meter.latency)} · "
         f"lag {seconds(demo.lag)} · {demo.live} live queries ({len(demo.shown)} added, {demo.removed} removed) · "
@@ -154,8 +162,8 @@ def status_line(demo: Demo) -> str:
 
 
 def closing(summary: Mapping[str, Any], explained: str) -> RenderableType:
-    """Return the end: the figures, and the beginning of the explanation."""
-    queries, batch, added = summary["queries"], summary["batch_seconds"] or {}, summary["deployment_seconds"] or {}
+    """Return the summary: the statistics, and the first lines of the explanation."""
+    queries, batch, deployment = summary["queries"], summary["batch_seconds"] or {}, summary["deployment_seconds"] or {}
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", justify="right")
     grid.add_column()
@@ -167,9 +175,9 @@ def closing(summary: Mapping[str, Any], explained: str) -> RenderableType:
     grid.add_row(
         "micro-batches", f"{summary['batches']}, {seconds(batch.get('median'))} each (slowest {seconds(batch.get('max'))})"
     )
-    grid.add_row("add → live", f"{seconds(added.get('median'))} (slowest {seconds(added.get('max'))})")
+    grid.add_row("add → live", f"{seconds(deployment.get('median'))} (slowest {seconds(deployment.get('max'))})")
     grid.add_row("event-time lag", seconds(summary["event_time_lag_seconds"]))
-    grid.add_row("warm-up", f"{seconds(summary['warm_up_seconds'])} before that, not counted above")
+    grid.add_row("warm-up", f"{seconds(summary['warm_up_seconds'])}, not included above")
     grid.add_row(
         "at the end",
         f"{queries['live']} live, {queries['removed']} removed, {queries['failed']} failed; "
@@ -177,6 +185,6 @@ def closing(summary: Mapping[str, Any], explained: str) -> RenderableType:
     )
     title = Text(f"{queries['added']} queries, one pipeline, 0 restarts", "bold cyan")
     lines = explained.splitlines()
-    more = [Text(f"… {len(lines) - _EXPLAINED_LINES} more lines", "dim")] if len(lines) > _EXPLAINED_LINES else []
+    footer = [Text(f"… {len(lines) - _EXPLAINED_LINES} more lines", "dim")] if len(lines) > _EXPLAINED_LINES else []
     text = Text("\n".join(lines[:_EXPLAINED_LINES]), overflow="ellipsis", no_wrap=True)
-    return Group(Panel(grid, title=title, title_align="left", box=ROUNDED, border_style="cyan"), text, *more)
+    return Group(Panel(grid, title=title, title_align="left", box=ROUNDED, border_style="cyan"), text, *footer)

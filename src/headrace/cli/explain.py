@@ -1,4 +1,4 @@
-"""`headrace explain SESSION.toml`: what the queries share, before anything runs."""
+"""`headrace explain SESSION.toml`: show the shared plan of the queries without running them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headrace.sharing.multiway.pictured import FORMS
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="SESSION.toml", help="Streams and queries, in TOML.")],
-    form: Annotated[str, typer.Argument(metavar="text|mermaid|svg", help="With --graph: how it is shown.")] = "",
+    form: Annotated[str, typer.Argument(metavar="text|mermaid|svg", help="Format of --graph.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    as_graph: Annotated[bool, typer.Option("--graph", help="Show how rows of joins in SLIDING windows go.")] = False,
-    partitions: Annotated[int, typer.Option(min=1, help="So many partitions, for the graph.")] = PARTITIONS,
+    as_graph: Annotated[bool, typer.Option("--graph", help="Show the data flow of joins in SLIDING windows.")] = False,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions, for the graph.")] = PARTITIONS,
     out: Annotated[Path | None, typer.Option(help="Write to a file.")] = None,
 ) -> None:
-    """Show each shared operator and which queries use it; reads no data (but the columns of files without a schema)."""
+    """Show the shared operators and the queries that use them; reads no data except the columns of files without a schema."""
     if (form and not as_graph) or (as_graph and as_json) or (form or "text") not in FORMS:
-        raise typer.BadParameter(f"--graph is shown as one of: {', '.join(FORMS)}; it goes without --json")
+        raise typer.BadParameter(f"--graph takes one of {', '.join(FORMS)}, and excludes --json")
     sharing = sharing_of(SessionFile.load(file), partitions)
     text = _shown(sharing, form or "text" if as_graph else "", as_json=as_json)
     if out is None:
@@ -43,10 +43,10 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as problem:
-        raise HeadraceError(f"file '{path}' cannot be written: {problem.strerror}") from None
+        raise HeadraceError(f"cannot write file '{path}': {problem.strerror}") from None
 
 
 def sharing_of(file: SessionFile, partitions: int = PARTITIONS) -> Sharing:
-    """Bind all queries of a session file and plan them together; raises what `run` would raise for a bad one."""
+    """Bind all queries of a session file and plan them together; raises the errors that `run` would raise."""
     streams = [entry.declare() for entry in file.streams]
     return share(streams, bind(streams, {query.name: query.sql for query in file.queries}, str(file.path)), partitions)

@@ -1,4 +1,4 @@
-"""Figures of a running session: rows a second and how long a micro-batch takes, measured from outside."""
+"""Measurement of a running session from outside: rows per second and micro-batch times."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ _IDLE_SECONDS = 0.05
 
 
 class Meter:
-    """Advances a session and notes what each micro-batch took. One thread calls `advance`, any may read."""
+    """Advances a session and measures each micro-batch. One thread calls `advance`; any thread may read."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds."""
+        """Take a clock that returns seconds."""
         self._clock = clock
-        self._recent: deque[tuple[float, float, int]] = deque(maxlen=1000)  # begun, ended, rows
+        self._recent: deque[tuple[float, float, int]] = deque(maxlen=1000)  # start, end, rows
         self.latencies: list[float] = []
         self.batches = self.rows = self.emitted = 0
         self.started = clock()
 
     def advance(self, session: Session) -> bool:
-        """Run one micro-batch; False when there was nothing to do."""
-        before, begun = session.last_batch, self._clock()
+        """Run one micro-batch; return False if there was no work."""
+        previous_batch, started = session.last_batch, self._clock()
         report = session.advance()
-        if session.last_batch == before:
+        if session.last_batch == previous_batch:
             return False
-        self._recent.append((begun, self._clock(), report.rows))
-        self.latencies.append(self._clock() - begun)
+        self._recent.append((started, self._clock(), report.rows))
+        self.latencies.append(self._clock() - started)
         self.batches, self.rows, self.emitted = self.batches + 1, self.rows + report.rows, self.emitted + report.emitted
         return True
 
     @property
     def seconds(self) -> float:
-        """How long it has been measuring."""
+        """Seconds since the measurement started."""
         return self._clock() - self.started
 
     @property
     def rows_per_second(self) -> float:
-        """Source rows a second over the last few seconds."""
+        """Source rows per second over the last few seconds."""
         now = self._clock()
         recent = [entry for entry in list(self._recent) if entry[1] > now - _WINDOW_SECONDS]
         return sum(rows for _, _, rows in recent) / max(now - recent[0][0], 1e-3) if recent else 0.0
 
     @property
     def latency(self) -> float | None:
-        """The seconds of the last few micro-batches, their median; None before the first."""
+        """Median duration of the last few micro-batches; None before the first."""
         return statistics.median(self.latencies[-9:]) if self.latencies else None
 
 
@@ -58,26 +58,26 @@ class Pump(threading.Thread):
     """Advances a session in the background, micro-batches at least `interval` seconds apart, until stopped."""
 
     def __init__(self, session: Session, meter: Meter, interval: float) -> None:
-        """Nothing runs before `start`."""
+        """Take the session, its meter and the interval."""
         super().__init__(name="headrace-pump", daemon=True)
         self._session, self._meter, self._interval = session, meter, interval
         self._stopping = threading.Event()
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Advance until stopped; an error ends it and is kept for `check`."""
+        """Advance until stopped; an error ends the thread and is stored for `raise_if_failed`."""
         try:
             pump(self._session, self._meter, self._interval, self._stopping)
-        except BaseException as error:  # noqa: BLE001  raised again in the thread that asks
+        except BaseException as error:  # noqa: BLE001  raised again by `raise_if_failed`
             self.error = error
 
     def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
+        """Raise the error that ended the thread, if any."""
         if self.error is not None:
             raise self.error
 
     def stop(self) -> None:
-        """Stop after the micro-batch at work."""
+        """Stop after the current micro-batch."""
         self._stopping.set()
         self.join()
 
@@ -85,12 +85,12 @@ class Pump(threading.Thread):
 def pump(
     session: Session, meter: Meter, interval: float, stopping: threading.Event, after: Callable[[], None] = lambda: None
 ) -> None:
-    """Advance a session again and again until `stopping` is set; `after` is called after every try."""
+    """Advance a session until `stopping` is set; call `after` after every attempt."""
     while not stopping.is_set():
-        begun = time.monotonic()
-        busy = meter.advance(session)
+        started = time.monotonic()
+        had_work = meter.advance(session)
         after()
-        stopping.wait(max(interval - (time.monotonic() - begun), 0.0 if busy else _IDLE_SECONDS))
+        stopping.wait(max(interval - (time.monotonic() - started), 0.0 if had_work else _IDLE_SECONDS))
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -98,9 +98,9 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     ordered = sorted(values)
-    found = {
+    summary = {
         "median": statistics.median(ordered),
         "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
         "max": ordered[-1],
     }
-    return {name: round(value, 4) for name, value in found.items()}
+    return {name: round(value, 4) for name, value in summary.items()}

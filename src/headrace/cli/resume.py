@@ -1,7 +1,7 @@
-"""The queries of a session file meet those of a checkpoint.
+"""Reconciliation of the queries of a session file with those of a checkpoint.
 
-Same name, text and sink: the query goes on. In the checkpoint only: removed. In the file only: added. Same name but
-another text or sink: refused, for its results would be of two kinds. Failed before: it stays failed, as it would have.
+Same name, text and sink: the query continues. Only in the checkpoint: it is removed. Only in the file: it is added. Same name but
+a different text or sink: an error, because the results would mix two queries. A query that had failed stays failed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _PARTS = "part-*"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A query of the session and where its results go."""
+    """A query of the session and its sink."""
 
     handle: Query
     sink: Sink
 
     @property
     def rows(self) -> int:
-        """How many rows it emitted."""
+        """Number of emitted rows."""
         return self.handle.emitted
 
     @property
@@ -47,17 +47,17 @@ class Known:
 
     @property
     def late(self) -> dict[str, int]:
-        """How many rows came too late, by stream."""
+        """Late rows, by stream."""
         return self.handle.late
 
     @property
     def path(self) -> str | None:
-        """The directory it writes to, if it does."""
+        """The folder of a file sink, otherwise None."""
         return getattr(self.sink, "path", None)
 
 
 def known_queries(session: Session) -> dict[str, Known]:
-    """Return the queries a recovered session has, live or failed, by name; of several failed ones the last."""
+    """Return the live and failed queries of a recovered session by name; the last one if several of a name failed."""
     records = session._queries.records.values()  # noqa: SLF001
     failed = {record.name: Known(Query(session, record), record.sink) for record in records if record.status == "failed"}
     return failed | {query.name: Known(query, query._record.sink) for query in session.queries()}  # noqa: SLF001
@@ -66,46 +66,46 @@ def known_queries(session: Session) -> dict[str, Known]:
 def install(
     session: Session, file: SessionFile, sinks: Mapping[str, Sink], known: Mapping[str, Known], console: Console
 ) -> dict[str, Known]:
-    """Make the session's queries those of the file; return them in the order of the file."""
-    wanted = {query.name: query for query in file.queries}
-    for query in file.queries:  # refuse before anything is changed
-        _check(query, sinks[query.name], known.get(query.name), session, file)
-    for name, found in known.items():
-        if name not in wanted and found.status != "failed":
+    """Add and remove queries so that the session has those of the file; return them in the order of the file."""
+    entries = {entry.name: entry for entry in file.queries}
+    for entry in file.queries:  # raise before anything changes
+        _check(entry, sinks[entry.name], known.get(entry.name), session, file)
+    for name, query in known.items():
+        if name not in entries and query.status != "failed":
             session.remove(name)
-            console.print(f"query '{name}' is no longer in the file: removed", markup=False)
-    return {name: known[name] if name in known else _added(session, query, sinks[name]) for name, query in wanted.items()}
+            console.print(f"removed query '{name}', which is no longer in the file", markup=False)
+    return {name: known[name] if name in known else _added(session, entry, sinks[name]) for name, entry in entries.items()}
 
 
-def _added(session: Session, query: QueryEntry, sink: Sink) -> Known:
-    return Known(session.add(query.sql, name=query.name, sink=sink), sink)
+def _added(session: Session, entry: QueryEntry, sink: Sink) -> Known:
+    return Known(session.add(entry.sql, name=entry.name, sink=sink), sink)
 
 
-def _check(query: QueryEntry, sink: Sink, known: Known | None, session: Session, file: SessionFile) -> None:
+def _check(entry: QueryEntry, sink: Sink, known: Known | None, session: Session, file: SessionFile) -> None:
     path = getattr(sink, "path", None)
     if known is None:
         if path is not None and any(Path(path).glob(_PARTS)):
             raise SessionError(
-                f"directory '{path}' of query '{query.name}' already holds results, but not of this checkpoint",
-                hint="remove it, name another one, or start over with --fresh",
+                f"directory '{path}' of query '{entry.name}' contains results of another checkpoint",
+                hint="delete it, choose another one, or start over with --fresh",
             )
         return
     hint = f"rename the query, start over with --fresh, or use another --checkpoint than '{_checkpoint(session)}'"
-    if known.handle.sql != query.sql:
+    if known.handle.sql != entry.sql:
         raise NameTakenError(
-            f"query '{query.name}' in '{file.path}' has another text than in the checkpoint",
-            detail=f"then: {known.handle.sql}",
+            f"query '{entry.name}' in '{file.path}' differs from its text in the checkpoint",
+            detail=f"in the checkpoint: {known.handle.sql}",
             hint=hint,
         )
     if known.sink != sink:
         raise NameTakenError(
-            f"query '{query.name}' in '{file.path}' has another sink than in the checkpoint",
-            detail=f"then: {known.path or known.sink.kind}; now: {path or sink.kind}",
+            f"query '{entry.name}' in '{file.path}' differs from its sink in the checkpoint",
+            detail=f"in the checkpoint: {known.path or known.sink.kind}; in the file: {path or sink.kind}",
             hint=hint,
         )
     if path is not None and known.rows and not Path(path).is_dir():
         raise SessionError(
-            f"directory '{path}' of query '{query.name}' is gone, with {known.rows} rows that will not be written again",
+            f"directory '{path}' of query '{entry.name}' is missing, with {known.rows} rows that are not written again",
             hint=hint,
         )
 
@@ -115,7 +115,7 @@ def _checkpoint(session: Session) -> Path:
 
 
 def was_drained(session: Session) -> bool:
-    """Tell whether all windows were closed by an earlier run with --once: whatever comes now is late for them."""
+    """Return whether an earlier run with --once closed all windows, so that all new rows are late for them."""
     return session._coordinator.state.drained  # noqa: SLF001
 
 
@@ -130,11 +130,11 @@ def _check_unused(checkpoint: Path) -> None:
 
 
 def forget(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
-    """Remove a checkpoint and the result files of these sinks; nothing else that may be there."""
+    """Delete a checkpoint and the result files of these sinks, and no other files."""
     if checkpoint is not None and checkpoint.exists():
         if not (checkpoint / "HEADRACE").exists():
             raise HeadraceError(
-                f"directory '{checkpoint}' is not a headrace checkpoint, so --fresh leaves it alone", hint="remove it by hand"
+                f"directory '{checkpoint}' is not a headrace checkpoint, so --fresh does not delete it", hint="delete it yourself"
             )
         _check_unused(checkpoint)
         shutil.rmtree(checkpoint)

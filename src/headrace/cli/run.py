@@ -1,8 +1,7 @@
-"""`headrace run SESSION.toml`: the streams and queries of a file, once over what is there, or until stopped.
+"""`headrace run SESSION.toml`: run the streams and queries of a file, once over the existing input or until stopped.
 
-Killed at any point and started again with the same words, it goes on from its checkpoint: every result once, none
-missing. The format of the file is in `headrace.cli.session_file`; what is done with queries that a checkpoint already
-knows is in `headrace.cli.resume`.
+After a crash at any point the same command resumes from its checkpoint with exactly-once results. The file format is described
+in `headrace.cli.session_file`; `headrace.cli.resume` reconciles the queries of the file with those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _INTERVAL_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run, decided: what the file says and what the command line says, put together."""
+    """The settings of a run, from the session file and the command line."""
 
     file: SessionFile
     sinks: Mapping[str, Sink]
@@ -47,37 +46,37 @@ class Plan:
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="SESSION.toml", help="Streams and queries, in TOML.")],
-    once: Annotated[bool, typer.Option("--once", help="Read what is there, close all windows, exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read the existing input, close all windows, exit.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where results go: JSON lines in DIR/<query>, unless a query names its sink."),
+        typer.Option(metavar="DIR", help="Folder of results: JSON lines in DIR/<query>, unless a query has its own sink."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document at the end; progress goes to standard error.")
     ] = False,
     backend: Annotated[
-        BackendName, typer.Option(help="Where to run: Spark, this process, or the (slow) reference.")
+        BackendName, typer.Option(help="Back-end: Spark, this process (local), or the slow reference.")
     ] = BackendName.spark,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to remember how far it got.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget checkpoint and results of earlier runs, start over.")] = False,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the checkpoint.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete checkpoint and results of earlier runs first.")] = False,
 ) -> None:
-    """Run the streams and queries of a session file, until Ctrl-C or, with --once, until all that is there was read.
+    """Run the streams and queries of a session file until Ctrl-C or, with --once, until the existing input is read.
 
     The file has a table streams.NAME for each stream (source = "files" or "rate", path, schema, time, watermark, …) and
     a table queries.NAME for each query (sql, sink = "memory", "console", "noop", "parquet:DIR" or "jsonl:DIR").
 
-    The same command again goes on where it stopped, also after kill -9. Exit code 1 if a query or a source failed.
+    The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed.
     """
-    spec = SessionFile.load(file)
-    sinks = {query.name: spec.sink_of(query, out) for query in spec.queries}
-    plan = Plan(spec, sinks, _checkpoint_of(spec, sinks, checkpoint, out, once=once), backend, once, as_json)
-    _check_bounded(plan)
-    sharing_of(spec)  # refuses a bad query before anything is started
+    session_file = SessionFile.load(file)
+    sinks = {query.name: session_file.sink_of(query, out) for query in session_file.queries}
+    settings = Plan(session_file, sinks, _checkpoint_of(session_file, sinks, checkpoint, out, once=once), backend, once, as_json)
+    _check_bounded(settings)
+    sharing_of(session_file)  # raises for an invalid query before a back-end starts
     backend.check()
     if fresh:
-        forget(plan.checkpoint, sinks.values())
+        forget(settings.checkpoint, sinks.values())
     with quiet_stdout(wanted=as_json):
-        outcome = _run(plan)
+        outcome = _run(settings)
     if as_json:
         print_json(outcome)
     if outcome["error"] or any(query["status"] == "failed" for query in outcome["queries"].values()):
@@ -85,11 +84,11 @@ def command(
 
 
 def _checkpoint_of(
-    file: SessionFile, sinks: Mapping[str, Sink], given: Path | None, out: Path | None, *, once: bool
+    file: SessionFile, sinks: Mapping[str, Sink], chosen: Path | None, out: Path | None, *, once: bool
 ) -> Path | None:
-    """Return the checkpoint directory; None (a temporary one) only if nothing is left behind that could double."""
-    if given is not None:
-        return given.expanduser().absolute()
+    """Return the checkpoint folder; None (a temporary one) only if no sink could get duplicates from a second run."""
+    if chosen is not None:
+        return chosen.expanduser().absolute()
     if file.checkpoint is not None:
         return file.checkpoint
     if out is not None:
@@ -98,54 +97,54 @@ def _checkpoint_of(
     return None if once and leaves_nothing else file.path.parent / ".headrace" / file.path.stem
 
 
-def _check_bounded(plan: Plan) -> None:
-    for stream in plan.file.streams:
-        if plan.once and stream.kind == "rate" and "rows" not in stream.options:
+def _check_bounded(settings: Plan) -> None:
+    for stream in settings.file.streams:
+        if settings.once and stream.kind == "rate" and "rows" not in stream.options:
             raise SessionError(
-                f"stream '{stream.name}' never ends, so --once would not either", hint=f"set rows = … in [streams.{stream.name}]"
+                f"stream '{stream.name}' is unbounded, so --once would never end", hint=f"set rows = … in [streams.{stream.name}]"
             )
 
 
-def _run(plan: Plan) -> dict[str, Any]:
-    console = progress_console(as_json=plan.as_json)
-    with console.status(f"starting {'Spark' if plan.backend is BackendName.spark else 'the session'} …"):
-        rows, master = plan.file.rows_per_batch or ROWS_PER_BATCH, plan.file.master or "local[*]"
-        session = Session(plan.checkpoint, backend=plan.backend.value, rows_per_batch=rows, master=master)
+def _run(settings: Plan) -> dict[str, Any]:
+    console = progress_console(as_json=settings.as_json)
+    with console.status(f"starting {'Spark' if settings.backend is BackendName.spark else 'the session'} …"):
+        rows, master = settings.file.rows_per_batch or ROWS_PER_BATCH, settings.file.master or "local[*]"
+        session = Session(settings.checkpoint, backend=settings.backend.value, rows_per_batch=rows, master=master)
     error: HeadraceError | None = None
     with session:
-        _declare(session, plan)
-        queries = install(session, plan.file, plan.sinks, known_queries(session), console)
-        if was_drained(session) and not plan.once:
+        _declare(session, settings)
+        queries = install(session, settings.file, settings.sinks, known_queries(session), console)
+        if was_drained(session) and not settings.once:
             console.print(
-                "all windows were closed by an earlier run with --once: new rows are late for them (--fresh starts over)",
+                "an earlier run with --once closed all windows: new rows are late for them (--fresh starts over)",
                 style="yellow",
             )
         meter = Meter()
         try:
-            if plan.once:
+            if settings.once:
                 _read_all(session, meter, console)
             else:
                 _follow(session, queries, meter, console)
         except HeadraceError as caught:
             error = caught
             show_error(caught)
-        outcome = _summary(session, plan, queries, error)
-        if not plan.as_json:
-            show(queries, outcome, meter.seconds, console, results=plan.once)
+        outcome = _summary(session, settings, queries, error)
+        if not settings.as_json:
+            show(queries, outcome, meter.seconds, console, results=settings.once)
     return outcome
 
 
-def _declare(session: Session, plan: Plan) -> None:
-    for entry in plan.file.streams:
-        ahead = _Ahead()
-        source = entry.open(ahead) if entry.kind == "rate" and plan.once else entry.open()
+def _declare(session: Session, settings: Plan) -> None:
+    for entry in settings.file.streams:
+        clock = _Ahead()
+        source = entry.open(clock) if entry.kind == "rate" and settings.once else entry.open()
         session.create_stream(entry.name, source, time=entry.time, watermark=entry.watermark)
-        if isinstance(source, RateSource) and plan.once:
-            ahead.seconds = entry.options["rows"] / entry.options["rows_per_second"] + 1
+        if isinstance(source, RateSource) and settings.once:
+            clock.seconds = entry.options["rows"] / entry.options["rows_per_second"] + 1
 
 
 class _Ahead:
-    """A clock that can be put forward: with --once, all rows of a bounded made-up stream are there at once."""
+    """A clock that can be set forward, so that --once reads all rows of a bounded generated stream immediately."""
 
     seconds = 0.0
 
@@ -173,25 +172,25 @@ def _follow(session: Session, queries: Mapping[str, Known], meter: Meter, consol
             pump(session, meter, _INTERVAL_SECONDS, stopping, PlainStatus(session, meter, console))
 
 
-def _summary(session: Session, plan: Plan, queries: Mapping[str, Known], error: HeadraceError | None) -> dict[str, Any]:
+def _summary(session: Session, settings: Plan, queries: Mapping[str, Known], error: HeadraceError | None) -> dict[str, Any]:
     streams = {
-        name: {part: found[part] for part in ("rows", "untimed", "skipped")}
-        for name, found in session.streams().items()
-        if any(entry.name == name for entry in plan.file.streams)
+        name: {field: report[field] for field in ("rows", "untimed", "skipped")}
+        for name, report in session.streams().items()
+        if any(entry.name == name for entry in settings.file.streams)
     }
     return {
-        "session": str(plan.file.path),
-        "backend": plan.backend.value,
-        "checkpoint": None if plan.checkpoint is None else str(plan.checkpoint),
+        "session": str(settings.file.path),
+        "backend": settings.backend.value,
+        "checkpoint": None if settings.checkpoint is None else str(settings.checkpoint),
         "batches": session.last_batch + 1,
         "streams": streams,
-        "queries": {name: _query_summary(query, plan) for name, query in queries.items()},
+        "queries": {name: _query_summary(query, settings) for name, query in queries.items()},
         "error": None if error is None else str(error),
     }
 
 
-def _query_summary(query: Known, plan: Plan) -> dict[str, Any]:
-    found = {
+def _query_summary(query: Known, settings: Plan) -> dict[str, Any]:
+    summary = {
         "rows": query.rows,
         "sink": query.sink.kind,
         "path": query.path,
@@ -199,7 +198,7 @@ def _query_summary(query: Known, plan: Plan) -> dict[str, Any]:
         "error": query.error,
         "late": query.late,
     }
-    if plan.once and plan.as_json and isinstance(query.sink, MemorySink):
+    if settings.once and settings.as_json and isinstance(query.sink, MemorySink):
         rows = query.handle.results().to_pylist()
-        found["results"] = [{name: json_value(value) for name, value in row.items()} for row in rows]
-    return found
+        summary["results"] = [{name: json_value(value) for name, value in row.items()} for row in rows]
+    return summary

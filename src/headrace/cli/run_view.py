@@ -1,4 +1,4 @@
-"""What `headrace run` looks like: a table while it runs, a line now and then for logs, a summary at the end."""
+"""The output of `headrace run`: a live table on a terminal, status lines for logs, a summary at the end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SHOWN_QUERIES = 25
 
 
 class PlainStatus:
-    """A line now and then, when something happened: for logs."""
+    """Prints a status line every few seconds if there were new micro-batches, for logs."""
 
     def __init__(self, session: Session, meter: Meter, console: Console) -> None:
-        """Nothing is printed before the first call."""
+        """Take the session, its meter and the console."""
         self._session, self._meter, self._console = session, meter, console
         self._due, self._batches = 0.0, 0
 
     def __call__(self) -> None:
-        """Print, if it is time and there is something new."""
+        """Print a line if it is due and there were new micro-batches."""
         meter = self._meter
         if meter.seconds >= self._due and meter.batches > self._batches:
             self._console.print(status_line(self._session, meter), soft_wrap=True)
@@ -38,7 +38,7 @@ class PlainStatus:
 
 
 def status_line(session: Session, meter: Meter) -> str:
-    """Return the figures of a running session in one line."""
+    """Return the statistics of a running session in one line."""
     live = sum(query.status == "live" for query in session.queries())
     return (
         f"batch {session.last_batch} · {count(meter.rows_per_second)} rows/s · {seconds(meter.latency)} a batch · "
@@ -47,28 +47,26 @@ def status_line(session: Session, meter: Meter) -> str:
 
 
 def live(session: Session, queries: Mapping[str, Known], meter: Meter) -> RenderableType:
-    """Return what a terminal shows while the session runs."""
+    """Return the live table of a running session."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("query", "status", "results", "late rows", "goes to"):
         table.add_column(
             title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True
         )
     for name, query in list(queries.items())[:_SHOWN_QUERIES]:
-        place = query.path or query.sink.kind
-        table.add_row(name, _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", place)
-    more = len(queries) - _SHOWN_QUERIES
-    rest = [Text(f"… and {more} more queries", "dim")] if more > 0 else []
-    return Group(
-        Text(status_line(session, meter), "bold"), table, *rest, Text("Ctrl-C stops; the same command goes on later", "dim")
-    )
+        destination = query.path or query.sink.kind
+        table.add_row(name, _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", destination)
+    hidden = len(queries) - _SHOWN_QUERIES
+    footer = [Text(f"… and {hidden} more queries", "dim")] if hidden > 0 else []
+    return Group(Text(status_line(session, meter), "bold"), table, *footer, Text("Ctrl-C stops; the same command resumes", "dim"))
 
 
 def _colored(status: str) -> Text:
     return Text(status, {"live": "green", "failed": "bold red"}.get(status, "yellow"))
 
 
-def show(queries: Mapping[str, Known], outcome: Mapping[str, Any], took: float, console: Console, *, results: bool) -> None:
-    """Print what a run has done; with `results`, first the rows that are nowhere else."""
+def show(queries: Mapping[str, Known], outcome: Mapping[str, Any], duration: float, console: Console, *, results: bool) -> None:
+    """Print the summary of a run; with `results`, first the rows of queries with a memory sink."""
     if results:
         for name, query in queries.items():
             if isinstance(query.sink, MemorySink) and query.rows:
@@ -77,15 +75,15 @@ def show(queries: Mapping[str, Known], outcome: Mapping[str, Any], took: float, 
     for title in ("query", "status", "rows", "late rows", "went to"):
         table.add_column(title, justify="right" if title in {"rows", "late rows"} else "left", overflow="fold")
     for name, query in queries.items():
-        place = Text(query.path or query.sink.kind)
+        destination = Text(query.path or query.sink.kind)
         if query.error:
-            place.append(f"\n{query.error}", "red")
-        table.add_row(Text(name), _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", place)
+            destination.append(f"\n{query.error}", "red")
+        table.add_row(Text(name), _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", destination)
     console.print(table)
     for name, stream in outcome["streams"].items():
         line = f"stream {name}: {stream['rows']:,} rows, {stream['untimed']:,} without event time, "
         line += f"{len(stream['skipped'])} files skipped"
         console.print(line, soft_wrap=True)
-        for path, why in stream["skipped"].items():
-            console.print(Text(f"  skipped {path}: {why}", "yellow"), soft_wrap=True)
-    console.print(f"{outcome['batches']} micro-batches, {len(queries)} queries, one pipeline, {took:.1f} s")
+        for path, reason in stream["skipped"].items():
+            console.print(Text(f"  skipped {path}: {reason}", "yellow"), soft_wrap=True)
+    console.print(f"{outcome['batches']} micro-batches, {len(queries)} queries, one pipeline, {duration:.1f} s")

@@ -1,30 +1,30 @@
 """Session files: streams and queries in TOML.
 
-    checkpoint = "state"              # optional directory; relative names start at the file, here and below
+    checkpoint = "state"              # optional folder; relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
     master = "local[*]"               # optional, for the Spark back-end
 
     [streams.purchases]
     source = "files"                  # files (the default), rate or tcp
-    path = "data/purchases*.csv"      # a file, a directory or a pattern
-    schema = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"   # optional if the files tell
+    path = "data/purchases*.csv"      # a file, a directory or a glob pattern
+    schema = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"   # optional if the files contain a schema
     time = "time"                     # the event-time column
-    watermark = "2 seconds"           # how far disorder may reach; default 0 seconds
+    watermark = "2 seconds"           # delay of the watermark: how far rows may be out of order; default 0 seconds
     # also: format = "csv", on_error = "skip", header = true, delimiter = ",", timestamp_format = "%Y-%m-%d %H:%M:%S"
 
     [streams.ads]
-    source = "rate"                   # made-up rows
+    source = "rate"                   # generated rows
     generator = "ads"                 # purchases, ads or fields
     rows_per_second = 1000
     time = "time"
     # also: rows = 10_000, seed = 0, start_time = 2026-01-01T00:00:00Z, keys = 1000, field_max = 1000
-    # of a server: source = "tcp", address = "127.0.0.1:5555", stream = "ads", group = "headrace" (the default)
+    # from a server: source = "tcp", address = "127.0.0.1:5555", stream = "ads", group = "headrace" (the default)
 
     [queries.revenue]
     sql = "SELECT gem_pack, SUM(price) AS revenue FROM TUMBLE(purchases, '5 seconds') GROUP BY gem_pack"
     sink = "parquet:out/revenue"      # memory (the default), console, noop, parquet:DIR or jsonl:DIR
 
-Whatever is not understood is refused with the key, the file and what is allowed; nothing is ever ignored.
+Unknown keys and invalid values raise an error that names the key, the file and the allowed values; no key is ignored.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """A stream of the file; `options` are those of its source, paths made absolute."""
+    """A stream of the file; `options` are those of its source, with absolute paths."""
 
     name: str
     kind: str
@@ -82,7 +82,7 @@ class StreamEntry:
     watermark: str
 
     def open(self, clock: Callable[[], float] | None = None) -> Source:
-        """Make the source; a clock is for made-up rows only."""
+        """Open the source; only generated streams take a clock."""
         if self.kind == "files":
             return FileSource(**self.options)
         if self.kind == "tcp":
@@ -90,13 +90,13 @@ class StreamEntry:
         return RateSource(**self.options) if clock is None else RateSource(**self.options, clock=clock)
 
     def declare(self) -> Stream:
-        """Return the stream as queries see it; looks at the first file, or asks the server, if the schema is not given."""
+        """Return the stream with its schema; without a declared schema, read it from the first file or the server."""
         return Stream(self.name, self.open().schema, self.time, parse_duration(self.watermark))
 
 
 @dataclass(frozen=True, slots=True)
 class QueryEntry:
-    """A query of the file; no `sink` means that none was named."""
+    """A query of the file; `sink` is None if the file names none."""
 
     name: str
     sql: str
@@ -105,7 +105,7 @@ class QueryEntry:
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """A session file that was read and checked, but for its SQL."""
+    """A parsed and checked session file; its SQL is not checked yet."""
 
     path: Path
     streams: tuple[StreamEntry, ...]
@@ -116,7 +116,7 @@ class SessionFile:
 
     @staticmethod
     def load(path: Path, *, queries_needed: bool = True) -> SessionFile:
-        """Read a file; raises HeadraceError that names the file and the key."""
+        """Read a file; raises a HeadraceError that names the file and the key."""
         path = path.expanduser().absolute()
         top = _Table(path, "", _parsed(path))
         top.check(_TOP)
@@ -127,15 +127,20 @@ class SessionFile:
                 f"session file '{path}' has no {'streams' if not streams else 'queries'}",
                 hint="see `headrace run --help` for the format",
             )
-        rows, directory = top.get("rows_per_batch"), top.get("checkpoint")
-        if rows is not None and rows < 1:
-            raise top.refused("rows_per_batch", f"is {rows}, but must be positive")
+        rows_per_batch, checkpoint = top.get("rows_per_batch"), top.get("checkpoint")
+        if rows_per_batch is not None and rows_per_batch < 1:
+            raise top.refused("rows_per_batch", f"is {rows_per_batch}, but must be positive")
         return SessionFile(
-            path, streams, queries, None if directory is None else _below(path.parent, directory), rows, top.get("master")
+            path,
+            streams,
+            queries,
+            None if checkpoint is None else _below(path.parent, checkpoint),
+            rows_per_batch,
+            top.get("master"),
         )
 
     def sink_of(self, query: QueryEntry, out: Path | None) -> Sink:
-        """Return where a query's results go; with `out`, file sinks are below it, and are the default."""
+        """Return the sink of a query; with `out`, file sinks are below that folder, and are the default."""
         base = self.path.parent if out is None else out.expanduser().absolute()
         if query.sink is None:
             folder = quote(query.name, safe="")
@@ -149,7 +154,7 @@ class SessionFile:
             return parse_sink({kind: _below(base, directory)})
         if colon or kind not in {"memory", "console", "noop"}:
             raise HeadraceError(
-                f"key 'queries.{query.name}.sink' in '{self.path}' is '{query.sink}', which is no sink",
+                f"key 'queries.{query.name}.sink' in '{self.path}' is '{query.sink}', which is not a sink",
                 detail="sinks: memory, console, noop, parquet:DIR, jsonl:DIR",
             )
         return parse_sink(kind)
@@ -157,7 +162,7 @@ class SessionFile:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of the file, with what messages need to say where it stands."""
+    """A table of the file, with the file and key for error messages."""
 
     file: Path
     place: str
@@ -175,17 +180,17 @@ class _Table:
                 raise HeadraceError(f"key '{self._key(key)}' is missing in '{self.file}'", detail=f"keys: {', '.join(allowed)}")
 
     def tables(self, key: str) -> list[tuple[str, Mapping[str, Any]]]:
-        found = self.values.get(key, {})
-        for name, value in found.items():
+        tables = self.values.get(key, {})
+        for name, value in tables.items():
             if not isinstance(value, dict) or not name:
-                raise self.refused(f"{key}.{name}", "is no table", hint=f"write [{key}.NAME] and the keys below it")
-        return list(found.items())
+                raise self.refused(f"{key}.{name}", "is not a table", hint=f"write [{key}.NAME] and the keys below it")
+        return list(tables.items())
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)
 
-    def refused(self, key: str, why: str, *, hint: str = "") -> HeadraceError:
-        return HeadraceError(f"key '{self._key(key)}' in '{self.file}' {why}", hint=hint)
+    def refused(self, key: str, reason: str, *, hint: str = "") -> HeadraceError:
+        return HeadraceError(f"key '{self._key(key)}' in '{self.file}' {reason}", hint=hint)
 
     def _key(self, key: str) -> str:
         return f"{self.place}.{key}" if self.place else key
@@ -195,7 +200,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise HeadraceError(f"session file '{path}' cannot be read", detail=error.strerror or str(error)) from error
+        raise HeadraceError(f"cannot read session file '{path}'", detail=error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise HeadraceError(f"session file '{path}' is not TOML", detail=str(error)) from error
 
@@ -204,7 +209,7 @@ def _stream(table: _Table) -> StreamEntry:
     kind = table.get("source", "files")
     if kind not in _SOURCES:
         raise HeadraceError(
-            f"key '{table.place}.source' in '{table.file}' is '{kind}', which is no source",
+            f"key '{table.place}.source' in '{table.file}' is '{kind}', which is not a source",
             detail=f"sources: {', '.join(_SOURCES)}",
         )
     table.check({**_STREAM, **_SOURCES[kind]}, ("time", *_REQUIRED[kind]))
@@ -215,7 +220,7 @@ def _stream(table: _Table) -> StreamEntry:
     try:
         parse_duration(table.get("watermark", "0 seconds"))
     except HeadraceError as error:
-        raise table.refused("watermark", f"is not understood: {error.message}", hint=error.hint) from error
+        raise table.refused("watermark", f"is invalid: {error.message}", hint=error.hint) from error
     return StreamEntry(name, kind, options, table.get("time"), table.get("watermark", "0 seconds"))
 
 
@@ -229,6 +234,6 @@ def _below(base: Path, name: str) -> Path:
 
 
 def _pattern_below(base: Path, name: str) -> str:
-    """Join a pattern to a directory whose own name is to be taken as it is."""
+    """Join a glob pattern to a directory whose own name is taken literally."""
     expanded = Path(name).expanduser()
     return str(expanded if expanded.is_absolute() else Path(glob.escape(str(base))) / expanded)

@@ -1,4 +1,4 @@
-"""What a set of queries shares, found without a session: the same pure functions that a session calls."""
+"""The shared plan of a set of queries, computed without a session by the same pure functions that a session calls."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ class Sharing:
 
     @property
     def operators(self) -> list[tuple[str, Operator]]:
-        """Every shared operator with its stream, those with most users first."""
-        found = [(plan.stream, operator) for plan in self.plans for operator in plan.operators]
-        return sorted(found, key=lambda pair: -len(self.users(pair[1])))
+        """Every shared operator with its stream, ordered by descending number of users."""
+        operators = [(plan.stream, operator) for plan in self.plans for operator in plan.operators]
+        return sorted(operators, key=lambda pair: -len(self.users(pair[1])))
 
     def users(self, operator: Operator) -> list[str]:
-        """Return the names of the queries that an operator works for."""
+        """Return the names of the queries that use an operator."""
         names = {query.id: query.name for query in self.queries}
         return list(dict.fromkeys(names[member.query] for member in operator.members))
 
     def text(self) -> str:
-        """Return the explanation."""
+        """Return the explanation as text."""
         return explain(self.queries, self.plans, probes=self.probes)
 
     def graph(self, form: str) -> str:
-        """Return how rows go along the stores of joins in SLIDING windows, in a form of `FORMS`."""
+        """Return the data flow between the state stores of joins in SLIDING windows, in a format of `FORMS`."""
         return FORMS[form](pictured(self.probes, self.partitions))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the same for machines."""
+        """Return the plan as a JSON document."""
         streams = {
             plan.stream: {"columns": sorted(plan.columns), "operators": [self._operator(operator) for operator in plan.operators]}
             for plan in self.plans
@@ -76,29 +76,34 @@ class Sharing:
 
 
 def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery], partitions: int = PARTITIONS) -> Sharing:
-    """Return what bound queries share in so many partitions."""
-    parts = [part for number, (name, plan) in enumerate(plans.items()) for part in parts_of(number, name, plan)]
-    live = apply((), Changelog(tuple(part.addition for part in parts)))
+    """Plan bound queries together, for a number of key partitions."""
+    parts = [part for query_id, (name, plan) in enumerate(plans.items()) for part in parts_of(query_id, name, plan)]
+    live_queries = apply((), Changelog(tuple(part.addition for part in parts)))
     names = dict.fromkeys([*(stream.name for stream in streams), *(part.results.name for part in parts if part.results)])
-    return Sharing(live, tuple(plan_stream(name, live) for name in names), _first_probes(live, partitions), partitions)
+    return Sharing(
+        live_queries,
+        tuple(plan_stream(name, live_queries) for name in names),
+        _first_probes(live_queries, partitions),
+        partitions,
+    )
 
 
 def _first_probes(live: Sequence[LiveQuery], partitions: int) -> ProbePlan | None:
-    """Return the plan that joins in SLIDING windows begin with, before anything is known of their rows."""
+    """Return the initial plan of joins in SLIDING windows, without statistics of their rows; None without such joins."""
     queries = tuple(asked(query) for query in live if isinstance(query.plan, MultiwayQuery))
     if not queries:
         return None
-    return plan_probes(queries, choice_of(queries, None, None), 0, partitions, dict.fromkeys((one.id for one in queries), 0))
+    return plan_probes(queries, choice_of(queries, None, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0))
 
 
 def bind(streams: Sequence[Stream], queries: Mapping[str, str], file: str) -> dict[str, AnyQuery]:
-    """Bind all queries of a file; a refusal says which query it is about."""
+    """Bind all queries of a file; an error names the query and the file."""
     catalog = Catalog.of(streams)
-    found = {}
+    plans = {}
     for name, sql in queries.items():
         try:
-            found[name] = bind_query(sql, catalog)
+            plans[name] = bind_query(sql, catalog)
         except HeadraceError as error:
             message = f"query '{name}' in '{file}': {error.message}"
             raise HeadraceError(message, place=error.place, detail=error.detail, hint=error.hint) from error
-    return found
+    return plans

@@ -1,4 +1,4 @@
-"""`headrace sql`: a shell on a service, or on a session of its own."""
+"""`headrace sql`: a SQL shell on a service, or on a session in this process."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ def command(
         str | None,
         typer.Argument(
             metavar="URL|SESSION.toml",
-            help=f"A service, or a file for a session of one's own. Without it: the service at {SERVICE} if there is one, "
-            "otherwise a session of one's own with made-up streams.",
+            help=f"A service, or a session file to run in this process. Default: the service at {SERVICE} if it is running, "
+            "otherwise a session in this process with generated streams.",
             show_default=False,
         ),
     ] = None,
     statements: Annotated[
         list[str] | None,
-        typer.Option("--command", "-c", metavar="STATEMENTS", help="Do these and exit; can be given several times."),
+        typer.Option("--command", "-c", metavar="STATEMENTS", help="Run these statements and exit; repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every result as one JSON object a line.")] = False,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="In a script: go on after an error; exit with 1.")] = False,
-    token: Annotated[str | None, typer.Option(envvar="HEADRACE_TOKEN", help="For a service that asks for one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON, one object per line.")] = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="In a script: continue after an error; exit with 1.")] = False,
+    token: Annotated[str | None, typer.Option(envvar="HEADRACE_TOKEN", help="Token for a service that requires one.")] = None,
     backend: Annotated[
-        BackendName | None, typer.Option(help="Where a session of one's own runs; by default in this process (local).")
+        BackendName | None, typer.Option(help="Back-end of a session in this process; the default is local.")
     ] = None,
 ) -> None:
-    """Type SQL at a running pipeline: add queries, watch what they emit, see what they share.
+    """Open a SQL shell on a running pipeline: add queries, watch their results, see what they share.
 
-    Statements end with a semicolon, and HELP; lists them: SELECT …; ADD SELECT … AS name; TAIL name; SHOW QUERIES; EXPLAIN;
+    Statements end with a semicolon; HELP; lists them: SELECT …; ADD SELECT … AS name; TAIL name; SHOW QUERIES; EXPLAIN;
 
-    With -c, or from a standard input that is no terminal, they are done in order; the first error ends it with exit code 1.
+    With -c, or if standard input is not a terminal, statements run in order; the first error stops them with exit code 1.
     """
-    typed = not statements and sys.stdin.isatty() and sys.stdout.isatty()
+    is_interactive = not statements and sys.stdin.isatty() and sys.stdout.isatty()
     with _ended_by_signals(), contextlib.ExitStack() as stack:
-        out = sys.stdout if typed else stack.enter_context(_own_output())
-        stack.enter_context(quiet_stdout(wanted=not typed))
+        out = sys.stdout if is_interactive else stack.enter_context(_own_output())
+        stack.enter_context(quiet_stdout(wanted=not is_interactive))
         opened = open_target(place, backend, token)
         stack.callback(opened.target.close)
         runner = Runner(opened.target, rows=None if as_json else TERMINAL_ROWS)
-        if typed:
+        if is_interactive:
             _converse(opened, runner, as_json=as_json)
         else:
             _run(opened, runner, JsonLines(out) if as_json else Plain(out), statements or [], keep_going=keep_going)
@@ -75,7 +75,7 @@ def _converse(opened: Opened, runner: Runner, *, as_json: bool) -> None:
     queries = len(opened.target.queries())
     console.print(Text.assemble((f"headrace {metadata.version('headrace')}", "bold cyan"), f": {opened.about}"))
     console.print(Text(f"{queries} queries; streams: {streams}"))
-    console.print(Text("Statements end with ; – Tab completes, HELP; lists what can be said, Ctrl-D leaves", "dim"))
+    console.print(Text("Statements end with ; – Tab completes, HELP; lists all statements, Ctrl-D quits", "dim"))
     names = Names(opened.target)
     converse(prompt_session(names, opened_history(history_file())), runner, view, names, show_error)
 
@@ -84,13 +84,13 @@ def _run(opened: Opened, runner: Runner, view: JsonLines | Plain, statements: li
     if opened.found:
         Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"headrace sql: {opened.about}", "dim"))
 
-    def told(error: HeadraceError, line: int) -> None:
+    def report_error(error: HeadraceError, line: int) -> None:
         if isinstance(view, JsonLines):
             view.error(error, line)
         message = error.message if statements else f"line {line}: {error.message}"
         show_error(HeadraceError(message, place=error.place, detail=error.detail, hint=error.hint))
 
-    script = Script(runner, view, told, keep_going=keep_going, open_ends=bool(statements))
+    script = Script(runner, view, report_error, keep_going=keep_going, open_ends=bool(statements))
     if not script.run(_pieces(statements)):
         raise typer.Exit(1)
 
@@ -101,27 +101,27 @@ def _pieces(statements: Sequence[str]) -> Iterator[Piece]:
 
 @contextlib.contextmanager
 def _own_output() -> Iterator[TextIO]:
-    """Yield standard output for results only; whoever reads it may stop to at any time, and that is the end."""
+    """Yield standard output for results only; end without an error when its reader closes the pipe."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         try:
             yield out
         except BrokenPipeError:
-            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  what is left unwritten must go somewhere
-                os.dup2(nowhere.fileno(), out.fileno())
+            with open(os.devnull, "wb") as devnull:  # noqa: PTH123  the rest of the buffer is discarded
+                os.dup2(devnull.fileno(), out.fileno())
 
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Leave in order when told to: a query that was added only to be watched is removed, also from a service."""
+    """Exit cleanly on SIGTERM and SIGHUP, so that a temporary query of a SELECT is removed, also from a service."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
         sys.exit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    previous = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

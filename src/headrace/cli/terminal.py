@@ -1,4 +1,4 @@
-"""What commands share when they talk: consoles, one JSON document and nothing else, a clean stop, numbers for people."""
+"""Terminal helpers of all commands: consoles, JSON output, a clean stop on signals, and formatting for people."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from headrace.errors import SessionError
 
 
 class BackendName(StrEnum):
-    """Where a session runs."""
+    """The back-end of a session."""
 
     spark = "spark"
     local = "local"
     reference = "reference"
 
     def check(self) -> None:
-        """Refuse Spark without Java, with what to install, before Spark says it less clearly."""
+        """Raise if Spark has no Java, with a hint what to install; Spark's own message is less clear."""
         home = os.environ.get("JAVA_HOME")
         if self is BackendName.spark and not shutil.which(str(Path(home) / "bin" / "java") if home else "java"):
             raise SessionError(
-                f"no Java was found{f' in JAVA_HOME={home}' if home else ''}",
+                f"Java not found{f' in JAVA_HOME={home}' if home else ''}",
                 detail="Spark needs Java 17 or newer",
                 hint="apt-get install openjdk-17-jre-headless (Debian, Ubuntu), dnf install java-17-openjdk-headless (Fedora), "
                 "brew install openjdk@17 (macOS); or --backend local, which needs no Spark",
@@ -46,25 +46,25 @@ class BackendName(StrEnum):
 
 @contextlib.contextmanager
 def quiet_stdout(*, wanted: bool) -> Iterator[None]:
-    """Send everything that is printed, here or by child processes started here, to standard error."""
+    """Redirect standard output, also of child processes started inside, to standard error."""
     if not wanted:
         yield
         return
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved_fd = os.dup(1)
     os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved_fd, 1)
+        os.close(saved_fd)
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that tells how far a command is, on standard error; nothing reaches standard output meanwhile."""
+    """Yield a function that shows progress on standard error; standard output is redirected there meanwhile."""
     with quiet_stdout(wanted=True):
         console = progress_console(as_json=True)
         if console.is_terminal:
@@ -75,38 +75,38 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print the one document of a command."""
+    """Print the JSON document of a command."""
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False), flush=True)
 
 
 @contextlib.contextmanager
 def stop_on_signal(stopping: threading.Event) -> Iterator[None]:
-    """Set an event on the first Ctrl-C or TERM; a second Ctrl-C interrupts as usual."""
+    """Set an event on the first SIGINT (Ctrl-C) or SIGTERM; a second Ctrl-C raises KeyboardInterrupt."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
         stopping.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def progress_console(*, as_json: bool) -> Console:
-    """Return the console for progress: standard error when standard output is for machines."""
+    """Return the console for progress: standard error when standard output is reserved for JSON."""
     return Console(stderr=as_json, highlight=False, markup=False)
 
 
 def result_table(title: str, rows: pa.Table, limit: int) -> Table:
-    """Return rows as a table for people, at most `limit` of them."""
+    """Return at most `limit` rows as a table for the terminal."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for field in rows.schema:
-        number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
-        table.add_column(Text(field.name), justify="right" if number else "left", overflow="fold")
+        is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+        table.add_column(Text(field.name), justify="right" if is_number else "left", overflow="fold")
     for row in rows.slice(0, limit).to_pylist():
         table.add_row(*[cell(value) for value in row.values()])
     if rows.num_rows > limit:
@@ -115,7 +115,7 @@ def result_table(title: str, rows: pa.Table, limit: int) -> Table:
 
 
 def cell(value: Any) -> Text:
-    """Return a value of a result for people: short numbers, times without what is always the same."""
+    """Format a result value: numbers rounded, times without `T` and `Z`."""
     if value is None:
         return Text("NULL", "dim")
     if isinstance(value, float):
@@ -124,14 +124,14 @@ def cell(value: Any) -> Text:
 
 
 def seconds(value: float | None) -> str:
-    """Return a short length of time."""
+    """Format a duration in ms or s; – for None."""
     if value is None:
         return "–"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
 def count(value: float) -> str:
-    """Return a large number in few letters."""
+    """Format a number, large ones with k or M."""
     for limit, suffix, digits in ((1e7, "M", 1), (1e6, "M", 2), (1e4, "k", 0)):
         if value >= limit:
             return f"{value / (1e6 if suffix == 'M' else 1e3):,.{digits}f} {suffix}"

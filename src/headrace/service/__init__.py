@@ -1,7 +1,8 @@
-"""HTTP around one session: what people and programs without Python on this machine use.
+"""The HTTP service around one session, for people and for programs that do not embed headrace.
 
-`host` owns the session and what surrounds it; `news` tells coroutines of every micro-batch; `kept` reads results that are in
-the checkpoint; `tokens` says who may do what; `refusals` makes answers of errors. `api` has the paths, one module for each
-kind of thing, and `app` puts them together. Nothing here computes: a request becomes a call of `Session`, and a reader is a
-position in files that are there anyway, so that no reader can slow the pipeline down.
+`host` owns the session and its surroundings; `notifier` wakes coroutines after every micro-batch; `result_log` reads results
+from the checkpoint; `subscriptions` sends them to live readers; `auth` maps tokens to roles; `problems` turns errors into
+responses. `api` has the HTTP paths, one module for each resource, and `app` assembles them. The service computes nothing itself:
+a request becomes a call of `Session`, and a reader is a position in result files that exist anyway, so that no reader can slow
+the pipeline down.
 """

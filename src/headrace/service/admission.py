@@ -1,7 +1,7 @@
-"""Whether a query is let in: not if all results would then come later than was promised.
+"""Admission control: reject a query that would push the latency of all results over the configured bound.
 
-How long a micro-batch takes now is measured; how much more work there would be is estimated by the model that plans. What a
-batch takes at least, whatever is in it, does not grow.
+The current length of micro-batches is measured; the growth of the work is estimated by the planner's cost model. The fixed
+cost of a micro-batch, taken as the shortest recent batch, does not grow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LATELY = 30  # batches
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How long micro-batches take now, and would take with a query; `growth` is that of the work."""
+    """How long micro-batches take now, and would take with one more query; `growth` is the factor of the work of all."""
 
     now_s: float
     then_s: float
@@ -27,31 +27,31 @@ class Forecast:
 
 
 def forecast(session: Session, sql: str) -> Forecast | None:
-    """Return what a query would do to the length of micro-batches; None before there is anything to go by."""
-    done = [one for one in session.done() if one.report.rows][-_LATELY:]
-    if len(done) < 3:
+    """Return the expected length of micro-batches with a query; None while there are too few measurements."""
+    batches = [batch for batch in session.done() if batch.report.rows][-_LATELY:]
+    if len(batches) < 3:
         return None
-    found = addition_to(session, sql)
-    if found.before <= 0:
+    growth_of_work = addition_to(session, sql)
+    if growth_of_work.before <= 0:
         return None
-    floor, now = min(one.seconds for one in done), _high(done)
-    growth = found.after / found.before
-    return Forecast(now, floor + (now - floor) * growth, growth, found.alone)
+    floor, now = min(batch.seconds for batch in batches), _high(batches)
+    growth = growth_of_work.after / growth_of_work.before
+    return Forecast(now, floor + (now - floor) * growth, growth, growth_of_work.alone)
 
 
 def admit(session: Session, sql: str, bound_s: float) -> None:
-    """Refuse a query that would push the length of micro-batches over a bound."""
+    """Reject a query that would push the length of micro-batches over a bound."""
     expected = forecast(session, sql)
     if expected is not None and expected.then_s > bound_s and expected.growth > 1:
         raise RefusedError(
             429,
-            f"with this query results would come after {expected.then_s:.2f} s, and {bound_s:.2f} s are promised",
-            detail=f"now they come after {expected.now_s:.2f} s; the work of all would grow by {expected.growth - 1:.1%}",
-            hint="remove a query, select fewer rows or group by fewer keys; or ask for a higher bound",
+            f"with this query the latency of results would be {expected.then_s:.2f} s, above the bound of {bound_s:.2f} s",
+            detail=f"the latency is {expected.now_s:.2f} s now; the work of all queries would grow by {expected.growth - 1:.1%}",
+            hint="remove a query, select fewer rows, group by fewer keys, or start the service with a higher --latency",
             retry_s=60,
         )
 
 
-def _high(done: Sequence[Done]) -> float:
-    lengths = sorted(one.seconds for one in done)
+def _high(batches: Sequence[Done]) -> float:
+    lengths = sorted(batch.seconds for batch in batches)
     return lengths[int(0.95 * (len(lengths) - 1))]

@@ -1,4 +1,4 @@
-"""The application: paths put together, and what holds for every request."""
+"""The application: all paths, and the checks of every request."""
 
 from __future__ import annotations
 
@@ -23,65 +23,70 @@ from headrace.service.loopback import is_loopback
 from headrace.service.page_files import mount
 from headrace.service.refusals import Problem, RefusedError, problem, refused
 
-_ABOUT = """Windowed SQL on live streams, shared: queries come and go at any moment, and all of them run as one pipeline.
+_ABOUT = """Shared windowed SQL queries on live streams: queries are added and removed at any time, and all run in one pipeline.
 
-A query is added with `POST /v1/queries`, and answered when it is live. Its results are pages of `/v1/queries/{name}/results`, or
-come as they are made by `/v1/queries/{name}/live` (server-sent events; the id of each is the position to go on from)."""
+`POST /v1/queries` adds a query and answers when it is live. `/v1/queries/{name}/results` returns its results as pages;
+`/v1/queries/{name}/live` streams them as they are emitted (server-sent events; the id of an event is the position to resume
+from)."""
 
-_METHODS, _HEADERS = ("GET", "POST", "PUT", "DELETE"), ("Authorization", "Content-Type", "Last-Event-ID")  # of other sites
+_METHODS, _HEADERS = ("GET", "POST", "PUT", "DELETE"), ("Authorization", "Content-Type", "Last-Event-ID")  # allowed by CORS
 _DIGITS = 15
 _PATIENCES = 6
 
 
 def create_app(host: Host) -> FastAPI:
-    """Return the application around a host; the session runs as long as it does."""
+    """Return the application of a host; the session runs as long as the application."""
 
     @contextlib.asynccontextmanager
-    async def running(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with host.running():
             yield
 
-    app = FastAPI(title="headrace", version=host.version, description=_ABOUT, lifespan=running, docs_url=None, redoc_url=None)
+    app = FastAPI(title="headrace", version=host.version, description=_ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.host = host
     app.state.reading, app.state.checking = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
-    for one in (queries, results, streams, operations, reports):
-        app.include_router(one.router)
+    for module in (queries, results, streams, operations, reports):
+        app.include_router(module.router)
     app.add_exception_handler(HeadraceError, refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _unknown)
     mount(app)
     app.add_middleware(Guard, host=host)
-    if host.origins:  # before all else, so that pages can read refusals, too
-        shown = ["Retry-After", *(f"X-Headrace-{name}" for name in results.SAID)]
+    if host.origins:  # outermost, so that pages can read rejections, too
+        exposed_headers = ["Retry-After", *(f"X-Headrace-{name}" for name in results.SAID)]
         app.add_middleware(
-            CORSMiddleware, allow_origins=host.origins, allow_methods=_METHODS, allow_headers=_HEADERS, expose_headers=shown
+            CORSMiddleware,
+            allow_origins=host.origins,
+            allow_methods=_METHODS,
+            allow_headers=_HEADERS,
+            expose_headers=exposed_headers,
         )
     return app
 
 
 class Guard:
-    """Refuses what is too large, or was meant for another: before anything of it is read into memory.
+    """Middleware that rejects requests that are too large, or from a foreign origin, before their body is read into memory.
 
-    Without tokens only requests to a loopback name are served. Otherwise a page of somebody else could have a browser, for
-    which a name of theirs is made to mean this machine, ask here. And what a browser asks for pages of others is refused, unless
-    they are named: it would not let them read answers, but it lets them open sockets.
+    Without tokens only requests to a loopback name are served, which prevents DNS rebinding: a foreign page whose domain is made
+    to resolve to this machine. Requests with a foreign Origin are rejected unless `--origin` allows it: CORS keeps a foreign
+    page from reading responses, but not from opening WebSockets.
     """
 
     def __init__(self, app: ASGIApp, host: Host) -> None:
-        """Stand before an application."""
+        """Take the application to protect."""
         self._app, self._host = app, host
-        self._coming = {True: 0, False: 0}  # bytes of requests that are on their way in: with rows, and others
+        self._coming = {True: 0, False: 0}  # bytes of bodies being received: with rows, and others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass, or answer it."""
+        """Pass a request to the application, or reject it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
-        rows = scope["path"].startswith("/v1/streams/") and scope["path"].endswith("/rows")
-        most = self._most(rows)
+        has_rows = scope["path"].startswith("/v1/streams/") and scope["path"].endswith("/rows")
+        max_bytes = self._most(has_rows)
         try:
-            self._check(headers, most)
+            self._check(headers, max_bytes)
         except RefusedError as error:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
@@ -89,86 +94,90 @@ class Guard:
                 await problem(error)(scope, receive, send)
             return
         if scope["type"] == "http":
-            await self._limited(scope, receive, send, rows)
+            await self._limited(scope, receive, send, has_rows)
         else:
             await self._app(scope, receive, send)
 
-    def _most(self, rows: bool) -> int:
-        """Return how many bytes a request may have: rows may be many, and anything else is read in the event loop."""
+    def _most(self, has_rows: bool) -> int:
+        """Return the maximum body size: smaller for requests without rows, which are parsed in the event loop."""
         limits = self._host.limits
-        return limits.body_bytes if rows else min(limits.small_body_bytes, limits.body_bytes)
+        return limits.body_bytes if has_rows else min(limits.small_body_bytes, limits.body_bytes)
 
-    def _check(self, headers: dict[bytes, bytes], most: int) -> None:
-        asked, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
-        if not self._host.tokens.required and not is_loopback(_name_of(asked)):
-            raise RefusedError(421, "this service answers on loopback only", hint="ask 127.0.0.1, or start it with tokens")
-        if origin and origin.partition("://")[2] != asked and origin not in self._host.origins:
-            hint = "open the page of the service itself, or start it with --origin"
-            raise RefusedError(403, f"pages of '{origin[:80]}' may not ask here", hint=hint)
+    def _check(self, headers: dict[bytes, bytes], max_bytes: int) -> None:
+        host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
+        if not self._host.tokens.required and not is_loopback(_name_of(host)):
+            raise RefusedError(
+                421, "this service answers on loopback only", hint="use 127.0.0.1, or start the service with tokens"
+            )
+        if origin and origin.partition("://")[2] != host and origin not in self._host.origins:
+            hint = "use the page of the service itself, or start the service with --origin"
+            raise RefusedError(403, f"origin '{origin[:80]}' is not allowed", hint=hint)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
-            raise RefusedError(400, "the length of the request is no number")
-        if len(length) > _DIGITS or int(length) > most:
-            raise _too_large(most)
+            raise RefusedError(400, "Content-Length is not a number")
+        if len(length) > _DIGITS or int(length) > max_bytes:
+            raise _too_large(max_bytes)
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send, rows: bool) -> None:
-        """Count what comes without a length, too, and wait only so long for it.
+    async def _limited(self, scope: Scope, receive: Receive, send: Send, has_rows: bool) -> None:
+        """Run the application while limiting size and duration of the body, also of one without Content-Length.
 
-        Whatever the application makes of the cut is not what is answered.
+        After a rejection the application sees a disconnect, and its own response is discarded.
         """
-        until, taken, complete = time.monotonic() + _PATIENCES * self._host.limits.patience_s, 0, False
-        cut: RefusedError | None = None
+        deadline, received, complete = time.monotonic() + _PATIENCES * self._host.limits.patience_s, 0, False
+        rejection: RefusedError | None = None
 
-        async def counted() -> Message:
-            nonlocal taken, complete, cut
+        async def receive_limited() -> Message:
+            nonlocal received, complete, rejection
             try:
                 message = await asyncio.wait_for(receive(), None if complete else self._host.limits.patience_s)
             except TimeoutError:
-                cut = _too_slow()
+                rejection = _too_slow()
                 return {"type": "http.disconnect"}
-            taken, complete = taken + len(message.get("body", b"")), not message.get("more_body", False)
-            self._coming[rows] += len(message.get("body", b""))
-            if taken > self._most(rows):
-                cut = _too_large(self._most(rows))
-            elif self._coming[rows] > self._host.limits.bodies_bytes:
-                cut = RefusedError(429, "too much is on its way in", hint="send it again, in smaller requests", retry_s=1)
-            elif not complete and time.monotonic() > until:
-                cut = _too_slow()
-            return {"type": "http.disconnect"} if cut else message
+            received, complete = received + len(message.get("body", b"")), not message.get("more_body", False)
+            self._coming[has_rows] += len(message.get("body", b""))
+            if received > self._most(has_rows):
+                rejection = _too_large(self._most(has_rows))
+            elif self._coming[has_rows] > self._host.limits.bodies_bytes:
+                rejection = RefusedError(
+                    429, "the service is receiving too many large requests", hint="send smaller requests, later", retry_s=1
+                )
+            elif not complete and time.monotonic() > deadline:
+                rejection = _too_slow()
+            return {"type": "http.disconnect"} if rejection else message
 
-        async def unless_cut(message: Message) -> None:
-            if cut is None:
+        async def send_unless_rejected(message: Message) -> None:
+            if rejection is None:
                 await send(message)
 
         try:
-            await self._app(scope, counted, unless_cut)
+            await self._app(scope, receive_limited, send_unless_rejected)
         except ClientDisconnect:
-            if cut is None:
+            if rejection is None:
                 raise
         finally:
-            self._coming[rows] -= taken
-        if cut is not None:
-            await problem(cut)(scope, receive, send)
+            self._coming[has_rows] -= received
+        if rejection is not None:
+            await problem(rejection)(scope, receive, send)
 
 
 def _too_slow() -> RefusedError:
-    return RefusedError(408, "the rest of the request did not come in time", hint="send it again")
+    return RefusedError(408, "timeout: the request body did not arrive in time", hint="send the request again")
 
 
-def _too_large(most: int) -> RefusedError:
-    return RefusedError(413, f"such a request has at most {most:,} bytes")
+def _too_large(max_bytes: int) -> RefusedError:
+    return RefusedError(413, f"the request body exceeds {max_bytes:,} bytes")
 
 
-def _name_of(given: str) -> str:
-    """Return a host without its port."""
-    name, colon, port = given.rpartition(":")
-    return name if colon and port.isdigit() else given
+def _name_of(host: str) -> str:
+    """Return the host of a Host header without its port."""
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdigit() else host
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    parts = [f"{'.'.join(str(one) for one in found['loc'])}: {found['msg']}" for found in error.errors()[:10]]
-    return JSONResponse(Problem(error="the request is not understood", detail="; ".join(parts)).model_dump(), 422)
+    parts = [f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()[:10]]
+    return JSONResponse(Problem(error="invalid request", detail="; ".join(parts)).model_dump(), 422)
 
 
 async def _unknown(_: Request, error: Exception) -> JSONResponse:

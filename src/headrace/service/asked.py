@@ -1,4 +1,4 @@
-"""What a request may say."""
+"""The base class of request bodies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _KEYS = 50
 
 
 class Asked(BaseModel):
-    """The body of a request: keys that are not known are refused.
+    """A request body that rejects unknown keys.
 
-    Each of them by itself: so one with thousands is refused as a whole, before that takes the event loop's time.
+    Pydantic reports each unknown key, so a body with thousands is rejected as a whole before it blocks the event loop.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_keys(cls, given: Any) -> Any:
-        if isinstance(given, dict) and len(given) > _KEYS:
-            raise ValueError(f"{len(given):,} keys are given, and {_KEYS} are taken at most")
-        return given
+    def _has_few_keys(cls, body: Any) -> Any:
+        if isinstance(body, dict) and len(body) > _KEYS:
+            raise ValueError(f"the body has {len(body):,} keys; at most {_KEYS} are allowed")
+        return body

@@ -1,4 +1,4 @@
-"""Streams that were declared by a request: written down in the checkpoint, so that a restart declares them again."""
+"""Streams declared over HTTP, persisted in the checkpoint so that a restart declares them again."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A
 class _Declared(Asked):
     name: Name
     time: str = Field(min_length=1, description="The event-time column.")
-    watermark: str = Field(default="0 seconds", description="How far disorder may reach.")
+    watermark: str = Field(default="0 seconds", description="Delay of the watermark: how far rows may be out of order.")
 
 
 class MemoryStream(_Declared):
-    """Rows are sent by requests."""
+    """A stream whose rows are sent by requests."""
 
     source: Literal["memory"] = "memory"
     columns: str = Field(min_length=1, max_length=20_000, description="Such as 'user_id INT, price DOUBLE, time TIMESTAMP'.")
 
     def open(self) -> Source:
-        """Make the source."""
+        """Return the source."""
         return MemorySource(self.columns)
 
 
 class FileStream(_Declared):
-    """Files that the service can read."""
+    """A stream of files that the service can read."""
 
     source: Literal["files"]
-    path: str = Field(min_length=1, description="A file, a directory or a pattern, where the service runs.")
-    columns: str | None = Field(default=None, max_length=20_000, description="Needed unless the files tell.")
+    path: str = Field(min_length=1, description="A file, a directory or a glob pattern on the machine of the service.")
+    columns: str | None = Field(default=None, max_length=20_000, description="Required unless the files contain a schema.")
     format: Literal["arrow", "parquet", "csv", "json"] | None = None
     on_error: Literal["fail", "skip"] = "fail"
 
     def open(self) -> Source:
-        """Make the source."""
+        """Return the source."""
         return FileSource(self.path, schema=self.columns, format=self.format, on_error=self.on_error)
 
 
 class RateStream(_Declared):
-    """Rows that are made up."""
+    """A stream of generated rows."""
 
     source: Literal["rate"]
     rows_per_second: float = Field(gt=0, le=1e8)
@@ -62,21 +62,21 @@ class RateStream(_Declared):
     start_time: datetime = Field(default_factory=lambda: datetime.now(UTC), description="The first event time; now by default.")
 
     def open(self) -> Source:
-        """Make the source."""
+        """Return the source."""
         options: dict[str, Any] = {"seed": self.seed, "rows": self.rows, "start_time": self.start_time}
         return RateSource(self.rows_per_second, self.generator, **options)
 
 
 class TcpStream(_Declared):
-    """Rows of a server that speaks headrace's protocol."""
+    """A stream of a server that speaks headrace's TCP protocol."""
 
     source: Literal["tcp"]
     address: str = Field(min_length=3, description="HOST:PORT")
-    stream: str = Field(min_length=1, description="Its name there.")
+    stream: str = Field(min_length=1, description="Name of the stream on that server.")
     group: str = Field(default="headrace", min_length=1)
 
     def open(self) -> Source:
-        """Make the source."""
+        """Return the source."""
         return TcpSource(self.address, self.stream, group=self.group)
 
 
@@ -85,30 +85,30 @@ _STREAM: TypeAdapter[Any] = TypeAdapter(NewStream)
 
 
 class Declarations:
-    """The streams of requests, in a file of the checkpoint."""
+    """The streams declared by requests; a file in the checkpoint holds them."""
 
     def __init__(self, session: Session, path: Path) -> None:
-        """Declare what is in the file."""
+        """Declare the streams of the file."""
         self._session, self._path, self._adding = session, path, threading.Lock()
         self._streams: dict[str, Any] = {}
         try:
-            found = json.loads(path.read_bytes()) if path.exists() else []
-            streams = [_STREAM.validate_python(one) for one in found]
+            content = json.loads(path.read_bytes()) if path.exists() else []
+            streams = [_STREAM.validate_python(declaration) for declaration in content]
         except ValueError as error:
             raise CheckpointError(f"'{path}' is damaged", detail=str(error)) from error
         for stream in streams:
             try:
                 self._declare(stream, stream.open())
             except HeadraceError as error:
-                told = f"stream '{stream.name}', which was declared by request, cannot be opened: {error.message}"
-                hint = error.hint or f"make its source available again; it is described in '{path}'"
-                raise type(error)(told, detail=error.detail, hint=hint) from error
+                message = f"cannot open stream '{stream.name}', which was declared by a request: {error.message}"
+                hint = error.hint or f"make its source available again; its declaration is in '{path}'"
+                raise type(error)(message, detail=error.detail, hint=hint) from error
 
     def add(self, stream: Any) -> None:
-        """Declare a stream; it is written down before a micro-batch can know of it, so that a restart finds its source."""
+        """Declare a stream. The file is written before a micro-batch can use the stream, so that a restart finds its source."""
         source = stream.open()
         with self._adding:
-            if stream.name not in self._streams:  # else it will be refused
+            if stream.name not in self._streams:  # otherwise `create_stream` rejects it
                 self._write([*self._streams.values(), stream])
             try:
                 self._declare(stream, source)
@@ -117,7 +117,7 @@ class Declarations:
                 raise
 
     def _write(self, streams: Sequence[Any]) -> None:
-        content = [one.model_dump(mode="json") for one in streams]
+        content = [stream.model_dump(mode="json") for stream in streams]
         replace_file(self._path, json.dumps(content, indent=1).encode())
 
     def _declare(self, stream: Any, source: Source) -> None:

@@ -1,4 +1,4 @@
-"""What readers that follow a query are told, made once for all that stand at the same place."""
+"""Events of a subscription, serialized once for all subscribers at the same position."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.service.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a reader is told: `columns` first, then `rows` and, when nothing happens, `quiet`; `end` when nothing will.
+    """An event: `columns` first, then `rows`, a heartbeat `quiet` while nothing is new, and `end` when the query has finished.
 
-    `missed` says that rows it should have had next are no longer kept, and from where on it is served.
+    `missed` reports that the next rows are past their retention, and the position from which results continue.
 
-    `id` is the position behind it: who gives it back gets what follows, no row twice and none left out.
+    `id` is the position after the event: a subscription that resumes from it gets every later row exactly once.
     """
 
     kind: str
@@ -27,17 +27,17 @@ class Event:
     data: str
 
     def sent(self) -> bytes:
-        """Return a server-sent event."""
+        """Return the event as a server-sent event."""
         return f"event: {self.kind}\nid: {self.id}\ndata: {self.data}\n\n".encode()
 
     def text(self) -> str:
-        """Return a message for a WebSocket."""
+        """Return the event as a WebSocket message."""
         return f'{{"event": "{self.kind}", "id": "{self.id}", "data": {self.data}}}'
 
 
 @dataclass(frozen=True)
 class Made:
-    """Events that follow each other, the position behind them, and whether there is more by now."""
+    """Consecutive events, the position after them, and whether more results exist already."""
 
     events: list[Event]
     end: Position
@@ -45,17 +45,17 @@ class Made:
 
     @cached_property
     def chunk(self) -> bytes:
-        """The events, of which there are some, as one chunk of the body of an answer."""
+        """The events as one chunk of a response body; there must be at least one."""
         sent = b"".join(event.sent() for event in self.events)
         return b"%x\r\n%b\r\n" % (len(sent), sent)
 
 
 def columns_of(schema: pa.Schema) -> list[dict[str, str]]:
-    """Return the columns, with SQL's names of their types."""
+    """Return the columns with their SQL types."""
     return [{"name": field.name, "type": type_name(field.type)} for field in schema]
 
 
 def rows_of(table: pa.Table) -> list[list[Any]]:
-    """Return rows as lists, in the order of columns."""
+    """Return the rows as lists of JSON values, in the order of the columns."""
     columns = [[json_value(value) for value in column.to_pylist()] for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]

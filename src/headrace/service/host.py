@@ -1,4 +1,4 @@
-"""A session that is being served: its changes, its readers, and what it takes on."""
+"""The host of a served session: it runs micro-batches, admits queries and readers, and owns logs and subscriptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TIDY_SECONDS = 10.0
 
 
 class Host:
-    """Runs a session for as long as the service does."""
+    """A session and its surroundings, for as long as the service runs."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Host:
         reports: Path | None = None,
         origins: Sequence[str] = (),
     ) -> None:
-        """Take a session whose streams are declared; micro-batches are at least `interval` seconds apart.
+        """Take a session whose streams are declared; micro-batches start at least `interval` seconds apart.
 
-        `reports` is where benchmarks keep their results; there need be no such folder. `origins` are sites whose pages may ask.
+        `reports` is the folder of benchmark reports, which may be missing. `origins` are the web origins that CORS allows.
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         folder = session.coordinator.checkpoint.path
@@ -75,7 +75,7 @@ class Host:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run micro-batches, and tell of them, until the end of the block."""
+        """Run micro-batches and the notifier until the end of the block."""
         self.session.start(self._interval)
         self.news.start()
         tidying = asyncio.create_task(self._tidy())
@@ -87,20 +87,20 @@ class Host:
             await anyio.to_thread.run_sync(self.news.join)
 
     async def _tidy(self) -> None:
-        """Let go of results that are too old, now and then."""
+        """Apply the retention of results every few seconds."""
         while True:
             await asyncio.sleep(_TIDY_SECONDS)
             try:
                 await anyio.to_thread.run_sync(self.kept.forget)
-            except OSError:  # a disk that is full, say: the next time it may work
-                _LOG.exception("results that are too old could not be removed")
+            except OSError:  # for example a full disk: the next attempt may succeed
+                _LOG.exception("cannot delete results that are past their retention")
 
     def now(self) -> datetime:
-        """Return the time of day."""
+        """Return the current time."""
         return datetime.now(UTC)
 
     def health(self) -> dict[str, Any]:
-        """Return whether micro-batches run."""
+        """Return whether micro-batches run, with the fields of `Health`."""
         return {
             "status": "stopped" if self.news.over else "ok",
             "detail": self.news.failure,
@@ -112,35 +112,37 @@ class Host:
         }
 
     def rate(self, stream: str) -> float:
-        """Return how many rows a stream has in a second of event time, lately."""
+        """Return the recent rate of a stream, in rows per second of event time."""
         return self.session.coordinator.state.streams[stream].rate
 
     def insight(self) -> Insight:
-        """Return what each query has, takes and costs; reckoned anew only now and then, for it takes a while with thousands."""
+        """Return statistics of all queries; cached for two seconds, because they take long with thousands of queries."""
         with self._looking:
             if self._insight is None or time.monotonic() - self._looked > _INSIGHT_SECONDS:
                 self._insight, self._looked = insight_of(self.session), time.monotonic()
             return self._insight
 
-    def sample(self, stream: str, schema: Schema, most: int) -> pa.Table:
-        """Return rows of a stream that the last micro-batch read, if it read any."""
+    def sample(self, stream: str, schema: Schema, max_rows: int) -> pa.Table:
+        """Return up to `max_rows` rows of a stream that the last micro-batch read."""
         entry = self.session.coordinator.checkpoint.logged(self.session.last_batch) or {"tasks": []}
-        ranges = [Range.from_json(one) for task in entry["tasks"] for one in task if one["stream"] == stream]
+        ranges = [
+            Range.from_json(input_range) for task in entry["tasks"] for input_range in task if input_range["stream"] == stream
+        ]
         if not ranges:
             return schema.to_arrow().empty_table()
         rows = read_range(ranges[-1], schema, [field.name for field in schema.fields])
-        return rows.slice(max(0, rows.num_rows - most))
+        return rows.slice(max(0, rows.num_rows - max_rows))
 
-    def query(self, name: str, number: int | None = None) -> Query:
-        """Return the newest query of a name, also one that is over; or the one with that id."""
-        found = self.session.find(name, number)
-        if found is None:
-            live = ", ".join(query.name for query in self.session.queries()[:20]) or "none"
-            raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {live}")
-        return found
+    def query(self, name: str, query_id: int | None = None) -> Query:
+        """Return the newest query of a name, live or not, or the query with that id; raises NotFoundError."""
+        query = self.session.find(name, query_id)
+        if query is None:
+            live_names = ", ".join(live_query.name for live_query in self.session.queries()[:20]) or "none"
+            raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {live_names}")
+        return query
 
     def add(self, sql: str, name: str | None, holder: Holder) -> Query:
-        """Accept a query for a user, or refuse it."""
+        """Add a query for a user; raises if it is rejected."""
         self._check_text(sql)
         with self._changing:
             self._admit(holder)
@@ -152,21 +154,21 @@ class Host:
             admit(self.session, sql, self.limits.latency_s)
 
     def _admit(self, holder: Holder, replaced: str | None = None) -> None:
-        """Refuse more queries than the service takes, in all or of one user; one that is replaced makes room."""
+        """Reject a query above the limits of the service or the user; a query to be replaced does not count."""
         queries = [query for query in self.session.queries() if query.name != replaced]
         waiting = sum(query.status == "accepted" for query in queries)
-        mine = sum(query.owner == holder.user for query in queries) if holder.user else 0
-        for count, most, what, retry_s in (
+        own = sum(query.owner == holder.user for query in queries) if holder.user else 0
+        for count, limit, description, retry_s in (
             (waiting, self.limits.waiting, "queries wait to become live", self._batch_seconds()),
-            (len(queries), self.limits.queries, "queries are there", 60.0),
-            (mine, self.limits.queries_per_user, f"queries are of user '{holder.user}'", 60.0),
+            (len(queries), self.limits.queries, "queries exist", 60.0),
+            (own, self.limits.queries_per_user, f"queries belong to user '{holder.user}'", 60.0),
         ):
-            if count >= most:
-                hint = "try again later" if count == waiting else "remove one"
-                raise RefusedError(429, f"{count} {what}, and no more are taken", hint=hint, retry_s=retry_s)
+            if count >= limit:
+                hint = "try again later" if count == waiting else "remove a query"
+                raise RefusedError(429, f"{count} {description}, which is the limit", hint=hint, retry_s=retry_s)
 
     def replace(self, name: str, sql: str, holder: Holder) -> Query:
-        """Put a query in the place of another of that name: both changes in the same micro-batch, or none."""
+        """Replace a query: the old one is removed and the new one added in the same micro-batch, or neither."""
         self._check_text(sql)
         with self._changing:
             self._admit(holder, replaced=name)
@@ -174,29 +176,29 @@ class Host:
             return self.session.replace(name, sql, owner=holder.user)
 
     def check(self, sql: str) -> pa.Schema:
-        """Return the columns that a query would have."""
+        """Return the output columns of a query without adding it; raises if the query is invalid."""
         self._check_text(sql)
         return self.session.check(sql)
 
     def remove(self, name: str) -> None:
-        """Remove a query."""
+        """Remove a query; its results stay readable."""
         with self._changing:
             self.session.remove(name)
 
     async def live(self, query: Query, seconds: float) -> bool:
-        """Wait until a query is in the pipeline, or over; False if it still waits after that."""
-        until = time.monotonic() + seconds
-        while query.status == "accepted" and (left := until - time.monotonic()) > 0:
-            await self.news.after(self.session.last_batch, min(left, _LOOK_SECONDS))
+        """Wait until a query is live or finished; False if it is still waiting after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while query.status == "accepted" and (remaining := deadline - time.monotonic()) > 0:
+            await self.news.after(self.session.last_batch, min(remaining, _LOOK_SECONDS))
             if self.news.over:
                 break
         return query.status != "accepted"
 
     def enter(self) -> Callable[[], None]:
-        """Count a reader that stays; return what it is to call when it leaves."""
+        """Take a slot for a live reader and return the function that releases it; raises above the limit."""
         if self.readers >= self.limits.readers:
             raise RefusedError(
-                429, f"there are {self.readers} readers, and no more are served", hint="try again later", retry_s=10
+                429, f"{self.readers} live readers are connected, which is the limit", hint="try again later", retry_s=10
             )
         self.readers += 1
         return self._leave
@@ -205,9 +207,9 @@ class Host:
         self.readers -= 1
 
     def _check_text(self, sql: str) -> None:
-        most = self.limits.sql_characters
-        if len(sql) > most:
-            raise RefusedError(413, f"the query has {len(sql):,} characters, and {most:,} are taken at most")
+        limit = self.limits.sql_characters
+        if len(sql) > limit:
+            raise RefusedError(413, f"the query has {len(sql):,} characters; at most {limit:,} are allowed")
 
     def _batch_seconds(self) -> float:
-        return max((done.seconds for done in self.session.done()[-5:]), default=1.0)
+        return max((batch.seconds for batch in self.session.done()[-5:]), default=1.0)

@@ -1,6 +1,6 @@
-"""Results that lie in the checkpoint, read from any position: for pages, and for readers that follow.
+"""The result log: results in the checkpoint, readable from any position, for pages and for subscriptions.
 
-They are kept up to a number of bytes, the oldest go first; whoever comes for them later is told that they are gone.
+Retention is a number of bytes; the oldest results are deleted first, and a reader that asks for deleted rows is informed.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from headrace.runtime.report import BatchReport
 from headrace.service.position import Position
 from headrace.session import Session
 
-_BATCHES = 500  # that are looked into for one answer: a query that seldom has rows must not hold a request up
+_BATCHES = 500  # batches scanned for one response: a query that seldom emits must not block a request
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of a query that follow each other: where they begin, where the next begin, and whether there are any by now."""
+    """Consecutive rows of a query, the positions before and after them, and whether more rows exist already."""
 
     rows: pa.Table
     begin: Position
     end: Position
     more: bool
     left_out: int = 0
-    """Rows that were there but are not shown, because only a sample was asked for."""
+    """Rows that sampling dropped."""
     missed: bool = False
-    """Whether rows before these were asked for, and are no longer kept."""
+    """Whether earlier rows were requested but are past their retention."""
 
-    def sampled(self, most: int) -> Piece:
-        """Return the piece with at most so many rows, evenly picked."""
-        if self.rows.num_rows <= most:
+    def sampled(self, max_rows: int) -> Piece:
+        """Return the slice with at most `max_rows` rows, evenly picked."""
+        if self.rows.num_rows <= max_rows:
             return self
-        picked = [number * self.rows.num_rows // most for number in range(most)]
-        taken = self.rows.take(pa.array(picked, pa.int64()))
-        return replace(self, rows=taken, left_out=self.left_out + self.rows.num_rows - len(picked))
+        picked = [i * self.rows.num_rows // max_rows for i in range(max_rows)]
+        rows = self.rows.take(pa.array(picked, pa.int64()))
+        return replace(self, rows=rows, left_out=self.left_out + self.rows.num_rows - len(picked))
 
 
 class Kept:
-    """The result files of a session; calls may come from any thread."""
+    """The result files of a session; thread-safe."""
 
-    def __init__(self, session: Session, most_bytes: int) -> None:
-        """Look into the folder when first asked."""
-        self._session, self._most_bytes = session, most_bytes
+    def __init__(self, session: Session, max_bytes: int) -> None:
+        """Take the session and the retention in bytes; the folder is listed at the first read."""
+        self._session, self._most_bytes = session, max_bytes
         self._mark = session.results_folder.parent / "results-kept-from"
         self._floor = int(self._mark.read_bytes()) if self._mark.exists() else 0
         self._lock = threading.Lock()
@@ -58,86 +58,86 @@ class Kept:
         self._files: dict[int, list[Path]] = {}
         self._listed = -1
 
-    def read(self, query: Query, begin: Position, most: int) -> Piece:
-        """Return rows of a query from a position on, at most so many."""
-        begin = max(begin, Position(query.first_batch))
+    def read(self, query: Query, start: Position, max_rows: int) -> Piece:
+        """Return at most `max_rows` rows of a query from a position on."""
+        start = max(start, Position(query.first_batch))
         while True:
-            floor = self._floor
-            found = self._read(query, max(begin, Position(floor)), most)
-            if self._floor == floor:  # else some of it may have gone meanwhile, and that would not be told
-                return replace(found, missed=begin.batch < floor)
+            first_kept = self._floor
+            result = self._read(query, max(start, Position(first_kept)), max_rows)
+            if self._floor == first_kept:  # otherwise files may have been deleted meanwhile: retry, to report `missed`
+                return replace(result, missed=start.batch < first_kept)
 
-    def _read(self, query: Query, begin: Position, most: int) -> Piece:
-        until = query.last_batch
-        found, at, count = [], begin, 0
-        batches = self._between(begin.batch, until)
+    def _read(self, query: Query, start: Position, max_rows: int) -> Piece:
+        last_batch = query.last_batch
+        tables, position, count = [], start, 0
+        batches = self._between(start.batch, last_batch)
         for batch in batches:
             table = self._rows(query, batch)
-            skip = begin.rows if batch == begin.batch else 0
-            take = min(max(table.num_rows - skip, 0), most - count)
+            skip = start.rows if batch == start.batch else 0
+            take = min(max(table.num_rows - skip, 0), max_rows - count)
             if take:
-                found.append(table.slice(skip, take))
+                tables.append(table.slice(skip, take))
             count += take
-            at = Position(batch, skip + take) if skip + take < table.num_rows else Position(batch + 1)
-            if count == most:
+            position = Position(batch, skip + take) if skip + take < table.num_rows else Position(batch + 1)
+            if count == max_rows:
                 break
         else:
             if len(batches) < _BATCHES:
-                at = max(at, Position(until + 1))
-        rows = pa.concat_tables(found) if found else query.schema.empty_table()
-        return Piece(rows, begin, at, at < Position(until + 1))
+                position = max(position, Position(last_batch + 1))
+        rows = pa.concat_tables(tables) if tables else query.schema.empty_table()
+        return Piece(rows, start, position, position < Position(last_batch + 1))
 
     def back(self, query: Query, rows: int) -> Position:
-        """Return a position before about so many of the last rows of a query: as many, or all within the last batches."""
-        until, left = query.last_batch, rows
-        self._between(0, until)
-        listed = self._batches
-        end = bisect.bisect_right(listed, until)
+        """Return the position before the last `rows` rows of a query, looking back over a limited number of batches."""
+        last_batch, missing = query.last_batch, rows
+        self._between(0, last_batch)
+        batches = self._batches
+        end = bisect.bisect_right(batches, last_batch)
         first = max(self._floor, query.first_batch)
-        for batch in reversed(listed[max(0, end - _BATCHES) : end]):
+        for batch in reversed(batches[max(0, end - _BATCHES) : end]):
             if batch < first:
                 break
             count = self._rows(query, batch).num_rows
-            if count >= left:
-                return Position(batch, count - left)
-            left -= count
-        return Position(max(first, listed[max(0, end - _BATCHES)] if end else 0))
+            if count >= missing:
+                return Position(batch, count - missing)
+            missing -= count
+        return Position(max(first, batches[max(0, end - _BATCHES)] if end else 0))
 
     def _between(self, first: int, last: int) -> list[int]:
-        """Return the batches that have files, of those from `first` to `last`, but not too many."""
+        """Return the batches with result files from `first` to `last`, up to a limited number."""
         if last > self._listed:
             self._list(last)
-        place = bisect.bisect_left(self._batches, first)
-        return [batch for batch in self._batches[place : place + _BATCHES] if batch <= last]
+        index = bisect.bisect_left(self._batches, first)
+        return [batch for batch in self._batches[index : index + _BATCHES] if batch <= last]
 
     def _rows(self, query: Query, batch: int) -> pa.Table:
         try:
-            found = [rows for path in self._files.get(batch, ()) for rows in results.load(path).of(query.id)]
-        except FileNotFoundError:  # it went in this moment; `read` notices
-            found = []
-        return pa.Table.from_batches(found, query.schema)
+            batches = [rows for path in self._files.get(batch, ()) for rows in results.load(path).of(query.id)]
+        except FileNotFoundError:  # deleted just now; `read` notices
+            batches = []
+        return pa.Table.from_batches(batches, query.schema)
 
     def _list(self, until: int) -> None:
-        """Know the files of all batches up to one: those that this session ran are told, others are looked for."""
+        """Update the list of files up to a batch: from the reports of this session's batches, otherwise from the folder."""
         with self._lock:
             if until <= self._listed or self._is_told(until):
                 return
             listed = results.files(self._session.results_folder, -1, until)
-            files = {batch: [path for _, path in found] for batch, found in groupby(listed, key=lambda one: one[0])}
+            files = {batch: [path for _, path in entries] for batch, entries in groupby(listed, key=lambda entry: entry[0])}
             self._files, self._batches, self._listed = files, sorted(files), until
 
     def _is_told(self, until: int) -> bool:
-        """Take the files of new batches from what is remembered of them, if all of them still are."""
-        new: list[BatchReport] = []
-        for done in reversed(self._session.done()):
-            if done.report.batch <= self._listed:
+        """Add the files of new batches from their reports; False if the session no longer has all of those reports."""
+        new_reports: list[BatchReport] = []
+        for batch in reversed(self._session.done()):
+            if batch.report.batch <= self._listed:
                 break
-            if done.report.batch <= until:
-                new.append(done.report)
-        if len(new) != until - self._listed:
+            if batch.report.batch <= until:
+                new_reports.append(batch.report)
+        if len(new_reports) != until - self._listed:
             return False
         folder = self._session.results_folder.parent
-        for report in reversed(new):
+        for report in reversed(new_reports):
             if report.files:
                 self._files[report.batch] = [folder / file for file in sorted(report.files)]
                 self._batches.append(report.batch)
@@ -145,20 +145,23 @@ class Kept:
         return True
 
     def forget(self) -> None:
-        """Remove the oldest results beyond what is kept; the mark first, so that what is gone is never taken for empty."""
+        """Delete the oldest results beyond the retention.
+
+        The first kept batch is written before files are deleted, so that deleted results are never taken for empty ones.
+        """
         self._between(0, self._session.last_batch)
         with self._lock:
-            kept, floor = 0, 0
+            total_bytes, first_kept = 0, 0
             for batch in reversed(self._batches):
-                kept += sum(path.stat().st_size for path in self._files[batch])
-                if kept > self._most_bytes:
-                    floor = batch + 1
+                total_bytes += sum(path.stat().st_size for path in self._files[batch])
+                if total_bytes > self._most_bytes:
+                    first_kept = batch + 1
                     break
-            if floor <= self._floor:
+            if first_kept <= self._floor:
                 return
-            replace_file(self._mark, str(floor).encode())
-            self._floor = floor
-            for batch in [one for one in self._batches if one < floor]:
+            replace_file(self._mark, str(first_kept).encode())
+            self._floor = first_kept
+            for batch in [number for number in self._batches if number < first_kept]:
                 for path in self._files.pop(batch):
                     path.unlink(missing_ok=True)
             self._batches = sorted(self._files)

@@ -1,4 +1,4 @@
-"""What a service takes on, and what it refuses."""
+"""The limits of a service: sizes, rates and counts above which it rejects requests."""
 
 from __future__ import annotations
 
@@ -13,48 +13,46 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """All of them can be set by whoever starts the service; 429 is the answer where waiting helps, 413 or 422 where not."""
+    """Limits that `headrace serve --limit` can set. Above them the service answers 429 if waiting helps, else 413 or 422."""
 
     body_bytes: int = 8 * _MIB
-    """Of a request with rows."""
+    """Size of a request body with rows."""
     small_body_bytes: int = _MIB // 4
-    """Of any other request: even a query that is all escapes has less."""
+    """Size of any other request body; a query of `sql_characters` fits even if every character is escaped."""
     bodies_bytes: int = 64 * _MIB
-    """Of all requests with rows that are on their way in, and as much of all others."""
+    """Total size of the bodies with rows that are being received, and as much again for all other bodies."""
     patience_s: float = 10
-    """How long a request may be silent before all of it is there; in six times that it must be."""
+    """Idle timeout while a request body is being received; the whole body must arrive within six times that."""
     sql_characters: int = 20_000
     queries: int = 5_000
     queries_per_user: int = 1_000
     waiting: int = 500
-    """Queries that were accepted and are not live yet."""
+    """Queries that are accepted but not live yet."""
     latency_s: float | None = None
-    """What is promised for results: a query that would make micro-batches longer than this is refused."""
+    """Latency bound: admission control rejects a query that would make micro-batches longer than this."""
     connections: int = 1_500
-    """Of whatever kind; a reader is one."""
+    """Open connections of every kind, live readers included."""
     readers: int = 1_000
     page_rows: int = 10_000
     results_bytes: int = 4096 * _MIB
-    """Of results that are kept to be read; the oldest go first."""
+    """Retention of results, in bytes; the oldest are deleted first."""
     event_rows: int = 1_000
-    """Rows of one event of a live reader at most."""
+    """Rows in one event sent to a live reader."""
     report_bytes: int = 64 * _MIB
-    """Of one report of a benchmark; larger ones are not listed."""
+    """Size of a benchmark report; larger ones are not listed."""
 
-    def with_given(self, words: Iterable[str]) -> Self:
-        """Return the limits with some of them set, each by a word as 'readers=200'."""
-        kinds = {field.name: int if field.type == "int" else float for field in fields(self)}
-        found: dict[str, Any] = {}
-        for word in words:
-            name, _, value = word.partition("=")
-            if name not in kinds:
-                raise HeadraceError(
-                    f"limit '{name}' is not there", detail=f"limits: {', '.join(kinds)}", hint="write NAME=NUMBER"
-                )
+    def with_given(self, settings: Iterable[str]) -> Self:
+        """Return a copy with some limits replaced; a setting looks like 'readers=200'."""
+        types = {field.name: int if field.type == "int" else float for field in fields(self)}
+        values: dict[str, Any] = {}
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            if name not in types:
+                raise HeadraceError(f"unknown limit '{name}'", detail=f"limits: {', '.join(types)}", hint="write NAME=NUMBER")
             try:
-                found[name] = kinds[name](value)
+                values[name] = types[name](value)
             except ValueError:
-                raise HeadraceError(f"limit '{name}' cannot be '{value}'", hint=f"write {name}=NUMBER") from None
-            if not 0 < found[name] < float("inf"):
-                raise HeadraceError(f"limit '{name}' cannot be '{value}'", hint="give a number above 0")
-        return replace(self, **found)
+                raise HeadraceError(f"invalid value '{value}' for limit '{name}'", hint=f"write {name}=NUMBER") from None
+            if not 0 < values[name] < float("inf"):
+                raise HeadraceError(f"invalid value '{value}' for limit '{name}'", hint="give a number above 0")
+        return replace(self, **values)

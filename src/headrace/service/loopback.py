@@ -1,4 +1,4 @@
-"""Names of this machine that nobody else can reach it by."""
+"""Recognition of loopback host names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(name: str) -> bool:
-    """Tell whether a host, without its port, is loopback."""
+    """Return whether a host name or address, without a port, is loopback."""
     if name.lower() == "localhost":
         return True
     try:

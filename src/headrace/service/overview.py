@@ -1,4 +1,4 @@
-"""How it goes, from the last micro-batches: rates and latency."""
+"""The overview of the service: rates, latency and watermark of the last micro-batches."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ _HISTORY_SECONDS = 120
 
 
 def seen(host: Host) -> dict[str, Any]:
-    """Return the overview."""
+    """Return the fields of `Overview`."""
     session, now = host.session, host.now()
-    done = session.done()
-    lately = [one for one in done if one.at > now.timestamp() - _LATELY_SECONDS]
-    since = max(_LATELY_SECONDS if len(done) > len(lately) else now.timestamp() - min((one.at for one in lately), default=0), 1.0)
+    batches = session.done()
+    recent = [batch for batch in batches if batch.at > now.timestamp() - _LATELY_SECONDS]
+    span = max(
+        _LATELY_SECONDS if len(batches) > len(recent) else now.timestamp() - min((batch.at for batch in recent), default=0), 1.0
+    )
     queries = session.queries()
     live = sum(query.status == "live" for query in queries)
-    reports = session.streams().values()
-    marks = [one["max_event_time"] - one["delay"] for one in reports if one["max_event_time"] > 0]
-    mark = datetime.fromtimestamp(min(marks) / 1e6, UTC) if marks and len(marks) == len(reports) else None
-    lengths = [one.seconds for one in done[-100:] if one.report.rows]
+    streams = session.streams().values()
+    watermarks = [batch["max_event_time"] - batch["delay"] for batch in streams if batch["max_event_time"] > 0]
+    watermark = datetime.fromtimestamp(min(watermarks) / 1e6, UTC) if watermarks and len(watermarks) == len(streams) else None
+    batch_seconds = [batch.seconds for batch in batches[-100:] if batch.report.rows]
     return {
-        "rows_per_second": sum(one.report.rows for one in lately) / since,
-        "emitted_per_second": sum(one.report.emitted for one in lately) / since,
-        "latency_seconds": asdict(spread(lengths)) if lengths else None,
+        "rows_per_second": sum(batch.report.rows for batch in recent) / span,
+        "emitted_per_second": sum(batch.report.emitted for batch in recent) / span,
+        "latency_seconds": asdict(spread(batch_seconds)) if batch_seconds else None,
         "live": live,
         "waiting": sum(query.status == "accepted" for query in queries),
-        "watermark": None if mark is None else mark.isoformat().replace("+00:00", "Z"),
-        "lag_seconds": None if mark is None else (now - mark).total_seconds(),
+        "watermark": None if watermark is None else watermark.isoformat().replace("+00:00", "Z"),
+        "lag_seconds": None if watermark is None else (now - watermark).total_seconds(),
         "batch": session.last_batch,
         "history": _history(host, now.timestamp()),
     }
 
 
 def _history(host: Host, now: float) -> list[dict[str, float]]:
-    """Return sums of each second that has a micro-batch."""
+    """Return rates for each second in which a micro-batch ended."""
     seconds: dict[int, list[Any]] = defaultdict(list)
-    for one in host.session.done():
-        if one.at > now - _HISTORY_SECONDS:
-            seconds[int(one.at)].append(one)
+    for batch in host.session.done():
+        if batch.at > now - _HISTORY_SECONDS:
+            seconds[int(batch.at)].append(batch)
     return [
         {
             "at": float(second),
-            "rows_per_second": sum(one.report.rows for one in found),
-            "emitted_per_second": sum(one.report.emitted for one in found),
-            "batch_seconds": max(one.seconds for one in found),
-            "live": found[-1].report.live,
+            "rows_per_second": sum(batch.report.rows for batch in batches),
+            "emitted_per_second": sum(batch.report.emitted for batch in batches),
+            "batch_seconds": max(batch.seconds for batch in batches),
+            "live": batches[-1].report.live,
         }
-        for second, found in sorted(seconds.items())
+        for second, batches in sorted(seconds.items())
     ]

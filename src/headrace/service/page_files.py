@@ -1,4 +1,4 @@
-"""The page: the files of `page/`, served as they are. Browsers are told that it loads what is served here, and nothing else."""
+"""The web page: the static files of `page/`, with a content security policy that allows only files of this service."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from starlette.types import Scope
 from headrace.service.reports import POLICY
 
 _FOLDER = Path(__file__).parent / "page"
-_KINDS = {  # said here: what the system's tables say of .js differs from machine to machine
+_KINDS = {  # listed here because the system's media types, such as that of .js, differ between machines
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_POLICY = (  # data: is what the editor's own style sheet draws with
+_POLICY = (  # data: images are in the editor's own style sheet
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_FRAME = "report_frame.html"  # what the page puts reports into
+_FRAME = "report_frame.html"  # the frame in which the page shows reports
 _FRAME_POLICY = f"{POLICY}; frame-ancestors 'self'"
 _HEADERS = {
-    "Cache-Control": "no-cache",  # asked for each time, and answered with 304 if nothing changed
+    "Cache-Control": "no-cache",  # revalidated each time, 304 if unchanged
     "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -35,10 +35,10 @@ _HEADERS = {
 
 
 class _Page(StaticFiles):
-    """Files with the headers of a page; no token is needed for them, as there is nothing of a session in them."""
+    """Static files with security headers; they need no token because they contain no data of the session."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file, or that it has not changed."""
+        """Return a file, or 304 if it has not changed."""
         response = await super().get_response(path, scope)
         response.headers.update(_HEADERS)
         if path == _FRAME:
@@ -50,12 +50,12 @@ class _Page(StaticFiles):
 
 
 def mount(app: FastAPI) -> None:
-    """Serve the page at / and its parts below /page; called once, after all other paths."""
+    """Serve the page at / and its files below /page; call it once, after all other paths are added."""
     files: Any = _Page(directory=_FOLDER)
 
     async def page(request: Request) -> Response:
-        found: Response = await files.get_response("index.html", request.scope)
-        return found
+        response: Response = await files.get_response("index.html", request.scope)
+        return response
 
     app.add_route("/", page, methods=["GET", "HEAD"], include_in_schema=False)
     app.mount("/page", files, name="page")

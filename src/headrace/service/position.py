@@ -1,6 +1,6 @@
-"""How far a reader has come in the results of a query: a batch, and rows of it.
+"""Positions in the results of a query: a batch, and a number of its rows.
 
-Positions are only ever compared and handed back. They stay good over restarts: a batch that is committed never changes.
+Clients only compare positions and hand them back. They stay valid across restarts, because a committed batch never changes.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ _TEXT = re.compile(r"(\d{1,15})\.(\d{1,15})", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """All rows of batches before `batch`, and the first `rows` rows of it."""
+    """The position after all batches before `batch` and the first `rows` rows of `batch`."""
 
     batch: int = 0
     rows: int = 0
 
     def __str__(self) -> str:
-        """Return what `parse` reads."""
+        """Return the text form that `parse` reads."""
         return f"{self.batch}.{self.rows}"
 
     @staticmethod
     def parse(text: str) -> Position:
-        """Read a position that was handed out."""
+        """Parse the text form of a position."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise RefusedError(
                 422,
-                f"'{text[:80]}' is no position",
-                hint="give back one that came with results, as '17.0', or 'beginning', 'last-100' or 'now'",
+                f"invalid position '{text[:80]}'",
+                hint="use a position that came with results, such as '17.0', or 'beginning', 'last-100' or 'now'",
             )
         return Position(int(match[1]), int(match[2]))
 

@@ -1,4 +1,4 @@
-"""Errors as answers: a status, and the parts of the error as JSON."""
+"""Errors as HTTP responses: a status, and the parts of the error as JSON."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ _STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
     (HeadraceError, 422),
 )
 
-_SAID = 2_000  # characters of a part: values that do not fit are quoted, however long they are
+_SAID = 2_000  # characters of a part; errors quote values, which can be of any length
 _PLACE = re.compile(r"line (\d+), column (\d+):")
 
 
 class Problem(BaseModel):
-    """What went wrong; the parts are those of every error of headrace."""
+    """An error; the parts are those of every error of headrace."""
 
-    error: str = Field(description="What kind of thing, quoted.")
-    place: str = Field(default="", description="For SQL: the line, with a caret below the place.")
-    line: int = Field(default=0, description="The line of the place, from 1 on; 0 if there is none.")
-    column: int = Field(default=0, description="The column of the place, from 1 on; 0 if there is none.")
-    detail: str = Field(default="", description="What is there instead.")
+    error: str = Field(description="What is wrong.")
+    place: str = Field(default="", description="For SQL: the line, with a caret below the error.")
+    line: int = Field(default=0, description="The line of the error, counted from 1; 0 if it has no place.")
+    column: int = Field(default=0, description="The column of the error, counted from 1; 0 if it has no place.")
+    detail: str = Field(default="", description="Details, such as the names that exist.")
     hint: str = Field(default="", description="What to do.")
 
 
 class RefusedError(HeadraceError):
-    """A request that is not served, with the status that says why; `retry_s` is for those that may come again."""
+    """A rejected request with its HTTP status; `retry_s` becomes Retry-After, for requests that may succeed later."""
 
     def __init__(self, status: int, message: str, *, detail: str = "", hint: str = "", retry_s: float | None = None) -> None:
-        """Give the status of HTTP."""
+        """Take the HTTP status and the parts of the error."""
         super().__init__(message, detail=detail, hint=hint)
         self.status, self.retry_s = status, retry_s
 
 
 async def refused(_: Request, error: Exception) -> JSONResponse:
-    """Answer with an error of headrace."""
+    """Handle a HeadraceError raised by a path: return its response."""
     assert isinstance(error, HeadraceError)
     return problem(error)
 
 
 def problem(error: HeadraceError) -> JSONResponse:
-    """Return the answer that says what was wrong."""
+    """Return the response of an error."""
     if isinstance(error, RefusedError):
         status, headers = error.status, {}
         if error.retry_s is not None:
@@ -59,11 +59,11 @@ def problem(error: HeadraceError) -> JSONResponse:
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
     else:
-        status, headers = next(code for kind, code in _STATUS if isinstance(error, kind)), {}
-    where = _PLACE.match(error.place)
-    line, column = (int(where[1]), int(where[2])) if where else (0, 0)
-    said, detail, hint = (
+        status, headers = next(code for error_type, code in _STATUS if isinstance(error, error_type)), {}
+    match = _PLACE.match(error.place)
+    line, column = (int(match[1]), int(match[2])) if match else (0, 0)
+    message, detail, hint = (
         part if len(part) <= _SAID else f"{part[:_SAID]}…" for part in (error.message, error.detail, error.hint)
     )
-    content = Problem(error=said, place=error.place, line=line, column=column, detail=detail, hint=hint)
+    content = Problem(error=message, place=error.place, line=line, column=column, detail=detail, hint=hint)
     return JSONResponse(content.model_dump(), status, headers)

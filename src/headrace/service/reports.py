@@ -1,8 +1,8 @@
-"""Reports of benchmarks: the `report.html` of a folder and of the folders in it, as `headrace bench report` writes them.
+"""Benchmark reports: the `report.html` of a folder and of its subfolders, as `headrace bench report` writes them.
 
-A report says on its first lines what it is of; what does not say so is none. A report is asked for by the name it was listed
-under, and that name is never made part of a path. What is in a report is not trusted: browsers are told to give it an origin
-of its own, and no way to reach anybody, this service included.
+A report has a card (metadata) in its first lines; a file without one is not a report. Clients name a report as it was listed,
+and that name never becomes part of a path. Reports are not trusted: the content security policy gives them an opaque origin
+and no network access, not even to this service.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from headrace.errors import NotFoundError
 
-POLICY = (  # a report is one file, with its scripts and styles in it
+POLICY = (  # a report is a single file with inline scripts and styles
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; sandbox allow-scripts"
 )
@@ -28,20 +28,20 @@ _MOST = 500
 
 
 class Card(BaseModel):
-    """What a report says of itself."""
+    """The metadata in a report."""
 
-    title: str = Field(description="Of the scenarios in it.")
+    title: str = Field(description="Title, from its scenarios.")
     scenarios: list[str]
-    systems: list[str] = Field(description="Those that were measured.")
-    started_at: AwareDatetime = Field(description="When its last run began.")
+    systems: list[str] = Field(description="The systems that were measured.")
+    started_at: AwareDatetime = Field(description="When its last run started.")
     runs: int
     failed: int = Field(description="Runs that failed.")
-    headline: str = Field(description="What came out, in one sentence; empty if headrace was not among the systems.")
+    headline: str = Field(description="The result in one sentence; empty if headrace was not among the systems.")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report that can be read."""
+    """A readable report file and its card."""
 
     name: str
     path: Path
@@ -50,62 +50,62 @@ class Report:
 
 
 class Reports:
-    """The reports below a folder, which need not be there; it is looked at anew each time."""
+    """The reports below a folder, which may be missing; every call reads the folder again."""
 
-    def __init__(self, folder: Path | None, most_bytes: int) -> None:
-        """Files that are larger are not listed."""
-        self._folder, self._most_bytes = folder, most_bytes
+    def __init__(self, folder: Path | None, max_bytes: int) -> None:
+        """Take the folder and the size above which files are not listed."""
+        self._folder, self._most_bytes = folder, max_bytes
 
     def listed(self) -> list[Report]:
-        """Return all reports, newest first; whatever cannot be read, or lies elsewhere, is left out."""
-        found: dict[str, Report] = {}
+        """Return all reports, newest first, without unreadable files and links that lead out of the folder."""
+        reports: dict[str, Report] = {}
         for name, path in self._files():
             report = self._look(name, path)
             if report is not None:
-                found.setdefault(name, report)
-        return sorted(found.values(), key=lambda report: report.card.started_at, reverse=True)[:_MOST]
+                reports.setdefault(name, report)
+        return sorted(reports.values(), key=lambda report: report.card.started_at, reverse=True)[:_MOST]
 
     def page(self, name: str) -> bytes:
-        """Return the page of a report that is listed."""
-        found = next((report for report in self.listed() if report.name == name), None)
-        content = b"" if found is None else _beginning(found.path, self._most_bytes + 1)
+        """Return the HTML of a listed report; raises NotFoundError."""
+        match = next((report for report in self.listed() if report.name == name), None)
+        content = b"" if match is None else _beginning(match.path, self._most_bytes + 1)
         if not 0 < len(content) <= self._most_bytes:
-            raise NotFoundError(f"report '{name[:80]}' is not there", hint="GET /v1/reports lists those that are")
+            raise NotFoundError(f"report '{name[:80]}' does not exist", hint="GET /v1/reports lists the reports")
         return content
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """Yield names, and files that may be reports: links followed, and none that lead out of the folder."""
+        """Yield names and files that may be reports; links are resolved and must stay inside the folder."""
         if self._folder is None:
             return
         try:
             folder = self._folder.resolve(strict=True)
-            found = [folder / _FILE, *sorted(folder.glob(f"*/{_FILE}"))]
+            candidates = [folder / _FILE, *sorted(folder.glob(f"*/{_FILE}"))]
         except OSError:
             return
-        for path in found:
+        for path in candidates:
             try:
-                whole = path.resolve(strict=True)
-            except (OSError, RuntimeError):  # a link to itself is the latter, before Python 3.13
+                resolved = path.resolve(strict=True)
+            except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
                 continue
-            if whole.is_relative_to(folder) and whole.is_file():  # a pipe would have us wait
-                yield path.parent.name or path.stem, whole
+            if resolved.is_relative_to(folder) and resolved.is_file():  # reading a pipe would block
+                yield path.parent.name or path.stem, resolved
 
     def _look(self, name: str, path: Path) -> Report | None:
         try:
             size = path.stat().st_size
         except OSError:
             return None
-        found = _CARD.search(_beginning(path, _CARD_BYTES).decode("utf-8", "replace"))
-        if found is None or size > self._most_bytes or not name.isprintable():
+        card = _CARD.search(_beginning(path, _CARD_BYTES).decode("utf-8", "replace"))
+        if card is None or size > self._most_bytes or not name.isprintable():
             return None
         try:
-            return Report(name, path, size, Card.model_validate_json(html.unescape(found[1])))
+            return Report(name, path, size, Card.model_validate_json(html.unescape(card[1])))
         except ValidationError:
             return None
 
 
 def _beginning(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read."""
+    """Return the first bytes of a file; empty if the file is not readable."""
     try:
         with path.open("rb") as file:
             return file.read(size)

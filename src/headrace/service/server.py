@@ -1,4 +1,4 @@
-"""The server: uvicorn, which lets readers go before it waits for them, and hangs up on who says nothing."""
+"""The server: uvicorn with idle timeouts, a connection limit, direct writes to live readers, and a prompt shutdown."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.service.live import AT_ONCE
 from headrace.service.refusals import RefusedError, problem
 
 _PATIENCE_SECONDS = 2
-_TAKEN_AT_ONCE = 16  # of connections that wait, before others are served again
-_NOTICING = 2  # turns of the event loop until it sees that a request was the last that its sender said
-_WAITING = 1024  # connections that wait to be taken
-_REFUSAL = problem(RefusedError(429, "there are too many connections", hint="try again later", retry_s=10))
+_TAKEN_AT_ONCE = 16  # connections accepted in one turn of the event loop
+_NOTICING = 2  # turns of the event loop until it sees that the client disconnected after its request
+_WAITING = 1024  # connections that wait to be accepted
+_REFUSAL = problem(RefusedError(429, "too many connections", hint="try again later", retry_s=10))
 _FULL = b"HTTP/1.1 429 Too Many Requests\r\n%b\r\n\r\n%b" % (
     b"\r\n".join(b"%b: %b" % header for header in [*_REFUSAL.raw_headers, (b"connection", b"close")]),
     bytes(_REFUSAL.body),
@@ -27,31 +27,32 @@ _FULL = b"HTTP/1.1 429 Too Many Requests\r\n%b\r\n\r\n%b" % (
 
 
 class _Connection(H11Protocol):
-    """Is closed when no request of it began for `patience` seconds, or twice that, and none is being answered.
+    """An HTTP connection with an idle timeout.
 
-    Beyond `most` of them it is refused before anything of it is read: what a flood costs would be taken from others.
+    It is closed when no request started for `idle_timeout` seconds (at most twice that) and none is being answered. Above
+    `max_connections` a connection is rejected before anything is read, to keep a flood cheap.
 
-    What is written is sent at once. Otherwise the second part of an answer waits until the first was acknowledged, 40 ms: asyncio
-    sees to that only where the socket that listens names its protocol.
+    TCP_NODELAY is set here because asyncio sets it only if the listening socket names its protocol; without it the second part
+    of a response waits 40 ms for the acknowledgement of the first.
     """
 
-    def __init__(self, *args: Any, patience: float, most: int, **given: Any) -> None:
-        super().__init__(*args, **given)
-        self._patience, self._most, self._before = patience, most, self.cycle
+    def __init__(self, *args: Any, idle_timeout: float, max_connections: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._patience, self._most, self._before = idle_timeout, max_connections, self.cycle
         self._served, self.app = self.app, self._serve
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        """Let the application write whole chunks of an answer through `AT_ONCE`; who has hung up is not answered at all."""
+        """Run the application with the extension that writes whole chunks; drop requests of disconnected clients."""
         for _ in range(_NOTICING):
             await asyncio.sleep(0)
         if self.transport.is_closing():
-            await asyncio.sleep(0)  # until uvicorn, too, knows that nobody is there
+            await asyncio.sleep(0)  # until uvicorn, too, has noticed the disconnect
             return
         scope["extensions"] = {AT_ONCE: self._at_once}
         await self._served(scope, receive, send)
 
     def _at_once(self, data: bytes) -> bool:
-        """Write all of it, or nothing if something still waits to be sent, or nobody is there any more."""
+        """Write all data, or nothing and return False if earlier data is still buffered or the client has disconnected."""
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             return False
         self.transport.write(data)
@@ -68,7 +69,7 @@ class _Connection(H11Protocol):
         self.loop.call_later(self._patience, self._look)
 
     def _look(self) -> None:
-        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it became a socket
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it became a WebSocket
             return
         if self.cycle is self._before and (self.cycle is None or self.cycle.response_complete):
             self.transport.close()
@@ -78,12 +79,12 @@ class _Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Serves a host on sockets that listen already."""
+    """Serves a host on sockets that are already bound."""
 
     def __init__(self, host: Host) -> None:
-        """Nothing is served before `run`."""
+        """Configure uvicorn; `run` starts serving."""
         self._host = host
-        connection = partial(_Connection, patience=host.limits.patience_s, most=host.limits.connections)
+        connection = partial(_Connection, idle_timeout=host.limits.patience_s, max_connections=host.limits.connections)
         super().__init__(
             uvicorn.Config(
                 create_app(host),
@@ -97,12 +98,12 @@ class Server(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve: few connections at once, but many may wait for that (asyncio takes one figure for both)."""
+        """Start serving; accept few connections per turn but let many wait (asyncio has one setting for both)."""
         await super().startup(sockets)
         for listening in sockets or ():
             listening.listen(_WAITING)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell readers that it is over, then end when they are gone."""
+        """End all subscriptions, then shut down when their connections are closed."""
         self._host.news.end()
         await super().shutdown(sockets)

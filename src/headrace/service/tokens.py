@@ -1,7 +1,7 @@
-"""Who may do what: a token stands for a role and a user.
+"""Authentication and authorization: a token identifies a user and a role.
 
-On loopback without tokens everybody is the administrator: whoever can connect could read the checkpoint, too. Elsewhere a
-request carries `Authorization: Bearer TOKEN`. Tokens are kept as digests and compared in constant time.
+On loopback without tokens every request has the role admin, because a local process can read the checkpoint anyway. Otherwise
+a request must carry `Authorization: Bearer TOKEN`. Tokens are stored as digests and compared in constant time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from headrace.errors import HeadraceError
 
 
 class Role(IntEnum):
-    """Each may do what those before it may: see everything, change queries and rows, declare streams."""
+    """What a user may do; each role includes those before it.
+
+    `read` reads everything, `write` also changes queries and appends rows, `admin` also declares streams.
+    """
 
     read = 1
     write = 2
@@ -27,63 +30,63 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose request it is."""
+    """The user and role of a request."""
 
     user: str
     role: Role
 
 
 ANYBODY = Holder("", Role.admin)
-"""Of every request where no tokens are asked for."""
+"""The identity of every request to a service that requires no tokens."""
 
 
 class Tokens:
-    """The tokens of a service; none means that none are asked for."""
+    """The tokens that a service accepts; an empty registry requires no tokens."""
 
-    def __init__(self, holders: Iterable[tuple[str, Holder]] = ()) -> None:
-        """Take (token, holder)."""
-        self._holders = [(_digest(token), holder) for token, holder in holders]
+    def __init__(self, identities: Iterable[tuple[str, Holder]] = ()) -> None:
+        """Take pairs of a token and its identity."""
+        self._holders = [(_digest(token), identity) for token, identity in identities]
 
     @property
     def required(self) -> bool:
-        """Whether a request needs one."""
+        """Whether requests need a token."""
         return bool(self._holders)
 
     def holder(self, token: str | None) -> Holder | None:
-        """Return whose token it is; None if nobody's."""
+        """Return the identity of a token; None if the token is unknown."""
         if not self.required:
             return ANYBODY
-        given, found = _digest(token or ""), None
-        for digest, holder in self._holders:  # all of them, so that time tells nothing
-            if hmac.compare_digest(digest, given):
-                found = holder
-        return found
+        wanted, match = _digest(token or ""), None
+        for digest, identity in self._holders:  # no early exit: the time must not depend on the token
+            if hmac.compare_digest(digest, wanted):
+                match = identity
+        return match
 
     @staticmethod
     def load(path: Path) -> Tokens:
-        """Read lines of role, user and token; # begins a comment."""
-        holders: dict[str, Holder] = {}
+        """Read a file with a role, a user and a token on each line; # starts a comment."""
+        identities: dict[str, Holder] = {}
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise HeadraceError(f"token file '{path}' cannot be read", detail=str(error)) from error
+            raise HeadraceError(f"cannot read token file '{path}'", detail=str(error)) from error
         for number, line in enumerate(lines, 1):
             words = line.partition("#")[0].split()
             if not words:
                 continue
             if len(words) != 3 or words[0] not in Role.__members__:
                 hint = f"write a role ({', '.join(Role.__members__)}), a user and a token: 'write ann 1f0c…'"
-                raise HeadraceError(f"line {number} of token file '{path}' is not understood", hint=hint)
+                raise HeadraceError(f"invalid line {number} in token file '{path}'", hint=hint)
             if len(words[2]) < _SHORTEST:
-                raise HeadraceError(f"the token in line {number} of '{path}' has less than {_SHORTEST} characters")
-            holders[words[2]] = Holder(words[1], Role[words[0]])
-        if not holders:
+                raise HeadraceError(f"the token in line {number} of '{path}' has fewer than {_SHORTEST} characters")
+            identities[words[2]] = Holder(words[1], Role[words[0]])
+        if not identities:
             raise HeadraceError(f"token file '{path}' has no token")
-        return Tokens(holders.items())
+        return Tokens(identities.items())
 
     @staticmethod
     def make(path: Path) -> Tokens:
-        """Write a file with one new token for each role, for its owner's eyes only."""
+        """Write a file with a new token for each role, readable by its owner only, and load it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.chmod(0o600)

@@ -79,4 +79,4 @@ def test_a_graph_that_cannot_be(headrace, session_file, tmp_path):
     for words in (("--graph", "png"), ("svg",), ("--graph", "--json"), ("--graph", "--partitions", "0")):
         assert headrace("explain", path, *words).code == 2
     said = headrace("explain", path, "--graph", "--out", tmp_path / "nowhere" / "graph.svg")
-    assert (said.code, "cannot be written" in said.err) == (1, True)
+    assert (said.code, "cannot write file" in said.err) == (1, True)

@@ -71,7 +71,7 @@ def test_an_address_in_use_is_refused_at_once():
         command = [*COMMAND, "--backend", "local", "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW, check=False)
     assert done.returncode == 1
-    assert "cannot be listened on" in done.stderr
+    assert "cannot listen on" in done.stderr
     assert "--port" in done.stderr
 
 

@@ -95,7 +95,7 @@ def test_show_and_describe(shell):
     assert "used by 1 query: sums" in plan.text
     assert stream == Columns("stream", "t", (("k", "INT"), ("v", "BIGINT"), ("time", "TIMESTAMP")))
     assert query == Columns("query", "sums", (("window_start", "TIMESTAMP"), ("k", "INT"), ("s", "BIGINT")), SUMS)
-    with pytest.raises(NotFoundError, match="no stream or query 'x' is there") as caught:
+    with pytest.raises(NotFoundError, match="no stream or query 'x' exists") as caught:
         shell("DESCRIBE x;")
     assert "streams: t; queries: sums" in caught.value.detail
 
@@ -120,7 +120,7 @@ JOIN = "SELECT a.v, b.v AS w FROM {0}(t, '2 seconds') a JOIN {0}(t, '2 seconds')
 @pytest.mark.parametrize(
     ("other", "asked", "shared"),
     [
-        (JOIN.format("TUMBLE"), JOIN.format("TUMBLE"), "rows of t kept by k for joins"),
+        (JOIN.format("TUMBLE"), JOIN.format("TUMBLE"), "join buffer of t by k"),
         (JOIN.format("SLIDING"), JOIN.format("SLIDING"), "store"),
         (f"SELECT MAX(s) AS m FROM TUMBLE(({SUMS}), '20 seconds')", SUMS, "aggregation by k of t"),
     ],
@@ -223,7 +223,7 @@ def test_errors_say_where_in_the_text(shell, text, place):
 def test_an_alias_that_was_taken_for_a_name_is_told(shell):
     with pytest.raises(HeadraceError) as caught:
         shell("ADD SELECT x.k FROM t AS x;")
-    assert "'AS x' at the end was taken as the query's name" in caught.value.hint
+    assert "'AS x' at the end names the query" in caught.value.hint
     assert "ADD name AS SELECT" in caught.value.hint
     with pytest.raises(HeadraceError) as caught:
         shell("ADD SELECT w FROM t AS x;")
@@ -290,7 +290,7 @@ def test_on_a_terminal(shell):
     assert "q · 40 rows" in shown
     assert "the last 3 of 40 rows" in shown
     assert "SELECT k, v FROM t" in shown
-    assert "uses routing of t, of its own" in shown
+    assert "uses routing of t, not shared" in shown
     assert "ADD SELECT … AS name;" in shown
 
 

@@ -14,7 +14,7 @@ import pytest
 from headrace.cli.shell.remote import opened
 from support.shell_targets import served, until
 
-ALL = "it will see all rows: they are read from the first SELECT, TAIL or RESULTS on"
+ALL = "it will see all rows: reading starts with the first SELECT, TAIL or RESULTS"
 FILES = ("--backend", "local")
 
 
@@ -58,7 +58,7 @@ def test_who_comes_late_is_told_so(sql):
     said = sql("ADD SELECT k FROM t AS early; RESULTS early; ADD SELECT k FROM t AS late; SELECT k FROM t FOR 100 ms;")
     assert said.code == 0, said.err
     assert "5 rows" in said.out
-    assert said.out.count("it sees new rows only") == 2
+    assert said.out.count("it sees only new rows") == 2
 
 
 def test_json(sql):
@@ -88,7 +88,7 @@ def test_keep_going(sql):
     assert said.code == 1
     assert "line 1: TAIL in a script needs an end" in said.err
     assert "line 2: unknown statement 'FROBNICATE'" in said.err
-    assert "line 3: query 'none' is not there" in said.err
+    assert "line 3: query 'none' does not exist" in said.err
     assert "column  type" in said.out
 
 
@@ -96,7 +96,7 @@ def test_errors_in_json(sql):
     said = sql("HELP;\nTAIL none LIMIT 1;\nSHOW STREAMS;", "--json", "--keep-going")
     assert said.code == 1
     (error,) = [one for one in documents(said) if one["kind"] == "error"]
-    assert error == {"kind": "error", "line": 2, "error": "query 'none' is not there", "detail": "queries: none"}
+    assert error == {"kind": "error", "line": 2, "error": "query 'none' does not exist", "detail": "queries: none"}
     assert documents(said)[-1]["kind"] == "stream"
 
 
@@ -132,7 +132,7 @@ def test_a_session_of_its_own_with_made_up_streams(headrace):
     said = headrace("sql", *FILES, "-c", "SELECT user_id, price FROM purchases LIMIT 3", "--json")
     assert said.code == 0, said.err
     assert [one["kind"] for one in documents(said)] == ["added", "row", "row", "row", "ended", "removed"]
-    assert "a session of its own (local), with made-up streams" in said.err
+    assert "a session in this process (local) with generated streams" in said.err
 
 
 def test_wrong_usage(headrace, tmp_path):

@@ -43,7 +43,7 @@ def test_who_would_delay_all_is_refused_with_figures(serve: Callable[..., Servic
     busy(service)
     answer = service.add(OTHER)
     assert answer.status_code == 429
-    assert "0.00 s are promised" in answer.json()["error"]
+    assert "above the bound of 0.00 s" in answer.json()["error"]
     assert "would grow by" in answer.json()["detail"]
     assert answer.headers["Retry-After"] == "60"
     assert service.http.put("/v1/queries/first", json={"sql": OTHER}).status_code == 429

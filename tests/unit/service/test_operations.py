@@ -72,7 +72,7 @@ def test_what_happened_is_told_in_order(service: Service):
         time.sleep(0.02)
     told = service.http.get("/v1/events").json()
     assert [one["text"] for one in told if one["kind"] == "added"] == ["query one is live", "query two is live"]
-    assert found[0]["text"] == "query one is gone"
+    assert found[0]["text"] == "query one was removed"
     assert any(one["kind"] == "epoch" for one in told)
     assert told == sorted(told, key=lambda one: one["batch"])
 
@@ -102,7 +102,7 @@ def test_what_happened_is_known_after_a_restart(service: Service):
         assert time.monotonic() < until
         time.sleep(0.02)
     assert after[: len(before)] == before
-    assert any(one["text"] == "query counts is gone" for one in after)
+    assert any(one["text"] == "query counts was removed" for one in after)
 
 
 def test_what_happened_is_bounded(service: Service, monkeypatch):

@@ -56,7 +56,7 @@ def test_a_query_that_is_removed_can_still_be_read(service: Service):
     assert service.http.delete("/v1/queries/counts").status_code == 404
     assert service.http.get("/v1/queries/counts/results").json()["rows"] == []
     answer = service.http.get("/v1/queries/other")
-    assert (answer.status_code, answer.json()["error"]) == (404, "query 'other' is not there")
+    assert (answer.status_code, answer.json()["error"]) == (404, "query 'other' does not exist")
 
 
 def test_a_query_is_replaced_in_one_step(service: Service):

@@ -109,7 +109,7 @@ def test_without_a_folder_there_are_none(serve: Callable[..., Service], tmp_path
         service = serve(reports=reports)
         assert service.http.get("/v1/reports").json() == []
         answer = service.http.get("/v1/reports/bench-out")
-        assert (answer.status_code, answer.json()["error"]) == (404, "report 'bench-out' is not there")
+        assert (answer.status_code, answer.json()["error"]) == (404, "report 'bench-out' does not exist")
 
 
 @pytest.mark.parametrize(

@@ -26,5 +26,5 @@ def test_what_is_no_limit_is_refused(word: str):
 def test_a_site_is_written_as_browsers_do():
     assert _site("https://board.example:8443/") == "https://board.example:8443"
     for given in ("*", "board.example", "https://", "https://board.example/page", "ftp://board.example", "https://*.example"):
-        with pytest.raises(HeadraceError, match="is no site"):
+        with pytest.raises(HeadraceError, match="invalid origin"):
             _site(given)

@@ -106,7 +106,7 @@ def test_a_source_that_is_gone_at_the_start_is_named(serve, tmp_path: Path):
     service.close()
     (folder / "one.csv").unlink()
     folder.rmdir()
-    with pytest.raises(HeadraceError, match="stream 'rows', which was declared by request, cannot be opened"):
+    with pytest.raises(HeadraceError, match="cannot open stream 'rows', which was declared by a request"):
         service.again()
     folder.mkdir()
     service.again()

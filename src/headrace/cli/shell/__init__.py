@@ -1,10 +1,9 @@
-"""The shell: statements typed at a prompt, or read from a script, done on a session of its own or on a service.
+"""The SQL shell: runs statements from a prompt or a script on a session in this process or on a service.
 
-A text becomes tokens and pieces that end with `;` (`scan`), a piece becomes a statement (`statements`, `parse`), and a statement
-is done on a `Target` (`target`), which is a session in this process (`embedded`) or a service (`remote`). What comes of it are
-values (`run`): they are drawn for people (`show`, `tail`) or written as JSON, one object a line (`json_lines`). `script` and
-`interactive` are the two ways in; `complete` is what the prompt (`prompt`) knows of the language. `meaning` says what a query
-would share, `places` where in the typed text an error is.
+`parser` splits text into statements that end with `;` and parses them. `executor` runs a statement on a `ShellTarget` (`target`),
+which is a session in this process (`embedded`) or a service (`remote`), and yields `outcomes`. `render` draws outcomes on a
+terminal, or writes them as text or as JSON lines. `script` runs a list of statements, `prompt` an interactive loop with
+`completion`. `open_target` chooses the target from the command line.
 
-Pure: scan, statements, parse, places, complete, meaning. Only `prompt` knows prompt_toolkit.
+`parser` and `completion` are pure. Only `prompt` imports prompt_toolkit.
 """

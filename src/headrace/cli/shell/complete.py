@@ -1,4 +1,4 @@
-"""What may come next, given what was typed: statements, names of streams and queries, columns, functions, keywords."""
+"""Completion: suggests the next word of typed text, from statements, streams, queries, columns, functions and keywords."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The names there are: streams with their columns, and queries."""
+    """The known names: streams with their columns, and queries."""
 
     streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
     queries: Sequence[str] = ()
@@ -40,39 +40,39 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A word that may come next, what it is, and how many characters before the cursor it takes the place of."""
+    """A suggested word, its kind, and the number of characters before the cursor that it replaces."""
 
     text: str
     kind: str
     replaces: int
 
 
-def offers(before: str, vocabulary: Vocabulary) -> list[Offer]:
-    """Return what may come at the end of a text; the best first, nothing twice."""
-    typed = split(before)[1].tokens
-    touching = bool(typed) and not before[-1:].isspace()
-    if touching and typed[-1].kind in {Kind.TEXT, Kind.COMMENT, Kind.NUMBER}:
+def offers(text: str, vocabulary: Vocabulary) -> list[Offer]:
+    """Return suggestions for the end of a text, best first, without duplicates."""
+    all_tokens = split(text)[1].tokens
+    is_in_word = bool(all_tokens) and not text[-1:].isspace()
+    if is_in_word and all_tokens[-1].kind in {Kind.TEXT, Kind.COMMENT, Kind.NUMBER}:
         return []
-    tokens = [token for token in typed if token.kind is not Kind.COMMENT]
-    prefix = tokens.pop().text if touching and tokens[-1].kind in {Kind.WORD, Kind.NAME} else ""
-    found: dict[str, Offer] = {}
-    for text, kind in _candidates(tokens, vocabulary):
-        written = _written(text, kind, prefix)
-        if written is not None:
-            found.setdefault(written.lower(), Offer(written, kind, len(prefix)))
-    return list(found.values())
+    tokens = [token for token in all_tokens if token.kind is not Kind.COMMENT]
+    prefix = tokens.pop().text if is_in_word and tokens[-1].kind in {Kind.WORD, Kind.NAME} else ""
+    suggestions: dict[str, Offer] = {}
+    for word, kind in _candidates(tokens, vocabulary):
+        formatted = _written(word, kind, prefix)
+        if formatted is not None:
+            suggestions.setdefault(formatted.lower(), Offer(formatted, kind, len(prefix)))
+    return list(suggestions.values())
 
 
-def _written(text: str, kind: str, prefix: str) -> str | None:
-    """Return how a word is written that fits a prefix: keywords and functions in its case, names in quotes if they must be."""
+def _written(word: str, kind: str, prefix: str) -> str | None:
+    """Format a word for a prefix: keywords and functions in its case, names in back-quotes if necessary; None if no match."""
     if kind in {"stream", "query", "column"}:
-        if not text.lower().startswith(prefix.lstrip("`").lower()):
+        if not word.lower().startswith(prefix.lstrip("`").lower()):
             return None
-        plain = _PLAIN.fullmatch(text) and text.upper() not in _RESERVED and not prefix.startswith("`")
-        return text if plain else f"`{text.replace('`', '``')}`"
-    if not text.lower().startswith(prefix.lower()):
+        is_plain = _PLAIN.fullmatch(word) and word.upper() not in _RESERVED and not prefix.startswith("`")
+        return word if is_plain else f"`{word.replace('`', '``')}`"
+    if not word.lower().startswith(prefix.lower()):
         return None
-    return text.lower() if prefix[-1:].islower() else text.upper()
+    return word.lower() if prefix[-1:].islower() else word.upper()
 
 
 def _candidates(tokens: Sequence[Token], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
@@ -122,45 +122,47 @@ def _in_query(tokens: Sequence[Token], vocabulary: Vocabulary) -> Iterator[tuple
         return
     if last.is_word("AS"):
         return
-    read = set(_aliases(tokens, vocabulary).values()) or vocabulary.streams.keys()
-    yield from _all("column", (column for name in vocabulary.streams if name in read for column in vocabulary.streams[name]))
+    used_streams = set(_aliases(tokens, vocabulary).values()) or vocabulary.streams.keys()
+    yield from _all(
+        "column", (column for name in vocabulary.streams if name in used_streams for column in vocabulary.streams[name])
+    )
     yield from _all("column", WINDOW_COLUMNS)
     yield from _all("keyword", SQL_KEYWORDS)
     yield from _all("function", _FUNCTIONS)
 
 
 def _aliases(tokens: Sequence[Token], vocabulary: Vocabulary) -> dict[str, str]:
-    """Return the names by which streams can be called in a query, in lower case: their own, and aliases given to them."""
-    known = {name.lower(): name for name in vocabulary.streams}
-    found: dict[str, str] = {}
-    for at, token in enumerate(tokens):
-        stream = known.get((token.name or "").lower())
-        if stream is None or not at or not (tokens[at - 1].is_word("FROM", "JOIN") or tokens[at - 1].text in {"(", ","}):
+    """Map the lower-case names and aliases of the streams in a query to the streams."""
+    streams_by_name = {name.lower(): name for name in vocabulary.streams}
+    aliases: dict[str, str] = {}
+    for i, token in enumerate(tokens):
+        stream = streams_by_name.get((token.name or "").lower())
+        if stream is None or not i or not (tokens[i - 1].is_word("FROM", "JOIN") or tokens[i - 1].text in {"(", ","}):
             continue
-        found[stream.lower()] = stream
-        alias = _alias_behind(tokens, at)
+        aliases[stream.lower()] = stream
+        alias = _alias_behind(tokens, i)
         if alias is not None:
-            found[alias.lower()] = stream
-    return found
+            aliases[alias.lower()] = stream
+    return aliases
 
 
-def _alias_behind(tokens: Sequence[Token], at: int) -> str | None:
-    """Return the alias of the stream at a place: behind it, or behind the parenthesis of its window."""
-    following = at + 1
-    if tokens[at - 1].text == "(":
-        following = next((place + 1 for place in range(at, len(tokens)) if tokens[place].text == ")"), len(tokens))
-    if following < len(tokens) and tokens[following].is_word("AS"):
-        following += 1
-    token = tokens[following] if following < len(tokens) else None
+def _alias_behind(tokens: Sequence[Token], i: int) -> str | None:
+    """Return the alias of the stream at token `i`: after it, or after the closing parenthesis of its window."""
+    j = i + 1
+    if tokens[i - 1].text == "(":
+        j = next((k + 1 for k in range(i, len(tokens)) if tokens[k].text == ")"), len(tokens))
+    if j < len(tokens) and tokens[j].is_word("AS"):
+        j += 1
+    token = tokens[j] if j < len(tokens) else None
     return None if token is None or token.is_word(*_RESERVED) else token.name
 
 
-def _all(kind: str, words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return ((word, kind) for word in words)
+def _all(label: str, words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((word, label) for word in words)
 
 
 def kinds(text: str, vocabulary: Vocabulary) -> Iterator[tuple[Token, str]]:
-    """Yield the tokens of a text with what each of them is, for a prompt that shows them in colors."""
+    """Yield the tokens of a text with their kinds, for syntax highlighting."""
     for token in scan(text):
         yield token, _kind(token, vocabulary)
 

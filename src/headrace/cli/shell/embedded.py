@@ -1,4 +1,4 @@
-"""A session of the shell's own, in this process: micro-batches run in the background while statements are typed."""
+"""A shell target with its own session in this process; micro-batches run in the background while the user types."""
 
 from __future__ import annotations
 
@@ -25,80 +25,82 @@ _READ_SECONDS = 60.0
 class Embedded:
     """A target that owns its session.
 
-    If rows are there already (`bounded`: files), nothing is read before somebody asks for results: whatever was added until
-    then sees all rows. Otherwise it runs at once.
+    With `bounded` input (files) reading starts when results are first requested, so that all queries added before see all rows.
+    Otherwise the session runs immediately.
     """
 
     def __init__(self, session: Session, *, bounded: bool = False) -> None:
-        """Take a session whose streams are declared, and which does not run."""
+        """Take a session whose streams are declared and that is not started."""
         self._session, self._bounded = session, bounded
         self._running = False
         if not bounded:
             self._run()
 
     def streams(self) -> list[StreamInfo]:
-        """See `Target`."""
+        """See `ShellTarget`."""
         return [_stream(name, report) for name, report in self._session.streams().items()]
 
     def queries(self) -> list[QueryInfo]:
-        """See `Target`."""
+        """See `ShellTarget`."""
         return [_query(query) for query in self._session.queries()]
 
     def query(self, name: str) -> QueryInfo:
-        """See `Target`."""
+        """See `ShellTarget`."""
         return _query(self._find(name))
 
     def check(self, sql: str) -> pa.Schema:
-        """See `Target`."""
+        """See `ShellTarget`."""
         return self._session.check(sql)
 
     def add(self, sql: str, name: str | None) -> QueryInfo:
-        """See `Target`."""
+        """See `ShellTarget`."""
         return self._awaited(self._session.add(sql, name=name))
 
     def replace(self, name: str, sql: str) -> QueryInfo:
-        """See `Target`."""
+        """See `ShellTarget`."""
         return self._awaited(self._session.replace(name, sql))
 
     def remove(self, name: str) -> None:
-        """See `Target`."""
+        """See `ShellTarget`."""
         self._session.remove(name)
 
     def explain(self) -> str:
-        """See `Target`; queries that wait for the first rows are not in it."""
+        """See `ShellTarget`; queries that are not live yet are missing."""
         return self._session.explain()
 
     def results(self, name: str, last: int | None) -> pa.Table:
-        """See `Target`; where rows are there already, they are all read before."""
+        """See `ShellTarget`; reads all bounded input first."""
         query = self._find(name)
         self._run()
         if self._bounded:
-            until = time.monotonic() + _READ_SECONDS
-            while self._session.coordinator.has_work() and time.monotonic() < until:
+            deadline = time.monotonic() + _READ_SECONDS
+            while self._session.coordinator.has_work() and time.monotonic() < deadline:
                 self._session.wait(lambda: not self._session.coordinator.has_work(), TICK_SECONDS)
         return self._last(query, last, query.last_batch)
 
     def follow(self, name: str, back: int | None) -> Iterator[pa.Table]:
-        """See `Target`."""
+        """See `ShellTarget`."""
         query = self._find(name)
         after = query.last_batch
         self._run()
         yield self._last(query, back, after)
         while True:
-            over, until = query.is_over, query.last_batch
-            rows = results.rows_of(self._session.results_folder, query.id, after, until)
-            found = [batch for _, batches in rows for batch in batches]
-            if found:
-                yield pa.Table.from_batches(found, query.schema)
-            after = max(after, until)
-            if over:
+            finished, last_committed = query.is_over, query.last_batch
+            files = results.rows_of(self._session.results_folder, query.id, after, last_committed)
+            batches = [batch for _, file_batches in files for batch in file_batches]
+            if batches:
+                yield pa.Table.from_batches(batches, query.schema)
+            after = max(after, last_committed)
+            if finished:
                 return
-            seen = self._session.last_batch
-            if not self._session.wait(lambda seen=seen: self._session.last_batch > seen or query.is_over, TICK_SECONDS):  # type: ignore[misc]
+            last_batch = self._session.last_batch
+            if not self._session.wait(
+                lambda last_batch=last_batch: self._session.last_batch > last_batch or query.is_over, TICK_SECONDS
+            ):  # type: ignore[misc]
                 yield query.schema.empty_table()
 
     def close(self) -> None:
-        """See `Target`."""
+        """See `ShellTarget`."""
         self._session.close()
 
     def _run(self) -> None:
@@ -108,42 +110,44 @@ class Embedded:
 
     def _awaited(self, query: Query) -> QueryInfo:
         if not self._running:
-            return _query(query, "it will see all rows: they are read from the first SELECT, TAIL or RESULTS on")
+            return _query(query, "it will see all rows: reading starts with the first SELECT, TAIL or RESULTS")
         self._session.wait(lambda: query.status != "accepted", _LIVE_SECONDS)
-        return _query(query, "it sees new rows only: those that were there have been read" if self._bounded else "")
+        return _query(query, "it sees only new rows: earlier rows have already been read" if self._bounded else "")
 
     def _find(self, name: str) -> Query:
-        found = self._session.find(name)
-        if found is None:
-            known = ", ".join(query.name for query in self._session.queries()) or "none"
-            raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {known}")
-        if found.sink.written_by_workers:
-            raise SessionError(f"query '{name}' writes its results elsewhere", detail=f"its sink: {found.sink}")
-        return found
+        query = self._session.find(name)
+        if query is None:
+            known = ", ".join(live_query.name for live_query in self._session.queries()) or "none"
+            raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {known}")
+        if query.sink.written_by_workers:
+            raise SessionError(
+                f"the results of query '{name}' are not readable here", detail=f"the query writes to the sink {query.sink}"
+            )
+        return query
 
-    def _last(self, query: Query, last: int | None, until: int) -> pa.Table:
-        """Return the last rows of all batches up to `until`; files are read from the newest on, and not more than needed."""
-        found: list[pa.RecordBatch] = []
+    def _last(self, query: Query, last: int | None, last_batch: int) -> pa.Table:
+        """Return the last rows up to `last_batch`; reads files from the newest on, and only as many as necessary."""
+        batches: list[pa.RecordBatch] = []
         count = 0
-        for _, path in reversed(results.files(self._session.results_folder, -1, until)):
+        for _, path in reversed(results.files(self._session.results_folder, -1, last_batch)):
             if last is not None and count >= last:
                 break
             rows = results.load(path).of(query.id)
-            found[:0] = rows
+            batches[:0] = rows
             count += sum(batch.num_rows for batch in rows)
-        table = pa.Table.from_batches(found, query.schema)
+        table = pa.Table.from_batches(batches, query.schema)
         return table if last is None else table.slice(max(0, table.num_rows - last))
 
 
 def demo_session(backend: str) -> Session:
-    """Open a session with two made-up streams whose event time is the time of day."""
+    """Open a session with the two generated streams of the demo."""
     session = Session(backend=backend)
     declare_demo(session)
     return session
 
 
 def file_session(file: SessionFile, backend: str) -> Session:
-    """Open a session with the streams and queries of a file; results are kept in memory, whatever sinks the file names."""
+    """Open a session with the streams and queries of a file; it keeps results in memory and ignores the sinks of the file."""
     rows, master = file.rows_per_batch or ROWS_PER_BATCH, file.master or "local[*]"
     session = Session(backend=backend, rows_per_batch=rows, master=master)
     try:
@@ -158,17 +162,19 @@ def file_session(file: SessionFile, backend: str) -> Session:
 
 
 def _stream(name: str, report: dict[str, object]) -> StreamInfo:
-    schema, column, delay, source, rows, seen = (
-        report[part] for part in ("schema", "time", "delay", "source", "rows", "max_event_time")
+    schema, column, delay, source, rows, max_event_time = (
+        report[field] for field in ("schema", "time", "delay", "source", "rows", "max_event_time")
     )
     assert isinstance(source, dict)
     assert isinstance(delay, int)
     assert isinstance(rows, int)
-    assert isinstance(seen, int)
+    assert isinstance(max_event_time, int)
     stream = Stream(name, Schema.parse(str(schema)), str(column), delay)
-    return StreamInfo(stream, str(source.get("kind", "")), rows, time.time() - seen / 1e6 if seen > 0 else None)
+    return StreamInfo(
+        stream, str(source.get("kind", "")), rows, time.time() - max_event_time / 1e6 if max_event_time > 0 else None
+    )
 
 
 def _query(query: Query, note: str = "") -> QueryInfo:
-    told = query.emitted, query.late, query.error or "", query.deployment_seconds
-    return QueryInfo(query.name, query.sql, query.status, query.schema, *told, note)
+    statistics = query.emitted, query.late, query.error or "", query.deployment_seconds
+    return QueryInfo(query.name, query.sql, query.status, query.schema, *statistics, note)

@@ -1,4 +1,4 @@
-"""The loop of a shell at a terminal: read, do, show, until Ctrl-D. Errors end a statement, never the shell."""
+"""The interactive loop of the shell: read, run and show statements until Ctrl-D. An error ends a statement, not the shell."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headrace.errors import HeadraceError
 
 
 class Prompting(Protocol):
-    """What asks for text: raises KeyboardInterrupt for Ctrl-C and EOFError for Ctrl-D."""
+    """A source of typed text; raises KeyboardInterrupt for Ctrl-C and EOFError for Ctrl-D."""
 
     def prompt(self) -> str:
-        """Return what was typed."""
+        """Return the typed text."""
 
 
-def converse(asked: Prompting, runner: Runner, view: View, names: Names, told: Callable[[HeadraceError], None]) -> None:
-    """Ask and answer until QUIT or Ctrl-D; Ctrl-C throws away what was typed, or stops what is being done."""
+def converse(prompt: Prompting, runner: Runner, view: View, names: Names, report_error: Callable[[HeadraceError], None]) -> None:
+    """Read and run statements until QUIT or Ctrl-D; Ctrl-C discards the typed text, or stops the running statement."""
     while True:
         try:
-            text = asked.prompt()
+            text = prompt.prompt()
         except KeyboardInterrupt:
             continue
         except EOFError:
@@ -32,8 +32,8 @@ def converse(asked: Prompting, runner: Runner, view: View, names: Names, told: C
             if not all(run_piece(piece, runner, view) for piece in pieces_of(text)):
                 return
         except HeadraceError as error:
-            told(error)
+            report_error(error)
         except KeyboardInterrupt:
-            told(HeadraceError("interrupted"))
+            report_error(HeadraceError("interrupted"))
         finally:
             names.forget()

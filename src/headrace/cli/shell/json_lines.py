@@ -1,7 +1,7 @@
-"""What comes of statements, for machines: one JSON object a line, each with its `kind`.
+"""Rendering of outcomes as JSON, one object per line, each with its `kind`.
 
-added, replaced, removed (a query), query, stream, plan, meaning, columns, row, ended, usage; and error, which is told on
-standard error, too.
+Kinds: added, replaced, removed (a query), query, stream, plan, meaning, columns, row, ended, usage; and error, which also goes
+to standard error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headrace.errors import HeadraceError
 
 
 class JsonLines:
-    """Writes to a file, and flushes it after each thing."""
+    """Writes outcomes to a file, and flushes it after each."""
 
     def __init__(self, out: TextIO) -> None:
-        """Take the file."""
+        """Take the file to write to."""
         self._out = out
 
     def show(self, outcome: Outcome) -> None:
-        """See `View`."""
+        """See `OutcomeView`."""
         if isinstance(outcome, Following):
             for table in pieces(outcome):
                 self._write(_rows(outcome.query.name, table))
@@ -37,7 +37,7 @@ class JsonLines:
             self._write(_documents(outcome))
 
     def error(self, error: HeadraceError, line: int | None) -> None:
-        """Write what went wrong, and in which line of the script."""
+        """Write an error and its line in the script."""
         parts = {name: getattr(error, name) for name in ("place", "detail", "hint") if getattr(error, name)}
         self._write(iter([{"kind": "error", "line": line, "error": error.message, **parts}]))
 
@@ -69,7 +69,7 @@ def _documents(outcome: Outcome) -> Iterator[dict[str, Any]]:
         case Usage():
             yield from ({"kind": "usage", "statement": text, "about": about} for text, about in USAGES)
         case Following():
-            raise AssertionError("rows are written as they come")
+            raise AssertionError("a followed query is written by `show`")
 
 
 def _rows(name: str, table: pa.Table) -> Iterator[dict[str, Any]]:

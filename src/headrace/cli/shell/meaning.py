@@ -1,7 +1,7 @@
-"""What one query shares with all others: found by planning them together, as a session would, without touching it.
+"""The sharing of one query with all others, found by planning them together without touching the session.
 
-Nothing is known here of rows that came, so a running session may have grouped queries otherwise where that is cheaper; what
-it does now is in its own explanation.
+This plan uses no statistics, so a running session may have grouped queries differently where that is cheaper; the session's
+own explanation shows its current plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.sql import Catalog, bind_query
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A part of the pipeline that works for a query, and the other queries it works for."""
+    """An operator that a query uses, and the other queries that use it."""
 
     what: str
     others: tuple[str, ...]
@@ -30,9 +30,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a query gives, and what it uses; `name` is empty if it was not added.
+    """The output columns of a query and the operators it uses; `name` is empty if the query is not added.
 
-    No uses at all means that they cannot be told: the query is good, but calls functions that only its session knows.
+    `uses` is empty if it is unknown: the query is valid, but calls UDFs that only its session has.
     """
 
     name: str
@@ -41,41 +41,41 @@ class Meaning:
 
 
 def uses_of(sql: str, streams: Sequence[Stream], others: Mapping[str, str]) -> tuple[Use, ...]:
-    """Return what a query, which is known to be good, would use beside others, given as name → text."""
+    """Return the operators that a valid query would use together with other queries, given as name → text."""
     plans = _bound({**others, "": sql}, Catalog.of(streams))
     if "" not in plans:
         return ()
-    names, mine = list(plans), len(plans) - 1
+    names, query_index = list(plans), len(plans) - 1
     sharing = share(streams, plans)
     uses: dict[str, dict[str, None]] = {}
-    for what, users in _parts(sharing):
-        if mine in users:
-            uses.setdefault(what, {}).update(dict.fromkeys(names[user] for user in sorted(users) if user != mine))
-    return tuple(Use(what, tuple(found)) for what, found in uses.items())
+    for operator, users in _parts(sharing):
+        if query_index in users:
+            uses.setdefault(operator, {}).update(dict.fromkeys(names[user] for user in sorted(users) if user != query_index))
+    return tuple(Use(operator, tuple(shared_with)) for operator, shared_with in uses.items())
 
 
 def _bound(queries: Mapping[str, str], catalog: Catalog) -> dict[str, AnyQuery]:
-    """Bind what can be bound here."""
-    found = {}
+    """Bind the queries; skip those that fail, for example because only the session has their UDFs."""
+    plans = {}
     for name, sql in queries.items():
         try:
-            found[name] = bind_query(sql, catalog)
+            plans[name] = bind_query(sql, catalog)
         except HeadraceError:
             continue
-    return found
+    return plans
 
 
 def _parts(sharing: Sharing) -> Iterator[tuple[str, set[int]]]:
-    """Yield every shared part of the pipeline with the numbers of the queries it works for."""
+    """Yield the text of every shared operator and state store with the ids of the queries that use it."""
     for plan in sharing.plans:
         stream = "results of an inner query" if plan.stream.startswith("~") else plan.stream
         for operator in plan.operators:
-            yield f"{kind_of(operator)}{_by(operator.keys)} of {stream}", {whole(one.query) for one in operator.members}
+            yield f"{kind_of(operator)}{_by(operator.keys)} of {stream}", {whole(member.query) for member in operator.members}
         for buckets in plan.buckets:
-            yield f"rows of {stream} kept{_by(buckets.keys)} for joins", {whole(one.query) for one in buckets.members}
+            yield f"join buffer of {stream}{_by(buckets.keys)}", {whole(member.query) for member in buckets.members}
     if sharing.probes is not None:
-        for told, users in told_stores(sharing.probes).values():
-            yield told.partition(" · ")[0], {whole(number) for number in users}
+        for store_text, users in told_stores(sharing.probes).values():
+            yield store_text.partition(" · ")[0], {whole(query_id) for query_id in users}
 
 
 def _by(keys: Sequence[Expression]) -> str:

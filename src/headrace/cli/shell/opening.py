@@ -1,4 +1,4 @@
-"""What a shell is opened on: a service that is named or found, or a session of its own."""
+"""The choice of the shell's target: a service, or a session in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"[\w.-]+:\d+", re.ASCII)
 
 
 class Opened(NamedTuple):
-    """A target, and what it is in a few words; `found` if it was not named by the user."""
+    """A target and its description; `is_default` if the user did not choose it."""
 
     target: Target
     about: str
@@ -33,24 +33,24 @@ class Opened(NamedTuple):
 
 
 def open_target(place: str | None, backend: BackendName | None, token: str | None) -> Opened:
-    """Open what the user named; if that is nothing, the service that listens where one does, or else the demo's streams."""
+    """Open the target the user named; by default the service on the default port if it runs, otherwise the demo streams."""
     if place is None and backend is None and _somebody_listens():
         return _service(SERVICE, token, found=True)
     if place is not None and (place.startswith(("http://", "https://")) or _ADDRESS.fullmatch(place)):
         if backend is not None:
-            raise typer.BadParameter("--backend is for a session of one's own, not for a service")
+            raise typer.BadParameter("--backend applies to a session in this process, not to a service")
         return _service(place if "://" in place else f"http://{place}", token)
     chosen = backend or BackendName.local
     chosen.check()
     if place is None:
         session = _started(chosen, lambda: demo_session(chosen.value))
-        why = "" if backend else f"no service at {SERVICE}, so "
-        return Opened(Embedded(session), f"{why}a session of its own ({chosen.value}), with made-up streams", found=True)
+        reason = "" if backend else f"no service at {SERVICE}, so "
+        return Opened(Embedded(session), f"{reason}a session in this process ({chosen.value}) with generated streams", found=True)
     file = SessionFile.load(Path(place), queries_needed=False)
     session = _started(chosen, lambda: file_session(file, chosen.value))
     bounded = any(stream.kind == "files" for stream in file.streams)
-    rest = "; rows are read from the first SELECT, TAIL or RESULTS on" if bounded else ""
-    return Opened(Embedded(session, bounded=bounded), f"a session of its own ({chosen.value}) over {place}{rest}")
+    note = "; reading starts with the first SELECT, TAIL or RESULTS" if bounded else ""
+    return Opened(Embedded(session, bounded=bounded), f"a session in this process ({chosen.value}) from {place}{note}")
 
 
 def _somebody_listens() -> bool:
@@ -67,7 +67,7 @@ def _service(url: str, token: str | None, *, found: bool = False) -> Opened:
     except HeadraceError as error:
         if not found:
             raise
-        hint = f"{error.hint}; or open a session of your own: headrace sql --backend local".removeprefix("; or ")
+        hint = f"{error.hint}; or open a session in this process: headrace sql --backend local".removeprefix("; or ")
         raise HeadraceError(error.message, detail=error.detail, hint=hint) from error
 
 

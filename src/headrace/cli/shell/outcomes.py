@@ -1,4 +1,4 @@
-"""What comes of statements, as values; `show` draws them, `json_lines` writes them down."""
+"""The outcomes of statements as values, which views render."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.cli.shell.target import QueryInfo, StreamInfo
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A query was added, replaced or removed (`verb`); `passing` if it is there only to be watched."""
+    """A query was added, replaced or removed (`verb`); `is_temporary` if it is the temporary query of a SELECT."""
 
     verb: str
     query: QueryInfo
@@ -38,7 +38,7 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all queries share, as text."""
+    """The shared plan as text."""
 
     text: str
 
@@ -55,7 +55,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The last rows of a query, and how many it had emitted in all."""
+    """The last rows of a query, and the total number it has emitted."""
 
     name: str
     rows: pa.Table
@@ -64,9 +64,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """A query to be followed until `end`: `open(back)` is the target's `follow`.
+    """A query to follow until `stop`; `open(back)` calls the target's `follow`.
 
-    Whoever shows it takes what there was before if `from_beginning`; otherwise that is for the eye only, and not counted.
+    With `from_beginning` earlier rows count as results; otherwise a view may show them, but does not count them.
     """
 
     query: QueryInfo
@@ -77,14 +77,14 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Following a query ended; the query, as it is now."""
+    """Following a query has ended; `query` is its current state."""
 
     query: QueryInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What can be said."""
+    """The list of all statements."""
 
 
 Outcome: TypeAlias = Changed | Queries | Streams | Plan | Meaning | Columns | Rows | Following | Ended | Usage

@@ -1,9 +1,9 @@
-"""A piece of text to a statement.
+"""The parser of statements.
 
-`ADD <query> AS <name>`: the last two tokens of the statement, if they are `AS` and a name, always name the query; a query that
+`ADD <query> AS <name>`: if the last two tokens of the statement are `AS` and a name, they always name the query. A query that
 itself ends with an alias has it before that (`ADD SELECT a FROM s AS t AS q`), or is added with its name in front
-(`ADD q AS SELECT a FROM s AS t`). Nothing is guessed from what streams and columns there are. `LIMIT n` and `FOR 5 SECONDS` at
-the end of a bare SELECT are the shell's: they say when to stop watching.
+(`ADD q AS SELECT a FROM s AS t`). The parser does not use the names of streams and columns. `LIMIT n` and `FOR 5 SECONDS` at
+the end of a bare SELECT belong to the shell: they say when to stop watching.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ from headrace.sql.parse import Source
 QUERY_STARTS = ("SELECT", "WITH", "FROM")
 
 
-def parse(piece: Piece) -> Statement:
-    """Return the statement of a piece that means something; raises SqlError with the place in the piece."""
-    reader = _Reader(piece)
+def parse(source: Piece) -> Statement:
+    """Parse a statement that is not empty; raises SqlError with the place in its text."""
+    reader = _Reader(source)
     if reader.at_query():
         return _select(reader)
     word = reader.take()
-    known = _STATEMENTS.get(word.text.upper()) if word.kind is Kind.WORD else None
-    if known is None:
-        near = difflib.get_close_matches(word.text.upper(), [*_STATEMENTS, "SELECT"], 1)
-        hint = f"did you mean {near[0]}?" if near else "HELP; lists what can be said"
+    parser = _STATEMENTS.get(word.text.upper()) if word.kind is Kind.WORD else None
+    if parser is None:
+        matches = difflib.get_close_matches(word.text.upper(), [*_STATEMENTS, "SELECT"], 1)
+        hint = f"did you mean {matches[0]}?" if matches else "HELP; lists all statements"
         raise reader.refused(word, f"unknown statement '{word.text}'", detail=f"statements: {', '.join(KEYWORDS)}", hint=hint)
-    found = known(reader)
+    statement = parser(reader)
     if reader.left:
         raise reader.unexpected(word.text.upper())
-    return found
+    return statement
 
 
 class _Reader:
-    """Takes the tokens of a piece one by one, from the front or from the back."""
+    """Takes the tokens of a statement one by one, from the front or from the back."""
 
-    def __init__(self, piece: Piece) -> None:
-        self._piece, self.left = piece, list(piece.words)
+    def __init__(self, source: Piece) -> None:
+        self._piece, self.left = source, list(source.words)
 
     def refused(self, token: Token | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
-        at = len(self._piece.text.rstrip()) if token is None else token.start
-        return Source(self._piece.text).error_at(at, message, detail=detail, hint=hint)
+        offset = len(self._piece.text.rstrip()) if token is None else token.start
+        return Source(self._piece.text).error_at(offset, message, detail=detail, hint=hint)
 
     def unexpected(self, statement: str) -> SqlError:
-        """Return what to say of the token that comes now and should not; the end of the text counts as one."""
+        """Return the error of an unexpected next token, or of an unexpected end of the statement."""
         token = self.left[0] if self.left else None
         usage = next((text for text, _ in USAGES if statement in text), statement)
-        said = f"{statement} ends too early" if token is None else f"unexpected '{token.text}' in {statement}"
-        quoted = token is not None and token.kind in {Kind.SIGN, Kind.TEXT, Kind.NUMBER}
-        hint = "names with other characters than letters and digits go in back-quotes" if quoted else ""
-        return self.refused(token, said, detail=f"usage: {usage}", hint=hint)
+        message = f"{statement} ends too early" if token is None else f"unexpected '{token.text}' in {statement}"
+        needs_quotes = token is not None and token.kind in {Kind.SIGN, Kind.TEXT, Kind.NUMBER}
+        hint = "put names with characters other than letters and digits in back-quotes" if needs_quotes else ""
+        return self.refused(token, message, detail=f"usage: {usage}", hint=hint)
 
     def take(self) -> Token:
         return self.left.pop(0)
@@ -89,67 +89,67 @@ class _Reader:
         return self.next_is(*QUERY_STARTS) or (bool(self.left) and self.left[0].text == "(")
 
     def name(self, statement: str) -> str:
-        found = self.left[0].name if self.left else None
-        if found is None:
+        name = self.left[0].name if self.left else None
+        if name is None:
             raise self.unexpected(statement)
         self.take()
-        return found
+        return name
 
     def number(self, statement: str) -> int:
         token = self.left[0] if self.left else None
         if token is None or not (token.kind is Kind.NUMBER and token.text.isascii() and token.text.isdigit()):
             raise self.unexpected(statement)
         if not int(token.text):
-            raise self.refused(token, "0 rows are none to wait for", hint="give a number greater than 0")
+            raise self.refused(token, "invalid number of rows 0", hint="give a number greater than 0")
         return int(self.take().text)
 
     def seconds(self, statement: str) -> float:
-        """Take a length of time: 5 SECONDS, or '1 minute 30 seconds'."""
+        """Take a duration: 5 SECONDS, or '1 minute 30 seconds'."""
         first = self.left[0] if self.left else None
         if first is not None and first.kind is Kind.TEXT and first.closed:
-            said = self.take().text[1:-1]
+            text = self.take().text[1:-1]
         elif first is not None and first.kind is Kind.NUMBER and len(self.left) > 1 and self.left[1].kind is Kind.WORD:
-            said = f"{self.take().text} {self.take().text.lower()}"
+            text = f"{self.take().text} {self.take().text.lower()}"
         else:
             raise self.unexpected(statement)
         try:
-            micros = parse_duration(said)
+            micros = parse_duration(text)
         except HeadraceError as error:
             raise self.refused(first, error.message, detail=error.detail, hint=error.hint) from None
         if not micros:
-            raise self.refused(first, "0 seconds are too short to see anything")
+            raise self.refused(first, "invalid duration of 0 seconds")
         return micros / 1e6
 
     def sql(self) -> Sql:
-        """Take all that is left as a query."""
+        """Take all remaining tokens as a query."""
         first, last = self.left[0], self.left[-1]
         self.left = []
         return Sql(self._piece.text[first.start : last.end], *place(self._piece.text, first.start))
 
     def name_behind(self) -> str | None:
-        """Take `AS name` off the end, if it is there with something before it."""
+        """Take `AS name` off the end, if there are tokens before it."""
         if len(self.left) < 3 or not self.left[-2].is_word("AS"):
             return None
-        found = self.left[-1].name
-        if found is not None:
+        name = self.left[-1].name
+        if name is not None:
             del self.left[-2:]
-        return found
+        return name
 
     def end_behind(self) -> End:
         """Take `LIMIT n` and `FOR 5 SECONDS` off the end, in any order."""
-        whole, at = self.left, len(self.left)
-        while length := _clause_length(whole[:at]):
-            at -= length
-        self.left = whole[at:]
+        tokens, length = self.left, len(self.left)
+        while clause := _clause_length(tokens[:length]):
+            length -= clause
+        self.left = tokens[length:]
         end = _end(self, "SELECT")
         if self.left:
             raise self.unexpected("SELECT")
-        self.left = whole[:at]
+        self.left = tokens[:length]
         return end
 
 
 def _clause_length(tokens: Sequence[Token]) -> int:
-    """Return of how many tokens the clause is that stands behind a query and says when to end; 0 if there is none."""
+    """Return the number of tokens of a trailing LIMIT or FOR clause; 0 without one."""
     kinds = [token.kind for token in tokens[-2:]]
     if len(tokens) > 2 and tokens[-2].is_word("LIMIT") and kinds[1] is Kind.NUMBER:
         return 2
@@ -177,7 +177,7 @@ def _select(reader: _Reader) -> Select:
 
 
 def _named_query(reader: _Reader, statement: str) -> tuple[str | None, Sql, bool]:
-    """Take `<query> AS name`, `name AS <query>` or a query alone; tell also whether the name stood behind."""
+    """Take `<query> AS name`, `name AS <query>` or only a query; return the name, the query, and whether the name was last."""
     if reader.at_query():
         name = reader.name_behind()
         return name, reader.sql(), name is not None
@@ -224,12 +224,12 @@ def _describe(reader: _Reader) -> Describe:
 
 
 def _tail(reader: _Reader) -> Tail:
-    name, begun = reader.name("TAIL"), False
+    name, from_beginning = reader.name("TAIL"), False
     if reader.accept("FROM"):
         if not reader.next_is("BEGINNING", "NOW"):
             raise reader.unexpected("TAIL")
-        begun = reader.take().is_word("BEGINNING")
-    return Tail(name, _end(reader, "TAIL"), begun)
+        from_beginning = reader.take().is_word("BEGINNING")
+    return Tail(name, _end(reader, "TAIL"), from_beginning)
 
 
 def _results(reader: _Reader) -> Results:

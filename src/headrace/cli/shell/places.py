@@ -1,4 +1,4 @@
-"""Where an error is: its place in a query, in the statement around it, in the script around that."""
+"""Places of errors, mapped from a query to its statement, and from a statement to the source text."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _PLACE = re.compile(r"line (\d+), column (\d+):")
 
 
 def moved(error: HeadraceError, line: int, column: int) -> HeadraceError:
-    """Return the error of a text with its place in a larger one, in which the text begins at a line and a column."""
+    """Return the error with its place in a larger text, in which the erroneous text starts at a line and a column."""
     match = _PLACE.match(error.place)
     if match is None:
         return error
     return _with_place(error, _label(int(match[1]), int(match[2]), line, column) + error.place[match.end() :])
 
 
-def in_piece(error: HeadraceError, piece: Piece) -> HeadraceError:
-    """Return the error of a statement with its place in what was typed: the line as it stands there, and its number there."""
+def in_piece(error: HeadraceError, source: Piece) -> HeadraceError:
+    """Return the error of a statement with its line and column in the source text, and the line of the statement."""
     match = _PLACE.match(error.place)
     if match is None:
         return error
     line, column = int(match[1]), int(match[2])
-    begin = sum(len(text) + 1 for text in piece.text.split("\n")[: line - 1])
-    _, _, drawn = Source(piece.text).place(begin + column - 1).partition("\n")
-    return _with_place(error, f"{_label(line, column, piece.line, piece.column)}\n{drawn}")
+    line_start = sum(len(text) + 1 for text in source.text.split("\n")[: line - 1])
+    _, _, excerpt = Source(source.text).place(line_start + column - 1).partition("\n")
+    return _with_place(error, f"{_label(line, column, source.line, source.column)}\n{excerpt}")
 
 
 def _label(line: int, column: int, begin_line: int, begin_column: int) -> str:

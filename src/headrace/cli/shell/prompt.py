@@ -1,4 +1,4 @@
-"""The prompt: many lines until `;`, history, completion, colors. What was typed is done by `script.run_piece`."""
+"""The prompt: multi-line input until `;`, history, completion and syntax highlighting."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _STYLE = Style.from_dict({
 
 
 def history_file() -> Path:
-    """Return where lines are remembered from one shell to the next."""
+    """Return the path of the history file."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "headrace" / "history"
 
 
 def opened_history(path: Path) -> History:
-    """Return a history in a file that only its owner can read, or one that is forgotten where there cannot be a file."""
+    """Return a history in a file that only its owner can read, or in memory if the file is not writable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
@@ -50,13 +50,13 @@ def opened_history(path: Path) -> History:
 
 
 def is_complete(text: str) -> bool:
-    """Tell whether Enter runs it: nothing but complete statements, or a word that needs no `;`."""
+    """Return whether Enter runs the text: it has only complete statements, or is a word that needs no `;`."""
     pieces, rest = split(text)
     return not text.strip() or _alone(text) is not None or (bool(pieces) and not rest.tokens)
 
 
 def pieces_of(text: str) -> list[Piece]:
-    """Return the statements of a text that is complete."""
+    """Return the statements of a complete text."""
     return split(_alone(text) or text)[0]
 
 
@@ -66,66 +66,66 @@ def _alone(text: str) -> str | None:
 
 
 class Names:
-    """The vocabulary of a target, asked for at most every few seconds, and kept if it does not answer."""
+    """A cache of the target's names: reloaded at most every few seconds, kept if the target does not answer."""
 
     def __init__(self, target: Target, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is asked before the first call."""
+        """Take the target; names are loaded at the first use."""
         self._target, self._clock, self._lock = target, clock, threading.Lock()
         self._asked, self.known = -_FRESH_SECONDS, Vocabulary()
 
     def fresh(self) -> Vocabulary:
-        """Return the names there are now, or were a moment ago."""
+        """Return the names, at most a few seconds old."""
         with self._lock:
             if self._clock() - self._asked >= _FRESH_SECONDS:
                 self._asked = self._clock()
                 try:
-                    streams = {one.name: tuple(one.columns) for one in self._target.streams()}
+                    streams = {stream.name: tuple(stream.columns) for stream in self._target.streams()}
                     self.known = Vocabulary(streams, tuple(query.name for query in self._target.queries()))
                 except HeadraceError:
                     pass
             return self.known
 
     def forget(self) -> None:
-        """Ask anew the next time: a statement may have changed them."""
+        """Reload at the next use, because a statement may have changed the names."""
         with self._lock:
             self._asked = -_FRESH_SECONDS
 
 
 class NameCompleter(Completer):
-    """Offers what may come next; without Tab only where a word was begun."""
+    """Suggests the next word; without Tab only inside a word."""
 
     def __init__(self, names: Names) -> None:
-        """Ask for names when somebody types."""
+        """Take the names, which are loaded while the user types."""
         self._names = names
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """See `Completer`."""
-        for offer in offers(document.text_before_cursor, self._names.fresh()):
-            if offer.replaces or complete_event.completion_requested:
-                yield Completion(offer.text, -offer.replaces, display_meta=offer.kind)
+        for suggestion in offers(document.text_before_cursor, self._names.fresh()):
+            if suggestion.replaces or complete_event.completion_requested:
+                yield Completion(suggestion.text, -suggestion.replaces, display_meta=suggestion.kind)
 
 
 class Colors(Lexer):
-    """Colors what is typed as the shell understands it."""
+    """Highlights typed text by the kinds of its tokens."""
 
     def __init__(self, names: Names) -> None:
-        """Use the names that are known; none are asked for."""
+        """Take the names; the lexer uses cached ones and never loads them."""
         self._names = names
 
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
         """See `Lexer`."""
         styled: StyleAndTextTuples = []
-        at = 0
+        end = 0
         for token, kind in kinds(document.text, self._names.known):
-            styled += [("", document.text[at : token.start]), (f"class:{kind}", document.text[token.start : token.end])]
-            at = token.end
-        styled.append(("", document.text[at:]))
+            styled += [("", document.text[end : token.start]), (f"class:{kind}", document.text[token.start : token.end])]
+            end = token.end
+        styled.append(("", document.text[end:]))
         lines = _lines(styled)
         return lambda number: lines[number] if number < len(lines) else []
 
 
 def _lines(styled: StyleAndTextTuples) -> list[StyleAndTextTuples]:
-    """Cut at the ends of lines; a token may go over several."""
+    """Split styled text into lines; a token may span several."""
     lines: list[StyleAndTextTuples] = [[]]
     for style, text, *_ in styled:
         for number, part in enumerate(text.split("\n")):
@@ -136,7 +136,7 @@ def _lines(styled: StyleAndTextTuples) -> list[StyleAndTextTuples]:
 
 
 def bindings() -> KeyBindings:
-    """Return the keys: Enter runs what is complete and begins a line otherwise; with Alt it always begins a line."""
+    """Return the key bindings: Enter runs a complete text, otherwise starts a new line; Alt+Enter always starts a new line."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -157,7 +157,7 @@ def bindings() -> KeyBindings:
 
 
 def prompt_session(names: Names, history: History, **terminal: Any) -> PromptSession[str]:
-    """Return the prompt; `terminal` is for tests: an input and an output of prompt_toolkit."""
+    """Return the prompt; tests pass an input and an output of prompt_toolkit as `terminal`."""
     return PromptSession(
         [("class:prompt", PROMPT)],
         multiline=True,

@@ -1,8 +1,8 @@
-"""A statement, done: what comes of it, as values that others show.
+"""Execution of statements on a target; yields outcomes that a view renders.
 
-    for outcome in Runner(target).run(statement): shown.show(outcome)
+    for outcome in StatementRunner(target).run(statement): view.show(outcome)
 
-A query that was added for a bare SELECT is removed when the generator is over or closed, whatever happened meanwhile.
+The temporary query of a bare SELECT is removed when the generator ends or is closed, also after an error.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _Found = TypeVar("_Found")
 
 
 def passing_name() -> str:
-    """Return a name for a query that is there only to be watched; several shells on a service must not choose the same."""
+    """Return a random name for a temporary query, so that several shells on a service do not choose the same."""
     return f"shell_{secrets.token_hex(3)}"
 
 
 class Runner:
-    """Does statements on a target; `rows` is how many results are shown where the statement does not say (None: all)."""
+    """Runs statements on a target; `rows` is the number of results to show by default (None: all)."""
 
     def __init__(self, target: Target, *, rows: int | None = None, name: Callable[[], str] = passing_name) -> None:
-        """Take a target that others close."""
+        """Take a target, which the caller closes."""
         self._target, self._rows, self._name = target, rows, name
 
     def run(self, statement: Statement) -> Generator[Outcome, None, None]:
-        """Do a statement; errors have their place in the statement, not only in its query."""
+        """Run a statement; errors have their place in the statement, not only in its query."""
         match statement:
             case Add():
                 yield Changed("added", self._named_at_end(statement, lambda sql: self._target.add(sql, statement.name)))
@@ -60,9 +60,9 @@ class Runner:
                 yield Changed("replaced", self._named_at_end(statement, lambda sql: self._target.replace(statement.name, sql)))
             case Remove():
                 for name in statement.names:
-                    info = self._target.query(name)
+                    removed = self._target.query(name)
                     self._target.remove(name)
-                    yield Changed("removed", info)
+                    yield Changed("removed", removed)
             case Show():
                 yield self._shown(statement.what)
             case Explain():
@@ -83,33 +83,33 @@ class Runner:
                 return
 
     def _select(self, statement: Select) -> Iterator[Outcome]:
-        info = _placed(statement.sql, lambda sql: self._target.add(sql, self._name()))
+        query = _placed(statement.sql, lambda sql: self._target.add(sql, self._name()))
         try:
-            yield Changed("added", info, passing=True)
-            yield from self._followed(info, statement.end, from_beginning=True)
+            yield Changed("added", query, passing=True)
+            yield from self._followed(query, statement.end, from_beginning=True)
         finally:
-            with contextlib.suppress(NotFoundError):  # somebody else was faster
-                self._target.remove(info.name)
-        yield Changed("removed", self._target.query(info.name), passing=True)
+            with contextlib.suppress(NotFoundError):  # another client removed it
+                self._target.remove(query.name)
+        yield Changed("removed", self._target.query(query.name), passing=True)
 
-    def _followed(self, info: QueryInfo, end: End, *, from_beginning: bool) -> Iterator[Outcome]:
-        yield Following(info, end, from_beginning, lambda back: self._target.follow(info.name, back))
-        now = self._target.query(info.name)
-        if now.status == "failed":
-            raise EvaluationError(f"query '{now.name}' failed", detail=now.error)
-        yield Ended(now)
+    def _followed(self, query: QueryInfo, end: End, *, from_beginning: bool) -> Iterator[Outcome]:
+        yield Following(query, end, from_beginning, lambda back: self._target.follow(query.name, back))
+        current = self._target.query(query.name)
+        if current.status == "failed":
+            raise EvaluationError(f"query '{current.name}' failed", detail=current.error)
+        yield Ended(current)
 
-    def _named_at_end(self, statement: Add | Replace, act: Callable[[str], QueryInfo]) -> QueryInfo:
-        """Do it; if the query is refused, but would be good with the `AS` at its end, say what that was taken for."""
+    def _named_at_end(self, statement: Add | Replace, action: Callable[[str], QueryInfo]) -> QueryInfo:
+        """Run a statement with a query; if the query is invalid only without its trailing `AS name`, explain that in the hint."""
         try:
-            return _placed(statement.sql, act)
+            return _placed(statement.sql, action)
         except SqlError as error:
             if not (
                 statement.at_end and statement.name and self._is_good(f"{statement.sql.text} AS {identifier(statement.name)}")
             ):
                 raise
-            verb = type(statement).__name__.upper()
-            hint = f"'AS {statement.name}' at the end was taken as the query's name; keep it as an alias: {verb} name AS SELECT …"
+            verb = type(statement).__name__.removesuffix("Statement").upper()
+            hint = f"'AS {statement.name}' at the end names the query; to keep it as an alias, write {verb} name AS SELECT …"
             raise SqlError(error.message, place=error.place, detail=error.detail, hint=hint) from error
 
     def _is_good(self, sql: str) -> bool:
@@ -119,24 +119,24 @@ class Runner:
             return False
         return True
 
-    def _shown(self, what: Shown) -> Outcome:
-        if what is Shown.queries:
+    def _shown(self, kind: Shown) -> Outcome:
+        if kind is Shown.queries:
             return Queries(tuple(self._target.queries()))
-        if what is Shown.streams:
+        if kind is Shown.streams:
             return Streams(tuple(self._target.streams()))
         return Plan(self._target.explain())
 
-    def _explained(self, of: Sql | str | None) -> Outcome:
-        if of is None:
+    def _explained(self, subject: Sql | str | None) -> Outcome:
+        if subject is None:
             return Plan(self._target.explain())
-        streams = [one.stream for one in self._target.streams()]
+        streams = [stream.stream for stream in self._target.streams()]
         others = {query.name: query.sql for query in self._target.queries() if query.status != "failed"}
-        if isinstance(of, Sql):
-            columns = columns_of(_placed(of, self._target.check))
-            return Meaning("", columns, uses_of(of.text, streams, others))
-        info = self._target.query(of)
-        others.pop(of, None)
-        return Meaning(info.name, info.columns, uses_of(info.sql, streams, others))
+        if isinstance(subject, Sql):
+            columns = columns_of(_placed(subject, self._target.check))
+            return Meaning("", columns, uses_of(subject.text, streams, others))
+        query = self._target.query(subject)
+        others.pop(subject, None)
+        return Meaning(query.name, query.columns, uses_of(query.sql, streams, others))
 
     def _described(self, name: str) -> Columns:
         for stream in self._target.streams():
@@ -147,14 +147,14 @@ class Runner:
         except NotFoundError as error:
             known = ", ".join(stream.name for stream in self._target.streams())
             raise NotFoundError(
-                f"no stream or query '{name}' is there", detail=f"streams: {known}; {error.detail}", hint=error.hint
+                f"no stream or query '{name}' exists", detail=f"streams: {known}; {error.detail}", hint=error.hint
             ) from error
         return Columns("query", query.name, tuple(query.columns.items()), query.sql)
 
 
-def _placed(sql: Sql, act: Callable[[str], _Found]) -> _Found:
-    """Do something with a query's text; what is refused is told with its place in the statement."""
+def _placed(sql: Sql, action: Callable[[str], _Found]) -> _Found:
+    """Call an action with a query's text; its errors get their place in the statement."""
     try:
-        return act(sql.text)
+        return action(sql.text)
     except HeadraceError as error:
         raise moved(error, sql.line, sql.column) from error

@@ -1,7 +1,7 @@
-"""Text to tokens, and to pieces that end with `;`.
+"""The tokenizer: splits text into tokens, and into statements that end with `;`.
 
-Strings, names in back-quotes and comments are those of the SQL parser, so that a `;` inside of them ends nothing. Nothing is
-refused here: what is not closed goes on to the end of the text.
+Strings, back-quoted names and comments follow the SQL parser, so that a `;` inside them does not end a statement. The tokenizer
+raises no errors: an unclosed token extends to the end of the text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     WORD = "word"
     NAME = "name in back-quotes"
@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, and where it is: from `start` up to `end`; `closed` is False if its end was not found."""
+    """A token from offset `start` up to `end`; `closed` is False if its closing quote or comment end is missing."""
 
     kind: Kind
     text: str
@@ -34,12 +34,12 @@ class Token:
     closed: bool = True
 
     def is_word(self, *words: str) -> bool:
-        """Tell whether it is one of these words, which are given in upper case."""
+        """Return whether the token is one of these upper-case words, in any case."""
         return self.kind is Kind.WORD and self.text.upper() in words
 
     @property
     def name(self) -> str | None:
-        """The name that is meant, if it can be one."""
+        """The name without back-quotes; None if the token is not a name."""
         if self.kind is Kind.NAME and self.closed:
             return self.text[1:-1].replace("``", "`") or None
         return self.text if self.kind is Kind.WORD else None
@@ -47,7 +47,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a text, without its `;`; `line` and `column` say where it begins, counted from 1."""
+    """The text of a statement without its `;`; `line` and `column` are its start in the source, counted from 1."""
 
     text: str
     tokens: tuple[Token, ...]
@@ -56,7 +56,7 @@ class Piece:
 
     @property
     def words(self) -> tuple[Token, ...]:
-        """The tokens that mean something."""
+        """The tokens without comments."""
         return tuple(token for token in self.tokens if token.kind is not Kind.COMMENT)
 
 
@@ -74,82 +74,86 @@ _RAW = {"'": re.compile(r"[rR]'[^']*(')?"), '"': re.compile(r'[rR]"[^"]*(")?')}
 
 def scan(text: str) -> list[Token]:
     """Return all tokens, comments too."""
-    found: list[Token] = []
-    at = 0
-    while at < len(text):
-        space = _SPACE.match(text, at)
+    tokens: list[Token] = []
+    offset = 0
+    while offset < len(text):
+        space = _SPACE.match(text, offset)
         if space is not None:
-            at = space.end()
+            offset = space.end()
             continue
-        token = _token(text, at)
-        found.append(token)
-        at = token.end
-    return found
+        token = _token(text, offset)
+        tokens.append(token)
+        offset = token.end
+    return tokens
 
 
-def _token(text: str, at: int) -> Token:
-    char, following = text[at], text[at + 1 : at + 2]
-    line = _LINE_COMMENT.match(text, at)
-    if line is not None:
-        return Token(Kind.COMMENT, line[0], at, line.end())
-    if char == "/" and following == "*":
-        return _block_comment(text, at)
+def _token(text: str, offset: int) -> Token:
+    char, next_char = text[offset], text[offset + 1 : offset + 2]
+    comment = _LINE_COMMENT.match(text, offset)
+    if comment is not None:
+        return Token(Kind.COMMENT, comment[0], offset, comment.end())
+    if char == "/" and next_char == "*":
+        return _block_comment(text, offset)
     if char in _QUOTED:
         kind, pattern = _QUOTED[char]
-        return _quoted(kind, pattern, text, at)
-    if char in "rR" and following in _RAW:
-        return _quoted(Kind.TEXT, _RAW[following], text, at)
+        return _quoted(kind, pattern, text, offset)
+    if char in "rR" and next_char in _RAW:
+        return _quoted(Kind.TEXT, _RAW[next_char], text, offset)
     for kind, pattern in _PLAIN:
-        match = pattern.match(text, at)
+        match = pattern.match(text, offset)
         if match is not None:
-            return Token(kind, match[0], at, match.end())
-    return Token(Kind.SIGN, char, at, at + 1)
+            return Token(kind, match[0], offset, match.end())
+    return Token(Kind.SIGN, char, offset, offset + 1)
 
 
-def _quoted(kind: Kind, pattern: re.Pattern[str], text: str, at: int) -> Token:
-    match = pattern.match(text, at)
+def _quoted(kind: Kind, pattern: re.Pattern[str], text: str, start: int) -> Token:
+    match = pattern.match(text, start)
     assert match is not None
-    end = match.end() if match[1] else len(text)  # a backslash at the very end is part of it
-    return Token(kind, text[at:end], at, end, closed=bool(match[1]))
+    end = match.end() if match[1] else len(text)  # includes a backslash at the very end
+    return Token(kind, text[start:end], start, end, closed=bool(match[1]))
 
 
-def _block_comment(text: str, at: int) -> Token:
-    """Comments of this kind can hold others."""
+def _block_comment(text: str, start: int) -> Token:
+    """Read a block comment; block comments nest."""
     depth = 0
-    for edge in _COMMENT_EDGE.finditer(text, at):
+    for edge in _COMMENT_EDGE.finditer(text, start):
         depth += 1 if edge[0] == "/*" else -1
         if depth == 0:
-            return Token(Kind.COMMENT, text[at : edge.end()], at, edge.end())
-    return Token(Kind.COMMENT, text[at:], at, len(text), closed=False)
+            return Token(Kind.COMMENT, text[start : edge.end()], start, edge.end())
+    return Token(Kind.COMMENT, text[start:], start, len(text), closed=False)
 
 
 def split(text: str, line: int = 1, column: int = 1) -> tuple[list[Piece], Piece]:
-    """Return the pieces that end with `;` and mean something, and the rest behind the last of them.
+    """Return the non-empty statements that end with `;`, and the rest of the text after the last of them.
 
-    `line` and `column` say where the text itself begins.
+    `line` and `column` are the start of the text itself.
     """
-    pieces: list[Piece] = []
+    statements: list[Piece] = []
     start = 0
-    mine: list[Token] = []
+    tokens: list[Token] = []
     for token in scan(text):
         if token.kind is Kind.SIGN and token.text == ";":
-            piece = _piece(text, start, token.start, mine, (line, column))
-            pieces += [piece] if piece.words else []
-            start, mine = token.end, []
+            statement = _piece(text, start, token.start, tokens, (line, column))
+            statements += [statement] if statement.words else []
+            start, tokens = token.end, []
         else:
-            mine.append(token)
-    return pieces, _piece(text, start, len(text), mine, (line, column))
+            tokens.append(token)
+    return statements, _piece(text, start, len(text), tokens, (line, column))
 
 
 def _piece(text: str, start: int, end: int, tokens: Sequence[Token], origin: tuple[int, int]) -> Piece:
-    """Cut a piece out; it begins with its first word, so that its place is where a reader would look for it."""
+    """Cut a statement out of a text; it starts at its first token that is not a comment, where a user looks for an error."""
     first = next((token.start for token in tokens if token.kind is not Kind.COMMENT), start)
-    moved = tuple(Token(t.kind, t.text, t.start - first, t.end - first, t.closed) for t in tokens if t.start >= first)
-    return Piece(text[first:end], moved, *place(text, first, origin))
+    shifted = tuple(
+        Token(token.kind, token.text, token.start - first, token.end - first, token.closed)
+        for token in tokens
+        if token.start >= first
+    )
+    return Piece(text[first:end], shifted, *place(text, first, origin))
 
 
-def place(text: str, at: int, origin: tuple[int, int] = (1, 1)) -> tuple[int, int]:
-    """Return line and column of a character, in a text that begins at `origin`."""
-    lines = text.count("\n", 0, at)
-    column = at - (text.rfind("\n", 0, at) + 1)
+def place(text: str, offset: int, origin: tuple[int, int] = (1, 1)) -> tuple[int, int]:
+    """Return the line and column of an offset, in a text that starts at `origin`."""
+    lines = text.count("\n", 0, offset)
+    column = offset - (text.rfind("\n", 0, offset) + 1)
     return origin[0] + lines, column + (1 if lines else origin[1])

@@ -1,4 +1,4 @@
-"""Statements that are not typed: read from standard input or given on the command line, done one after the other."""
+"""Scripts: statements from standard input or the command line, run one after the other."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ from headrace.errors import HeadraceError, SessionError
 
 
 def read(lines: Iterable[str]) -> Iterator[Piece]:
-    """Yield the statements of a script as soon as they are complete; what is behind the last `;` is one, too."""
+    """Yield the statements of a script as soon as they are complete; text after the last `;` is a statement, too."""
     text, line, column = "", 1, 1
-    for one in lines:
-        text += one
-        if ";" not in one:
+    for chunk in lines:
+        text += chunk
+        if ";" not in chunk:
             continue
-        pieces, rest = split(text, line, column)
-        yield from pieces
+        statements, rest = split(text, line, column)
+        yield from statements
         text, line, column = rest.text, rest.line, rest.column
-    pieces, rest = split(text, line, column)
-    yield from [*pieces, *([rest] if rest.words else [])]
+    statements, rest = split(text, line, column)
+    yield from [*statements, *([rest] if rest.words else [])]
 
 
-def run_piece(piece: Piece, runner: Runner, view: View, check: Callable[[Statement], None] = lambda _: None) -> bool:
-    """Do a statement and show what comes of it; False if it was to leave. Errors have their place in what was typed."""
+def run_piece(source: Piece, runner: Runner, view: View, check: Callable[[Statement], None] = lambda _: None) -> bool:
+    """Run a statement and show its outcomes; return False after QUIT. Errors have their place in the source text."""
     try:
-        statement = parse(piece)
+        statement = parse(source)
         check(statement)
         with contextlib.closing(runner.run(statement)) as outcomes:
             for outcome in outcomes:
                 view.show(outcome)
     except HeadraceError as error:
-        raise in_piece(error, piece) from error
+        raise in_piece(error, source) from error
     return not isinstance(statement, Quit)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How a script is run: `told` hears of every error, with its line; without `keep_going` the first one is the last."""
+    """Runs a script; calls `on_error` with each error and its line. Without `keep_going` it stops at the first error."""
 
     runner: Runner
     view: View
     told: Callable[[HeadraceError, int], None]
     keep_going: bool = False
     open_ends: bool = False
-    """Whether a query may be followed without an end; otherwise nothing behind that statement would ever be done."""
+    """Whether SELECT and TAIL may omit LIMIT and FOR; without an end, later statements would never run."""
 
-    def run(self, pieces: Iterable[Piece]) -> bool:
-        """Do all statements; True if none was refused."""
-        good = True
-        for piece in pieces:
+    def run(self, sources: Iterable[Piece]) -> bool:
+        """Run all statements; return whether all succeeded."""
+        succeeded = True
+        for source in sources:
             try:
-                if not run_piece(piece, self.runner, self.view, self._check):
+                if not run_piece(source, self.runner, self.view, self._check):
                     break
             except HeadraceError as error:
-                good = False
-                self.told(error, piece.line)
+                succeeded = False
+                self.told(error, source.line)
                 if not self.keep_going:
                     break
-        return good
+        return succeeded
 
     def _check(self, statement: Statement) -> None:
         if isinstance(statement, Tail | Select) and statement.end.is_open and not self.open_ends:
-            what = "TAIL" if isinstance(statement, Tail) else "SELECT"
-            raise SessionError(f"{what} in a script needs an end", hint="write LIMIT 10 or FOR 5 SECONDS behind it")
+            keyword = "TAIL" if isinstance(statement, Tail) else "SELECT"
+            raise SessionError(f"{keyword} in a script needs an end", hint="add LIMIT 10 or FOR 5 SECONDS")

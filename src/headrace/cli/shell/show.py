@@ -1,4 +1,4 @@
-"""What comes of statements, for people: tables and a live table on a terminal, aligned lines anywhere else."""
+"""Rendering of outcomes for people: tables on a terminal, aligned lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from headrace.cli.terminal import cell, seconds
 from headrace.model.window import duration
 
 _STYLES = {"live": "green", "failed": "bold red", "removed": "dim"}
-_NAMED = 6  # queries that are named where many share
+_NAMED = 6  # queries named in a line; the rest is counted
 TERMINAL_ROWS = 20
-"""Results that are shown where a statement does not say how many."""
+"""Default number of results to show."""
 
 
 class View(Protocol):
-    """Shows what comes of statements, as it comes."""
+    """Renders outcomes as they arrive."""
 
     def show(self, outcome: Outcome) -> None:
-        """Show one thing; returns when a query was followed to the end."""
+        """Show an outcome; for a followed query, return when following ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table before it is drawn: titles, which of them stand to the right, and rows; `last` gets what space is left."""
+    """A table before drawing: titles, the titles of right-aligned columns, rows; with `wraps_last` the last column wraps."""
 
     titles: tuple[str, ...]
     right: frozenset[str]
@@ -43,14 +43,14 @@ class Grid:
 
 
 class Screen:
-    """Draws on a terminal."""
+    """Renders outcomes on a terminal."""
 
     def __init__(self, console: Console) -> None:
-        """Take a console that is one."""
+        """Take a console on a terminal."""
         self._console = console
 
     def show(self, outcome: Outcome) -> None:
-        """See `View`."""
+        """See `OutcomeView`."""
         if isinstance(outcome, Following):
             live(outcome, self._console)
             return
@@ -62,14 +62,14 @@ class Screen:
 
 
 class Plain:
-    """Writes lines: what scripts get that did not ask for JSON."""
+    """Writes outcomes as plain lines, for scripts without --json."""
 
     def __init__(self, out: TextIO) -> None:
-        """Write to a file."""
+        """Take the file to write to."""
         self._out = out
 
     def show(self, outcome: Outcome) -> None:
-        """See `View`."""
+        """See `OutcomeView`."""
         if isinstance(outcome, Following):
             self._follow(outcome)
             return
@@ -79,7 +79,7 @@ class Plain:
         self._write(line.plain for line in lines_of(outcome))
 
     def _follow(self, following: Following) -> None:
-        """Write rows as they come below one heading; columns get wider when they must."""
+        """Write rows below one heading as they arrive; columns widen when necessary."""
         widths: list[int] = []
         for table in pieces(following):
             grid = _grid_of_rows(table)
@@ -112,7 +112,7 @@ def grid_of(outcome: Outcome) -> Grid | None:
 
 
 def lines_of(outcome: Outcome) -> list[Text]:
-    """Return what is said in lines, below the table if there is one."""
+    """Return the lines of an outcome, which go below its table."""
     match outcome:
         case Changed():
             return _changed(outcome)
@@ -138,16 +138,16 @@ def lines_of(outcome: Outcome) -> list[Text]:
 
 def _changed(outcome: Changed) -> list[Text]:
     query = outcome.query
-    note = [Text(query.note, "yellow")] if query.note and outcome.verb != "removed" else []
+    notes = [Text(query.note, "yellow")] if query.note and outcome.verb != "removed" else []
     if outcome.passing:
-        said = f"runs as {query.name} until you stop watching" if outcome.verb == "added" else f"{query.name} is removed again"
-        return [Text(said, "dim"), *note]
+        message = f"runs as {query.name} until you stop watching" if outcome.verb == "added" else f"{query.name} was removed"
+        return [Text(message, "dim"), *notes]
     text = Text.assemble((query.name, "bold cyan"), f" {outcome.verb}")
     if outcome.verb == "removed":
         return [text]
-    took = f" after {seconds(query.deployment_seconds)}" if query.deployment_seconds is not None else ""
-    text.append(", ").append(f"{query.status}{took}", _STYLES.get(query.status, "yellow"))
-    return [text.append(f": {query.error}", "red") if query.error else text, *note]
+    duration = f" after {seconds(query.deployment_seconds)}" if query.deployment_seconds is not None else ""
+    text.append(", ").append(f"{query.status}{duration}", _STYLES.get(query.status, "yellow"))
+    return [text.append(f": {query.error}", "red") if query.error else text, *notes]
 
 
 def _meaning(meaning: Meaning) -> list[Text]:
@@ -156,10 +156,10 @@ def _meaning(meaning: Meaning) -> list[Text]:
     columns = ", ".join(f"{name} {kind}" for name, kind in meaning.columns.items())
     lines = [Text.assemble((f"{would}{verb} ", "dim"), columns)]
     if not meaning.uses:
-        lines.append(Text("what is shared cannot be told here: EXPLAIN; asks the session", "dim"))
+        lines.append(Text("sharing is unknown here; EXPLAIN; shows the plan of the session", "dim"))
     for use in meaning.uses:
         users = ", ".join(use.others[:_NAMED]) + (f" and {len(use.others) - _NAMED} more" if len(use.others) > _NAMED else "")
-        shared = Text(f"shared with {users}", "green") if use.others else Text("of its own", "yellow")
+        shared = Text(f"shared with {users}", "green") if use.others else Text("not shared", "yellow")
         lines.append(Text.assemble((f"{would}use{'' if would else 's'} ", "dim"), use.what, ", ", shared))
     return lines
 
@@ -213,25 +213,25 @@ def _drawn(grid: Grid) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for title in grid.titles:
         justify: Any = "right" if title in grid.right else "left"
-        grows = grid.last and title == grid.titles[-1]
-        table.add_column(Text(title), justify=justify, no_wrap=not grows, overflow="fold" if grows else "ellipsis")
+        wraps = grid.last and title == grid.titles[-1]
+        table.add_column(Text(title), justify=justify, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
     for row in grid.rows:
         table.add_row(*row)
     return table
 
 
 def _widths(grid: Grid) -> list[int]:
-    return [max([len(title), *(len(row[at]) for row in grid.rows)]) for at, title in enumerate(grid.titles)]
+    return [max([len(title), *(len(row[i]) for row in grid.rows)]) for i, title in enumerate(grid.titles)]
 
 
 def aligned(grid: Grid, widths: Sequence[int]) -> list[str]:
-    """Return a heading, a line below it and a line for each row; nothing is cut off."""
-    found = []
+    """Return a heading, a separator and a line for each row, without truncation."""
+    lines = []
     for texts in (grid.titles, ["-" * width for width in widths], *([text.plain for text in row] for row in grid.rows)):
-        one_line = (" ".join(text.split("\n")) for text in texts)
-        filled = (
+        flat_texts = (" ".join(text.split("\n")) for text in texts)
+        cells = (
             text.rjust(width) if title in grid.right else text.ljust(width)
-            for title, text, width in zip(grid.titles, one_line, widths, strict=True)
+            for title, text, width in zip(grid.titles, flat_texts, widths, strict=True)
         )
-        found.append("  ".join(filled).rstrip())
-    return found
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -1,6 +1,6 @@
-"""What can be said to the shell, as values; `parse` makes them of text.
+"""The statements of the shell as values.
 
-`USAGES` is the whole language, as HELP shows it.
+`USAGES` lists the whole language, as HELP shows it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A query's text, and where in its statement it begins, counted from 1."""
+    """The text of a query, and the line and column in its statement where it starts, counted from 1."""
 
     text: str
     line: int = 1
@@ -21,20 +21,20 @@ class Sql:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """When following a query ends: after so many rows or seconds, whatever comes first; None is never."""
+    """When to stop following a query: after a number of rows or seconds, whichever is first; None is no limit."""
 
     rows: int | None = None
     seconds: float | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on for as long as the query does."""
+        """Whether there is no limit."""
         return self.rows is None and self.seconds is None
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add a query; without a name one is chosen. `at_end`: the name was written behind the query, as in `ADD … AS name`."""
+    """Add a query; without a name one is generated. `is_name_at_end`: the name was written last, as in `ADD … AS name`."""
 
     sql: Sql
     name: str | None = None
@@ -43,7 +43,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Put another query in the place of one."""
+    """Replace a query."""
 
     name: str
     sql: Sql
@@ -58,7 +58,7 @@ class Remove:
 
 
 class Shown(StrEnum):
-    """What there is to be shown."""
+    """What SHOW can list."""
 
     queries = "QUERIES"
     streams = "STREAMS"
@@ -67,14 +67,14 @@ class Shown(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """Show all of a kind."""
+    """List queries or streams, or show the plan."""
 
     what: Shown
 
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Say what is shared: by all queries (None), by one that is there (its name), or by one that might be added."""
+    """Explain what is shared: by all queries (None), by a query (its name), or by a query that is not added (its text)."""
 
     of: Sql | str | None = None
 
@@ -97,7 +97,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Show what a query has emitted; the last `rows` of it."""
+    """Show the last `rows` rows that a query emitted."""
 
     name: str
     rows: int | None = None
@@ -105,7 +105,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A query by itself: it is added, followed from its beginning, and removed when that ends."""
+    """Run a temporary query: add it, follow it from its beginning, and remove it afterwards."""
 
     sql: Sql
     end: End = End()
@@ -113,25 +113,25 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """Say what can be said."""
+    """List all statements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """Leave."""
+    """Quit the shell."""
 
 
 Statement: TypeAlias = Add | Replace | Remove | Show | Explain | Describe | Tail | Results | Select | Help | Quit
 
 USAGES: tuple[tuple[str, str], ...] = (
-    ("SELECT … [LIMIT n] [FOR 5 SECONDS]", "run a query while you watch; it is removed when you stop"),
+    ("SELECT … [LIMIT n] [FOR 5 SECONDS]", "run a query while you watch it; it is removed when you stop"),
     ("ADD SELECT … AS name", "add a query that stays; ADD name AS SELECT … is the same"),
-    ("REPLACE name AS SELECT …", "put another query in its place"),
-    ("REMOVE name [, name …]", "remove queries; what they emitted stays"),
-    ("TAIL name [FROM BEGINNING] [LIMIT n] [FOR 5 SECONDS]", "follow what a query emits"),
-    ("RESULTS name [LIMIT n]", "show the last rows that a query emitted"),
-    ("SHOW QUERIES | STREAMS | PLAN", "what there is, and what it shares"),
-    ("EXPLAIN [name | SELECT …]", "what all queries share, or one, or what one would share"),
-    ("DESCRIBE name", "the columns of a stream or a query"),
-    ("HELP, QUIT", "this list; leave"),
+    ("REPLACE name AS SELECT …", "replace a query"),
+    ("REMOVE name [, name …]", "remove queries; their results stay"),
+    ("TAIL name [FROM BEGINNING] [LIMIT n] [FOR 5 SECONDS]", "follow the results of a query"),
+    ("RESULTS name [LIMIT n]", "show the last results of a query"),
+    ("SHOW QUERIES | STREAMS | PLAN", "list queries or streams, or show the shared plan"),
+    ("EXPLAIN [name | SELECT …]", "show what all queries share, what a query shares, or what it would share"),
+    ("DESCRIBE name", "show the columns of a stream or a query"),
+    ("HELP, QUIT", "show this list; quit"),
 )

@@ -1,6 +1,6 @@
-"""What a shell works on: a session in this process, or one of a service. The shell sees no difference.
+"""The interface between the shell and its session, which is in this process or in a service.
 
-All errors are `HeadraceError`s. Texts of queries are checked by the target, and refused with a place in them.
+All errors are `HeadraceError`s. The target checks the text of queries and raises errors with a place in the text.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headrace.model.schema import type_name
 from headrace.model.stream import Stream
 
 TICK_SECONDS = 0.25
-"""Whoever follows a query hears at least this often that nothing came."""
+"""Interval of empty tables for a followed query without new rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream, where its rows come from, how many came, and how far the newest is behind the time of day."""
+    """A stream, the kind of its source, its number of rows, and how far its newest row is behind the wall clock."""
 
     stream: Stream
     source: str
@@ -29,20 +29,20 @@ class StreamInfo:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the stream."""
         return self.stream.name
 
     @property
     def columns(self) -> dict[str, str]:
-        """Its columns, with SQL's names of their types."""
+        """The columns with their SQL types."""
         return columns_of(self.stream.schema.to_arrow())
 
 
 @dataclass(frozen=True, slots=True)
 class QueryInfo:
-    """A query as it was when the target was asked; `status` is accepted, live, removed or failed.
+    """A snapshot of a query; `status` is accepted, live, removed or failed.
 
-    `note` is what whoever added it should know.
+    `note` is a message for the user who added it.
     """
 
     name: str
@@ -57,58 +57,58 @@ class QueryInfo:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns of its results, with SQL's names of their types."""
+        """The output columns with their SQL types."""
         return columns_of(self.schema)
 
 
 class Target(Protocol):
-    """The verbs of a shell; all of them are called by one thread, `streams` and `queries` also by a second one."""
+    """The operations of the shell; one thread calls all of them, a second thread may call `streams` and `queries`."""
 
     def streams(self) -> list[StreamInfo]:
         """Return all streams."""
 
     def queries(self) -> list[QueryInfo]:
-        """Return all queries that were added and not removed, oldest first."""
+        """Return all queries that are not removed, oldest first."""
 
     def query(self, name: str) -> QueryInfo:
-        """Return the newest query of that name, also one that is over; raises NotFoundError."""
+        """Return the newest query of that name, live or not; raises NotFoundError."""
 
     def check(self, sql: str) -> pa.Schema:
-        """Return the columns that a query would have; raises what is wrong with it."""
+        """Return the output columns of a query without adding it; raises if the query is invalid."""
 
     def add(self, sql: str, name: str | None) -> QueryInfo:
-        """Add a query and wait a while until it is live; raises what is wrong with it."""
+        """Add a query and wait some seconds until it is live; raises if the query is invalid."""
 
     def replace(self, name: str, sql: str) -> QueryInfo:
-        """Put another query in the place of one, and wait as `add` does."""
+        """Replace a query, and wait as `add` does."""
 
     def remove(self, name: str) -> None:
-        """Remove a query; what it emitted can still be read."""
+        """Remove a query; its results stay readable."""
 
     def explain(self) -> str:
-        """Return, as text, every shared operator and which queries use it."""
+        """Return the shared operators and the queries that use them as text."""
 
     def results(self, name: str, last: int | None) -> pa.Table:
-        """Return what a query emitted so far: all of it, or the last rows."""
+        """Return all results of a query so far, or the last rows."""
 
     def follow(self, name: str, back: int | None) -> Iterator[pa.Table]:
-        """Yield first what there was, the last `back` rows or all (None), and then what comes, until the query is over.
+        """Yield the last `back` rows or all earlier rows (None) as the first table, then new rows until the query has finished.
 
-        The first table may be empty, and there is an empty one whenever nothing came for `TICK_SECONDS`. No row comes twice,
-        and from the first one on none is left out. There is no hurry: the query waits for nobody.
+        The first table may be empty, and an empty table follows whenever there are no new rows for `TICK_SECONDS`. Every row
+        comes exactly once. A slow caller does not delay the query.
         """
 
     def close(self) -> None:
-        """Let go of it: a session of one's own ends, a service does not notice."""
+        """Close the session in this process, or the connection to the service."""
 
 
 def columns_of(schema: pa.Schema) -> dict[str, str]:
-    """Return columns with SQL's names of their types."""
+    """Return the columns with their SQL types."""
     return {field.name: type_name(field.type) for field in schema}
 
 
 def described(info: QueryInfo) -> dict[str, Any]:
-    """Return a query for machines."""
+    """Return a query as a JSON document."""
     return {
         "name": info.name,
         "sql": info.sql,

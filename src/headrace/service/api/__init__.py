@@ -1,1 +1,1 @@
-"""The paths of the service, one module for each kind of thing; all below /v1 but for the metrics."""
+"""The HTTP paths of the service, one module for each resource; all are below /v1 except /metrics."""

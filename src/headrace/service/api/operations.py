@@ -1,4 +1,4 @@
-"""How it goes: health, the shared plan, what batches did, and metrics for Prometheus."""
+"""Paths for operations: health, shared plan, overview, events, micro-batches, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(tags=["operations"], responses=REFUSALS)
 
 
 class Health(BaseModel):
-    """Whether it runs."""
+    """The state of the service."""
 
     status: str = Field(description="ok or stopped")
     detail: str = Field(description="Why it stopped.")
@@ -32,27 +32,27 @@ class Health(BaseModel):
 
 
 class OperatorInfo(BaseModel):
-    """A stream, an operator, or a query at the end of it all."""
+    """A node of the shared plan: a stream, an operator or a query."""
 
     id: str
     kind: str = Field(description="stream, aggregation, sessions, routing, buckets, store or query")
     stream: str
     label: str
     detail: str
-    queries: list[str] = Field(description="The queries it works for.")
+    queries: list[str] = Field(description="The queries that use it.")
 
 
 class Plan(BaseModel):
-    """What queries share."""
+    """The shared plan of all queries."""
 
     text: str
-    graph: str = Field(description="How rows go along the stores of joins in SLIDING windows, as Mermaid.")
+    graph: str = Field(description="The data flow between the state stores of joins in SLIDING windows, as Mermaid.")
     operators: list[OperatorInfo]
-    edges: list[tuple[str, str]] = Field(description="From one operator to another, by their ids.")
+    edges: list[tuple[str, str]] = Field(description="Pairs of operator ids, from input to output.")
 
 
 class Change(BaseModel):
-    """Something that happened."""
+    """An event of the event log."""
 
     at: float = Field(description="When, in seconds since 1970.")
     batch: int
@@ -61,31 +61,31 @@ class Change(BaseModel):
 
 
 class Moment(BaseModel):
-    """How it went in one second."""
+    """Rates of one second."""
 
     at: float
     rows_per_second: float
     emitted_per_second: float
     batch_seconds: float
-    live: int = Field(description="Queries in the pipeline, at the end of it.")
+    live: int = Field(description="Live queries at the end of the second.")
 
 
 class Overview(BaseModel):
-    """How it goes, on one screen."""
+    """Current rates, latency and watermark."""
 
     rows_per_second: float
     emitted_per_second: float
-    latency_seconds: Spread | None = Field(description="From the beginning of a micro-batch until its results are there.")
+    latency_seconds: Spread | None = Field(description="From the start of a micro-batch until its results are committed.")
     live: int
     waiting: int
-    watermark: str | None = Field(description="The least of all streams.")
-    lag_seconds: float | None = Field(description="How far event time is behind the time of day, at worst.")
+    watermark: str | None = Field(description="The minimum over all streams.")
+    lag_seconds: float | None = Field(description="How far the watermark is behind the wall clock.")
     batch: int
     history: list[Moment]
 
 
 class BatchInfo(BaseModel):
-    """A micro-batch."""
+    """A committed micro-batch."""
 
     batch: int
     at: float = Field(description="When it was committed, in seconds since 1970.")
@@ -99,32 +99,32 @@ class BatchInfo(BaseModel):
 
 @router.get("/v1/health", responses={503: {"model": Health}})
 def health(response: Response, host: Served) -> Health:
-    """Say whether micro-batches run; no token is needed."""
-    found = host.health()
-    if found["status"] != "ok":
+    """Return whether micro-batches run; needs no token."""
+    status = host.health()
+    if status["status"] != "ok":
         response.status_code = 503
-    return Health(**found)
+    return Health(**status)
 
 
 @router.get("/v1/plan")
 def plan(host: Served, _: Reader) -> Plan:
-    """Return every shared operator, and which queries use it."""
-    drawn = picture_of(host.session)
-    operators = [OperatorInfo(**{**asdict(box), "queries": list(box.queries)}) for box in drawn.boxes]
+    """Return the shared operators and the queries that use them."""
+    diagram = picture_of(host.session)
+    operators = [OperatorInfo(**{**asdict(box), "queries": list(box.queries)}) for box in diagram.boxes]
     text, graph = host.session.explain(), host.session.graph("mermaid")
-    return Plan(text=text, graph=graph, operators=operators, edges=list(drawn.lines))
+    return Plan(text=text, graph=graph, operators=operators, edges=list(diagram.lines))
 
 
 @router.get("/v1/overview")
 def overview(host: Served, _: Reader) -> Overview:
-    """Return how it goes: rates, latency, watermark, and the last two minutes second by second."""
+    """Return rates, latency, watermark, and the rates of each second of the last two minutes."""
     return Overview(**seen(host))
 
 
 @router.get("/v1/events")
 def events(host: Served, _: Reader, most: Annotated[int, Parameter(ge=1, le=1000)] = 200) -> list[Change]:
-    """Return what happened lately, oldest first, also before a restart: queries that came, went, failed, epochs, other plans."""
-    return [Change(**one) for one in host.chronicle.happened()[-most:]]
+    """Return the newest events, oldest first, across restarts: queries added, removed and failed, epochs, plan changes."""
+    return [Change(**event) for event in host.chronicle.happened()[-most:]]
 
 
 @router.get("/v1/batches")
@@ -132,24 +132,24 @@ def batches(host: Served, _: Reader, most: Annotated[int, Parameter(ge=1, le=100
     """Return the last micro-batches, oldest first."""
     return [
         BatchInfo(
-            batch=done.report.batch,
-            at=done.at,
-            seconds=done.seconds,
-            rows=done.report.rows,
-            emitted=done.report.emitted,
-            added=len(done.report.added),
-            removed=len(done.report.removed),
-            failed=len(done.report.failed),
+            batch=batch.report.batch,
+            at=batch.at,
+            seconds=batch.seconds,
+            rows=batch.report.rows,
+            emitted=batch.report.emitted,
+            added=len(batch.report.added),
+            removed=len(batch.report.removed),
+            failed=len(batch.report.failed),
         )
-        for done in host.session.done()[-most:]
+        for batch in host.session.done()[-most:]
     ]
 
 
 @router.get(
     "/metrics",
-    response_class=Response,  # PlainTextResponse would have refusals described as text, too
+    response_class=Response,  # PlainTextResponse would document errors as text, too
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 503: {"model": Problem}},
 )
 def metrics(host: Served, _: Reader) -> PlainTextResponse:
-    """Return all figures in the text form of Prometheus."""
+    """Return all metrics in the text format of Prometheus."""
     return PlainTextResponse(exposition(host), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Queries: add, look, replace, remove; and what a text would mean, without adding it."""
+"""Paths of queries: list, add, read, replace and remove them; and check a query without adding it."""
 
 from __future__ import annotations
 
@@ -18,123 +18,127 @@ from headrace.service.host import Host
 from headrace.service.insight import NOTHING, Insight
 
 router = APIRouter(prefix="/v1", tags=["queries"], responses=REFUSALS)
-Wait = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until it is live.")]
+Wait = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the query is live.")]
 
 
 class NewQuery(Asked):
-    """A query to be added."""
+    """A query to add."""
 
-    sql: str = Field(min_length=1, description="Its text.")
+    sql: str = Field(min_length=1, description="SQL text of the query.")
     name: str | None = Field(
-        default=None, min_length=1, max_length=200, pattern=r"^[^/\x00-\x1f]*$", description="Chosen if not given."
+        default=None, min_length=1, max_length=200, pattern=r"^[^/\x00-\x1f]*$", description="Generated if missing."
     )
 
 
 class Text(Asked):
-    """A query's text."""
+    """The SQL text of a query."""
 
     sql: str = Field(min_length=1)
 
 
 class Cost(BaseModel):
-    """What a query takes, in seconds of work a second."""
+    """Estimated cost of a query, in seconds of work per second."""
 
-    alone: float = Field(description="If it ran alone.")
-    shared: float = Field(description="Its part of what is done for all.")
-    share: float = Field(description="The same, of all that is spent.")
+    alone: float = Field(description="Standalone cost: if the query ran alone.")
+    shared: float = Field(description="Shared cost: the query's part of the work for all queries.")
+    share: float = Field(description="The shared cost as a fraction of the cost of all queries.")
 
 
 class QueryInfo(BaseModel):
-    """A query that was added."""
+    """A query, its status and its statistics."""
 
     name: str
-    id: int = Field(description="No other query has, had or will have it.")
+    id: int = Field(description="Unique; never reused.")
     sql: str
     status: str = Field(description="accepted, live, removed or failed")
     error: str = Field(description="Why it failed, if it did.")
     columns: list[ColumnInfo]
-    emitted: int = Field(description="Rows so far.")
-    late: dict[str, int] = Field(description="Rows that came too late for it, by stream.")
-    deployment_seconds: float | None = Field(description="From the request until it was live; null before, and after a restart.")
-    owner: str = Field(description="Whose token added it.")
-    rows_per_second: float = Field(description="Rows it emitted a second, lately.")
-    latency_seconds: Spread | None = Field(
-        description="From the end of a window, or the time of a row, until results could be read: in event time, of the last "
-        "micro-batches with results; null without any."
+    emitted: int = Field(description="Rows emitted so far.")
+    late: dict[str, int] = Field(description="Late rows of the query, by stream.")
+    deployment_seconds: float | None = Field(
+        description="From the request until the query was live; null before that, and after a restart."
     )
-    state_bytes: int | None = Field(description="Its part of what is kept between micro-batches; null of what is newer.")
-    cost: Cost | None = Field(description="By the model, of the last seconds; null of what is newer.")
+    owner: str = Field(description="User whose token added the query.")
+    rows_per_second: float = Field(description="Recently emitted rows per second.")
+    latency_seconds: Spread | None = Field(
+        description="Event-time latency: from the end of a window, or the time of a row, until its results were readable. Over "
+        "the last micro-batches with results; null without results."
+    )
+    state_bytes: int | None = Field(
+        description="The query's part of the state kept between micro-batches; null if not measured yet."
+    )
+    cost: Cost | None = Field(description="By the cost model, at the rates of the last seconds; null if not estimated yet.")
 
 
 class Meaning(BaseModel):
-    """What a query would give."""
+    """The output columns of a valid query."""
 
     columns: list[ColumnInfo]
 
 
-def described(query: Query, insight: Insight = NOTHING) -> QueryInfo:
-    """Return what is known of a query, with the figures of an insight."""
-    known = insight if query.status == "live" else NOTHING
-    account, latency = known.accounts.get(query.id), known.latencies.get(query.id)
+def described(query: Query, stats: Insight = NOTHING) -> QueryInfo:
+    """Return a query with its statistics; a query that is not live has none."""
+    live_stats = stats if query.status == "live" else NOTHING
+    account, latency = live_stats.accounts.get(query.id), live_stats.latencies.get(query.id)
     return QueryInfo(
         name=query.name,
         id=query.id,
         sql=query.sql,
         status=query.status,
         error=query.error or "",
-        columns=[ColumnInfo(**one) for one in columns_of(query.schema)],
+        columns=[ColumnInfo(**column) for column in columns_of(query.schema)],
         emitted=query.emitted,
         late=query.late,
         deployment_seconds=query.deployment_seconds,
         owner=query.owner,
-        rows_per_second=known.rates.get(query.id, 0.0),
+        rows_per_second=live_stats.rates.get(query.id, 0.0),
         latency_seconds=None if latency is None else Spread(**asdict(latency)),
-        state_bytes=known.state_bytes.get(query.id),
+        state_bytes=live_stats.state_bytes.get(query.id),
         cost=None if account is None else Cost(**asdict(account)),
     )
 
 
 @router.get("/queries")
 def queries(host: Served, _: Reader) -> list[QueryInfo]:
-    """Return all queries that were added and not removed, oldest first."""
-    insight = host.insight()
-    return [described(query, insight) for query in host.session.queries()]
+    """Return all queries that are not removed, oldest first."""
+    stats = host.insight()
+    return [described(query, stats) for query in host.session.queries()]
 
 
 @router.post("/queries", status_code=201, responses={202: {"model": QueryInfo}, **TAKEN, **BUSY})
 async def add(new: NewQuery, response: Response, host: Served, holder: Writer, wait: Wait = 10) -> QueryInfo:
-    """Add a query; 201 says that it is live, 202 that it was accepted and will be."""
+    """Add a query; 201 means that it is live, 202 that it is accepted and becomes live later."""
     query = await anyio.to_thread.run_sync(host.add, new.sql, new.name, holder)
     return await _answered(host, query, response, wait)
 
 
 @router.get("/queries/{name}", responses=MISSING)
-def query(name: str, host: Served, _: Reader, number: Number = None) -> QueryInfo:
-    """Return a query, also one that is over."""
-    return described(host.query(name, number), host.insight())
+def query(name: str, host: Served, _: Reader, query_id: Number = None) -> QueryInfo:
+    """Return a query, live or not."""
+    return described(host.query(name, query_id), host.insight())
 
 
 @router.put("/queries/{name}", responses={202: {"model": QueryInfo}, **MISSING, **TAKEN, **BUSY})
 async def replace(name: str, text: Text, response: Response, host: Served, holder: Writer, wait: Wait = 10) -> QueryInfo:
-    """Put another text in the place of a query: the old one ends and the new one begins with the same micro-batch."""
+    """Replace the SQL text of a query: the old query ends and the new one starts with the same micro-batch."""
     query = await anyio.to_thread.run_sync(host.replace, name, text.sql, holder)
     return await _answered(host, query, response, wait)
 
 
 @router.delete("/queries/{name}", status_code=204, responses={**MISSING, **TAKEN})
 def remove(name: str, host: Served, _: Writer) -> None:
-    """Remove a query: what it emitted stays to be read."""
+    """Remove a query; its results stay readable."""
     host.remove(name)
 
 
 @router.post("/check")
 async def check(text: Text, request: Request, host: Served, _: Reader) -> Meaning:
-    """Say what a query would give, or what is wrong with it; nothing is added. One at a time: others are served meanwhile."""
+    """Check a query without adding it: return its output columns, or the error. The service checks one query at a time."""
     schema = await anyio.to_thread.run_sync(host.check, text.sql, limiter=request.app.state.checking)
-    return Meaning(columns=[ColumnInfo(**one) for one in columns_of(schema)])
+    return Meaning(columns=[ColumnInfo(**column) for column in columns_of(schema)])
 
 
 async def _answered(host: Host, query: Query, response: Response, wait: float) -> QueryInfo:
     if not await host.live(query, wait):
         response.status_code = 202
-    return described(query)  # there are no figures of what is new
+    return described(query)  # a new query has no statistics yet

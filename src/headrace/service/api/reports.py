@@ -1,4 +1,4 @@
-"""Reports of benchmarks: which there are, and each as the page it is."""
+"""Paths of benchmark reports: the list, and each report as an HTML page."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _HEADERS = {
 
 
 class ReportInfo(Card):
-    """A report of a benchmark."""
+    """A benchmark report."""
 
-    name: str = Field(description="Of the folder it lies in.")
+    name: str = Field(description="Name of its folder.")
     size_bytes: int
 
 
 @router.get("/reports")
 def reports(host: Served, _: Reader) -> list[ReportInfo]:
-    """Return the reports of benchmarks, newest first; none if there is no folder of them."""
-    return [ReportInfo(name=one.name, size_bytes=one.size, **one.card.model_dump()) for one in host.reports.listed()]
+    """Return the benchmark reports, newest first; an empty list if the folder of reports is missing."""
+    return [ReportInfo(name=report.name, size_bytes=report.size, **report.card.model_dump()) for report in host.reports.listed()]
 
 
 @router.get(
     "/reports/{name}",
-    response_class=Response,  # HTMLResponse would have refusals described as HTML, too
+    response_class=Response,  # HTMLResponse would document errors as HTML, too
     responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}, **MISSING},
 )
 def report(name: str, host: Served, _: Reader) -> HTMLResponse:
-    """Return a report: one page that needs nothing else, and is allowed nothing else."""
+    """Return a report: a self-contained page, which its content security policy keeps from loading anything."""
     return HTMLResponse(host.reports.page(name), headers=_HEADERS)

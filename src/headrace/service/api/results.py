@@ -1,7 +1,7 @@
-"""Results: as pages, and as they come, by server-sent events or over a WebSocket.
+"""Paths of results: as pages, or live by server-sent events or over a WebSocket.
 
-A reader that follows is a position in files of the checkpoint: it is given what is new when it has taken what it was given
-before, and never makes anybody wait.
+A live reader is a position in files of the checkpoint: it gets new rows when its connection has taken the earlier ones, and
+never delays the pipeline or other readers.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ router = APIRouter(prefix="/v1", tags=["results"], responses=REFUSALS)
 ARROW = "application/vnd.apache.arrow.stream"
 _LAST = re.compile(r"last-(\d{1,9})", re.ASCII)
 SAID = ("Next", "More", "Over", "Missed")
-"""What headers say of a page that is Arrow, each after 'X-Headrace-'."""
+"""Headers of a page in Arrow format, each with the prefix 'X-Headrace-'."""
 _PLACES = "'beginning', 'last-n' (before the last n rows)"
 
 Sample = Annotated[
-    int | None, Parameter(ge=1, description="Rows of an event at most: of more, so many are picked evenly. Without it all come.")
+    int | None, Parameter(ge=1, description="Maximum rows of an event; more are sampled evenly. Without it all rows are sent.")
 ]
 Begin = Annotated[str | None, Parameter(alias="from", description=f"A position, {_PLACES} or, by default, 'now'.")]
 
 
 class Page(BaseModel):
-    """Rows of a query that follow each other."""
+    """A page of consecutive rows of a query."""
 
     columns: list[ColumnInfo]
     rows: list[list[Any]]
-    next: str = Field(description="Give it as `after` for the rows behind these.")
-    more: bool = Field(description="Whether there are any by now.")
-    over: bool = Field(description="Whether nothing more will come.")
-    missed: bool = Field(description="Whether rows before these were asked for, and are no longer kept.")
+    next: str = Field(description="Position after these rows; pass it as `after` to get the next page.")
+    more: bool = Field(description="Whether more rows exist already.")
+    over: bool = Field(description="Whether the query has finished and emits no more rows.")
+    missed: bool = Field(description="Whether earlier rows were requested but are no longer kept.")
 
 
 @router.get(
@@ -58,28 +58,28 @@ async def results(
     name: str,
     host: Served,
     _: Reader,
-    after: Annotated[str, Parameter(description=f"The `next` of the page before, {_PLACES} or 'now'.")] = "beginning",
-    limit: Annotated[int, Parameter(ge=1, description="Rows at most.")] = 1000,
+    after: Annotated[str, Parameter(description=f"The `next` of the previous page, {_PLACES} or 'now'.")] = "beginning",
+    limit: Annotated[int, Parameter(ge=1, description="Maximum number of rows.")] = 1000,
     wait: Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait for the first row.")] = 0,
-    number: Number = None,
+    query_id: Number = None,
     accept: Annotated[str, Header()] = "",
 ) -> Any:
-    """Return a page of what a query emitted, from the beginning or a position on; as an Arrow stream if that is accepted."""
-    query = await anyio.to_thread.run_sync(host.query, name, number)
-    most, at = min(limit, host.limits.page_rows), await _begin(host, query, after)
-    piece, over = await host.followers.page(query, at, most, wait)
+    """Return a page of results, from the beginning or a position on; as an Arrow stream if the Accept header asks for it."""
+    query = await anyio.to_thread.run_sync(host.query, name, query_id)
+    max_rows, position = min(limit, host.limits.page_rows), await _begin(host, query, after)
+    result, finished = await host.followers.page(query, position, max_rows, wait)
     if ARROW in accept:
-        said = (piece.end, piece.more, over, piece.missed)
-        headers = {f"X-Headrace-{key}": str(value).lower() for key, value in zip(SAID, said, strict=True)}
-        return Response(_arrow(piece.rows), media_type=ARROW, headers=headers)
-    rows = await anyio.to_thread.run_sync(rows_of, piece.rows)
+        values = (result.end, result.more, finished, result.missed)
+        headers = {f"X-Headrace-{key}": str(value).lower() for key, value in zip(SAID, values, strict=True)}
+        return Response(_arrow(result.rows), media_type=ARROW, headers=headers)
+    rows = await anyio.to_thread.run_sync(rows_of, result.rows)
     return {
         "columns": columns_of(query.schema),
         "rows": rows,
-        "next": str(piece.end),
-        "more": piece.more,
-        "over": over,
-        "missed": piece.missed,
+        "next": str(result.end),
+        "more": result.more,
+        "over": finished,
+        "missed": result.missed,
     }
 
 
@@ -93,60 +93,63 @@ async def live(
     name: str,
     host: Served,
     _: Reader,
-    begin: Begin = None,
+    start: Begin = None,
     sample: Sample = None,
-    number: Number = None,
+    query_id: Number = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
-    """Send results as they come: events `columns`, `rows`, `quiet` and `end`; the id of each is the position behind it."""
-    leave = host.enter()  # before all else: of a flood most cost no more than that
+    """Stream results as they are emitted: events `columns`, `rows`, `missed`, `quiet`, `end`; each id is the next position."""
+    release = host.enter()  # first, so that most requests of a flood cost no more than this
     try:
-        query = await anyio.to_thread.run_sync(host.query, name, number)
-        at = await _begin(host, query, last_event_id or begin or "now")
+        query = await anyio.to_thread.run_sync(host.query, name, query_id)
+        position = await _begin(host, query, last_event_id or start or "now")
     except BaseException:
-        leave()
+        release()
         raise
-    return EventStream(request.scope, lambda reader: host.followers.follow(query, at, reader, sample), leave)
+    return EventStream(request.scope, lambda channel: host.followers.follow(query, position, channel, sample), release)
 
 
 @router.websocket("/queries/{name}/socket")
 async def socket(websocket: WebSocket, name: str) -> None:
-    """Send the same over a WebSocket, each event as a JSON text; parameters are those of `live`."""
+    """Stream the same events over a WebSocket, each as a JSON text; the parameters are those of `/live`."""
     await websocket.accept()
     try:
-        host, given = host_of(websocket), websocket.query_params
+        host, parameters = host_of(websocket), websocket.query_params
         holder_of(websocket)
-        query = await anyio.to_thread.run_sync(host.query, name, _count("id", given.get("id")))
-        at, sample = await _begin(host, query, given.get("from", "now")), _count("sample", given.get("sample"), least=1)
-        leave = host.enter()
+        query = await anyio.to_thread.run_sync(host.query, name, _count("id", parameters.get("id")))
+        position, sample = (
+            await _begin(host, query, parameters.get("from", "now")),
+            _count("sample", parameters.get("sample"), minimum=1),
+        )
+        release = host.enter()
     except HeadraceError as error:
         await websocket.close(1008, error.message[:120])
         return
     try:
-        await host.followers.follow(query, at, Messages(websocket), sample)
+        await host.followers.follow(query, position, Messages(websocket), sample)
         await websocket.close()
     except WebSocketDisconnect:
         pass
     finally:
-        leave()
+        release()
 
 
-async def _begin(host: Host, query: Query, given: str) -> Position:
-    """Return where to begin: 'now' is behind all that is committed, 'last-n' before the last n rows of it."""
-    if given == "now":
+async def _begin(host: Host, query: Query, text: str) -> Position:
+    """Return the start position: 'now' is after all committed batches, 'last-n' before the last n committed rows."""
+    if text == "now":
         return Position(query.last_batch + 1)
-    rows = _LAST.fullmatch(given)
-    if rows is not None:
-        return await anyio.to_thread.run_sync(host.kept.back, query, int(rows[1]))
-    return BEGINNING if given == "beginning" else Position.parse(given)
+    match = _LAST.fullmatch(text)
+    if match is not None:
+        return await anyio.to_thread.run_sync(host.kept.back, query, int(match[1]))
+    return BEGINNING if text == "beginning" else Position.parse(text)
 
 
-def _count(name: str, given: str | None, least: int = 0) -> int | None:
-    if given is None:
+def _count(name: str, text: str | None, minimum: int = 0) -> int | None:
+    if text is None:
         return None
-    if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) >= least):
-        raise RefusedError(422, f"{name} = '{given[:80]}' is no number from {least} on")
-    return int(given)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= minimum):
+        raise RefusedError(422, f"invalid {name} '{text[:80]}': not an integer of at least {minimum}")
+    return int(text)
 
 
 def _arrow(table: pa.Table) -> bytes:

@@ -1,4 +1,4 @@
-"""Streams: what there is, what comes in, and new ones."""
+"""Paths of streams: list, declare and read them, sample their rows, and append rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.service.host import Host
 from headrace.service.refusals import RefusedError
 
 router = APIRouter(prefix="/v1", tags=["streams"], responses=REFUSALS)
-_MOST_ROWS = 100_000  # of a request
+_MOST_ROWS = 100_000  # in one request
 _ROWS = {
     "requestBody": {
         "required": True,
@@ -31,42 +31,42 @@ _ROWS = {
 
 
 class StreamInfo(BaseModel):
-    """A stream."""
+    """A stream, its source and its statistics."""
 
     name: str
     columns: list[ColumnInfo]
     time: str = Field(description="The event-time column.")
-    delay_seconds: float = Field(description="How far disorder may reach.")
+    delay_seconds: float = Field(description="Delay of the watermark: how far rows may be out of order.")
     source: dict[str, Any]
     rows: int = Field(description="Rows read so far.")
-    rows_per_second: float = Field(description="Rows in a second of event time, lately.")
-    untimed: int = Field(description="Rows without event time, which were left out.")
-    late: dict[str, int] = Field(description="Rows that came too late for a query, by the name of each that missed some.")
-    skipped: dict[str, str] = Field(description="Files that were left out, with the reason.")
-    latest: str | None = Field(description="The greatest event time so far.")
-    lag_seconds: float | None = Field(description="How far that is behind the time of day.")
+    rows_per_second: float = Field(description="Recent rows per second of event time.")
+    untimed: int = Field(description="Rows skipped because they have no event time.")
+    late: dict[str, int] = Field(description="Late rows of each query that missed some, by query name.")
+    skipped: dict[str, str] = Field(description="Skipped files, with the reason.")
+    latest: str | None = Field(description="Maximum event time so far.")
+    lag_seconds: float | None = Field(description="How far `latest` is behind the wall clock.")
 
 
 class Sample(BaseModel):
-    """Rows of the last micro-batch that had any."""
+    """Rows of a stream that the last micro-batch read."""
 
     columns: list[ColumnInfo]
     rows: list[list[Any]]
 
 
 class Appended(BaseModel):
-    """Rows that were taken."""
+    """The number of appended rows."""
 
     rows: int
 
 
 def described(host: Host, name: str, report: dict[str, Any]) -> StreamInfo:
-    """Return what is known of a stream."""
-    seen = report["max_event_time"]
-    latest = datetime.fromtimestamp(seen / 1e6, UTC) if seen > 0 else None
+    """Return a stream with its statistics."""
+    max_time = report["max_event_time"]
+    latest = datetime.fromtimestamp(max_time / 1e6, UTC) if max_time > 0 else None
     return StreamInfo(
         name=name,
-        columns=[ColumnInfo(**one) for one in columns_of(Schema.parse(report["schema"]).to_arrow())],
+        columns=[ColumnInfo(**column) for column in columns_of(Schema.parse(report["schema"]).to_arrow())],
         time=report["time"],
         delay_seconds=report["delay"] / 1e6,
         source=report["source"],
@@ -88,7 +88,7 @@ def streams(host: Served, _: Reader) -> list[StreamInfo]:
 
 @router.post("/streams", status_code=201, responses={**TAKEN})
 def create(new: NewStream, host: Served, _: Admin) -> StreamInfo:
-    """Declare a stream; it stays declared over restarts."""
+    """Declare a stream; the declaration survives restarts."""
     host.declarations.add(new)
     return described(host, new.name, host.session.streams()[new.name])
 
@@ -101,20 +101,20 @@ def stream(name: str, host: Served, _: Reader) -> StreamInfo:
 
 @router.get("/streams/{name}/sample", responses=MISSING)
 def sample(
-    name: str, host: Served, _: Reader, rows: Annotated[int, Parameter(ge=1, le=1000, description="Rows at most.")] = 20
+    name: str, host: Served, _: Reader, rows: Annotated[int, Parameter(ge=1, le=1000, description="Maximum number of rows.")] = 20
 ) -> Sample:
-    """Return some rows of the last micro-batch."""
+    """Return rows of a stream that the last micro-batch read."""
     report = _report(host, name)
     schema = Schema.parse(report["schema"])
-    found = host.sample(name, schema, rows)
-    return Sample(columns=[ColumnInfo(**one) for one in columns_of(schema.to_arrow())], rows=rows_of(found))
+    table = host.sample(name, schema, rows)
+    return Sample(columns=[ColumnInfo(**column) for column in columns_of(schema.to_arrow())], rows=rows_of(table))
 
 
 @router.post("/streams/{name}/rows", status_code=202, responses={**MISSING, **TAKEN, **BUSY}, openapi_extra=_ROWS)
 async def append(name: str, request: Request, host: Served, _: Writer) -> Appended:
-    """Add rows to a stream whose source is memory: all of them, or none if one does not fit.
+    """Append rows to a stream with source 'memory': all rows, or none if a row does not fit the schema.
 
-    They are read one request at a time, and not in the event loop: others are served meanwhile.
+    The service parses the rows of one request at a time, outside the event loop, so that other requests are served meanwhile.
     """
     body = await request.body()
     return await anyio.to_thread.run_sync(_append, host, name, body, limiter=request.app.state.reading)
@@ -124,7 +124,9 @@ def _append(host: Host, name: str, body: bytes) -> Appended:
     _report(host, name)
     source = host.session.coordinator.sources.get(name)
     if not isinstance(source, MemorySource):
-        raise RefusedError(409, f"stream '{name}' has a source of its own", hint="only streams with source 'memory' take rows")
+        raise RefusedError(
+            409, f"stream '{name}' takes no rows from requests", hint="append rows to a stream with source 'memory'"
+        )
     rows = _rows(body)
     source.append(rows)
     return Appended(rows=len(rows))
@@ -134,16 +136,16 @@ def _rows(body: bytes) -> list[dict[str, Any]]:
     try:
         rows = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(422, "the rows are no JSON", detail=str(error)) from None
+        raise RefusedError(422, "the request body is not JSON", detail=str(error)) from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise RefusedError(422, "rows are a list of objects", hint='send [{"column": value, …}, …]')
+        raise RefusedError(422, "the request body is not a list of objects", hint='send [{"column": value, …}, …]')
     if len(rows) > _MOST_ROWS:
-        raise RefusedError(422, f"these are {len(rows):,} rows, and {_MOST_ROWS:,} are taken at most")
+        raise RefusedError(422, f"the request has {len(rows):,} rows; at most {_MOST_ROWS:,} are allowed")
     return rows
 
 
 def _report(host: Host, name: str) -> dict[str, Any]:
-    found = host.session.streams()
-    if name not in found:
-        raise NotFoundError(f"stream '{name}' is not there", detail=f"streams: {', '.join(found) or 'none'}")
-    return found[name]
+    reports = host.session.streams()
+    if name not in reports:
+        raise NotFoundError(f"stream '{name}' does not exist", detail=f"streams: {', '.join(reports) or 'none'}")
+    return reports[name]

@@ -1,4 +1,4 @@
-// Requests to the service: the token, errors with their parts, and whether anybody answers.
+// Requests to the service: the token, errors with their parts, and the state of the connection.
 
 import { parse } from "/page/js/json.js";
 import { get, set } from "/page/js/state.js";
@@ -6,7 +6,7 @@ import { get, set } from "/page/js/state.js";
 const TOKEN = "headrace-token";
 let tokenWanted = () => {};
 
-/** An answer that is no success. `status` is that of HTTP, 0 if nobody answered; the other parts are the service's. */
+/** An error response. `status` is the HTTP status, 0 without a response; the other parts come from the service. */
 export class Problem extends Error {
   constructor(status, told) {
     super(told.error || `the service answered ${status}`);
@@ -18,19 +18,19 @@ export class Problem extends Error {
   }
 }
 
-/** Line and column of an error in SQL, from 1 on; zeros if it has no place. */
+/** Returns the line and column of an error in SQL, counted from 1; zeros if it has no place. */
 export function placeOf(told) {
   if (told.line > 0) return [told.line, told.column || 1];
   const match = /^line (\d+), column (\d+)/.exec(told.place || "");
   return match ? [Number(match[1]), Number(match[2])] : [0, 0];
 }
 
-/** Has `ask` called when the service wants a token, with what is wrong with the one it got, if it got one. */
+/** Registers `ask`, which is called when the service requires a token, with a message if it rejected the current one. */
 export function onTokenWanted(ask) {
   tokenWanted = ask;
 }
 
-/** Keeps a token until the tab is closed. */
+/** Stores a token until the tab is closed. */
 export function keepToken(token) {
   sessionStorage.setItem(TOKEN, token);
 }
@@ -44,7 +44,7 @@ function headers(accept, body) {
   };
 }
 
-/** Sends a request; returns the response if it is a success, and throws a Problem if not. */
+/** Sends a request; returns a successful response, otherwise throws a Problem. */
 export async function send(method, path, { body, signal, accept = "application/json" } = {}) {
   const token = sessionStorage.getItem(TOKEN);
   let response;
@@ -58,9 +58,9 @@ export async function send(method, path, { body, signal, accept = "application/j
   }
   if (response.status === 401) {
     if (sessionStorage.getItem(TOKEN) === token) {
-      // else another one was given while this request was on its way
+      // otherwise the user entered another token during this request
       set("connection", "token");
-      tokenWanted(token ? "This token is not known here." : "");
+      tokenWanted(token ? "The service does not accept this token." : "");
     }
   } else if (get("connection") !== "stopped") {
     set("connection", "ok");
@@ -77,7 +77,7 @@ async function json(method, path, options) {
 
 const named = (name) => `/v1/queries/${encodeURIComponent(name)}`;
 
-/** Returns whether it runs; it says so, too, when it does not. */
+/** Returns the health of the service, also with status 503. */
 export async function health() {
   const response = await fetch("/v1/health", { cache: "no-store" }).catch(() => null);
   const found = await response?.json().catch(() => null);
@@ -100,13 +100,13 @@ export const batches = (most) => json("GET", `/v1/batches?most=${most}`);
 export const events = () => json("GET", "/v1/events");
 export const reports = () => json("GET", "/v1/reports");
 
-/** Returns a report, as the text of a page. */
+/** Returns the HTML of a report. */
 export async function report(name, signal) {
   const response = await send("GET", `/v1/reports/${encodeURIComponent(name)}`, { signal, accept: "text/html" });
   return response.text();
 }
 
-/** Returns a page of results behind a position: what begins with batch 17 is behind "17.0". */
+/** Returns a page of results after a position: "17.0" is the start of batch 17. */
 export function results({ name, id }, after, limit) {
   return json("GET", `${named(name)}/results?${new URLSearchParams({ id, after, limit })}`);
 }

@@ -1,4 +1,4 @@
-// Charts, drawn by uPlot: lines over time, bars of categories. Colours are the style sheet's; a name keeps its colour.
+// Charts drawn by uPlot: lines over time, bars of categories. Colours come from the style sheet; a series keeps its colour.
 
 import { h, mark, say } from "/page/js/dom.js";
 import * as format from "/page/js/format.js";
@@ -8,7 +8,7 @@ import UPlot from "/page/vendor/uplot.js";
 const FONT = "11px system-ui, sans-serif";
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
 
-/** Returns a colour of the style sheet as the canvas needs it. */
+/** Returns a colour of the style sheet in the form that canvas takes. */
 function colourOf(element, name) {
   const probe = element.appendChild(h("span", { hidden: true, class: "probe" }));
   probe.style.color = `var(${name})`;
@@ -17,7 +17,7 @@ function colourOf(element, name) {
   return found;
 }
 
-/** Gives names colours that they keep for as long as they are shown. */
+/** Assigns colours to names; a name keeps its colour while it is shown. */
 class Colours {
   constructor() {
     this.slots = new Map();
@@ -53,12 +53,12 @@ export class Chart {
     document.addEventListener("headrace-theme", () => this.restyle());
   }
 
-  /** Draws figures of `linesOf`. */
+  /** Draws the data of `linesOf`. */
   lines(data) {
     this.show("line", data.names, [data.x, ...data.ys], null);
   }
 
-  /** Draws figures of `barsOf`, the first of them. */
+  /** Draws the first series of the data of `barsOf`. */
   bars(data) {
     this.labels = data.labels;
     this.show("bars", data.names.slice(0, 1), [data.labels.map((_, index) => index), data.ys[0]], data.labels.length);
@@ -72,7 +72,7 @@ export class Chart {
     } else {
       this.plot?.destroy();
       this.made = made;
-      this.makeLegend(kind, names); // first: what is left is the chart's
+      this.makeLegend(kind, names); // first, because the chart gets the remaining space
       this.plot = new UPlot(kind === "line" ? this.lineOptions(names) : this.barOptions(names), data, this.element);
     }
     this.readValues();
@@ -179,7 +179,7 @@ export class Chart {
     };
   }
 
-  /** One button for each series, which hides and shows it; values are those at the cursor, or the newest. */
+  /** Creates a button for each series, which hides or shows it; it displays the value at the cursor, or the newest. */
   makeLegend(kind, names) {
     const slots = kind === "line" ? this.colours.of(names) : [0];
     this.values = names.map(() => h("span", { class: "legend-value" }));

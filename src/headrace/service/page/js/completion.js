@@ -1,4 +1,4 @@
-// What can be written where the cursor is: streams, columns of the streams that are named, functions, words.
+// Completion at the cursor: streams, columns of the streams in the text, functions and keywords.
 
 import { AGGREGATES, BOUNDS, FUNCTIONS, KEYWORDS, WINDOWS, quoted } from "/page/js/language.js";
 import { snippetCompletion } from "/page/vendor/codemirror.js";
@@ -12,7 +12,7 @@ const AFTER_DOT = new RegExp(`${NAME}\\.(\`?\\w*)$`);
 const plain = (name) => (name?.startsWith("`") ? name.slice(1, -1).replaceAll("``", "`") : name);
 const same = (a, b) => a.toLowerCase() === b.toLowerCase();
 
-/** Returns the streams that a text names, by the names they have in it: [alias or name, stream]. */
+/** Returns the streams in a text with their names there: [alias or name, stream]. */
 export function named(text, streams) {
   const found = new Map();
   for (const pattern of [WINDOWED, PLAIN]) {
@@ -26,7 +26,7 @@ export function named(text, streams) {
   return [...found.values()];
 }
 
-/** Whether a quote is open at the end of a text: there is nothing to offer inside a string. */
+/** Returns whether a text ends inside a string, where nothing is suggested. */
 export function insideString(text) {
   return (text.replaceAll(/--[^\n]*/g, "").match(/'/g) ?? []).length % 2 === 1;
 }
@@ -57,7 +57,7 @@ const ALWAYS = [
   ...KEYWORDS.map((label) => ({ label, type: "keyword", boost: -2 })),
 ];
 
-/** Returns the options at a place of a text, and where the word begins that they replace; null for none. */
+/** Returns the options at a position of a text, and the start of the word they replace; null for none. */
 export function optionsAt(text, position, streams, asked) {
   const before = text.slice(0, position);
   if (insideString(before)) return null;
@@ -93,7 +93,7 @@ export function optionsAt(text, position, streams, asked) {
   };
 }
 
-/** Returns a source of completions for CodeMirror; `streams()` is asked each time. */
+/** Returns a completion source for CodeMirror; it calls `streams()` each time. */
 export function completions(streams) {
   return (context) => {
     const found = optionsAt(context.state.doc.toString(), context.pos, streams(), context.explicit);

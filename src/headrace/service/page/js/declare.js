@@ -1,41 +1,41 @@
-// Declaring a stream: one form, whose fields are those of the kind of source.
+// The form that declares a stream; its fields depend on the kind of source.
 
 import * as api from "/page/js/api.js";
 import { at, h, say } from "/page/js/dom.js";
 import { get, set } from "/page/js/state.js";
 
-/** What a kind of source needs, beside a name: [key, label, value to begin with, options of the input]. */
+/** The fields of each kind of source, besides the name: [key, label, initial value, options of the input]. */
 const KINDS = {
   rate: {
-    title: "made-up rows",
-    about: "Rows of an example, as many a second as wanted. Their event time begins now.",
+    title: "generated rows",
+    about: "Example rows at a chosen rate. Their event time starts now.",
     fields: [
-      ["generator", "Rows of", "purchases", { choices: ["purchases", "ads", "fields"] }],
-      ["rows_per_second", "Rows a second", "2000", { type: "number", min: 1, step: "any" }],
+      ["generator", "Generator", "purchases", { choices: ["purchases", "ads", "fields"] }],
+      ["rows_per_second", "Rows per second", "2000", { type: "number", min: 1, step: "any" }],
     ],
     time: "time",
   },
   memory: {
     title: "rows sent by requests",
-    about: "Programs send rows to POST /v1/streams/NAME/rows.",
+    about: "Clients send rows to POST /v1/streams/NAME/rows.",
     fields: [["columns", "Columns", "user_id INT, price DOUBLE, time TIMESTAMP", {}]],
     time: "time",
   },
   files: {
     title: "files",
-    about: "Files that the service can read: a file, a directory or a pattern. New ones are read as they appear.",
+    about: "Files that the service can read: a file, a directory or a glob pattern. New files are read as they appear.",
     fields: [
       ["path", "Path", "", { required: true }],
-      ["columns", "Columns (if the files do not tell)", "", { required: false }],
+      ["columns", "Columns (unless the files contain a schema)", "", { required: false }],
     ],
     time: "time",
   },
   tcp: {
-    title: "a server that speaks headrace's protocol",
-    about: "Rows of a stream of another program.",
+    title: "a TCP server",
+    about: "A stream of a server that speaks headrace's TCP protocol.",
     fields: [
       ["address", "HOST:PORT", "127.0.0.1:9000", {}],
-      ["stream", "Its name there", "", {}],
+      ["stream", "Stream on the server", "", {}],
     ],
     time: "time",
   },
@@ -66,7 +66,7 @@ function show() {
     ["name", "Name", suggestion(), {}],
     ...fields,
     ["time", "Event-time column", time, {}],
-    ["watermark", "Out of order by up to", "500 ms", {}],
+    ["watermark", "Watermark delay", "500 ms", {}],
   ];
   at("declare-fields").replaceChildren(...all.map(field));
 }

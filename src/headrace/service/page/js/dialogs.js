@@ -1,12 +1,12 @@
-// Dialogs that ask or tell something: the token, whether to remove a query, the keys. Esc closes all but the first.
+// Dialogs: the token, the confirmation of a removal, the keyboard shortcuts. Esc closes all but the token dialog.
 
 import { keepToken } from "/page/js/api.js";
 import { at, say } from "/page/js/dom.js";
 
-/** Returns what asks for a token; `given()` is called when there is one. */
+/** Returns a function that asks for a token; `given()` is called when the user entered one. */
 export function tokenDialog(given) {
   const dialog = at("token");
-  dialog.addEventListener("cancel", (event) => event.preventDefault()); // nothing can be shown without one
+  dialog.addEventListener("cancel", (event) => event.preventDefault()); // the page cannot load anything without a token
   at("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const token = at("token-input").value.trim();
@@ -22,7 +22,7 @@ export function tokenDialog(given) {
   };
 }
 
-/** Asks; resolves to whether the answer is yes. */
+/** Asks the user to confirm; resolves to true for yes. */
 export function confirmed(title, text, yes) {
   const dialog = at("confirm");
   say(at("confirm-title"), title);
@@ -35,7 +35,7 @@ export function confirmed(title, text, yes) {
   });
 }
 
-/** Makes every button that says so close its dialog, and a click beside a dialog, too. */
+/** Makes `data-close` buttons, and clicks outside a dialog, close it. */
 export function startDialogs() {
   for (const dialog of document.querySelectorAll("dialog")) {
     for (const button of dialog.querySelectorAll("[data-close]")) {

@@ -1,4 +1,4 @@
-// Elements made of calls: no markup in strings, so that nothing a service says can become markup.
+// Elements are built by calls, never from markup in strings, so that no text of a service can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,30 +13,30 @@ function fill(element, given, children) {
   return element;
 }
 
-/** Returns an element of HTML; `on` has handlers, `text` its text, all else are attributes. */
+/** Returns an HTML element; `on` has event handlers, `text` is its text, all others are attributes. */
 export function h(tag, given, ...children) {
   return fill(document.createElement(tag), given, children);
 }
 
-/** Returns an element of SVG, in the same way. */
+/** Returns an SVG element, in the same way. */
 export function s(tag, given, ...children) {
   return fill(document.createElementNS(SVG, tag), given, children);
 }
 
-/** Returns the one element with that id, which index.html has. */
+/** Returns the element of index.html with that id. */
 export function at(id) {
   const found = document.getElementById(id);
   if (!found) throw new Error(`the page has no element '${id}'`);
   return found;
 }
 
-/** Sets a text only where it differs: what does not change is not laid out again. */
+/** Sets a text only if it differs, which avoids a new layout. */
 export function say(element, text) {
   const said = String(text);
   if (element.textContent !== said) element.textContent = said;
 }
 
-/** Sets an attribute only where it differs; null takes it away. */
+/** Sets an attribute only if it differs; null removes it. */
 export function mark(element, name, value) {
   if (value === null || value === undefined || value === false) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
@@ -46,7 +46,7 @@ export function mark(element, name, value) {
   }
 }
 
-/** Returns a function that has `paint` called in a frame, at most `perSecond` times a second, however often it is called. */
+/** Returns a function that schedules `paint` in an animation frame, at most `perSecond` times per second. */
 export function painter(paint, perSecond = 5) {
   let due = false;
   let last = -Infinity;

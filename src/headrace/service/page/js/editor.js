@@ -1,5 +1,5 @@
-// The editor: CodeMirror with headrace's SQL. It lives in a shadow tree, where its styles are adopted style sheets: the page
-// needs no permission for inline styles.
+// The editor: CodeMirror with headrace's SQL. It is in a shadow tree, where its styles are adopted style sheets, so that the
+// page's policy need not allow inline styles.
 
 import { completions } from "/page/js/completion.js";
 import { AGGREGATES, FUNCTIONS, KEYWORDS, TYPES, WINDOWS } from "/page/js/language.js";
@@ -84,8 +84,8 @@ const looks = cm.EditorView.theme({
 const quietly = cm.Annotation.define();
 
 /**
- * Writes over a selection by ourselves: a browser that does it keeps the looks of what was there in a style attribute, which
- * the page's policy refuses.
+ * Replaces a selection without the browser, which would keep its formatting in a style attribute that the page's policy
+ * forbids.
  */
 const overwriting = cm.EditorView.domEventHandlers({
   beforeinput(event, view) {
@@ -99,7 +99,7 @@ const overwriting = cm.EditorView.domEventHandlers({
   },
 });
 
-/** Returns where an error is to be marked: the word at its line and column, or the whole text if it has no place. */
+/** Returns the range of an error: the word at its line and column, or the whole text if it has no place. */
 export function rangeOf(doc, line, column) {
   if (line < 1 || line > doc.lines) return { from: 0, to: doc.length };
   const { from, to, text } = doc.line(line);
@@ -147,7 +147,7 @@ export class Editor {
     return this.view.state.doc.toString();
   }
 
-  /** Sets the text without telling that it changed. */
+  /** Sets the text without calling `changed`. */
   show(text) {
     if (text === this.text) return;
     this.view.dispatch({
@@ -158,7 +158,7 @@ export class Editor {
     this.clear();
   }
 
-  /** Writes a text where the cursor is. */
+  /** Inserts a text at the cursor. */
   insert(text) {
     this.view.dispatch(this.view.state.replaceSelection(text));
     this.focus();
@@ -171,7 +171,7 @@ export class Editor {
     this.view.dispatch(cm.setDiagnostics(this.view.state, [{ ...range, severity: "error", message: said }]));
   }
 
-  /** Takes the mark away. */
+  /** Removes the mark. */
   clear() {
     this.view.dispatch(cm.setDiagnostics(this.view.state, []));
   }

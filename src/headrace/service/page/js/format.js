@@ -1,4 +1,4 @@
-// Numbers and times as people read them; "–" for what is not known.
+// Formatting of numbers and times for people; "–" for unknown values.
 
 export const NONE = "–";
 const THIN = "\u202f"; // a narrow space that does not break
@@ -29,13 +29,13 @@ export function count(value) {
   return known(value) ? thin(grouped.format(value)) : NONE;
 }
 
-/** A rate: no fraction from 100 on, three digits below. */
+/** A rate: integers from 100 on, three significant digits below. */
 export function rate(value) {
   if (!known(value)) return NONE;
   return value >= 100 ? count(value) : thin(significant.format(value));
 }
 
-/** A value of a chart or a table: integers in full, others with as many digits as matter. */
+/** A value of a chart or a table: integers in full, others with a few significant digits. */
 export function number(value) {
   if (!known(value)) return NONE;
   if (Number.isInteger(value)) return count(value);
@@ -44,7 +44,7 @@ export function number(value) {
   return thin((size >= 1 ? twoDigits : significant).format(value));
 }
 
-/** Seconds, in the unit that suits them. */
+/** A duration, in a suitable unit. */
 export function seconds(value) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
@@ -65,29 +65,29 @@ export function bytes(value) {
   return `${significant.format(value / 1024 ** unit)}${THIN}${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
-/** A share of one, in per cent. */
+/** A fraction, in per cent. */
 export function percent(value) {
   return known(value) ? `${significant.format(value * 100)}${THIN}%` : NONE;
 }
 
-/** Milliseconds since 1970 of a time as the service says it: seconds since 1970, or ISO-8601; NaN for anything else. */
+/** Milliseconds since 1970 of a time of the service: seconds since 1970, or ISO 8601; NaN for anything else. */
 export function instant(value) {
   return known(value) ? value * 1000 : Date.parse(value ?? "");
 }
 
-/** HH:MM:SS, where the reader is. */
+/** HH:MM:SS in local time. */
 export function time(value) {
   const at = instant(value);
   return Number.isNaN(at) ? NONE : clock.format(at);
 }
 
-/** The day, too. */
+/** The date and time in local time. */
 export function date(value) {
   const at = instant(value);
   return Number.isNaN(at) ? NONE : calendar.format(at);
 }
 
-/** The whole of a time, for a tooltip. */
+/** The full time in ISO 8601, for a tooltip. */
 export function iso(value) {
   const at = instant(value);
   return Number.isNaN(at) ? "" : typeof value === "string" ? value : new Date(at).toISOString();

@@ -1,9 +1,9 @@
-// JSON as the service says it: integers beyond what a number holds exactly keep all their digits, as BigInt.
+// JSON of the service: integers beyond the exact range of a number become BigInt.
 
 const MANY_DIGITS = /\d{16}/;
 const INTEGER = /^-?\d+$/;
 
-/** Returns what a text says; browsers that do not show the source of a number round it. */
+/** Parses JSON; browsers without access to the source text of numbers round large ones. */
 export function parse(text) {
   if (!MANY_DIGITS.test(text)) return JSON.parse(text);
   return JSON.parse(text, (_, value, context) =>

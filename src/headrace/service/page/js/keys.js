@@ -1,4 +1,4 @@
-// Keys that work everywhere but where one writes; Ctrl+Enter works there, too.
+// Keyboard shortcuts that work outside text inputs; Ctrl+Enter works inside them, too.
 
 import { at } from "/page/js/dom.js";
 import { go, toNew, toReports } from "/page/js/route.js";
@@ -9,7 +9,7 @@ function writes(event) {
   return target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName));
 }
 
-/** Starts them; `focusEditor()` puts the cursor into the editor, `pause()` and `run()` are what they say. */
+/** Starts the shortcuts, with the actions that focus the editor, pause results and run the query. */
 export function startKeys({ focusEditor, pause, run }) {
   const keys = {
     "/": () => at(get("route").view === "reports" ? "report-search" : "query-search").focus(),

@@ -1,4 +1,4 @@
-// The words of the SQL that headrace takes (docs/sql.md), for highlighting and completion.
+// The words of headrace's SQL (docs/sql.md), for highlighting and completion.
 
 export const KEYWORDS = `
   SELECT FROM WHERE GROUP BY HAVING AS AND OR NOT IN IS NULL LIKE ILIKE RLIKE ESCAPE BETWEEN CASE WHEN THEN ELSE END
@@ -9,12 +9,12 @@ export const KEYWORDS = `
 
 export const TYPES = "TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL BOOLEAN STRING DATE TIMESTAMP".split(" ");
 
-/** Windows: what is written, and what it means. */
+/** Windows: name, snippet and description. */
 export const WINDOWS = [
-  ["TUMBLE", "TUMBLE(${stream}, '${1 second}')", "windows one after the other"],
-  ["HOP", "HOP(${stream}, '${8 seconds}', '${4 seconds}')", "windows of a size, every slide"],
+  ["TUMBLE", "TUMBLE(${stream}, '${1 second}')", "consecutive windows"],
+  ["HOP", "HOP(${stream}, '${8 seconds}', '${4 seconds}')", "windows of a size, one per slide"],
   ["SESSION", "SESSION(${stream}, '${5 seconds}')", "per key, until a gap"],
-  ["SLIDING", "SLIDING(${stream}, '${10 seconds}')", "for joins: rows at most so far apart"],
+  ["SLIDING", "SLIDING(${stream}, '${10 seconds}')", "for joins: rows at most this far apart"],
 ];
 
 export const AGGREGATES = `
@@ -31,12 +31,12 @@ export const FUNCTIONS = `
   .trim()
   .split(/\s+/);
 
-/** Columns that a query with windows has besides those of its stream. */
+/** The columns of windows, in addition to those of the stream. */
 export const BOUNDS = ["window_start", "window_end"];
 
 const PLAIN = /^[A-Za-z_]\w*$/;
 
-/** Returns a name as it is written in SQL. */
+/** Returns a name as SQL, in back-quotes if necessary. */
 export function quoted(name) {
   return PLAIN.test(name) ? name : `\`${name.replaceAll("`", "``")}\``;
 }
@@ -45,7 +45,7 @@ const isFraction = ({ type }) => /^(DOUBLE|FLOAT|DECIMAL)/.test(type);
 const isInteger = ({ type }) => /^(TINYINT|SMALLINT|INT|BIGINT)$/.test(type);
 const isIdentity = ({ name }) => /(^|_)id$/i.test(name);
 
-/** Returns a query to begin with, of the stream that has most rows a second: one line for each of few groups. */
+/** Returns an example query on the stream with most rows per second, grouped by a column with few values. */
 export function exampleQuery(streams) {
   const [stream] = [...streams].sort((a, b) => (b.rows_per_second ?? 0) - (a.rows_per_second ?? 0));
   if (!stream) return "";

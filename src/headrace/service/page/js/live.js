@@ -1,15 +1,15 @@
-// Live results: server-sent events read by fetch (EventSource cannot send a token), taken up again where they broke off.
+// Live results: server-sent events read by fetch (EventSource cannot send a token), resumed after a disconnect.
 
 import { Problem, health, live, results } from "/page/js/api.js";
 import { parse } from "/page/js/json.js";
 
-const SILENCE_MS = 25_000; // the service says something every 10 s
-const NAP_MS = 15_000; // a page that nobody looks at lets go of its connection: a browser has six for all tabs together
+const SILENCE_MS = 25_000; // the service sends a heartbeat every 10 s
+const NAP_MS = 15_000; // a hidden page closes its connection, because a browser has six for all tabs together
 const WAITS_MS = [300, 700, 1500, 3000, 5000];
 
 const RECENT = "last-1000"; // rows
 
-/** Returns what a query gave last, and the position behind it: nothing is left out of these. */
+/** Returns the last rows of a query without sampling, and the position after them. */
 export async function recent(query, most) {
   try {
     return await results(query, RECENT, most);
@@ -19,7 +19,7 @@ export async function recent(query, most) {
   }
 }
 
-/** Splits a text into events; returns them, and what is left for the next piece. */
+/** Splits a text into events; returns them, and the rest to be completed by the next chunk. */
 export function parseEvents(text) {
   const parts = text.replaceAll("\r\n", "\n").split("\n\n");
   const rest = parts.pop();
@@ -37,7 +37,7 @@ export function parseEvents(text) {
 }
 
 /**
- * Follows a query from a position on, until it is over or `stop` of the answer is called.
+ * Follows a query from a position on, until it ends or `stop` of the returned object is called.
  *
  * `tell` gets columns(columns), rows(rows, leftOut), missed(), quiet(), state("connecting" | "live" | "reconnecting", waitMs) and
  * end({status, error}).
@@ -55,7 +55,7 @@ export function follow(query, from, sample, tell) {
       control.stopped = true;
       control.abort?.abort();
     },
-    /** Does not wait for the next try. */
+    /** Retries immediately. */
     hurry() {
       control.wake?.();
     },
@@ -91,14 +91,14 @@ async function run(query, sample, tell, control) {
   }
 }
 
-/** Waits until the page is looked at again. */
+/** Waits until the page becomes visible. */
 function seen() {
   return new Promise((resolve) => {
     document.addEventListener("visibilitychange", resolve, { once: true });
   });
 }
 
-/** Begins again if the service does not know the batches any more that were seen: it was started anew. */
+/** Starts from the beginning if the service is behind the known position, because it restarted without its checkpoint. */
 async function rewind(control) {
   const { batch } = await health();
   if (Number.parseInt(control.position, 10) > batch + 1) control.position = "beginning";

@@ -1,4 +1,4 @@
-// The page begins here: what is asked of the service, and which view is shown.
+// The entry point of the page: polls the service, and shows the view of the route.
 
 import * as api from "/page/js/api.js";
 import { startDialogs, tokenDialog } from "/page/js/dialogs.js";
@@ -22,11 +22,11 @@ const STATES = {
   connecting: "connecting …",
   ok: "running",
   reconnecting: "reconnecting …",
-  token: "a token is needed",
+  token: "token required",
   stopped: "stopped",
 };
 
-/** Asks, unless nothing but 401 could be the answer. */
+/** Polls a key, unless the service requires a token first. */
 const asking = (key, ask) => async () => {
   if (get("connection") === "token") return;
   set(key, await ask());
@@ -76,7 +76,7 @@ function showConnection() {
     at("lost-text"),
     connection === "stopped"
       ? `Micro-batches have stopped. ${health?.detail ?? ""}`
-      : "The service does not answer. What is shown is the last that was known; it goes on by itself.",
+      : "The service does not answer. The page shows the last known state and reconnects automatically.",
   );
 }
 

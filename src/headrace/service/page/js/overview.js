@@ -1,4 +1,4 @@
-// The strip on top: what comes in, what goes out, how late, how many. Tiles are there before their figures are.
+// The overview at the top: input and output rates, latency, queries, watermark. Tiles exist before their values are loaded.
 
 import { at, h, mark, s, say } from "/page/js/dom.js";
 import * as format from "/page/js/format.js";
@@ -7,7 +7,7 @@ import { watch } from "/page/js/state.js";
 const WIDTH = 96;
 const HEIGHT = 26;
 
-/** What the tiles are: a title, the figure, what stands below it, and what its line is drawn of. */
+/** The tiles: title, value, note below it, and the field of the history that its sparkline shows. */
 const TILES = [
   {
     id: "in",
@@ -53,12 +53,12 @@ const TILES = [
     title: "Micro-batch",
     unit: "",
     value: (o) => format.seconds(o.batch_seconds ?? o.history?.at(-1)?.batch_seconds),
-    note: () => "length of the last",
+    note: () => "duration of the last",
     line: "batch_seconds",
   },
 ];
 
-/** Returns the points of a line through values, in a box; "" for less than two. */
+/** Returns the points of a line through values, in a box; "" for fewer than two values. */
 export function sparkline(values, width = WIDTH, height = HEIGHT) {
   const known = values.filter((value) => Number.isFinite(value));
   if (known.length < 2) return "";
@@ -72,7 +72,7 @@ export function sparkline(values, width = WIDTH, height = HEIGHT) {
     .join(" ");
 }
 
-/** Makes the tiles, and keeps them up to date. */
+/** Creates the tiles and keeps them up to date. */
 export function startOverview() {
   const tiles = TILES.map((tile) => {
     const value = h("span", { class: "tile-value" }, format.NONE);

@@ -1,4 +1,4 @@
-// The picture of the shared plan: a query, pointed at or focused, lights up the operators it uses.
+// The diagram of the shared plan: pointing at a query, or focusing it, highlights the operators it uses.
 
 import * as api from "/page/js/api.js";
 import { at, mark, s, say } from "/page/js/dom.js";
@@ -8,19 +8,19 @@ import { every } from "/page/js/poll.js";
 import { go, toQuery } from "/page/js/route.js";
 import { get, queryNamed, set, watch } from "/page/js/state.js";
 
-const MOST_QUERIES = 300; // more cannot be told apart; the list and its search reach all of them
+const MOST_QUERIES = 300; // more are not readable; the list and its search have all of them
 const NAMES = {
   stream: "stream",
   aggregation: "aggregation",
   sessions: "sessions",
   routing: "routing",
-  buckets: "buckets of a join",
-  store: "store",
+  buckets: "join buffer",
+  store: "state store",
   probe: "probe",
   query: "query",
 };
 
-/** Returns the plan with fewer queries, and how many were left out. */
+/** Returns the plan with at most `most` queries, and the number left out. */
 export function thinned(operators, edges, most = MOST_QUERIES) {
   const queries = operators.filter(({ kind }) => kind === "query");
   const left = new Set(queries.slice(most).map(({ id }) => id));
@@ -32,7 +32,7 @@ export function thinned(operators, edges, most = MOST_QUERIES) {
   };
 }
 
-/** The view; the plan is asked for while it is looked at. */
+/** The view; it polls the plan only while it is shown. */
 export class PlanView {
   constructor() {
     this.drawn = "";
@@ -59,7 +59,7 @@ export class PlanView {
   asText(text) {
     at("plan-text").hidden = !text;
     at("plan-picture").hidden = text;
-    say(at("plan-as"), text ? "Show the picture" : "Show as text");
+    say(at("plan-as"), text ? "Show as diagram" : "Show as text");
   }
 
   draw(operators, edges) {
@@ -136,7 +136,7 @@ export class PlanView {
     return group;
   }
 
-  /** Lights up what a query uses, and dims the rest; null lights up nothing. */
+  /** Highlights the operators of a query and dims the rest; null highlights nothing. */
   light(name) {
     this.lightAll(name === null ? null : new Set([name]));
     const pointed = at("plan-picture").matches(":hover, :focus-within");
@@ -171,7 +171,7 @@ const someOf = (names) =>
   [...[...names].slice(0, 12), ...(names.size > 12 ? [`${format.count(names.size - 12)} more`] : [])].join(", ");
 const meet = (a, b) => [...b].some((one) => a.has(one));
 
-/** The queries for which rows go from one node to the other. */
+/** Returns the queries whose rows flow from one node to the other. */
 function between(from, to) {
   const source = usersOf(from);
   const target = usersOf(to);

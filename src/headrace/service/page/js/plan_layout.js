@@ -1,10 +1,10 @@
-// Where the parts of the shared plan are drawn: streams at the left, queries at the right, operators between. Pure.
+// The layout of the shared plan: streams on the left, queries on the right, operators between. Pure functions.
 
 const GAP = 8;
 const COLUMN_GAP = 64;
 const TOP = 20;
 const LEFT = 14;
-const WIDE = 176; // of a query; where several stand beside each other they are narrower
+const WIDE = 176; // of a query; narrower if several are side by side
 const NARROW = 104;
 const SIZES = {
   query: { width: WIDE, height: 24 },
@@ -21,12 +21,12 @@ function neighbours(operators, edges, back) {
   return found;
 }
 
-/** Returns the column of each id: the longest way from a stream; all queries are in the last one. */
+/** Returns the column of each id: its longest distance from a stream; all queries are in the last column. */
 function columnsOf(operators, before) {
   const depth = new Map();
   const visit = (id, path) => {
     if (depth.has(id)) return depth.get(id);
-    if (path.has(id)) return 0; // a circle: plans have none, but a picture must not hang
+    if (path.has(id)) return 0; // a cycle: plans have none, but the page must not hang
     path.add(id);
     const deepest = Math.max(-1, ...before.get(id).map((one) => visit(one, path)));
     path.delete(id);
@@ -42,7 +42,7 @@ function columnsOf(operators, before) {
 
 const mean = (numbers) => numbers.reduce((sum, one) => sum + one, 0) / numbers.length;
 
-/** Puts nodes below each other, each as near to where it wants to be as the ones above it allow. */
+/** Stacks nodes vertically, each as near to its wanted position as the nodes above it allow. */
 function stack(nodes, wanted) {
   const ordered = nodes.map((node, index) => [wanted(node) ?? index, node]).sort((a, b) => a[0] - b[0]);
   let free = TOP;
@@ -52,12 +52,12 @@ function stack(nodes, wanted) {
   }
 }
 
-/** Returns how many queries stand beside each other: many of them would be a column longer than any screen. */
+/** Returns the number of queries in a row, since a single column of many queries would be too long. */
 function abreast(count) {
   return Math.min(4, Math.max(1, Math.ceil(count / 24)));
 }
 
-/** Puts queries into rows, those of the same operators together; they have an order by then. */
+/** Arranges ordered queries in rows, those with the same operators together. */
 function gather(queries, x, before) {
   const columns = abreast(queries.length);
   const width = columns === 1 ? WIDE : NARROW;
@@ -70,7 +70,7 @@ function gather(queries, x, before) {
   }
 }
 
-/** Returns nodes with x, y, width, height, and the links between them; and how large it all is. */
+/** Returns nodes with x, y, width and height, the links between them, and the total size. */
 export function layout(operators, edges) {
   const known = new Set(operators.map(({ id }) => id));
   const links = edges.filter(([from, to]) => known.has(from) && known.has(to));
@@ -87,13 +87,13 @@ export function layout(operators, edges) {
   };
   let x = LEFT;
   for (const column of columns) {
-    stack(column, near(before)); // from left to right, an order with few crossings
+    stack(column, near(before)); // left to right, for few crossings
     for (const node of column) node.x = x;
     x += Math.max(0, ...column.map((node) => node.width)) + COLUMN_GAP;
   }
   const last = columns.at(-1).sort((a, b) => a.y - b.y);
   if (last.length) gather(last, last[0].x, before);
-  for (const column of columns.slice(0, -1).reverse()) stack(column, near(after)); // and back, each beside what it feeds
+  for (const column of columns.slice(0, -1).reverse()) stack(column, near(after)); // right to left, each beside its outputs
   const all = [...nodes.values()];
   return {
     nodes: all,

@@ -1,9 +1,9 @@
-// Asking again and again: not while nobody looks, and the less often the longer an answer takes.
+// Polling: pauses while the page is hidden, and slows down when responses take long.
 
 /**
- * Calls `ask` every so many seconds, and at once when the page is looked at again; returns what asks now.
+ * Calls `ask` every `seconds` seconds, and immediately when the page becomes visible; returns a function that calls it now.
  *
- * An error is the business of `ask`; the next call comes all the same.
+ * `ask` handles its errors; polling continues after them.
  */
 export function every(seconds, ask) {
   let timer = null;

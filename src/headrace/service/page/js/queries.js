@@ -1,15 +1,15 @@
-// The list of queries: searched, sorted, and as many rows made as are seen.
+// The list of queries, with search and sorting; only visible rows have elements.
 
 import { at, h, mark, painter, say } from "/page/js/dom.js";
 import * as format from "/page/js/format.js";
 import { get, set, watch } from "/page/js/state.js";
 
-const HEIGHT = 46; // of a row, as the style sheet says
-const BEYOND = 6; // rows made above and below what is seen
+const HEIGHT = 46; // of a row, as in the style sheet
+const BEYOND = 6; // rows drawn above and below the visible ones
 
 const byNumber = (of) => (a, b) => (of(b) ?? -Infinity) - (of(a) ?? -Infinity) || b.id - a.id;
 
-/** How the list can be sorted: a title, the order, the figure that is shown then, and what is said of it. */
+/** The sort orders of the list: title, comparison, the value shown with it, and its tooltip. */
 const SORTS = {
   newest: { title: "newest first", order: (a, b) => b.id - a.id },
   name: {
@@ -17,7 +17,7 @@ const SORTS = {
     order: (a, b) => a.name.localeCompare(b.name, "en", { numeric: true }),
   },
   pace: {
-    title: "by rows a second",
+    title: "by rows per second",
     order: byNumber((q) => q.rows_per_second),
     figure: (q) => `${format.rate(q.rows_per_second)}/s`,
   },
@@ -34,20 +34,20 @@ const SORTS = {
     about: (q) => q.latency_seconds && `95 %: ${format.seconds(q.latency_seconds.p95)}`,
   },
   state: {
-    title: "by state kept",
+    title: "by state size",
     order: byNumber((q) => q.state_bytes),
     figure: (q) => format.bytes(q.state_bytes),
   },
 };
 
-/** Returns the queries that have all words of a text in their name, SQL, status or owner, in an order. */
+/** Returns the queries with all words of a text in their name, SQL, status or owner, sorted. */
 export function select(queries, text, sort) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (q) => words.every((word) => `${q.name}\n${q.sql}\n${q.status}\n${q.owner ?? ""}`.toLowerCase().includes(word));
   return queries.filter(fits).sort((SORTS[sort] ?? SORTS.newest).order);
 }
 
-/** The list in the side bar; `open(name)` shows a query, `remove(name)` asks whether to remove it. */
+/** The list in the side bar; `open(name)` shows a query, `remove(name)` removes it after a confirmation. */
 export class QueryList {
   constructor({ open, remove }) {
     this.open = open;
@@ -91,7 +91,7 @@ export class QueryList {
     this.draw();
   }
 
-  /** Makes and fills the rows that are seen. */
+  /** Creates and fills the visible rows. */
   draw() {
     const first = Math.max(0, Math.floor(this.list.scrollTop / HEIGHT) - BEYOND);
     const last = Math.min(this.shown.length, Math.ceil((this.list.scrollTop + this.list.clientHeight) / HEIGHT) + BEYOND);

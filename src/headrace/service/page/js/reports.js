@@ -1,4 +1,4 @@
-// Benchmark reports that lie with the service: a list to search, and the chosen one in a frame that can reach nobody.
+// Benchmark reports of the service: a searchable list, and the chosen report in a frame without network access.
 
 import * as api from "/page/js/api.js";
 import { at, h, mark, say } from "/page/js/dom.js";
@@ -10,18 +10,18 @@ import { get, watch } from "/page/js/state.js";
 const FRAME = "/page/report_frame.html";
 const STEPS = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
 
-/** Returns the reports that have all words of a text in what they say of themselves. */
+/** Returns the reports with all words of a text in their name or metadata. */
 export function select(reports, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const said = (one) => [one.name, one.title, one.headline, ...one.scenarios, ...one.systems].join("\n").toLowerCase();
   return reports.filter((one) => words.every((word) => said(one).includes(word)));
 }
 
-/** The view; it is asked for while it is looked at. */
+/** The view; it polls only while it is shown. */
 export class Reports {
   constructor() {
     this.found = null;
-    this.open = null; // the name of the report that is shown, or about to be
+    this.open = null; // the name of the report that is shown or loading
     this.opening = null;
     at("report-search").addEventListener("input", () => this.draw());
     at("report-side").addEventListener("keydown", (event) => this.key(event));
@@ -34,7 +34,7 @@ export class Reports {
     });
   }
 
-  /** Asks once more for what could not be had. */
+  /** Retries failed requests. */
   again() {
     this.refresh();
     if (at("report").dataset.state === "failed") this.show(this.open);
@@ -53,7 +53,7 @@ export class Reports {
     this.draw();
   }
 
-  /** Makes the list, unless it is the same as before: what has the focus keeps it. */
+  /** Draws the list if it changed, and keeps the focus. */
   draw() {
     const shown = select(this.found ?? [], at("report-search").value);
     const key = JSON.stringify([shown, this.open]);
@@ -71,7 +71,7 @@ export class Reports {
     return [...at("report-list").querySelectorAll("a")];
   }
 
-  /** Moves in the list by arrows, and from the search into it. */
+  /** Handles the arrow keys in the list, and from the search into the list. */
   key(event) {
     const { links } = this;
     const from = links.indexOf(document.activeElement);
@@ -106,7 +106,7 @@ export class Reports {
   }
 }
 
-/** Puts a report into a frame, which has no origin that it could be named by, and the frame into the page. */
+/** Adds the frame to the page and posts the report to it; its origin is opaque, so the target origin is "*". */
 async function fill(frame, text) {
   const loaded = new Promise((resolve) => frame.addEventListener("load", resolve, { once: true }));
   at("report-page").replaceChildren(frame);

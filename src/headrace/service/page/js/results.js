@@ -1,4 +1,4 @@
-// Live results of one query: rows are taken as they come, and drawn at most five times a second.
+// Live results of one query: rows are received as they are emitted, and drawn at most five times per second.
 
 import { Chart } from "/page/js/chart.js";
 import { at, h, mark, painter, say } from "/page/js/dom.js";
@@ -12,13 +12,13 @@ import { Table } from "/page/js/table.js";
 const KEPT = 5_000; // rows
 const SHOWN = 200;
 const SAMPLE_WINDOWS = 1_000; // rows of an event; a window's rows belong together
-const SAMPLE_ROWS = 100; // of a query without windows, so that what is kept reaches back some seconds
+const SAMPLE_ROWS = 100; // for a query without windows, so that the kept rows cover some seconds
 const STATES = {
   empty: "",
   connecting: "connecting …",
   live: "live",
   reconnecting: "reconnecting …",
-  end: "over",
+  end: "ended",
   paused: "paused",
 };
 const KINDS = { line: "Lines", bars: "Bars", table: "Table" };
@@ -41,7 +41,7 @@ export class Results {
     watch(["streams"], () => this.query === null && this.paint());
   }
 
-  /** Shows nothing; or, if one is `expected`, that a query is about to be. */
+  /** Shows no query; with `expected`, that a query is being opened. */
   close({ expected = false } = {}) {
     this.following?.stop();
     this.following = this.query = null;
@@ -49,7 +49,7 @@ export class Results {
     this.draw();
   }
 
-  /** Follows a query: a new one from its beginning, others with the last rows they gave. */
+  /** Follows a query: a new one from its beginning, others from their last rows on. */
   async open(query, { fresh = false } = {}) {
     if (this.query?.id === query.id) return;
     this.following?.stop();
@@ -58,7 +58,7 @@ export class Results {
     this.begin(query.columns);
     this.draw();
     const { rows, next } = fresh ? { rows: [], next: "beginning" } : await recent(query, KEPT);
-    if (this.query !== query) return; // another was opened meanwhile
+    if (this.query !== query) return; // another query was opened meanwhile
     this.rows.push(rows);
     const windowed = query.columns.some(({ name }) => /^window_(start|end)$/i.test(name));
     this.following = follow(query, next, windowed ? SAMPLE_WINDOWS : SAMPLE_ROWS, {
@@ -79,7 +79,7 @@ export class Results {
     this.rows.clear();
     this.pace = new Pace();
     this.leftOut = 0;
-    this.missed = false; // whether rows came and went while nobody asked for them
+    this.missed = false; // whether rows were deleted before this page read them
     this.held = [];
     this.chart.hidden.clear();
     this.chart.clear();
@@ -167,7 +167,7 @@ export class Results {
     at("results-body").hidden = !has;
     at("results-tools").hidden = !this.query;
     this.sayState();
-    say(at("pause"), this.paused ? "Go on" : "Pause");
+    say(at("pause"), this.paused ? "Resume" : "Pause");
     mark(at("pause"), "aria-pressed", String(Boolean(this.paused)));
     if (!has) return;
     this.table.show(this.rows.newest(SHOWN));
@@ -207,29 +207,29 @@ export class Results {
     say(at("results-sampled"), gaps.join("; "));
   }
 
-  /** Returns what is said where no rows are yet. */
+  /** Returns the title and text to show while there are no rows. */
   words() {
     if (this.state === "empty" && get("streams")?.length === 0)
       return [
-        "There are no streams yet",
-        "A query asks about a stream. Declare one, at the lower left: made-up rows are quick to try.",
+        "No streams yet",
+        "A query reads a stream. Declare a stream at the lower left; generated rows are the quickest way to start.",
       ];
     if (this.state === "empty")
       return [
         "No query is open",
-        "Run the one in the editor, or choose one from the list. Its results appear here as they come.",
+        "Run the query in the editor, or choose one from the list. Its results appear here as they are emitted.",
       ];
-    if (this.state === "connecting") return ["Opening …", "Asking the service for the newest rows."];
+    if (this.state === "connecting") return ["Opening …", "Loading the newest rows."];
     if (this.state === "reconnecting")
-      return ["Reconnecting …", "The service does not answer. Rows go on where they stopped as soon as it does."];
+      return ["Reconnecting …", "The service does not answer. Results continue where they stopped as soon as it does."];
     if (this.state === "end") {
       const { status, error } = this.detail;
-      if (status === "failed") return ["The query failed", error || "It gives no more rows."];
-      if (status === "missing") return ["The query is not there", error || ""];
-      return ["The query was removed", "It had given no rows by then."];
+      if (status === "failed") return ["The query failed", error || "It emits no more rows."];
+      if (status === "missing") return ["The query does not exist", error || ""];
+      return ["The query was removed", "It emitted no rows."];
     }
-    if (this.query?.status === "accepted") return ["Waiting to be installed", "The query begins with the next micro-batch."];
-    return ["No rows yet", "The query is live. Rows come when its first window has closed, or the first row fits."];
+    if (this.query?.status === "accepted") return ["Waiting to be installed", "The query starts with the next micro-batch."];
+    return ["No rows yet", "The query is live. It emits rows when its first window closes, or when a row matches."];
   }
 }
 

@@ -1,4 +1,4 @@
-// Where one is: in the part of the address behind #, so that a reload and the back button do what they should.
+// The route: the part of the address after #, so that reload and the back button work.
 
 import { set } from "/page/js/state.js";
 
@@ -19,7 +19,7 @@ function decoded(text) {
   try {
     return decodeURIComponent(text ?? "") || null;
   } catch {
-    return null; // not one of ours
+    return null; // not encoded by this page
   }
 }
 
@@ -34,13 +34,13 @@ export function toReport(name) {
   return `${toReports}/${encodeURIComponent(name)}`;
 }
 
-/** Goes there. */
+/** Navigates to a route. */
 export function go(hash) {
   if (location.hash === hash) set("route", parseRoute(hash));
   else location.hash = hash;
 }
 
-/** Follows the address from now on. */
+/** Starts following the address. */
 export function startRoute() {
   addEventListener("hashchange", () => set("route", parseRoute(location.hash)));
   set("route", parseRoute(location.hash));

@@ -1,6 +1,6 @@
-// The newest rows of a query, and no more than that: what is older falls out.
+// The newest rows of a query; older rows are evicted.
 
-/** A ring of rows; `added` counts all that ever came. */
+/** A ring buffer of rows; `added` counts all rows ever pushed. */
 export class Rows {
   constructor(most) {
     this.most = most;
@@ -42,7 +42,7 @@ export class Rows {
   }
 }
 
-/** How many there were in a second, over the last few. */
+/** A rate per second over the last few seconds. */
 export class Pace {
   constructor(seconds = 5) {
     this.span = seconds * 1000;

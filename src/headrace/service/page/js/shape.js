@@ -1,4 +1,4 @@
-// What a chart of rows looks like, and its figures: functions of columns and rows, nothing is drawn here.
+// The choice of a chart and its data: pure functions of columns and rows, without drawing.
 
 export const MOST_SERIES = 12;
 export const MOST_BARS = 40;
@@ -17,9 +17,9 @@ export function grouped(sql) {
 }
 
 /**
- * Returns which columns are a time, which tell rows apart, and which can be drawn: indices of columns.
+ * Returns the roles of columns, as indices: the time, the keys that distinguish rows, and the values that can be drawn.
  *
- * Integers are values, unless the query groups by them or they are named as identities are; rows can be split by them, too.
+ * Integers are values unless the query groups by them or they are named like ids; rows can be split by them, too.
  */
 export function rolesOf(columns, sql = "") {
   const groups = grouped(sql);
@@ -40,7 +40,7 @@ export function rolesOf(columns, sql = "") {
   };
 }
 
-/** Returns what to draw unless somebody wants it otherwise: `kind` line, bars or table; `by` and `values` are columns. */
+/** Returns the default chart: `kind` is line, bars or table; `by` and `values` are columns. */
 export function choose(roles) {
   const by = roles.grouped.length ? roles.grouped : roles.time < 0 ? roles.told.slice(0, 1) : [];
   const values = by.length ? roles.values.slice(0, 1) : roles.values.slice(0, MOST_SERIES);
@@ -48,7 +48,7 @@ export function choose(roles) {
   return { kind, by, values };
 }
 
-/** Returns a choice that can be drawn: one value where rows are split, none they are split by, something to split bars by. */
+/** Returns a choice that can be drawn: one value if rows are split, no value that splits them, and a split for bars. */
 export function settled({ kind, by, values }, roles) {
   const split = kind === "bars" && !by.length ? roles.keys.filter((index) => index !== values[0]).slice(0, 1) : by;
   const left = roles.values.filter((index) => !split.includes(index));
@@ -57,7 +57,7 @@ export function settled({ kind, by, values }, roles) {
   return { kind, by: split, values: split.length ? some.slice(0, 1) : some.slice(0, MOST_SERIES) };
 }
 
-/** Returns the kinds of chart that make sense at all. */
+/** Returns the kinds of chart that the columns allow. */
 export function kindsOf(roles) {
   const kinds = ["table"];
   if (roles.values.length && roles.keys.some((index) => index !== roles.values[0] || roles.values.length > 1))
@@ -68,7 +68,7 @@ export function kindsOf(roles) {
 
 const figure = (value) => (value === null || value === undefined || value === "NaN" ? null : Number(value));
 
-/** Orders as people do: 2 before 10, NULL at the end. */
+/** Compares in natural order: 2 before 10, NULL last. */
 export function natural(a, b) {
   if (a === "NULL" || b === "NULL") return (a === "NULL") - (b === "NULL");
   return a.localeCompare(b, "en", { numeric: true });
@@ -77,9 +77,9 @@ export function natural(a, b) {
 const label = (row, by) => by.map((index) => (row[index] === null ? "NULL" : String(row[index]))).join(" · ");
 
 /**
- * Returns the labels with the largest sums, at most `most`, in natural order; and how many others there are.
+ * Returns the labels with the largest sums, at most `most`, in natural order; and the number of others.
  *
- * Those that are `held` stay while they are among twice as many: a chart must not change what it shows all the time.
+ * Labels in `held` stay while they are among the `2 * most` largest, so that the chart does not change all the time.
  */
 function largest(sums, most, held = []) {
   const ranked = [...sums].sort((a, b) => b[1] - a[1]).map(([name]) => name);
@@ -89,7 +89,7 @@ function largest(sums, most, held = []) {
   return { names: names.sort(natural), others: Math.max(0, ranked.length - most) };
 }
 
-/** Returns x in seconds and a list of y for each name; a later row of the same x and name counts. */
+/** Returns x in seconds and a list of y for each name; the last row of an x and name wins. */
 export function linesOf(rows, columns, { time, by, values, held }) {
   const points = new Map();
   const sums = new Map();

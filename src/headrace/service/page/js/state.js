@@ -1,6 +1,6 @@
-// What the page knows, in one place: views listen to the parts they show, and nobody else writes into them.
+// The state of the page: views subscribe to the keys they show, and re-render when these change.
 
-/** `null` is "not known yet". `connection` is connecting, ok, reconnecting, token or stopped. */
+/** `null` means "not loaded yet". `connection` is connecting, ok, reconnecting, token or stopped. */
 const state = {
   connection: "connecting",
   health: null,
@@ -8,23 +8,23 @@ const state = {
   queries: null,
   streams: null,
   route: { view: "queries", name: null, report: null },
-  lit: null, // the query whose operators are lit up
+  lit: null, // the query whose operators are highlighted
 };
 const listeners = new Map();
 
-/** Returns a part of the state. */
+/** Returns the value of a key. */
 export function get(key) {
   return state[key];
 }
 
-/** Sets a part, and tells whoever listens to it; setting what is there already tells nobody. */
+/** Sets the value of a key and calls its listeners, unless the value is unchanged. */
 export function set(key, value) {
   if (Object.is(state[key], value)) return;
   state[key] = value;
   for (const listener of listeners.get(key) ?? []) listener(value);
 }
 
-/** Calls `listener` whenever one of the parts changes, and now. */
+/** Calls `listener` now, and whenever one of the keys changes. */
 export function watch(keys, listener) {
   for (const key of keys) {
     if (!listeners.has(key)) listeners.set(key, new Set());

@@ -1,4 +1,4 @@
-// Streams in the side bar: their columns, to be written into the editor by a click, and some of their rows.
+// Streams in the side bar: their columns, which a click inserts into the editor, and sample rows.
 
 import * as api from "/page/js/api.js";
 import { openDeclaring } from "/page/js/declare.js";
@@ -8,7 +8,7 @@ import { quoted } from "/page/js/language.js";
 import { watch } from "/page/js/state.js";
 import { Table } from "/page/js/table.js";
 
-/** Starts the list; `insert(text)` writes into the editor. */
+/** Starts the list; `insert(text)` inserts text into the editor. */
 export function startStreams(insert) {
   const made = new Map();
   at("declare").addEventListener("click", openDeclaring);
@@ -38,7 +38,7 @@ function make(stream, insert) {
       class: "link",
       on: { click: () => insert(quoted(stream.name)) },
     },
-    "write its name",
+    "insert name",
   );
   const look = h(
     "button",
@@ -47,7 +47,7 @@ function make(stream, insert) {
       class: "link",
       on: { click: () => showSample(stream.name) },
     },
-    "look at rows",
+    "sample rows",
   );
   const columns = stream.columns.map((column) =>
     h(
@@ -58,7 +58,7 @@ function make(stream, insert) {
         {
           type: "button",
           class: "column",
-          title: "Write it into the editor",
+          title: "Insert into the editor",
           on: { click: () => insert(quoted(column.name)) },
         },
         column.name,
@@ -81,12 +81,12 @@ function make(stream, insert) {
 
 function update({ pace, facts }, stream) {
   say(pace, `${format.rate(stream.rows_per_second)} rows/s`);
-  const parts = [`${format.count(stream.rows)} rows so far`, `out of order by up to ${format.seconds(stream.delay_seconds)}`];
+  const parts = [`${format.count(stream.rows)} rows so far`, `watermark delay ${format.seconds(stream.delay_seconds)}`];
   const late = Object.values(stream.late ?? {}).reduce((sum, number) => sum + number, 0);
-  if (late) parts.push(`${format.several(late, "row", "rows")} too late for a query`);
+  if (late) parts.push(format.several(late, "late row", "late rows"));
   if (stream.untimed) parts.push(`${format.count(stream.untimed)} without event time`);
   const skipped = Object.keys(stream.skipped ?? {}).length;
-  if (skipped) parts.push(`${format.count(skipped)} files left out`);
+  if (skipped) parts.push(`${format.count(skipped)} files skipped`);
   say(facts, parts.join(" · "));
   mark(facts, "title", stream.latest ? `newest event time: ${stream.latest}` : null);
 }

@@ -1,11 +1,11 @@
-// The newest rows as a table: cells are made once and get other texts, so that many updates a second cost little.
+// The newest rows as a table: cells are created once and only their texts change, so that frequent updates are cheap.
 
 import { h, mark, say } from "/page/js/dom.js";
 import * as format from "/page/js/format.js";
 
 const NUMERIC = /^(TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|DECIMAL)/;
 
-/** Returns the text of a value, and what its tooltip says. */
+/** Returns the text of a value and its tooltip. */
 export function cell(value, type) {
   if (value === null || value === undefined) return ["NULL", ""];
   if (type === "TIMESTAMP") return [format.time(value), format.iso(value)];
@@ -25,7 +25,7 @@ export class Table {
     element.replaceChildren(h("table", { class: "rows" }, h("thead", null, this.head), this.body));
   }
 
-  /** Sets the columns, and forgets all rows. */
+  /** Sets the columns and removes all rows. */
   begin(columns) {
     this.columns = columns;
     this.head.replaceChildren(

@@ -1,4 +1,4 @@
-// Light and dark: as the system says, until somebody chooses.
+// Light and dark theme: the system's setting until the user chooses.
 
 import { at, mark } from "/page/js/dom.js";
 
@@ -14,7 +14,7 @@ function show() {
   mark(at("theme"), "title", isDark() ? "Use light colours" : "Use dark colours");
 }
 
-/** Makes the button work. */
+/** Starts the theme button. */
 export function startTheme() {
   at("theme").addEventListener("click", () => {
     const wanted = isDark() ? "light" : "dark";

@@ -1,3 +1,3 @@
-// Before anything is drawn: the theme that was chosen here before, if any. Not a module, so that nobody sees the other one first.
+// Applies the user's theme before the first paint. Not a module, because modules run after the page is first drawn.
 const chosen = localStorage.getItem("headrace-theme");
 if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

@@ -1,4 +1,4 @@
-// What happened when: micro-batches, and above them epochs, re-optimizations, queries that came, went or failed.
+// The timeline: micro-batches, and above them epochs, re-optimizations, and queries added, removed or failed.
 
 import * as api from "/page/js/api.js";
 import { at, h, mark, s, say } from "/page/js/dom.js";
@@ -20,7 +20,7 @@ const LANES = [
 ];
 const WORDS = { epoch: "epoch", replan: "re-optimized", added: "added", removed: "removed", failed: "failed" };
 
-/** Returns events as far as micro-batches tell of them, for a service that keeps none. */
+/** Returns events derived from micro-batches, for a service without an event log. */
 export function eventsOf(batches) {
   return batches.flatMap((batch) =>
     ["added", "removed", "failed"]
@@ -34,13 +34,13 @@ export function eventsOf(batches) {
   );
 }
 
-/** Returns seconds between ticks, such that there are about `count` of them. */
+/** Returns the seconds between ticks for at most `count` ticks. */
 export function tickStep(span, count) {
   const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
   return steps.find((step) => span / step <= count) ?? 7200;
 }
 
-/** The view; it is asked for while it is looked at. */
+/** The view; it polls only while it is shown. */
 export class TimeLine {
   constructor() {
     this.batches = null;
@@ -96,7 +96,7 @@ export class TimeLine {
           height,
           viewBox: `0 0 ${width} ${height}`,
           role: "img",
-          "aria-label": `Time line: ${format.count(batches.length)} micro-batches, ${format.count(events.length)} events`,
+          "aria-label": `Timeline: ${format.count(batches.length)} micro-batches, ${format.count(events.length)} events`,
         },
         axis(begin, end, x, height),
         LANES.map(([, title], index) => laneOf(title, index, width)),
@@ -123,7 +123,7 @@ export class TimeLine {
         ),
       ),
     );
-    say(at("event-note"), newest.length ? "" : "Nothing has changed yet.");
+    say(at("event-note"), newest.length ? "" : "No events yet.");
   }
 }
 

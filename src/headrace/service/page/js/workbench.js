@@ -1,4 +1,4 @@
-// The editor with what surrounds it: a new query, or one that is there. Text is checked while it is written.
+// The editor and its controls, for a new or an existing query. The text is checked while the user types.
 
 import * as api from "/page/js/api.js";
 import { confirmed } from "/page/js/dialogs.js";
@@ -12,12 +12,12 @@ import { get, queryNamed, set, watch } from "/page/js/state.js";
 const DRAFT = "headrace-draft";
 const PAUSE_MS = 300; // after the last key, before the text is checked
 
-/** Follows the route: a name shows that query, no name a new one. */
+/** Follows the route: shows the named query, or a new one. */
 export class Workbench {
   constructor(results) {
     this.results = results;
-    this.query = null; // the query that is shown; null is a new one
-    this.drafts = new Map(); // texts that were changed and not sent, by the name of the query
+    this.query = null; // the shown query; null for a new one
+    this.drafts = new Map(); // changed texts that were not sent, by query name
     this.busy = false;
     this.editor = new Editor(at("editor"), {
       streams: () => get("streams") ?? [],
@@ -35,7 +35,7 @@ export class Workbench {
     watch(["streams"], () => this.offerExample());
   }
 
-  /** Shows what the route says. */
+  /** Shows the query of the route. */
   async follow() {
     const { view, name } = get("route");
     if (view !== "queries" || (name !== null && name === this.query?.name)) return;
@@ -57,13 +57,13 @@ export class Workbench {
       const query = await api.query(name);
       if (get("route").name === name) this.open(query);
     } catch (problem) {
-      if (problem.status !== 404 || get("route").name !== name) return; // asked again when the service answers
+      if (problem.status !== 404 || get("route").name !== name) return; // retried when the service answers
       go(toNew);
       this.tell(
         {
-          message: `there is no query '${name}'`,
+          message: `query '${name}' does not exist`,
           detail: "",
-          hint: "choose one from the list, or run one",
+          hint: "choose a query from the list, or run a new one",
           line: 0,
         },
         "note",
@@ -91,7 +91,7 @@ export class Workbench {
     this.checkSoon(0);
   }
 
-  /** Takes over what the list says of the query that is shown. */
+  /** Updates the shown query from the list. */
   refresh() {
     const { name } = get("route");
     if (!this.query) {
@@ -117,7 +117,7 @@ export class Workbench {
     this.describe();
   }
 
-  /** Says what is known of the query, and what can be done. */
+  /** Shows the status and statistics of the query, and enables its buttons. */
   describe() {
     const { query } = this;
     const changed = query && this.editor.text !== query.sql;
@@ -129,7 +129,7 @@ export class Workbench {
     at("remove").disabled = query?.status === "removed";
     say(at("run-label"), this.busy ? (query ? "Replacing …" : "Adding …") : query ? "Replace" : "Run");
     at("run").disabled = this.busy || Boolean(query && (!changed || over));
-    mark(at("run"), "title", query ? "Put this text in the place of the query" : "Add the query, and watch its results");
+    mark(at("run"), "title", query ? "Replace the query with this text" : "Add the query and watch its results");
     if (!query) return;
     say(at("status"), query.status);
     mark(at("status"), "data-status", query.status);
@@ -152,7 +152,7 @@ export class Workbench {
     this.timer = setTimeout(() => this.check(), ms);
   }
 
-  /** Asks the service what the text would give. */
+  /** Asks the service to check the text. */
   async check() {
     const { text } = this.editor;
     if (!text.trim()) return this.tell(null);
@@ -166,7 +166,7 @@ export class Workbench {
     }
   }
 
-  /** Adds the query, or puts it in the place of the one that is shown. */
+  /** Adds the query, or replaces the shown one. */
   async run() {
     const { query } = this;
     const { text } = this.editor;
@@ -205,9 +205,9 @@ export class Workbench {
     this.editor.focus();
   }
 
-  /** Removes a query, if that is meant. */
+  /** Removes a query after a confirmation. */
   async remove(name) {
-    const text = "No more rows come of it. What it emitted stays in the checkpoint.";
+    const text = "It emits no more rows. Its results stay in the checkpoint.";
     if (!(await confirmed(`Remove '${name}'?`, text, "Remove"))) return;
     try {
       await api.remove(name);
@@ -219,7 +219,7 @@ export class Workbench {
     if (this.query?.name === name) go(toNew);
   }
 
-  /** Says below the editor what is wrong, and marks it; or which columns the query would have. */
+  /** Shows a problem below the editor and marks it in the text; or the output columns of the query. */
   tell(problem, kind = "none", columns = []) {
     const inSql = kind === "problem" && (problem.line > 0 || problem.status === 422);
     if (inSql) this.editor.markProblem(problem);
@@ -227,7 +227,8 @@ export class Workbench {
     mark(at("answer"), "data-stale", null);
     mark(at("answer"), "data-kind", problem ? kind : columns.length ? "columns" : "none");
     if (problem) at("answer").replaceChildren(...problemLines(problem));
-    else if (columns.length) at("answer").replaceChildren(h("span", { class: "dim" }, "gives "), ...columns.flatMap(columnWords));
+    else if (columns.length)
+      at("answer").replaceChildren(h("span", { class: "dim" }, "output: "), ...columns.flatMap(columnWords));
     else at("answer").replaceChildren();
   }
 }
@@ -244,7 +245,7 @@ function columnWords({ name, type }) {
   return [h("span", { class: "chip" }, h("b", null, name), " ", type.toLowerCase()), " "];
 }
 
-/** Says them in place: what somebody points at stays. */
+/** Updates the facts in place, so that an element under the pointer stays. */
 function showFacts(place, facts) {
   while (place.children.length > facts.length) place.lastChild.remove();
   while (place.children.length < facts.length) place.append(h("span"));
@@ -254,7 +255,7 @@ function showFacts(place, facts) {
   });
 }
 
-/** Returns what is known of a query: texts, some with more to say of them. */
+/** Returns the statistics of a query: texts, some with a tooltip. */
 function factsOf(query) {
   const { cost, latency_seconds: latency, state_bytes: state, deployment_seconds: deployment } = query;
   const late = Object.values(query.late ?? {}).reduce((sum, number) => sum + number, 0);
@@ -263,16 +264,16 @@ function factsOf(query) {
     [`${format.rate(query.rows_per_second)} rows/s`],
     [
       `latency ${format.seconds(latency?.p50)}`,
-      `median, from the end of a window or the time of a row until results could be read; 95 %: ${format.seconds(latency?.p95)}`,
+      `median, from the end of a window or the time of a row until results are readable; 95 %: ${format.seconds(latency?.p95)}`,
     ],
-    [`state ${format.bytes(state)}`, "its part of what is kept for open windows"],
+    [`state ${format.bytes(state)}`, "its part of the state of open windows"],
     [
-      `work ${cost ? `${format.seconds(cost.shared)}/s, alone ${format.seconds(cost.alone)}/s` : format.NONE}`,
-      `its part of what is done for all, and what it would take by itself; ${format.percent(cost?.share)} of all work`,
+      `cost ${cost ? `${format.seconds(cost.shared)}/s, standalone ${format.seconds(cost.alone)}/s` : format.NONE}`,
+      `estimated work per second: its part of the shared work, and if it ran alone; ${format.percent(cost?.share)} of all work`,
     ],
   ];
-  if (typeof deployment === "number") facts.push([`live after ${format.seconds(deployment)}`, "from the request on"]);
-  if (late) facts.push([`${format.count(late)} rows too late`]);
-  if (query.owner) facts.push([`of ${query.owner}`]);
+  if (typeof deployment === "number") facts.push([`live after ${format.seconds(deployment)}`, "since the request"]);
+  if (late) facts.push([format.several(late, "late row", "late rows")]);
+  if (query.owner) facts.push([`added by ${query.owner}`]);
   return facts;
 }
