@@ -1,5 +1,6 @@
-"""Measurements: a number is a ratio, taken in one run, on one machine, over the same rows.
+"""The benchmark: measure headrace beside other engines on the same rows, in the same run, on the same machine.
 
-`workload` makes rows and queries from a seed, `sut` holds the systems under test – each is timed from outside, through
-its public interface –, `scaling` puts them together. A run that fails gives no number.
+Results are compared as ratios, never as absolute numbers of different runs. Rows and queries are generated from a seed; each
+system under test runs in its own process and is timed from outside, through its public interface. A run that fails gives a
+reason and no number.
 """

@@ -1,10 +1,10 @@
-"""When queries come and go during a run: how many at which second. Which ones they are is the scenario's business.
+"""Ad-hoc schedules: how many queries are added and removed at which second of a run. The scenario chooses which queries.
 
-    live        ┌──┬──┬── until        ─────┬─────┬─────   queries       events: whatever is written
+    live        ┌──┬──┬── until        ─────┬─────┬─────   queries       events: as written
             ┌──┘                            │     │
-         ───┘  sc1                         sc2: as many go as come
+         ───┘  sc1                         sc2: removes as many as it adds
 
-Seconds count from the moment the driver begins. Nothing happens at or after the end of the run.
+Seconds count from the start of the driver. Nothing changes at or after the end of the run.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from headrace.errors import HeadraceError
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """At a second, so many queries are added, and so many of those live longest are removed."""
+    """A change of the live queries at second `at`: add `add` queries, remove the `remove` longest-lived ones."""
 
     at: float
     add: int = 0
     remove: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no change."""
+        """Reject negative values and a change that adds and removes nothing."""
         if self.at < 0 or self.add < 0 or self.remove < 0 or self.add + self.remove == 0:
-            raise HeadraceError(f"a change at second {self.at} adds {self.add} and removes {self.remove} queries")
+            raise HeadraceError(f"invalid change at second {self.at}: adds {self.add} and removes {self.remove} queries")
 
 
 class AdHoc(Protocol):
-    """A schedule; `initial` is how many queries are there when the run begins."""
+    """A schedule of query changes; `initial` is the number of queries at the start of the run."""
 
     @property
     def initial(self) -> int:
-        """The queries at the beginning."""
+        """The number of queries at the start."""
 
     def changes(self, seconds: float) -> tuple[Change, ...]:
-        """Return what changes within a run of so many seconds, in order of time."""
+        """Return the changes within a run of `seconds`, in time order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sc1:
-    """From `initial` queries on, `per_second` more each second until there are `queries`; from then on they stay."""
+    """Scenario SC1: start with `initial` queries, add `per_second` each second up to `queries`, then keep them."""
 
     queries: int
     per_second: float
     initial: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what would never get there."""
+        """Reject a schedule that never reaches `queries`."""
         _positive(self, "queries", "per_second", "initial")
         if self.initial > self.queries:
-            raise HeadraceError(f"initial is {self.initial}, but there shall be only {self.queries} queries")
+            raise HeadraceError(f"initial is {self.initial}, more than queries = {self.queries}")
 
     def changes(self, seconds: float) -> tuple[Change, ...]:
-        """Add whole queries, once a second, or as often as there is one to add."""
+        """Add whole queries once a second, or less often if `per_second` is below 1."""
         ticks = list(_ticks(max(1.0, 1 / self.per_second), seconds))
         live = [self.initial, *(min(self.queries, self.initial + round(at * self.per_second)) for at in ticks)]
         steps = zip(ticks, pairwise(live), strict=True)
@@ -67,28 +67,28 @@ class Sc1:
 
 @dataclass(frozen=True, slots=True)
 class Sc2:
-    """Always `queries` queries: every so many seconds all of them go and as many new ones come."""
+    """Scenario SC2: `queries` queries at any time; every `every` seconds replace all of them with new ones."""
 
     queries: int
     every: float
 
     def __post_init__(self) -> None:
-        """Refuse what never changes."""
+        """Reject a schedule that never changes."""
         _positive(self, "queries", "every")
 
     @property
     def initial(self) -> int:
-        """The first ones."""
+        """The number of queries at the start."""
         return self.queries
 
     def changes(self, seconds: float) -> tuple[Change, ...]:
-        """Replace all of them, again and again."""
+        """Replace all queries at every tick."""
         return tuple(Change(at, self.queries, self.queries) for at in _ticks(self.every, seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class AddOnly:
-    """From `initial` queries on, `add` more every so many seconds, until there are `queries`."""
+    """Start with `initial` queries and add `add` every `every` seconds, up to `queries`."""
 
     queries: int
     every: float
@@ -96,57 +96,59 @@ class AddOnly:
     initial: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what never changes."""
+        """Reject a schedule that never changes."""
         _positive(self, "queries", "every", "add", "initial")
 
     def changes(self, seconds: float) -> tuple[Change, ...]:
-        """Add, as long as there are too few."""
+        """Add queries at every tick until `queries` are live."""
         ticks = zip(_ticks(self.every, seconds), range(self.initial, self.queries, self.add), strict=False)
         return tuple(Change(at, add=min(self.add, self.queries - live)) for at, live in ticks)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveOnly:
-    """From `queries` queries on, `remove` fewer every so many seconds; one stays."""
+    """Start with `queries` queries and remove `remove` every `every` seconds, down to 1."""
 
     queries: int
     every: float
     remove: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what never changes."""
+        """Reject a schedule that never changes."""
         _positive(self, "queries", "every", "remove")
 
     @property
     def initial(self) -> int:
-        """All of them."""
+        """The number of queries at the start."""
         return self.queries
 
     def changes(self, seconds: float) -> tuple[Change, ...]:
-        """Remove, as long as there is more than one."""
+        """Remove queries at every tick until one is left."""
         ticks = zip(_ticks(self.every, seconds), range(self.queries, 1, -self.remove), strict=False)
         return tuple(Change(at, remove=min(self.remove, live - 1)) for at, live in ticks)
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Whatever is written: [second, queries added, queries removed], in order of time."""
+    """Explicit changes: [second, queries added, queries removed], in time order."""
 
     initial: int
     events: tuple[tuple[float, int, int], ...]
 
     def __post_init__(self) -> None:
-        """Refuse changes out of order, and the removal of queries that are not there."""
+        """Reject changes out of time order and the removal of more queries than are live."""
         _positive(self, "initial")
-        found = [Change(*event) for event in self.events]
-        if any(one.at > two.at for one, two in pairwise(found)):
+        changes = [Change(*event) for event in self.events]
+        if any(earlier.at > later.at for earlier, later in pairwise(changes)):
             raise HeadraceError("events are not in order of time")
-        lowest = min(accumulate((each.add - each.remove for each in found), initial=self.initial))
+        lowest = min(accumulate((change.add - change.remove for change in changes), initial=self.initial))
         if lowest < 0:
-            raise HeadraceError(f"events remove {-lowest} more queries than there are", hint="begin with more of them")
+            raise HeadraceError(
+                f"events remove {-lowest} more queries than are live", hint="begin with more queries: raise initial"
+            )
 
     def changes(self, seconds: float) -> tuple[Change, ...]:
-        """Return those within the run."""
+        """Return the changes within the run."""
         return tuple(Change(*event) for event in self.events if event[0] < seconds)
 
 
@@ -161,29 +163,29 @@ KINDS: Mapping[str, type[Any]] = {
 
 
 def ad_hoc_of(value: Mapping[str, Any]) -> AdHoc:
-    """Return the schedule a table describes: `kind`, and what that kind needs."""
-    given = dict(value)
-    kind = given.pop("kind", None)
+    """Build the schedule from its table: `kind` and the fields of that kind."""
+    fields = dict(value)
+    kind = fields.pop("kind", None)
     if kind not in KINDS:
-        raise HeadraceError(f"ad-hoc schedule of kind '{kind}' is not known", detail=f"kinds: {', '.join(KINDS)}")
-    if "events" in given:
-        given["events"] = tuple(map(_event, given["events"]))
+        raise HeadraceError(f"ad-hoc schedule of kind '{kind}' is unknown", detail=f"kinds: {', '.join(KINDS)}")
+    if "events" in fields:
+        fields["events"] = tuple(map(_event, fields["events"]))
     try:
-        made: AdHoc = KINDS[kind](**given)
+        schedule: AdHoc = KINDS[kind](**fields)
     except TypeError as error:
-        raise HeadraceError(f"ad-hoc schedule of kind '{kind}' is not understood", detail=str(error)) from error
-    return made
+        raise HeadraceError(f"ad-hoc schedule of kind '{kind}' is invalid", detail=str(error)) from error
+    return schedule
 
 
-def ad_hoc_json(made: AdHoc) -> dict[str, Any]:
-    """Return what `ad_hoc_of` takes."""
-    kind = next(name for name, kind in KINDS.items() if type(made) is kind)
-    return {"kind": kind, **asdict(made)}  # type: ignore[call-overload]
+def ad_hoc_json(schedule: AdHoc) -> dict[str, Any]:
+    """Return the table that `parse_ad_hoc` reads."""
+    kind = next(name for name, schedule_type in KINDS.items() if type(schedule) is schedule_type)
+    return {"kind": kind, **asdict(schedule)}  # type: ignore[call-overload]
 
 
 def _event(event: Sequence[float]) -> tuple[float, int, int]:
     if len(event) != 3:
-        raise HeadraceError(f"event {list(event)} is not understood", hint="write [second, queries added, queries removed]")
+        raise HeadraceError(f"event {list(event)} is invalid", hint="write [second, queries added, queries removed]")
     return float(event[0]), int(event[1]), int(event[2])
 
 
@@ -196,8 +198,8 @@ def _ticks(every: float, seconds: float) -> Iterator[float]:
 
 def _positive(value: object, *names: str) -> None:
     for name in names:
-        given = getattr(value, name)
-        if not given > 0:
-            raise HeadraceError(f"{name} is {given}, but must be positive")
-        if name not in _FRACTIONS and not isinstance(given, int):
-            raise HeadraceError(f"{name} is {given}, but queries are whole")
+        field_value = getattr(value, name)
+        if not field_value > 0:
+            raise HeadraceError(f"{name} is {field_value}, but must be positive")
+        if name not in _FRACTIONS and not isinstance(field_value, int):
+            raise HeadraceError(f"{name} is {field_value}, but a number of queries must be an integer")

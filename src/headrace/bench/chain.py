@@ -1,7 +1,7 @@
-"""Streams for linear joins, r1.b = r2.a, r2.b = r3.a and so on, with a selectivity for each that the query chooses.
+"""Streams for linear joins (r1.b = r2.a, r2.b = r3.a, …) whose join selectivity the query chooses.
 
-A stream has `a` and `b` three times: two rows are equal in their columns `_mid` with a chance of 1 in `keys`, in `_low` with
-half and in `_high` with twice that chance. So one set of streams serves every combination, and queries of different ones at once.
+A stream has each of `a` and `b` three times: two rows match in their `_mid` columns with probability 1/`keys`, in `_low` with
+half and in `_high` with twice that probability. One set of streams thus serves every combination of selectivities at once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from headrace.model.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A selectivity: the ending of its columns, and its values for each two of `keys`."""
+    """A join selectivity: the suffix of its columns, and the number of their values for every two of `keys`."""
 
     ending: str
     values_of_two: int
 
     def domain(self, keys: int) -> int:
-        """Return how many values its columns have."""
+        """Return the number of distinct values of its columns."""
         return max(1, keys * self.values_of_two // 2)
 
 
 LEVELS: Mapping[str, Level] = {"L": Level("low", 4), "M": Level("mid", 2), "H": Level("high", 1)}
-KEY = "a_mid"  # of the columns that `keys` is about, the one that stands for all
+KEY = "a_mid"  # represents all columns that `keys` applies to
 SCHEMAS: Mapping[str, Schema] = {
     "chain": Schema.parse(
         ", ".join(f"{side}_{level.ending} INT" for side in "ab" for level in LEVELS.values()) + ", value INT, time TIMESTAMP"
@@ -38,10 +38,10 @@ SCHEMAS: Mapping[str, Schema] = {
 
 
 def columns(seed: int, keys: int, below: int, rows: int) -> dict[str, pa.Array]:
-    """Return the columns (but for the time) of so many rows; values are below `below`."""
+    """Generate the columns, without the time, of `rows` rows; `value` is below `below`."""
     domains = {f"{side}_{level.ending}": level.domain(keys) for side in "ab" for level in LEVELS.values()}
-    made = {
+    arrays = {
         name: pa.array(draw("uniform", (seed, number), rows, domain)) for number, (name, domain) in enumerate(domains.items())
     }
-    made["value"] = pa.array(np.random.default_rng((seed, len(domains))).integers(0, below, rows, np.int32))
-    return made
+    arrays["value"] = pa.array(np.random.default_rng((seed, len(domains))).integers(0, below, rows, np.int32))
+    return arrays

@@ -1,7 +1,7 @@
-"""Where results arrive: a TCP server in the runner, outside every system under test.
+"""The collector of results: a TCP server in the runner, outside every system under test.
 
-One thread takes bytes off all connections and notes when they came; nothing is parsed there, so that a flood of results
-does not make them look late. Lines are parsed in blocks, by whoever takes them.
+One thread receives bytes from all connections and records their arrival times. It parses nothing, so that a flood of results
+does not make them look late. `ResultCollector.take` parses the lines in blocks, in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from headrace.bench.emissions import Emissions, Integers, parse
 from headrace.errors import HeadraceError
 
 _BLOCK = 1 << 20
-_LONGEST = 1 << 16  # bytes without a newline: no line of ours
+_LONGEST = 1 << 16  # a longer line is not a result
 _EXAMPLES, _EXAMPLE_BYTES = 5, 120
-_TICK = 0.05  # seconds until a request to stop is seen
+_TICK = 0.05  # upper bound on the delay of a stop
 
 
 @dataclass(slots=True)
 class Inbox:
-    """The bytes of one connection that nobody took yet; `rest` is the beginning of a line whose end is to come."""
+    """Received bytes of one connection that are not parsed yet; `partial_line` is an incomplete last line."""
 
     blocks: list[tuple[int, bytes]] = field(default_factory=list)
     rest: bytes = b""
     closed: bool = False
 
     def take(self) -> tuple[bytes, Integers]:
-        """Remove whole lines, each with the time at which its last byte came."""
-        taken, self.blocks = self.blocks, []
-        last = taken[-1] if taken else (0, self.rest)
+        """Remove the complete lines; return them with the arrival time of the last byte of each."""
+        blocks, self.blocks = self.blocks, []
+        last = blocks[-1] if blocks else (0, self.rest)
         if self.closed and last[1] and not last[1].endswith(b"\n"):
-            taken.append((last[0], b"\0\n"))  # a line cut off is a broken line, also where its numbers look whole
-        data = b"".join((self.rest, *(block for _, block in taken)))
-        stops = len(self.rest) + np.cumsum([len(block) for _, block in taken], dtype=np.int64)
+            blocks.append((last[0], b"\0\n"))  # a truncated line counts as broken even if its numbers parse
+        data = b"".join((self.rest, *(block for _, block in blocks)))
+        stops = len(self.rest) + np.cumsum([len(block) for _, block in blocks], dtype=np.int64)
         cut = data.rfind(b"\n") + 1
         rest = data[cut:]
         self.rest = rest if len(rest) <= _LONGEST else rest[:_EXAMPLE_BYTES] + b"\0"
         ends = np.flatnonzero(np.frombuffer(data, np.uint8, cut) == ord("\n"))
-        arrivals = np.array([arrival for arrival, _ in taken], np.int64)
+        arrivals = np.array([arrival for arrival, _ in blocks], np.int64)
         return data[:cut], arrivals[np.searchsorted(stops, ends, side="right")]
 
 
 class Collector:
-    """Listens on loopback while the `with` block lasts; `take` may be called from any one thread, also after it."""
+    """A server on loopback for the duration of the `with` block; one thread may call `take`, also after the block."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives seconds since 1970, the time that event times are stamped in."""
+        """`clock` returns seconds since 1970, the time base of the event times."""
         self._clock = clock
         self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._server.setblocking(False)
@@ -69,44 +69,45 @@ class Collector:
         self.broken_examples: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        """Start to listen."""
+        """Start listening."""
         self._selector.register(self._server, selectors.EVENT_READ)
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Take what has come until now, then close everything."""
+        """Receive what has arrived so far, then close all connections."""
         self._stop.set()
         self._thread.join()
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         with self._lock:
             return sum(not inbox.closed for inbox in self._inboxes)
 
     def take(self) -> Emissions:
-        """Return what came since the last time. Lines that cannot be read are counted in `broken`, the first ones kept."""
+        """Return the emissions since the last call. Count malformed lines in `broken_lines`, and keep a few examples."""
         if self._failure is not None:
             raise HeadraceError("the collector of results failed", detail=repr(self._failure)) from self._failure
         with self._lock:
-            parts = [inbox.take() for inbox in self._inboxes]
+            buffers = [inbox.take() for inbox in self._inboxes]
             self._inboxes = [inbox for inbox in self._inboxes if not inbox.closed]
-        emissions, broken = parse(
-            b"".join(lines for lines, _ in parts), np.concatenate([np.zeros(0, np.int64), *(w for _, w in parts)])
+        emissions, broken_lines = parse(
+            b"".join(lines for lines, _ in buffers),
+            np.concatenate([np.zeros(0, np.int64), *(arrivals for _, arrivals in buffers)]),
         )
-        self.broken += len(broken)
-        shown = (line[:_EXAMPLE_BYTES].rstrip(b"\0\r\n").decode(errors="replace") for line in broken)
-        self.broken_examples = (*self.broken_examples, *shown)[:_EXAMPLES]
+        self.broken += len(broken_lines)
+        examples = (line[:_EXAMPLE_BYTES].rstrip(b"\0\r\n").decode(errors="replace") for line in broken_lines)
+        self.broken_examples = (*self.broken_examples, *examples)[:_EXAMPLES]
         return emissions
 
     def _serve(self) -> None:
         try:
             while not self._stop.is_set():
                 self._receive(_TICK)
-            while self._receive(0):  # what came before the end counts
+            while self._receive(0):  # data sent before the stop counts
                 pass
-        except Exception as error:  # noqa: BLE001  told to whoever takes
+        except Exception as error:  # noqa: BLE001  raised by `take`
             self._failure = error
         finally:
             for key in list(self._selector.get_map().values()):
@@ -114,7 +115,7 @@ class Collector:
             self._selector.close()
 
     def _receive(self, timeout: float) -> bool:
-        """Take one block of every connection that has some; return whether any had."""
+        """Receive one block from every ready connection; return whether any was ready."""
         ready = self._selector.select(timeout)
         for key, _ in ready:
             if key.data is None:
@@ -138,7 +139,7 @@ class Collector:
             block = connection.recv(_BLOCK)
         except BlockingIOError:
             return
-        except OSError:  # reset by a system that died: what it sent before counts
+        except OSError:  # reset by a crashed system: data received before counts
             block = b""
         arrival = int(self._clock() * 1e6)
         if not block:

@@ -1,4 +1,4 @@
-"""How sure a mean is: Student's t for a few repeated runs, without a statistics library."""
+"""Confidence intervals for the mean of a few repeated runs: Student's t, without a statistics library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """The mean of repeated runs; with `level` the true one lies within `half_width` of it. One run alone has no width."""
+    """The mean of repeated runs; the true mean lies within `half_width` with probability `level`. None for a single run."""
 
     mean: float
     half_width: float | None
@@ -21,7 +21,7 @@ class Confidence:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the interval."""
+        """The bounds of the interval."""
         return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
 
     def to_json(self) -> dict[str, Any]:
@@ -30,19 +30,19 @@ class Confidence:
 
 
 def confidence(values: Sequence[float], level: float = LEVEL) -> Confidence:
-    """Return the mean of at least one value, with its interval if there are two or more."""
+    """Return the mean of at least one value, with its confidence interval for two or more."""
     if not values or not 0 < level < 1:
         raise ValueError(f"no confidence of level {level} for {len(values)} values")
-    count = len(values)
-    mean = math.fsum(values) / count
-    if count == 1:
+    runs = len(values)
+    mean = math.fsum(values) / runs
+    if runs == 1:
         return Confidence(mean, None, 1, level)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    return Confidence(mean, student_t(level, count - 1) * deviation / math.sqrt(count), count, level)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (runs - 1))
+    return Confidence(mean, student_t(level, runs - 1) * deviation / math.sqrt(runs), runs, level)
 
 
 def student_t(level: float, freedom: int) -> float:
-    """Return t such that a variable of `freedom` degrees lies in [-t, t] with probability `level`."""
+    """Return t such that a t-distributed variable with `freedom` degrees of freedom lies in [-t, t] with probability `level`."""
     low, high = 0.0, 1.0
     while within(high, freedom) < level:
         low, high = high, high * 2
@@ -55,7 +55,7 @@ def student_t(level: float, freedom: int) -> float:
 
 
 def within(t: float, freedom: int) -> float:
-    """Return the probability of [-t, t]: a finite sum of cosines, as degrees of freedom are a whole number."""
+    """Return the probability of [-t, t]: a finite sum of cosines, because the degrees of freedom are an integer."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2 == 1

@@ -1,14 +1,14 @@
-"""The answering side of `headrace.connectors.tcp_protocol`, one consumer at a time.
+"""The server side of `headrace.connectors.tcp_protocol`, one connection at a time.
 
-Beside the requests of that table, the runner has three of its own:
+In addition to the requests of that protocol, the runner uses three:
 
 | request | arguments | answer |
 |---|---|---|
-| start | rate: a RateScript, rows/s over all streams, or null | rows are born by it from `now` on |
+| start | rate: a RateScript, rows/s over all streams, or null | the driver produces rows at this rate from `now` on |
 | totals | | now, produced, read, committed over all streams; overflowed, dropped, served_bytes |
-| log | | series, pulls, marks: see `driver_log` |
+| log | | series, pulls, marks: see `DriverLog` |
 
-Whatever is wrong with a request is answered with its error; only a consumer that hangs up ends a conversation.
+An invalid request is answered with its error; the connection stays open until the consumer closes it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from headrace.bench.rate import RateScript
 from headrace.errors import HeadraceError
 
 _Arguments: TypeAlias = Mapping[str, Any]
-_LONGEST = 1 << 20  # bytes of a request
-_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
+_LONGEST = 1 << 20  # longest accepted request
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # end-of-stream marker of the Arrow IPC format
 
 
 class Conversation:
-    """One connection, until it ends."""
+    """One connection of a consumer or of the runner."""
 
     def __init__(self, hub: Hub, sock: socket.socket) -> None:
-        """Take the socket; `run` talks."""
+        """Own the socket; `run` serves it."""
         self._hub, self._socket = hub, sock
 
     def run(self) -> None:
-        """Answer requests until the other side hangs up."""
+        """Answer requests until the peer disconnects."""
         with self._socket, self._socket.makefile("rb") as requests:
             while (line := requests.readline(_LONGEST)).endswith(b"\n"):
                 answer = self._answer(line)
@@ -53,11 +53,11 @@ class Conversation:
         except HeadraceError as error:
             return {"error": str(error)}
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            return {"error": f"the request is not understood: {error!r}"}
+            return {"error": f"invalid request: {error!r}"}
 
 
 class _Rows:
-    """The answer to a read: checked when made, so that an error is still an answer."""
+    """The answer to a read request; validated on construction, so that an error can still be sent as the answer."""
 
     def __init__(self, hub: Hub, request: _Arguments) -> None:
         self._hub, self._stream = hub, hub.stream(request["stream"])
@@ -68,9 +68,9 @@ class _Rows:
         self._batches = self._stream.batches(self._partition, self._start, times, self._schema)
 
     def send(self, sock: socket.socket) -> None:
-        head = self._schema.serialize()
-        size = head.size + sum(map(pa.ipc.get_record_batch_size, self._batches)) + len(_END)
-        sock.sendall(json.dumps({"bytes": size}).encode() + b"\n" + head.to_pybytes())
+        schema_message = self._schema.serialize()
+        size = schema_message.size + sum(map(pa.ipc.get_record_batch_size, self._batches)) + len(_END)
+        sock.sendall(json.dumps({"bytes": size}).encode() + b"\n" + schema_message.to_pybytes())
         for batch in self._batches:
             sock.sendall(batch.serialize())
         sock.sendall(_END)
@@ -80,8 +80,8 @@ class _Rows:
 
 def _describe(hub: Hub, _: _Arguments) -> dict[str, Any]:
     streams = {
-        name: {"schema": served.spec.schema.to_ddl(), "time": served.spec.time, "partitions": served.spec.partitions}
-        for name, served in hub.streams.items()
+        name: {"schema": stream.spec.schema.to_ddl(), "time": stream.spec.time, "partitions": stream.spec.partitions}
+        for name, stream in hub.streams.items()
     }
     return {"identity": hub.identity, "streams": streams}
 
@@ -94,9 +94,9 @@ def _start(hub: Hub, request: _Arguments) -> dict[str, Any]:
 def _status(hub: Hub, request: _Arguments) -> dict[str, Any]:
     begin = request.get("from", "oldest")
     if begin not in {"oldest", "now"}:
-        raise HeadraceError(f"a group cannot begin at '{begin}'", hint='say "oldest" or "now"')
-    found = hub.stream(request["stream"]).queue.progress(str(request["group"]), from_now=begin == "now")
-    return {"produced": found.produced, "read": found.read, "committed": found.committed, **hub.health()}
+        raise HeadraceError(f"invalid start position '{begin}'", hint='use "oldest" or "now"')
+    progress = hub.stream(request["stream"]).queue.progress(str(request["group"]), from_now=begin == "now")
+    return {"produced": progress.produced, "read": progress.read, "committed": progress.committed, **hub.health()}
 
 
 def _commit(hub: Hub, request: _Arguments) -> dict[str, Any]:
@@ -125,5 +125,5 @@ _HANDLERS: Mapping[str, Callable[[Hub, _Arguments], _Answer]] = {
 
 def _handler(kind: object) -> Callable[[Hub, _Arguments], _Answer]:
     if not isinstance(kind, str) or kind not in _HANDLERS:
-        raise HeadraceError(f"there is no request '{kind}'", detail=f"requests: {', '.join(_HANDLERS)}")
+        raise HeadraceError(f"unknown request '{kind}'", detail=f"requests: {', '.join(_HANDLERS)}")
     return _HANDLERS[kind]

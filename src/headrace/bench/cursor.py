@@ -1,10 +1,10 @@
-"""How far one consumer group is in one partition.
+"""The position of one consumer group in one partition.
 
     0        committed          read        [   )      produced
     ├───────────┼─────────────────┼──────────┼───┼─────────┤
-      forgotten    may be read again          read out of order
+      dropped      may be read again          read out of order
 
-Several readers may fetch parts of a batch at once, in any order: `read` goes on only when nothing before it is missing.
+Several readers may fetch parts of a batch concurrently and in any order: `read` advances only over rows without gaps.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from headrace.errors import HeadraceError
 
 
 class Cursor:
-    """Row numbers of one partition. Not thread-safe: its queue holds the lock."""
+    """Row numbers of one partition. Not thread-safe: the queue holds the lock."""
 
     def __init__(self, start: int) -> None:
-        """Begin at a row: what is before it is none of the group's business."""
+        """Start at a row; the group never reads the rows before it."""
         self.read = self.committed = start
-        self._ahead: dict[int, int] = {}  # parts read beyond `read`: start → stop
+        self._ahead: dict[int, int] = {}  # ranges read beyond `read`: start → stop
 
     def check(self, start: int, stop: int, produced: int) -> None:
-        """Refuse rows that are not there: not yet, or no longer for this group."""
+        """Reject rows that are not produced yet or that this group has committed."""
         if not 0 <= start <= stop:
-            raise HeadraceError(f"rows {start} to {stop} are no range")
+            raise HeadraceError(f"invalid row range {start} to {stop}")
         if stop > produced:
-            raise HeadraceError(f"rows up to {stop} were asked for, but only {produced} are there yet")
+            raise HeadraceError(f"rows up to {stop} requested, but only {produced} are produced yet")
         if start < self.committed:
-            raise HeadraceError(f"rows from {start} were asked for, but this group has committed those before {self.committed}")
+            raise HeadraceError(f"rows from {start} requested, but this group has committed the rows before {self.committed}")
 
     def took(self, start: int, stop: int) -> None:
-        """Note that rows [start, stop) were handed out."""
+        """Record that rows [start, stop) were sent."""
         self._ahead[start] = max(stop, self._ahead.get(start, stop))
         for begin in sorted(self._ahead):
             if begin > self.read:
@@ -38,11 +38,11 @@ class Cursor:
             self.read = max(self.read, self._ahead.pop(begin))
 
     def check_commit(self, position: int) -> None:
-        """Refuse to give up rows that were never read."""
+        """Reject a commit of rows that were not read."""
         if not 0 <= position <= self.read:
-            raise HeadraceError(f"rows before {position} cannot be committed: {self.read} were read")
+            raise HeadraceError(f"cannot commit the rows before {position}: only {self.read} were read")
 
     def commit(self, position: int) -> None:
-        """Give up the rows before `position`; what was given up before stays so."""
+        """Release the rows before `position`; a position below the committed one has no effect."""
         self.check_commit(position)
         self.committed = max(self.committed, position)

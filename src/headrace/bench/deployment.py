@@ -1,7 +1,7 @@
-"""Queries that come and go: how long until they are live, how many a second, what each and all of them get.
+"""Deployment figures: how fast queries become live, how many changes a second, and the data throughput of live queries.
 
-Times are microseconds since 1970. A request that was never answered has no latency; it is counted as unanswered, and
-whoever reads the figures must look at that number first.
+Times are microseconds since 1970. A request without an answer has no latency and counts as unanswered; read that number before
+the latencies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.bench.histogram import Histogram, Summary
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A query asked for or taken back; `live_at_us` is the first batch that runs under the change, None if none did."""
+    """A request to add or remove a query; `live_at_us` is the first batch that runs with the change, None if there was none."""
 
     query: str
     requested_at_us: int
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The figures of all requests; latencies are None when no request got so far."""
+    """The figures of all requests; a latency is None if no request got that far."""
 
     requests: int
     unanswered: int
@@ -35,7 +35,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class DataThroughput:
-    """Rows a second over the queries that are live: the slowest, which one it is, and the sum of all."""
+    """Rows/s over the live queries: the slowest rate, its query, and the sum of all rates."""
 
     slowest: float
     slowest_query: str
@@ -43,27 +43,27 @@ class DataThroughput:
 
 
 def deployment(requests: Sequence[Request]) -> Deployment:
-    """Return the figures of requests to add and to remove."""
-    live = [r.live_at_us - r.requested_at_us for r in requests if r.live_at_us is not None]
-    done = [r.acknowledged_at_us - r.requested_at_us for r in requests if r.acknowledged_at_us is not None]
+    """Summarize requests to add and to remove queries."""
+    live_latencies = [r.live_at_us - r.requested_at_us for r in requests if r.live_at_us is not None]
+    acknowledge_latencies = [r.acknowledged_at_us - r.requested_at_us for r in requests if r.acknowledged_at_us is not None]
     return Deployment(
         len(requests),
-        len(requests) - len(done),
-        Histogram.of(live).summary(),
-        Histogram.of(done).summary(),
+        len(requests) - len(acknowledge_latencies),
+        Histogram.of(live_latencies).summary(),
+        Histogram.of(acknowledge_latencies).summary(),
         query_throughput(requests),
     )
 
 
 def query_throughput(requests: Sequence[Request]) -> float | None:
-    """Return requests acknowledged a second, from the first request to the last acknowledgement; None if there is none."""
-    done = [request.acknowledged_at_us for request in requests if request.acknowledged_at_us is not None]
-    span = max(done) - min(request.requested_at_us for request in requests) if done else 0
-    return len(done) * 1e6 / span if span > 0 else None
+    """Return acknowledged requests per second, from the first request to the last acknowledgement; None without any."""
+    acknowledged = [request.acknowledged_at_us for request in requests if request.acknowledged_at_us is not None]
+    span = max(acknowledged) - min(request.requested_at_us for request in requests) if acknowledged else 0
+    return len(acknowledged) * 1e6 / span if span > 0 else None
 
 
 def data_throughput(rates: Mapping[str, float]) -> DataThroughput | None:
-    """Return slowest and overall of the rows a second that each live query gets; None without queries."""
+    """Return the slowest and the overall rate of the live queries, given rows/s by query; None without queries."""
     if not rates:
         return None
     slowest = min(rates, key=lambda query: rates[query])

@@ -1,4 +1,4 @@
-"""How often each key comes: key of row i, for all rows of a pool at once, from a seed."""
+"""Key distributions: draw the key of every row of a pool at once, from a seed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ Keys: TypeAlias = npt.NDArray[np.int32]
 _Draw: TypeAlias = Callable[[np.random.Generator, int, int], npt.NDArray[np.integer]]
 
 
-def _uniform(chance: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
-    return chance.integers(0, keys, rows, np.int32)
+def _uniform(rng: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
+    return rng.integers(0, keys, rows, np.int32)
 
 
 def _round_robin(_: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
     return np.arange(rows) % keys
 
 
-def _normal(chance: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
-    """All keys lie within three deviations of the middle; what is drawn beyond is drawn to the rim."""
-    drawn = chance.normal(keys / 2, keys / 6, rows)
-    return np.clip(np.floor(drawn), 0, keys - 1).astype(np.int32)
+def _normal(rng: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
+    """Center the keys with a standard deviation of a sixth of the range; clip draws outside the range to its ends."""
+    samples = rng.normal(keys / 2, keys / 6, rows)
+    return np.clip(np.floor(samples), 0, keys - 1).astype(np.int32)
 
 
-def _zipf(chance: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
-    """Key k comes in proportion to 1 / (k + 1)."""
-    weight = np.cumsum(1.0 / np.arange(1, keys + 1))
-    found: npt.NDArray[np.int64] = np.searchsorted(weight, chance.random(rows) * weight[-1], side="right")
-    return np.minimum(found, keys - 1)
+def _zipf(rng: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
+    """Draw key k with a probability proportional to 1 / (k + 1)."""
+    cumulative = np.cumsum(1.0 / np.arange(1, keys + 1))
+    ranks: npt.NDArray[np.int64] = np.searchsorted(cumulative, rng.random(rows) * cumulative[-1], side="right")
+    return np.minimum(ranks, keys - 1)
 
 
 def _single(_: np.random.Generator, rows: int, keys: int) -> npt.NDArray[np.integer]:
@@ -48,5 +48,5 @@ DISTRIBUTIONS: Mapping[str, _Draw] = {
 
 
 def draw(distribution: str, seed: int | Sequence[int], rows: int, keys: int) -> Keys:
-    """Return the keys of rows 0 … `rows` - 1, each in [0, keys)."""
+    """Draw the keys of rows 0 … `rows` - 1, each in [0, keys)."""
     return DISTRIBUTIONS[distribution](np.random.default_rng(seed), rows, keys).astype(np.int32)

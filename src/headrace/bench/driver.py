@@ -1,11 +1,11 @@
-"""The driver process: makes rows, lets them be born on time, and serves whoever pulls.
+"""The driver process: generates rows, stamps them on schedule, and serves them to consumers that pull.
 
-    python -m headrace.bench.driver        the first line of its input is JSON:
+    python -m headrace.bench.driver.server        the first line of its input is JSON:
         {"streams": [StreamSpec …], "capacity_rows": n, "host": "127.0.0.1", "cores": [0]}       (the last two are optional)
 
 It answers with one line, `{"port": p, "line_ports": {stream: [port of each partition]}}`, and serves until its input ends.
-On `port` it talks as `conversation` says; a line port gives text to whoever connects, one line a row, from the row that is
-born next on, as fast as it is taken. How much it can serve is measured by `driver_measure`.
+`port` speaks the protocol of `DriverConnection`. A line port sends text to each connected consumer, one line a row, starting with
+the next row produced, as fast as the consumer reads. `driver.capacity` measures the capacity of one driver process.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from headrace.connectors.tcp_protocol import tuned
 from headrace.errors import HeadraceError
 
 _TICK = 0.01  # seconds
-_SWITCH = 0.0005  # seconds a thread may hold the interpreter while another one waits
+_SWITCH = 0.0005  # seconds between switches of the interpreter lock
 
 
 class Driver:
-    """The sockets around a hub; threads end with the process, or with `close`."""
+    """The listening sockets around a hub; its threads end with `close` or with the process."""
 
     def __init__(self, hub: Hub, host: str = "127.0.0.1") -> None:
-        """Open the ports."""
+        """Open all ports."""
         self.hub, self._host = hub, host
         self._closed = threading.Event()
         self._listening: list[socket.socket] = []
@@ -47,21 +47,21 @@ class Driver:
         }
 
     def _open(self, serve: Callable[[socket.socket], None]) -> int:
-        listening = socket.create_server((self._host, 0))
-        self._listening.append(listening)
-        _begin(self._accept, listening, serve)
-        return int(listening.getsockname()[1])
+        listener = socket.create_server((self._host, 0))
+        self._listening.append(listener)
+        _begin(self._accept, listener, serve)
+        return int(listener.getsockname()[1])
 
-    def _accept(self, listening: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
         while not self._closed.is_set():
-            with contextlib.suppress(OSError):  # it was closed, or whoever came is gone again
-                serve(listening.accept()[0])
+            with contextlib.suppress(OSError):  # the listener was closed, or the client disconnected already
+                serve(listener.accept()[0])
 
     def _converse(self, sock: socket.socket) -> None:
         _begin(_hung_up_is_fine, Conversation(self.hub, tuned(sock)).run)
 
     def keep_ticking(self) -> None:
-        """Tick until closed; a failure ends the process, for a driver that stamps no rows is worse than none."""
+        """Tick until closed. On an error end the process: a driver that stamps no rows makes every result wrong."""
         try:
             while not self._closed.wait(_TICK):
                 self.hub.tick()
@@ -70,30 +70,30 @@ class Driver:
             os._exit(1)
 
     def close(self) -> None:
-        """Close the ports; conversations under way end when the other side hangs up."""
+        """Close the ports; open connections end when their peer disconnects."""
         self._closed.set()
-        for listening in self._listening:
+        for listener in self._listening:
             with contextlib.suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)  # wakes up whoever accepts
-            listening.close()
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread blocked in accept
+            listener.close()
 
 
-def _begin(work: Callable[..., None], *arguments: Any) -> None:
-    threading.Thread(target=work, args=arguments, daemon=True).start()
+def _begin(target: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
-def _hung_up_is_fine(talk: Callable[[], None]) -> None:
+def _hung_up_is_fine(serve: Callable[[], None]) -> None:
     with contextlib.suppress(ConnectionError):
-        talk()
+        serve()
 
 
 def open_driver(config: Mapping[str, Any], clock: Callable[[], float]) -> Driver:
-    """Make the driver that a configuration describes; raises HeadraceError."""
+    """Create the driver of a configuration; raise HeadraceError if the configuration is invalid."""
     try:
         streams: Sequence[Mapping[str, Any]] = config["streams"]
         hub = Hub([StreamSpec.from_json(spec) for spec in streams], int(config["capacity_rows"]), clock)
     except (KeyError, TypeError, ValueError) as error:
-        raise HeadraceError("the configuration of the driver is not understood", detail=repr(error)) from error
+        raise HeadraceError("invalid driver configuration", detail=repr(error)) from error
     return Driver(hub, config.get("host", "127.0.0.1"))
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     print(json.dumps({"port": driver.port, "line_ports": driver.line_ports}), flush=True)
     while sys.stdin.readline():
         pass
-    os._exit(0)  # threads may be in the middle of a send
+    os._exit(0)  # daemon threads may still be sending
 
 
 if __name__ == "__main__":

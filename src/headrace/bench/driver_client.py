@@ -1,4 +1,4 @@
-"""The driver as its runner sees it: a process that is started, told a rate, asked how it goes, and ended."""
+"""The runner's handle on the driver process: start it, set its rate, poll its status, stop it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headrace.bench.stream import StreamSpec
 from headrace.connectors.tcp_protocol import Connection
 from headrace.errors import HeadraceError, SourceError
 
-_PATIENCE = 10.0  # seconds to end in good order
+_PATIENCE = 10.0  # before the process is killed
 
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    """Rows over all streams at a moment (microseconds); where several groups read a stream, the slowest counts."""
+    """Row counts over all streams at time `now` (microseconds); with several groups on a stream, the slowest counts."""
 
     now: int
     produced: int
@@ -35,23 +35,23 @@ class DriverStatus:
 
     @property
     def backlog(self) -> int:
-        """The rows that were born and not read."""
+        """Rows produced but not read."""
         return self.produced - self.read
 
 
 class DriverProcess:
-    """A context manager: the process lives as long as the block. Whatever is asked of a dead one raises HeadraceError."""
+    """A context manager around the driver process. Every request to a dead process raises HeadraceError."""
 
     address: str
     line_ports: Mapping[str, Sequence[int]]
 
     def __init__(self, streams: Sequence[StreamSpec], capacity_rows: int, *, cores: Sequence[int] | None = None) -> None:
-        """`capacity_rows` bounds what each partition keeps; `cores` are those it may use (all, if not given)."""
+        """`capacity_rows` bounds the queue of each partition; `cores` is the CPU affinity (default: all cores)."""
         specs = [spec.to_json() for spec in streams]
         self._config = {"host": "127.0.0.1", "streams": specs, "capacity_rows": capacity_rows, "cores": list(cores or ())}
 
     def __enter__(self) -> Self:
-        """Start it; returns when it serves."""
+        """Start the process; return when it serves."""
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         command = [sys.executable, "-m", "headrace.bench.driver"]
         self._process = subprocess.Popen(  # noqa: S603  our own module
@@ -70,28 +70,28 @@ class DriverProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(self._config) + "\n")
             self._process.stdin.flush()
-        said = self._process.stdout.readline()
-        if not said:
+        first_line = self._process.stdout.readline()
+        if not first_line:
             raise self._dead()
-        answer = json.loads(said)
+        answer = json.loads(first_line)
         self.address, self.line_ports = f"127.0.0.1:{answer['port']}", answer["line_ports"]
         self._connection = Connection(self.address)
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     def start(self, script: RateScript | None) -> int:
-        """Let rows be born by this script (rows/s over all streams) from now on, None: no more; return that moment."""
+        """Produce rows by this script (rows/s over all streams) from now on, or none; return that time in microseconds."""
         return int(self._ask("start", rate=None if script is None else script.to_json())["now"])
 
     def status(self) -> DriverStatus:
-        """Return how far things are; cheap enough to be asked every 100 ms."""
+        """Return the current counters; cheap enough to poll every 100 ms."""
         return DriverStatus(**self._ask("totals"))
 
     def log(self) -> DriverLog:
-        """Return what happened; for after a run."""
+        """Return the log of the run; meant for the end of a run."""
         return DriverLog.from_json(self._ask("log"))
 
     def _ask(self, request: str, **arguments: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class DriverProcess:
         return HeadraceError(f"the driver process ended with code {code}", detail=self._errors.read()[-2000:].strip())
 
     def close(self) -> None:
-        """End the process: closing its input is enough, and if not, it is killed."""
+        """End the process by closing its input; kill it after a timeout."""
         if hasattr(self, "_connection"):
             self._connection.close()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -124,5 +124,5 @@ class DriverProcess:
         self._errors.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End it."""
+        """End the process."""
         self.close()

@@ -1,7 +1,7 @@
-"""What the driver remembers of a run: how far it was, which row was born when, and when it was pulled.
+"""The driver's log of a run: progress over time, the schedule of every stream, and when rows were pulled.
 
-`series` has a sample every 100 ms. `marks` are the schedules (which row is born when, exactly), `pulls` the moments at which
-the slowest group of consumers had so many rows of a partition. A row counts as pulled when it has been handed to the socket.
+`series` has a sample every 100 ms. `marks` holds the schedules, which give the exact event time of every row; `pulls` the times
+at which the slowest consumer group had read so many rows of a partition. A row counts as pulled when it is written to the socket.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamLog:
-    """One stream: its schedule, and for each partition when so many rows had been pulled."""
+    """The log of one stream: its schedule, and for each partition the times and row counts of its pulls."""
 
     schedule: Schedule
     disorder: int
     pulls: tuple[tuple[Times, Times], ...]
 
     def event_time_before(self, ends: Times) -> Times:
-        """See `DriverLog`."""
-        rows, which = np.unique(self.schedule.rows_before(ends), return_inverse=True)
-        found = np.full(len(rows), NEVER, np.int64)
+        """See `DriverLog.event_time_before`."""
+        rows, inverse = np.unique(self.schedule.rows_before(ends), return_inverse=True)
+        event_times = np.full(len(rows), NEVER, np.int64)
         if len(rows):
-            found[rows > 0] = self.schedule.times(rows[rows > 0] - 1)
-        return found[which]
+            event_times[rows > 0] = self.schedule.times(rows[rows > 0] - 1)
+        return event_times[inverse]
 
     def pulled_at(self, times: Times) -> Times:
-        """See `DriverLog`."""
+        """See `DriverLog.pulled_at`."""
         rows = self.schedule.rows_before(times + self.disorder + 1)
-        found = np.full(len(times), NEVER, np.int64)
+        pull_times = np.full(len(times), NEVER, np.int64)
         missing = rows == 0
-        for number, (when, stops) in enumerate(self.pulls):
-            wanted = (rows + len(self.pulls) - 1 - number) // len(self.pulls)
-            at = np.searchsorted(stops, wanted, side="left")
-            missing |= (at == len(stops)) & (wanted > 0)
-            found = np.maximum(found, np.where(wanted > 0, np.append(when, NEVER)[at], NEVER))
-        return np.where(missing, NEVER, found)
+        for number, (times_of_pulls, rows_pulled) in enumerate(self.pulls):
+            needed_rows = (rows + len(self.pulls) - 1 - number) // len(self.pulls)
+            index = np.searchsorted(rows_pulled, needed_rows, side="left")
+            missing |= (index == len(rows_pulled)) & (needed_rows > 0)
+            pull_times = np.maximum(pull_times, np.where(needed_rows > 0, np.append(times_of_pulls, NEVER)[index], NEVER))
+        return np.where(missing, NEVER, pull_times)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverLog:
-    """All streams; times are microseconds, −1 where there is none."""
+    """The log of all streams; times are microseconds, −1 for none."""
 
     time: Times
     produced: Times
@@ -62,14 +62,14 @@ class DriverLog:
     def event_time_before(self, stream: str, window_ends: Sequence[int] | Times) -> Times:
         """Return for each window end the last event time stamped before it.
 
-        With disorder it is the one that the script has: a row that comes late may lie a little nearer to the end.
+        With disorder this is the scheduled time: a row that arrives late may lie slightly closer to the window end.
         """
         return self._stream(stream).event_time_before(np.asarray(window_ends, np.int64))
 
     def pulled_at(self, stream: str, event_times: Sequence[int] | Times) -> Times:
-        """Return when all rows up to each event time had been pulled, by the slowest group, from all partitions.
+        """Return when the slowest group had pulled all rows up to each event time, from all partitions.
 
-        With disorder, rows are waited for that could still have such a time.
+        With disorder this includes the rows that could still have such an event time.
         """
         return self._stream(stream).pulled_at(np.asarray(event_times, np.int64))
 
@@ -80,7 +80,7 @@ class DriverLog:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> DriverLog:
-        """Read the answer to a `log` request."""
+        """Parse the answer to a `log` request."""
         series = {name: np.array(value["series"][name], np.int64) for name in ("time", "produced", "read")}
         streams = {name: _stream_log(marks, value["pulls"][name]) for name, marks in value["marks"].items()}
         return DriverLog(streams=streams, **series)
@@ -88,6 +88,8 @@ class DriverLog:
 
 def _stream_log(marks: Mapping[str, Any], pulls: Sequence[Sequence[int]]) -> StreamLog:
     table = np.array(pulls, np.int64).reshape(-1, 3)
-    parts = [table[table[:, 1] == number] for number in range(marks["partitions"])]
+    by_partition = [table[table[:, 1] == number] for number in range(marks["partitions"])]
     schedule, disorder = Schedule.from_json(marks["schedule"]), round(marks["disorder"] * 1e6)
-    return StreamLog(schedule, disorder, tuple((part[:, 0], part[:, 2]) for part in parts))
+    return StreamLog(
+        schedule, disorder, tuple((partition_pulls[:, 0], partition_pulls[:, 2]) for partition_pulls in by_partition)
+    )

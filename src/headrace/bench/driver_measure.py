@@ -1,8 +1,8 @@
-"""How much one driver process can serve: it has one core, the reader another.
+"""Measures the capacity of one driver process: the driver on one core, the reader on another.
 
-A rate counts if, at its end, less than a tenth of a second's rows lie unread; the last rate that does, of ever higher
-ones, is the figure. Rows are of `fields`: 32 bytes each. As Arrow they are read in ranges by one connection, as text by one
-connection a partition. `python -m headrace.bench.driver_measure` prints it as JSON.
+Rates are tried in ascending order. A rate is sustained if fewer rows than a tenth of a second's worth are unread at its end; the
+last sustained rate is the result. Rows are those of `fields`, 32 bytes each. Arrow is read in ranges over one connection, text
+over one connection per partition. `python -m headrace.bench.driver.capacity` prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STREAM = StreamSpec("fields", "fields")
 ARROW_RATES = tuple(million * 1_000_000 for million in (5, 10, 15, 20, 25, 30, 40, 50, 60))
 TEXT_RATES = tuple(million * 500_000 for million in (1, 2, 4, 6, 8, 10, 12, 16))
 _CAPACITY = 60_000_000
-_TOLERATED = 0.1  # seconds of rows
+_TOLERATED = 0.1  # seconds of input
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One rate, and how it went; `cpu` is the share of its core that the driver used."""
+    """The outcome for one rate; `cpu` is the share of its core that the driver used."""
 
     rate: float
     sustained: bool
@@ -43,19 +43,22 @@ class Served:
 
 
 def measure(seconds: float = 2.0) -> dict[str, Any]:
-    """Return for each form the highest rate that was kept up, and all that were tried."""
+    """Return for each format the highest sustained rate and all rates tried."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[1:] or cores)
     try:
-        found = {
+        outcomes = {
             "arrow": _climb(ARROW_RATES, seconds, cores[:1], _read_arrow),
             "text": _climb(TEXT_RATES, seconds, cores[:1], _read_text),
         }
     finally:
         os.sched_setaffinity(0, cores)
     return {
-        form: {"rows_per_second": max((t.rate for t in tried if t.sustained), default=None), "tried": [asdict(t) for t in tried]}
-        for form, tried in found.items()
+        form: {
+            "rows_per_second": max((trial.rate for trial in trials if trial.sustained), default=None),
+            "tried": [asdict(trial) for trial in trials],
+        }
+        for form, trials in outcomes.items()
     }
 
 
@@ -63,52 +66,52 @@ _Reader = Callable[[DriverProcess, threading.Event], None]
 
 
 def _climb(rates: Sequence[float], seconds: float, cores: Sequence[int], read: _Reader) -> list[Served]:
-    tried: list[Served] = []
+    trials: list[Served] = []
     for rate in rates:
-        tried.append(_try(rate, seconds, cores, read))
-        if not tried[-1].sustained:
+        trials.append(_try(rate, seconds, cores, read))
+        if not trials[-1].sustained:
             break
-    return tried
+    return trials
 
 
 def _try(rate: float, seconds: float, cores: Sequence[int], read: _Reader) -> Served:
     with DriverProcess([STREAM], _CAPACITY, cores=cores) as driver:
-        done = threading.Event()
-        reader = threading.Thread(target=read, args=(driver, done))
+        stop = threading.Event()
+        reader = threading.Thread(target=read, args=(driver, stop))
         reader.start()
-        time.sleep(1.0)  # the first request prepares what it needs
-        before, busy = driver.status(), _cpu(driver.pid)
+        time.sleep(1.0)  # the first request builds the caches
+        before, cpu_before = driver.status(), _cpu(driver.pid)
         driver.start(RateScript.constant(rate))
         time.sleep(seconds)
-        after, used = driver.status(), _cpu(driver.pid) - busy
-        done.set()
+        after, cpu_used = driver.status(), _cpu(driver.pid) - cpu_before
+        stop.set()
         driver.start(None)
         reader.join()
-        return _result(rate, before, after, used)
+        return _result(rate, before, after, cpu_used)
 
 
-def _result(rate: float, before: DriverStatus, after: DriverStatus, used: float) -> Served:
+def _result(rate: float, before: DriverStatus, after: DriverStatus, cpu_used: float) -> Served:
     elapsed = (after.now - before.now) / 1e6
     sustained = not after.overflowed and after.backlog < rate * _TOLERATED
-    sent = after.served_bytes - before.served_bytes
-    return Served(rate, sustained, after.backlog, after.read / elapsed, sent / elapsed, used / elapsed)
+    bytes_sent = after.served_bytes - before.served_bytes
+    return Served(rate, sustained, after.backlog, after.read / elapsed, bytes_sent / elapsed, cpu_used / elapsed)
 
 
 def _cpu(pid: int) -> float:
-    """Return the seconds of processor time of a process so far."""
+    """Return the CPU seconds that a process has used so far."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _read_arrow(driver: DriverProcess, done: threading.Event) -> None:
+def _read_arrow(driver: DriverProcess, stop_event: threading.Event) -> None:
     connection, group = Connection(driver.address), "measure"
     positions = [0] * STREAM.partitions
-    while not done.is_set():
+    while not stop_event.is_set():
         produced = connection.ask("status", stream=STREAM.name, group=group)["produced"]
         for partition, (start, stop) in enumerate(zip(positions, produced, strict=True)):
-            for a, b in pairwise([*range(start, stop, RANGE_ROWS), stop]):
-                connection.read(STREAM.name, partition, group, a, b)
+            for first, last in pairwise([*range(start, stop, RANGE_ROWS), stop]):
+                connection.read(STREAM.name, partition, group, first, last)
         if produced == positions:
             time.sleep(0.005)
         positions = produced
@@ -116,14 +119,14 @@ def _read_arrow(driver: DriverProcess, done: threading.Event) -> None:
     connection.close()
 
 
-def _read_text(driver: DriverProcess, done: threading.Event) -> None:
+def _read_text(driver: DriverProcess, stop_event: threading.Event) -> None:
     def drain(port: int) -> None:
-        room = bytearray(1 << 20)
-        with socket.create_connection(("127.0.0.1", port)) as taken:
-            taken.settimeout(0.1)
-            while not done.is_set():
+        buffer = bytearray(1 << 20)
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.settimeout(0.1)
+            while not stop_event.is_set():
                 try:
-                    taken.recv_into(room)
+                    sock.recv_into(buffer)
                 except TimeoutError:
                     continue
 

@@ -1,7 +1,7 @@
-"""What the systems under test told about their results: columns, made of lines of text.
+"""Emissions: the result notices of the systems under test, parsed from lines of text into columns.
 
-A line is `query TAB window_end_us TAB rows [TAB event_time_us]`: so many result rows of one query and window, and – if the
-system knows it – the exact event time of the newest row that contributed.
+A line is `query TAB window_end_us TAB rows [TAB event_time_us]`: the number of result rows of one query and window and, if the
+system knows it, the exact event time of the newest contributing row.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 Integers = npt.NDArray[np.int64]
 
-UNTOLD = -1  # the event time of a line of three fields
+UNTOLD = -1  # event time of a line with three fields
 _LINE = r"^(?P<query>[^\t\x00]+)\t(?P<window_end>-?\d{1,18})\t(?P<rows>\d{1,18})(?:\t(?P<event_time>-?\d{1,18}))?\r?\n$"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Emissions:
-    """One entry a line, in the order of arrival within a connection; `query` holds places in `names`."""
+    """One entry per line, in arrival order within a connection; `query_code` holds indexes into `query_names`."""
 
     arrival_us: Integers
     query: Integers
@@ -32,7 +32,7 @@ class Emissions:
     event_time_us: Integers
 
     def __len__(self) -> int:
-        """Count the lines, not the rows they stand for."""
+        """Return the number of lines, not of result rows."""
         return len(self.arrival_us)
 
     @classmethod
@@ -43,12 +43,12 @@ class Emissions:
 
     @classmethod
     def concat(cls, parts: Sequence[Emissions]) -> Emissions:
-        """Put several together, one after the other; equal names become one."""
+        """Concatenate emissions in order and merge equal query names."""
         if not parts:
             return cls.none()
         names = {name: None for part in parts for name in part.names}
-        place = {name: number for number, name in enumerate(names)}
-        codes = [np.array([place[name] for name in part.names], np.int64)[part.query] for part in parts]
+        code_of = {name: number for number, name in enumerate(names)}
+        codes = [np.array([code_of[name] for name in part.names], np.int64)[part.query] for part in parts]
         return cls(
             np.concatenate([part.arrival_us for part in parts]),
             np.concatenate(codes),
@@ -59,12 +59,12 @@ class Emissions:
         )
 
     def only(self, names: Collection[str]) -> Emissions:
-        """Return those of some queries."""
-        wanted = np.array([name in names for name in self.names], np.bool_)
-        return self.where(wanted[self.query])
+        """Keep the emissions of the given queries."""
+        selected = np.array([name in names for name in self.names], np.bool_)
+        return self.where(selected[self.query])
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Emissions:
-        """Return those the mask keeps."""
+        """Keep the emissions that the mask selects."""
         return Emissions(
             self.arrival_us[mask],
             self.query[mask],
@@ -76,26 +76,26 @@ class Emissions:
 
 
 def parse(lines: bytes, arrival_us: Integers) -> tuple[Emissions, list[bytes]]:
-    """Read whole lines, each ended by a newline and with its time of arrival; return also those that are none of ours."""
+    """Parse newline-terminated lines with their arrival times; return the emissions and the malformed lines."""
     ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n")) + 1
     if not len(ends):
         return Emissions.none(), []
     offsets = np.concatenate((np.zeros(1, np.int64), ends.astype(np.int64)))
-    whole = pa.Array.from_buffers(pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(lines)])
-    fields = pc.extract_regex(whole, _LINE)
-    good = fields.is_valid()
-    query, window_end, rows, event_time = fields.filter(good).flatten()
-    coded = query.dictionary_encode()
-    told = pc.if_else(pc.equal(event_time, b""), str(UNTOLD).encode(), event_time)
+    texts = pa.Array.from_buffers(pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(lines)])
+    fields = pc.extract_regex(texts, _LINE)
+    valid = fields.is_valid()
+    query, window_end, rows, event_time = fields.filter(valid).flatten()
+    encoded = query.dictionary_encode()
+    known_time = pc.if_else(pc.equal(event_time, b""), str(UNTOLD).encode(), event_time)
     emissions = Emissions(
-        arrival_us[good.to_numpy(zero_copy_only=False)],
-        coded.indices.to_numpy(zero_copy_only=False).astype(np.int64),
-        tuple(name.decode(errors="replace") for name in coded.dictionary.to_pylist()),
+        arrival_us[valid.to_numpy(zero_copy_only=False)],
+        encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64),
+        tuple(name.decode(errors="replace") for name in encoded.dictionary.to_pylist()),
         _integers(window_end),
         _integers(rows),
-        _integers(told),
+        _integers(known_time),
     )
-    return emissions, whole.filter(pc.invert(good)).to_pylist()
+    return emissions, texts.filter(pc.invert(valid)).to_pylist()
 
 
 def _integers(digits: pa.Array) -> Integers:

@@ -1,4 +1,4 @@
-"""Where something was measured: the machine, the versions, the commit."""
+"""The environment of a measurement: machine, package versions and commit."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what was measured."""
+    """Return the versions of the measured packages."""
     names = ("headrace", "pyspark", "pyarrow", "numpy", "numba")
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
 
 
 def commit() -> str:
-    """Return the commit this runs from, with '+' when files are changed; 'unknown' outside a checkout."""
+    """Return the commit of this checkout, with '+' if files are modified; 'unknown' outside a checkout."""
     root = Path(__file__).parent
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S607
-        changed = subprocess.run(["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True, check=True).stdout  # noqa: S607
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S607
+        modified = subprocess.run(["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True, check=True).stdout  # noqa: S607
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found + ("+" if changed.strip() else "")
+    return head + ("+" if modified.strip() else "")

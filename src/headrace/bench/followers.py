@@ -1,7 +1,7 @@
-"""Whoever is connected to one line port: all of them get the same text, each as fast as it takes it.
+"""The consumers of one line port: each receives the same text, at its own pace.
 
-One thread serves them all. Text is made once; a consumer that takes none holds up nobody else, and its rows stay in the
-queue. What a socket took is read and committed: its consumer cannot ask again.
+One thread serves all consumers of a partition. A chunk of text is rendered once; a slow consumer does not delay the others, and
+its rows stay in the queue. Bytes accepted by a socket count as read and committed: a text consumer cannot read them again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from headrace.bench.hub import Hub
 from headrace.bench.served import Served
 
-_BUFFER = 1 << 18  # bytes: what lies in a socket counts as read, so there should not be much of it
-_AT_ONCE = 8  # chunks for one consumer before it is the next one's turn
+_BUFFER = 1 << 18  # small, because rows in a socket buffer count as read
+_AT_ONCE = 8  # chunks sent to one consumer before the next consumer's turn
 _PAUSE = 10  # milliseconds
 
 _numbers = itertools.count()
@@ -24,21 +24,24 @@ _numbers = itertools.count()
 
 @dataclass(slots=True)
 class _Follower:
-    """A consumer: rows before `position` were taken, and of the text up to row `stop` all but `rest`."""
+    """A consumer: it has taken the rows before `position`, and of the text up to row `stop` all but `unsent`.
+
+    `state` is "eager" (more to send), "content" (caught up), "full" (its socket buffer is full) or "gone" (disconnected).
+    """
 
     sock: socket.socket
     group: str
     position: int
     stop: int
     rest: memoryview
-    state: str = "eager"  # or "content": it has all there is; "full": its socket is; "gone"
+    state: str = "eager"
 
 
 class Followers:
-    """The consumers of one partition. Whoever accepts them calls `add`; a thread of its own serves them."""
+    """The consumers of one partition. The accepting thread calls `add`; one thread started here serves them."""
 
     def __init__(self, hub: Hub, served: Served, partition: int, closed: threading.Event) -> None:
-        """Serve until `closed`."""
+        """Serve until `closed` is set."""
         self._hub, self._served, self._partition, self._closed = hub, served, partition, closed
         self._lock = threading.Lock()
         self._all: list[_Follower] = []
@@ -46,7 +49,7 @@ class Followers:
         self._poll = select.poll()
 
     def add(self, sock: socket.socket) -> None:
-        """Take a consumer in; it gets the rows from the next one on."""
+        """Add a consumer; it receives rows from the next one produced."""
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         group = f"line {next(_numbers)}"
@@ -60,58 +63,60 @@ class Followers:
     def _serve(self) -> None:
         while not self._closed.is_set():
             with self._lock:
-                everyone = list(self._all)
-            self._round([one for one in everyone if one.state != "full"])
-            for one in everyone:
-                if one.state == "gone":
-                    self._drop(one)
-            eager = any(one.state == "eager" for one in everyone)
-            self._wait({one.sock.fileno(): one for one in everyone if one.state == "full"}, 0 if eager else _PAUSE)
-        for one in self._all:
-            one.sock.close()
+                consumers = list(self._all)
+            self._round([consumer for consumer in consumers if consumer.state != "full"])
+            for consumer in consumers:
+                if consumer.state == "gone":
+                    self._drop(consumer)
+            eager = any(consumer.state == "eager" for consumer in consumers)
+            self._wait(
+                {consumer.sock.fileno(): consumer for consumer in consumers if consumer.state == "full"}, 0 if eager else _PAUSE
+            )
+        for consumer in self._all:
+            consumer.sock.close()
 
-    def _round(self, followers: list[_Follower]) -> None:
-        """Send to each what there is, and note it for all of them at once."""
-        before = {one.group: one.position for one in followers}
-        for one in followers:
+    def _round(self, consumers: list[_Follower]) -> None:
+        """Send available text to each consumer, and record the progress of all at once."""
+        before = {consumer.group: consumer.position for consumer in consumers}
+        for consumer in consumers:
             try:
-                one.state = self._send(one)
+                consumer.state = self._send(consumer)
             except OSError:
-                one.state = "gone"
-        taken = {one.group: one.position for one in followers if one.position > before[one.group]}
-        if taken:
-            self._served.queue.passed(taken, self._partition, self._hub.now())
+                consumer.state = "gone"
+        advanced = {consumer.group: consumer.position for consumer in consumers if consumer.position > before[consumer.group]}
+        if advanced:
+            self._served.queue.passed(advanced, self._partition, self._hub.now())
 
-    def _send(self, one: _Follower) -> str:
+    def _send(self, consumer: _Follower) -> str:
         for _ in range(_AT_ONCE):
-            if not one.rest:
-                one.stop, text = self._served.text(self._partition, one.position)
-                one.rest = memoryview(text)
-                if one.stop == one.position:
+            if not consumer.rest:
+                consumer.stop, text = self._served.text(self._partition, consumer.position)
+                consumer.rest = memoryview(text)
+                if consumer.stop == consumer.position:
                     return "content"
             try:
-                sent = one.sock.send(one.rest)
+                sent = consumer.sock.send(consumer.rest)
             except BlockingIOError:
                 return "full"
             self._hub.served(sent)
-            one.rest = one.rest[sent:]
-            if not one.rest:
-                one.position = one.stop
+            consumer.rest = consumer.rest[sent:]
+            if not consumer.rest:
+                consumer.position = consumer.stop
         return "eager"
 
-    def _wait(self, full: dict[int, _Follower], milliseconds: int) -> None:
-        """Wait for the next rows, or until a socket that was full has room."""
-        for number in full:
-            self._poll.register(number, select.POLLOUT)
-        ready = {number for number, _ in self._poll.poll(milliseconds)}
-        for number, one in full.items():
-            self._poll.unregister(number)
-            if number in ready:
-                one.state = "eager"
+    def _wait(self, full_consumers: dict[int, _Follower], milliseconds: int) -> None:
+        """Wait up to `milliseconds`, or until a full socket has room."""
+        for descriptor in full_consumers:
+            self._poll.register(descriptor, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in self._poll.poll(milliseconds)}
+        for descriptor, consumer in full_consumers.items():
+            self._poll.unregister(descriptor)
+            if descriptor in ready:
+                consumer.state = "eager"
 
-    def _drop(self, one: _Follower) -> None:
+    def _drop(self, consumer: _Follower) -> None:
         with self._lock:
-            self._all.remove(one)
-        one.sock.close()
-        self._served.queue.leave(one.group, self._hub.now())
+            self._all.remove(consumer)
+        consumer.sock.close()
+        self._served.queue.leave(consumer.group, self._hub.now())
         self._hub.dropped()

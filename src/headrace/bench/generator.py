@@ -1,8 +1,8 @@
-"""Rows made once, in advance, and handed out over and over: only their times are new.
+"""Row generation: build pools of rows in advance and reuse them with new event times.
 
-A pool holds one partition's share of them. Row i of the partition is row i of the pool, modulo its length, and row
-i × partitions + p of the stream; taking rows is slicing, nothing is copied. Columns that must not repeat (Nexmark's numbers)
-advance each time around; the relations of TPC-H come again as they are.
+A pool holds one partition's share. Row i of the partition is row i modulo the pool length, and row i × partitions + p of the
+stream; reading rows is slicing, without a copy. Columns that must not repeat (Nexmark's numbers) advance with every pass over the
+pool; the relations of TPC-H repeat unchanged.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from headrace.bench.distribution import Keys, draw
 from headrace.bench.stream import StreamSpec
 from headrace.connectors import generate
 
-_KEYS_SEEN = 4  # a pool has this many rows a key, so that nearly all keys of the range do come
-_LARGEST_POOL = 16_000_000  # rows; of a range of keys beyond it only some do come
-_SMALL_RELATION = 1 << 16  # rows: one that is not larger has equally many rows of each key in its pools
-_SMALLEST_POOL = 1 << 12  # rows: what is handed out ends with the pool, and few rows at a time are dear
+_KEYS_SEEN = 4  # enough for nearly all keys of the range to occur
+_LARGEST_POOL = 16_000_000  # rows; of a range of keys beyond it only some occur
+_SMALL_RELATION = 1 << 16  # rows; up to this size every key has equally many rows in the pools
+_SMALLEST_POOL = 1 << 12  # rows; a read ends at the end of the pool, and small reads are slow
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The rows of one partition but for their times; `advancing` is by how much a column grows each time around."""
+    """The rows of one partition without their times; `increments` is the increment of a column for each pass over the pool."""
 
     columns: Mapping[str, pa.Array]
     rows: int
     advancing: Mapping[str, int] = field(default_factory=dict)
 
-    def cuts(self, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
-        """Cut rows [start, stop) into parts of at most `most`, none of which goes beyond the end of the pool."""
+    def cuts(self, start: int, stop: int, max_rows: int) -> Iterator[tuple[int, int]]:
+        """Split rows [start, stop) into ranges of at most `max_rows` rows that do not cross the end of the pool."""
         while start < stop:
-            end = min(stop, start + most, start - start % self.rows + self.rows)
+            end = min(stop, start + max_rows, start - start % self.rows + self.rows)
             yield start, end
             start = end
 
     def column(self, name: str, start: int, stop: int) -> pa.Array:
-        """Return a column of rows [start, stop), which must lie within one time around."""
-        around, at = divmod(start, self.rows)
-        found = self.columns[name].slice(at, stop - start)
-        step = self.advancing.get(name, 0) * around
-        return pc.add(found, pa.scalar(step, found.type)) if step else found
+        """Return a column of rows [start, stop), which must lie within one pass over the pool."""
+        passes, offset = divmod(start, self.rows)
+        values = self.columns[name].slice(offset, stop - start)
+        increment = self.advancing.get(name, 0) * passes
+        return pc.add(values, pa.scalar(increment, values.type)) if increment else values
 
 
 def pools(spec: StreamSpec) -> list[Pool]:
-    """Return a pool for each partition of a stream."""
-    made, advancing = _made(spec)
-    rows = len(next(iter(made.values()))) // spec.partitions
+    """Build a pool for each partition of a stream."""
+    columns, increments = _made(spec)
+    rows = len(next(iter(columns.values()))) // spec.partitions
     return [
-        Pool({name: _every(column, spec.partitions, p) for name, column in made.items()}, rows, advancing)
-        for p in range(spec.partitions)
+        Pool({name: _every(column, spec.partitions, partition) for name, column in columns.items()}, rows, increments)
+        for partition in range(spec.partitions)
     ]
 
 
 def _made(spec: StreamSpec) -> tuple[dict[str, pa.Array], dict[str, int]]:
-    """Return the columns of all partitions, equally many rows for each, and by how much some of them advance."""
+    """Generate the columns of all partitions, equally many rows for each, and the increments of advancing columns."""
     if spec.generator in nexmark.SCHEMAS:
         return _nexmark(spec)
     if spec.generator in tpch.SCHEMAS:
@@ -72,7 +72,7 @@ def _made(spec: StreamSpec) -> tuple[dict[str, pa.Array], dict[str, int]]:
 
 
 def _whole(rows: int, unit: int) -> int:
-    """Return the next multiple."""
+    """Return the next multiple of `unit`."""
     return -(-rows // unit) * unit
 
 
@@ -82,49 +82,49 @@ def _every(column: pa.Array, step: int, first: int) -> pa.Array:
 
 def _keyed(spec: StreamSpec) -> tuple[dict[str, pa.Array], dict[str, int]]:
     unit = math.lcm(spec.partitions, spec.keys) if spec.distribution == "round_robin" else spec.partitions
-    seen = _KEYS_SEEN * spec.keys if spec.distribution != "single" else 0
-    wanted = max(spec.pool_rows, seen if seen <= _LARGEST_POOL else 0)
-    rows = _whole(wanted, unit)
+    rows_for_keys = _KEYS_SEEN * spec.keys if spec.distribution != "single" else 0
+    wanted_rows = max(spec.pool_rows, rows_for_keys if rows_for_keys <= _LARGEST_POOL else 0)
+    rows = _whole(wanted_rows, unit)
     names = [name for name in spec.schema.names if name not in {spec.time, spec.key_column}]
     table = generate(spec.generator, spec.seed, 0, rows, columns=names, field_max=spec.field_max)
-    found = {name: table.column(name).combine_chunks() for name in names}
-    seed = (spec.seed, zlib.crc32(spec.generator.encode()))  # keys of two streams are not drawn alike
+    columns = {name: table.column(name).combine_chunks() for name in names}
+    seed = (spec.seed, zlib.crc32(spec.generator.encode()))  # different streams draw different keys
     keys = draw(spec.distribution, seed, rows, spec.keys)
-    advancing = {}
+    increments = {}
     if spec.match_every:
         rows -= rows % (2 * spec.partitions)
         keys = _matching(keys[:rows], spec)
-        found = {name: column[:rows] for name, column in found.items()}
-        advancing = {spec.key_column: -rows}  # an even number: what is odd stays odd
-    found[spec.key_column] = pa.array(keys)
-    return {name: found[name] for name in _without_time(spec)}, advancing
+        columns = {name: column[:rows] for name, column in columns.items()}
+        increments = {spec.key_column: -rows}  # even, so that the parity of keys is preserved
+    columns[spec.key_column] = pa.array(keys)
+    return {name: columns[name] for name in _without_time(spec)}, increments
 
 
 def _matching(keys: Keys, spec: StreamSpec) -> Keys:
-    """Return keys of which every so many are those of the same row in other streams: below zero, and so apart from the rest."""
-    own = keys * np.int32(2) + np.int32(spec.seed % 2)
-    own[:: spec.match_every] = -1 - np.arange(0, len(own), spec.match_every, dtype=np.int32)
-    return own
+    """Replace every `match_every`-th key by a negative key that only the same row of other streams has."""
+    stream_keys = keys * np.int32(2) + np.int32(spec.seed % 2)
+    stream_keys[:: spec.match_every] = -1 - np.arange(0, len(stream_keys), spec.match_every, dtype=np.int32)
+    return stream_keys
 
 
 def _nexmark(spec: StreamSpec) -> tuple[dict[str, pa.Array], dict[str, int]]:
     rounds = nexmark.rounds(spec.partitions)
-    made = nexmark.columns(spec.generator, spec.seed, rounds)
-    steps = {name: rounds * nexmark.PROPORTIONS[whose] for name, whose in nexmark.ADVANCING[spec.generator].items()}
-    return {name: made[name] for name in _without_time(spec)}, steps
+    columns = nexmark.columns(spec.generator, spec.seed, rounds)
+    increments = {name: rounds * nexmark.PROPORTIONS[entity] for name, entity in nexmark.ADVANCING[spec.generator].items()}
+    return {name: columns[name] for name in _without_time(spec)}, increments
 
 
 def _tpch(spec: StreamSpec) -> dict[str, pa.Array]:
-    """Return a relation as often as fills pools of equal parts; of a large one a few rows come once more instead."""
-    made = tpch.columns(spec.generator, spec.seed, spec.scale)
-    rows = len(next(iter(made.values())))
+    """Repeat a relation until it fills pools of equal parts; of a large relation repeat only a few rows."""
+    columns = tpch.columns(spec.generator, spec.seed, spec.scale)
+    rows = len(next(iter(columns.values())))
     if rows * spec.partitions <= _SMALL_RELATION:
         unit = math.lcm(rows, spec.partitions)
-        wanted = _whole(_SMALLEST_POOL * spec.partitions, unit)
+        wanted_rows = _whole(_SMALLEST_POOL * spec.partitions, unit)
     else:
-        wanted = _whole(rows, spec.partitions)
-    again = pa.array(np.arange(wanted) % rows)
-    return {name: made[name].take(again) for name in _without_time(spec)}
+        wanted_rows = _whole(rows, spec.partitions)
+    indexes = pa.array(np.arange(wanted_rows) % rows)
+    return {name: columns[name].take(indexes) for name in _without_time(spec)}
 
 
 def _without_time(spec: StreamSpec) -> Sequence[str]:

@@ -1,7 +1,7 @@
-"""A histogram of times that keeps every value to better than 1 %, whatever its size.
+"""A latency histogram with a relative error below 1 % at any magnitude.
 
-Buckets are log-linear: below 256 each whole number has its own; above, every power of two is cut into 128 equal ones. A
-bucket is therefore never wider than 1/128 of the values in it, and a microsecond and an hour fit into the same table.
+Buckets are log-linear: every integer below 256 has its own; above, each power of two is divided into 128 equal buckets. A bucket
+is never wider than 1/128 of its values, and a microsecond and an hour fit into the same table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
 
-LARGEST = 2**53 - 1  # whole numbers above are not exact as floats; 285 years, in microseconds
+LARGEST = 2**53 - 1  # larger integers are not exact as floats; 285 years in microseconds
 _BITS = 7
 _STEPS = 1 << _BITS
 
@@ -40,10 +40,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of values in microseconds; `buckets` ascends and holds only what was seen.
+    """Counts of values in microseconds; `buckets` ascends and holds only non-empty buckets.
 
-    `negative` is how many values were below zero, as clocks of different processes allow, and are counted as zero.
-    `total` is the sum of all values. An empty histogram has zeros everywhere.
+    `negative` counts values below zero, which differing clocks of processes allow; they count as zero. `total` is the sum of all
+    values. All fields of an empty histogram are zero.
     """
 
     buckets: tuple[int, ...] = ()
@@ -55,36 +55,36 @@ class Histogram:
 
     @classmethod
     def of(cls, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Histogram:
-        """Count each value `weights` times (once, if not given); a weight of zero leaves the value out."""
-        given = np.asarray(values, np.int64)
-        weight = np.ones(len(given), np.int64) if weights is None else np.asarray(weights, np.int64)
-        given, weight = given[weight > 0], weight[weight > 0]
-        if not len(given):
+        """Count each value `weights` times (default: once); a weight of zero drops the value."""
+        all_values = np.asarray(values, np.int64)
+        weight = np.ones(len(all_values), np.int64) if weights is None else np.asarray(weights, np.int64)
+        all_values, weight = all_values[weight > 0], weight[weight > 0]
+        if not len(all_values):
             return cls()
-        times = np.clip(given, 0, LARGEST)
-        buckets, place = np.unique(bucket_of(times), return_inverse=True)
+        clipped = np.clip(all_values, 0, LARGEST)
+        buckets, index = np.unique(bucket_of(clipped), return_inverse=True)
         counts = np.zeros(len(buckets), np.int64)
-        np.add.at(counts, place, weight)
+        np.add.at(counts, index, weight)
         return cls(
             tuple(buckets.tolist()),
             tuple(counts.tolist()),
-            int(times.min()),
-            int(times.max()),
-            float(times.astype(np.float64) @ weight),
-            int(weight[given < 0].sum()),
+            int(clipped.min()),
+            int(clipped.max()),
+            float(clipped.astype(np.float64) @ weight),
+            int(weight[all_values < 0].sum()),
         )
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return sum(self.counts)
 
     def add(self, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Histogram:
-        """Return this histogram with more values; see `of`."""
+        """Return this histogram with the values added; see `from_values`."""
         return self.merge(Histogram.of(values, weights))
 
     def merge(self, other: Histogram) -> Histogram:
-        """Return what counting all values of both would have given."""
+        """Return the histogram of the values of both."""
         if not self.counts or not other.counts:
             return self if self.counts else other
         counts = dict(zip(self.buckets, self.counts, strict=True))
@@ -101,38 +101,38 @@ class Histogram:
         )
 
     def percentiles(self, shares: Sequence[float]) -> list[int]:
-        """Return for each share in [0, 1] the value that so many are not above, at most 1/128 too high.
+        """Return for each share in [0, 1] the value that this share of values does not exceed, at most 1/128 too high.
 
-        Must not be asked of an empty histogram.
+        Raises ValueError for an empty histogram.
         """
         if not self.counts:
             raise ValueError("an empty histogram has no percentiles")
-        below = np.cumsum(np.asarray(self.counts, np.int64))
-        ranks = np.maximum(1, np.ceil(np.asarray(shares) * below[-1]))
-        places = np.minimum(np.searchsorted(below, ranks), len(below) - 1)
-        tops = highest_of(np.asarray(self.buckets, np.int64)[places])
+        cumulative = np.cumsum(np.asarray(self.counts, np.int64))
+        ranks = np.maximum(1, np.ceil(np.asarray(shares) * cumulative[-1]))
+        indexes = np.minimum(np.searchsorted(cumulative, ranks), len(cumulative) - 1)
+        tops = highest_of(np.asarray(self.buckets, np.int64)[indexes])
         return [int(top) for top in np.clip(tops, self.lowest, self.highest)]
 
     def summary(self) -> Summary | None:
-        """Return the figures in seconds, or None if nothing was counted."""
+        """Return the figures in seconds, or None for an empty histogram."""
         if not self.counts:
             return None
-        marks = [mark / 1e6 for mark in self.percentiles((0.5, 0.9, 0.95, 0.99))]
+        percentiles = [percentile / 1e6 for percentile in self.percentiles((0.5, 0.9, 0.95, 0.99))]
         count = self.count
-        return Summary(count, self.total / count / 1e6, self.lowest / 1e6, self.highest / 1e6, *marks)
+        return Summary(count, self.total / count / 1e6, self.lowest / 1e6, self.highest / 1e6, *percentiles)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, to be read by `from_json`; values are in microseconds."""
+        """Return the JSON form that `from_json` reads; values are in microseconds."""
         return {**asdict(self), "buckets": list(self.buckets), "counts": list(self.counts)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Histogram:
-        """Read what `to_json` gave."""
+        """Read the JSON form of `to_json`."""
         return cls(**{**document, "buckets": tuple(document["buckets"]), "counts": tuple(document["counts"])})
 
 
 def bucket_of(values: Integers) -> Integers:
-    """Return the bucket of each value in [0, LARGEST]; buckets ascend with values."""
+    """Return the bucket of each value in [0, MAX_VALUE]; buckets ascend with values."""
     exponent = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     shift = np.maximum(exponent - (_BITS + 1), 0)
     buckets: Integers = shift * _STEPS + (values >> shift)
@@ -140,7 +140,7 @@ def bucket_of(values: Integers) -> Integers:
 
 
 def highest_of(buckets: Integers) -> Integers:
-    """Return the largest value that falls into each bucket."""
+    """Return the largest value of each bucket."""
     shift = np.maximum(buckets // _STEPS - 1, 0)
     tops: Integers = ((buckets - shift * _STEPS + 1) << shift) - 1
     return tops

@@ -1,6 +1,6 @@
-"""All streams of a driver, on one clock: what is born, what is served, and a diary of both.
+"""All streams of a driver on one clock: produces rows, tracks progress, and keeps the log of the run.
 
-The hub knows no sockets. One thread calls `tick`, often; whoever serves a consumer calls the rest.
+The hub has no sockets. One thread calls `tick` frequently; the threads that serve consumers call the other methods.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SAMPLE = 100_000  # microseconds
 
 
 class Hub:
-    """The streams; `clock` gives seconds since 1970."""
+    """The streams of a driver; `clock` returns seconds since 1970."""
 
     def __init__(self, specs: Sequence[StreamSpec], capacity_rows: int, clock: Callable[[], float]) -> None:
-        """Make all rows; none is born yet."""
+        """Generate the rows of all streams; no row is produced yet."""
         names = [spec.name for spec in specs]
         if not names or len(set(names)) < len(names):
             raise HeadraceError("a driver needs streams with different names", detail=f"given: {', '.join(names) or 'none'}")
@@ -32,65 +32,65 @@ class Hub:
         self.identity = uuid.uuid4().hex
         self.streams = {spec.name: Served(spec, capacity_rows) for spec in specs}
         self._clock, self._lock = clock, threading.Lock()
-        self._samples: list[tuple[int, int, int]] = []  # time, rows born, rows read
+        self._samples: list[tuple[int, int, int]] = []  # time, rows produced, rows read
         self._served_bytes = self._dropped = 0
 
     def now(self) -> int:
-        """Return the time, in microseconds."""
+        """Return the time in microseconds."""
         return round(self._clock() * 1e6)
 
     def stream(self, name: str) -> Served:
-        """Return a stream; raises if there is none of that name."""
+        """Return a stream; raise HeadraceError for an unknown name."""
         if name not in self.streams:
-            raise HeadraceError(f"there is no stream '{name}'", detail=f"streams: {', '.join(self.streams)}")
+            raise HeadraceError(f"unknown stream '{name}'", detail=f"streams: {', '.join(self.streams)}")
         return self.streams[name]
 
     def start(self, script: RateScript | None) -> int:
-        """Let rows be born by a script from now on, each stream having its share of the rate; None ends it."""
-        now, weight = self.now(), sum(served.spec.share for served in self.streams.values())
-        for served in self.streams.values():
-            served.queue.start(None if script is None else script.scaled(served.spec.share / weight), now)
+        """Produce rows by a script from now on, each stream with its share of the rate; None stops production."""
+        now, total_share = self.now(), sum(stream.spec.share for stream in self.streams.values())
+        for stream in self.streams.values():
+            stream.queue.start(None if script is None else script.scaled(stream.spec.share / total_share), now)
         return now
 
     def tick(self) -> None:
-        """Let everything be born that is due, and write the diary; one queue that is full ends it for all streams."""
+        """Produce the due rows and sample the progress; a full queue stops production on all streams."""
         now = self.now()
-        for served in self.streams.values():
-            served.queue.advance(now)
+        for stream in self.streams.values():
+            stream.queue.advance(now)
         if self.overflowed:
-            for served in self.streams.values():
-                served.queue.start(None, now)
+            for stream in self.streams.values():
+                stream.queue.start(None, now)
         if not self._samples or now - self._samples[-1][0] >= _SAMPLE:
-            found = self._progress()
-            self._samples.append((now, sum(sum(p.produced) for p in found), sum(sum(p.read) for p in found)))
+            progress = self._progress()
+            self._samples.append((now, sum(sum(each.produced) for each in progress), sum(sum(each.read) for each in progress)))
 
     @property
     def overflowed(self) -> bool:
-        """Whether a queue was full."""
-        return any(served.queue.overflowed for served in self.streams.values())
+        """Whether a queue is full."""
+        return any(stream.queue.overflowed for stream in self.streams.values())
 
     def served(self, count: int) -> None:
-        """Count bytes that have left."""
+        """Count bytes sent."""
         with self._lock:
             self._served_bytes += count
 
     def dropped(self) -> None:
-        """Count a consumer that hung up on a line port."""
+        """Count a consumer that disconnected from a line port."""
         with self._lock:
             self._dropped += 1
 
     def totals(self) -> dict[str, Any]:
-        """Return how far all streams are together; of each, the slowest group counts."""
-        found = self._progress()
+        """Return the row counts over all streams; for each stream the slowest group counts."""
+        progress = self._progress()
         return {
-            "produced": sum(sum(p.produced) for p in found),
-            "read": sum(sum(p.read) for p in found),
-            "committed": sum(sum(p.committed) for p in found),
+            "produced": sum(sum(each.produced) for each in progress),
+            "read": sum(sum(each.read) for each in progress),
+            "committed": sum(sum(each.committed) for each in progress),
             **self.health(),
         }
 
     def health(self) -> dict[str, Any]:
-        """Return the time, and what tells a good run from a bad one."""
+        """Return the time and the counters that tell a valid run from a failed one."""
         return {
             "now": self.now(),
             "overflowed": self.overflowed,
@@ -99,20 +99,20 @@ class Hub:
         }
 
     def diary(self) -> dict[str, Any]:
-        """Return everything that happened, as `driver_log` reads it."""
+        """Return the log of the run in the form that `DriverLog` reads."""
         times, produced, read = zip(*self._samples, strict=True) if self._samples else ((), (), ())
         return {
             "series": {"time": times, "produced": produced, "read": read},
-            "pulls": {name: served.queue.pulls() for name, served in self.streams.items()},
+            "pulls": {name: stream.queue.pulls() for name, stream in self.streams.items()},
             "marks": {
                 name: {
-                    "partitions": served.spec.partitions,
-                    "disorder": served.spec.disorder,
-                    "schedule": served.queue.schedule.to_json(),
+                    "partitions": stream.spec.partitions,
+                    "disorder": stream.spec.disorder,
+                    "schedule": stream.queue.schedule.to_json(),
                 }
-                for name, served in self.streams.items()
+                for name, stream in self.streams.items()
             },
         }
 
     def _progress(self) -> list[Progress]:
-        return [served.queue.progress() for served in self.streams.values()]
+        return [stream.queue.progress() for stream in self.streams.values()]

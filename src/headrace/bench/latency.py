@@ -1,9 +1,8 @@
-"""Latency as its user feels it: from the event to the result, measured where results arrive.
+"""Event-time and processing-time latency, measured where results arrive.
 
-Event-time latency is emission − event time, processing-time latency is emission − ingestion time. The event time of a
-window's result is that of the newest row that contributed, its ingestion time the latest at which a contributor was
-pulled. Time spent in the queue counts for the first and not for the second. The time a window stays open counts for
-neither.
+Event-time latency is emission − event time, processing-time latency is emission − ingestion time. The event time of a window's
+result is that of the newest contributing row, its ingestion time the latest pull of a contributing row. Queueing time counts for
+event-time latency only. The time a window stays open counts for neither.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from headrace.bench.histogram import Histogram, Integers
 
 
 class Stamps(Protocol):
-    """What the driver's log knows about the rows it stamped and served. A negative answer means that there is none."""
+    """Event and ingestion times of rows, from the log of the driver. A negative answer means that there is none."""
 
     def event_time_before(self, stream: str, window_end_us: Integers, /) -> Integers:
         """Return the last event time stamped before each window end."""
 
     def pulled_at(self, stream: str, event_time_us: Integers, /) -> Integers:
-        """Return when the row of each event time was pulled, by the slowest reader."""
+        """Return when the slowest reader pulled the row of each event time."""
 
 
 class Windowed(Protocol):
-    """A query, as far as latency is concerned."""
+    """A query: its streams and its window size."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -42,21 +41,21 @@ class Windowed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The run and the part of it that is measured; a window counts if all of it lies within the measured part."""
+    """The run and its measured part; a window counts if all of it lies within the measured part."""
 
     start_us: int
     measured_us: int
     stop_us: int
 
     def __post_init__(self) -> None:
-        """Refuse times that are not in order."""
+        """Reject times out of order."""
         if not self.start_us <= self.measured_us <= self.stop_us:
             raise ValueError(f"{self} is not in order")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Latency by the second of emission, counted from the start of the run; only seconds in which something was emitted."""
+    """Latency by second of emission, from the start of the run; only seconds with emissions."""
 
     second: tuple[int, ...] = ()
     p50: tuple[float, ...] = ()
@@ -73,9 +72,9 @@ class Series:
 class Latencies:
     """Both latencies of one run.
 
-    Histograms hold the measured part. Series hold everything, so that the warm-up can be seen. `excluded` counts rows
-    outside the measured part, `unknown` those whose query or event time nobody knows. Rows of which only the ingestion is
-    unknown are missing in processing time alone.
+    Histograms cover the measured part, series the whole run with its warm-up. `excluded` counts rows outside the measured part,
+    `unknown` rows whose query or event time is unknown. Rows of which only the ingestion time is unknown are missing from
+    processing-time latency alone.
     """
 
     event_time: Histogram
@@ -87,55 +86,55 @@ class Latencies:
 
 
 def measure(emissions: Emissions, queries: Mapping[str, Windowed], stamps: Stamps, period: Period) -> Latencies:
-    """Return the latencies of all emissions, each weighted with its rows."""
+    """Compute the latencies of all emissions, weighted by their rows."""
     event_time, ingestion = contributors(emissions, queries, stamps)
-    known, pulled = event_time >= 0, (event_time >= 0) & (ingestion >= 0)
+    has_event_time, has_ingestion = event_time >= 0, (event_time >= 0) & (ingestion >= 0)
     size = np.array([queries[name].size_us if name in queries else 0 for name in emissions.names], np.int64)[emissions.query]
     start = np.minimum(emissions.window_end_us - size, event_time)
     inside = (start >= period.measured_us) & (emissions.window_end_us <= period.stop_us)
-    by_event, by_ingestion = emissions.arrival_us - event_time, emissions.arrival_us - ingestion
+    event_latency, processing_latency = emissions.arrival_us - event_time, emissions.arrival_us - ingestion
     second, rows = (emissions.arrival_us - period.start_us) // 1_000_000, emissions.rows
     return Latencies(
-        Histogram.of(by_event[known & inside], rows[known & inside]),
-        Histogram.of(by_ingestion[pulled & inside], rows[pulled & inside]),
-        series(second[known], by_event[known], rows[known]),
-        series(second[pulled], by_ingestion[pulled], rows[pulled]),
-        int(rows[known & ~inside].sum()),
-        int(rows[~known].sum()),
+        Histogram.of(event_latency[has_event_time & inside], rows[has_event_time & inside]),
+        Histogram.of(processing_latency[has_ingestion & inside], rows[has_ingestion & inside]),
+        series(second[has_event_time], event_latency[has_event_time], rows[has_event_time]),
+        series(second[has_ingestion], processing_latency[has_ingestion], rows[has_ingestion]),
+        int(rows[has_event_time & ~inside].sum()),
+        int(rows[~has_event_time].sum()),
     )
 
 
 def contributors(emissions: Emissions, queries: Mapping[str, Windowed], stamps: Stamps) -> tuple[Integers, Integers]:
-    """Return the newest event time and the latest ingestion among each emission's contributors; negative if unknown."""
+    """Return the newest event time and the latest ingestion of the contributors of each emission; negative if unknown."""
     event_time = np.full(len(emissions), UNTOLD, np.int64)
     ingestion = np.full(len(emissions), UNTOLD, np.int64)
-    readers = [queries[name].streams if name in queries else () for name in emissions.names]
-    for stream in sorted({stream for streams in readers for stream in streams}):
-        reads = np.array([stream in streams for streams in readers], np.bool_)[emissions.query]
-        told = emissions.event_time_us[reads]
-        before = stamps.event_time_before(stream, emissions.window_end_us[reads])
-        newest = np.where(told == UNTOLD, before, told)
+    streams_of_query = [queries[name].streams if name in queries else () for name in emissions.names]
+    for stream in sorted({stream for streams in streams_of_query for stream in streams}):
+        reads = np.array([stream in streams for streams in streams_of_query], np.bool_)[emissions.query]
+        given_time = emissions.event_time_us[reads]
+        last_stamped = stamps.event_time_before(stream, emissions.window_end_us[reads])
+        newest = np.where(given_time == UNTOLD, last_stamped, given_time)
         event_time[reads] = np.maximum(event_time[reads], newest)
         ingestion[reads] = np.maximum(ingestion[reads], np.where(newest < 0, UNTOLD, stamps.pulled_at(stream, newest)))
     return event_time, ingestion
 
 
 def series(second: Integers, latency_us: Integers, rows: Integers) -> Series:
-    """Return percentiles by second, each latency weighted with its rows."""
+    """Compute percentiles by second, each latency weighted by its rows."""
     second, latency_us, rows = second[rows > 0], np.maximum(latency_us[rows > 0], 0), rows[rows > 0]
     if not len(second):
         return Series()
     order = np.lexsort((latency_us, second))
     seconds, starts = np.unique(second[order], return_index=True)
     latency = latency_us[order] / 1e6
-    until = np.cumsum(rows[order])
+    cumulative_rows = np.cumsum(rows[order])
     stops = np.append(starts[1:], len(order))
-    before = np.concatenate((np.zeros(1, np.int64), until[stops[:-1] - 1]))
-    count = until[stops - 1] - before
+    before = np.concatenate((np.zeros(1, np.int64), cumulative_rows[stops[:-1] - 1]))
+    count = cumulative_rows[stops - 1] - before
 
     def percentile(share: float) -> tuple[float, ...]:
         rank = before + np.maximum(1, np.ceil(share * count).astype(np.int64))
-        return tuple(latency[np.searchsorted(until, rank)].tolist())
+        return tuple(latency[np.searchsorted(cumulative_rows, rank)].tolist())
 
     return Series(
         tuple(seconds.tolist()), percentile(0.5), percentile(0.95), tuple(latency[stops - 1].tolist()), tuple(count.tolist())

@@ -1,12 +1,12 @@
-"""The auction site of Nexmark: of 50 events one is a new person, three are new auctions, 46 are bids.
+"""The Nexmark auction workload: of 50 events one is a new person, three are new auctions, 46 are bids.
 
 As in the public generator, half of all bids (hot ratio 2) go to a hot auction, three quarters (hot ratio 4) come from a hot
-bidder, and three quarters of all auctions are by a hot seller; hot is the latest one whose number is a multiple of 100. The
-others are drawn from the last 100 auctions or the last 1,000 persons, and a few that are still to come. Ours are the
-columns kept: no descriptions, no credit cards, no filler.
+bidder, and three quarters of all auctions have a hot seller; hot is the latest number that is a multiple of 100. The others are
+drawn from the last 100 auctions or the last 1,000 persons, and a few numbers ahead. The columns are a subset: no descriptions,
+credit cards or filler.
 
-Numbers go up without end. A pool holds ROUNDS rounds of 50 events and is used over and over; each time around, the columns
-of `ADVANCING` go on by what the pool has of persons or auctions, so a number does not come back.
+Numbers ascend without end. A pool holds POOL_ROUNDS rounds of 50 events and is reused; with every pass, the columns of
+`ADVANCING_COLUMNS` advance by the pool's number of persons or auctions, so that numbers do not repeat.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from headrace.model.schema import Schema
 
-ROUNDS = 20_160  # divides evenly among any number of partitions up to 10
+ROUNDS = 20_160  # divisible by any number of partitions up to 10
 PROPORTIONS: Mapping[str, int] = {"persons": 1, "auctions": 3, "bids": 46}
 HOT_AUCTION, HOT_SELLER, HOT_BIDDER = 2, 4, 4
-FIRST = 1_000  # so that what is "recent" at the very beginning is a number, too
+FIRST = 1_000  # so that "recent" numbers exist from the first event on
 
 _HOT_EVERY, _RECENT_AUCTIONS, _RECENT_PERSONS, _AHEAD = 100, 100, 1_000, 10
 _CATEGORIES, _FIRST_CATEGORY = 5, 10
@@ -41,7 +41,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "auctions": Schema.parse("id BIGINT, category INT, initial_bid BIGINT, reserve BIGINT, seller BIGINT, time TIMESTAMP"),
     "bids": Schema.parse("auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, time TIMESTAMP"),
 }
-ADVANCING: Mapping[str, Mapping[str, str]] = {  # column → whose numbers they are
+ADVANCING: Mapping[str, Mapping[str, str]] = {  # column → entity whose numbers it holds
     "persons": {"id": "persons"},
     "auctions": {"id": "auctions", "seller": "persons"},
     "bids": {"auction": "auctions", "bidder": "persons"},
@@ -49,69 +49,67 @@ ADVANCING: Mapping[str, Mapping[str, str]] = {  # column → whose numbers they 
 
 
 def rounds(partitions: int) -> int:
-    """Return how many rounds a pool has: ROUNDS, or a few more so that partitions get equal parts."""
+    """Return the number of rounds of a pool: POOL_ROUNDS, rounded up to a multiple of the partitions."""
     return -(-ROUNDS // partitions) * partitions
 
 
 def columns(stream: str, seed: int, count: int) -> _Columns:
-    """Return the columns (but for the time) of `count` rounds."""
-    chance = np.random.default_rng([seed, list(PROPORTIONS).index(stream)])
-    each = PROPORTIONS[stream]
-    return _MAKERS[stream](chance, np.arange(count * each) // each)
+    """Generate the columns, without the time, of `count` rounds."""
+    rng = np.random.default_rng([seed, list(PROPORTIONS).index(stream)])
+    rows_per_round = PROPORTIONS[stream]
+    return _MAKERS[stream](rng, np.arange(count * rows_per_round) // rows_per_round)
 
 
-def _hot(chance: np.random.Generator, latest: _Integers, ratio: int, drawn: _Integers, beside: int = 0) -> _Integers:
-    """Of `ratio` rows all but one, on average, get the hot number; the others what was drawn for them."""
-    return np.where(chance.integers(0, ratio, len(latest)) > 0, latest // _HOT_EVERY * _HOT_EVERY + beside, drawn)
+def _hot(rng: np.random.Generator, latest: _Integers, ratio: int, drawn: _Integers, offset: int = 0) -> _Integers:
+    """Give all but one in `ratio` rows, on average, the hot number, and the others their drawn number."""
+    return np.where(rng.integers(0, ratio, len(latest)) > 0, latest // _HOT_EVERY * _HOT_EVERY + offset, drawn)
 
 
-def _recent(chance: np.random.Generator, latest: _Integers, how_many: int) -> _Integers:
-    return latest - how_many + 1 + chance.integers(0, how_many + _AHEAD, len(latest))
+def _recent(rng: np.random.Generator, latest: _Integers, window: int) -> _Integers:
+    return latest - window + 1 + rng.integers(0, window + _AHEAD, len(latest))
 
 
-def _price(chance: np.random.Generator, rows: int) -> _Integers:
-    """Cents, from one to a million dollars, evenly on a logarithmic scale."""
-    return np.rint(10.0 ** (chance.random(rows) * 6 + 2)).astype(np.int64)
+def _price(rng: np.random.Generator, rows: int) -> _Integers:
+    """Draw prices in cents, from one to a million dollars, uniform on a logarithmic scale."""
+    return np.rint(10.0 ** (rng.random(rows) * 6 + 2)).astype(np.int64)
 
 
-def _words(chance: np.random.Generator, words: Any, rows: int) -> pa.Array:
-    return pa.array(words).take(pa.array(chance.integers(0, len(words), rows)))
+def _words(rng: np.random.Generator, words: Any, rows: int) -> pa.Array:
+    return pa.array(words).take(pa.array(rng.integers(0, len(words), rows)))
 
 
-def _persons(chance: np.random.Generator, number: _Integers) -> _Columns:
+def _persons(rng: np.random.Generator, number: _Integers) -> _Columns:
     rows = len(number)
     return {
         "id": pa.array(FIRST + number),
-        "name": _words(chance, _NAMES, rows),
-        "city": _words(chance, _CITIES, rows),
-        "state": _words(chance, _STATES, rows),
+        "name": _words(rng, _NAMES, rows),
+        "city": _words(rng, _CITIES, rows),
+        "state": _words(rng, _STATES, rows),
     }
 
 
-def _auctions(chance: np.random.Generator, in_round: _Integers) -> _Columns:
+def _auctions(rng: np.random.Generator, in_round: _Integers) -> _Columns:
     rows, latest = len(in_round), FIRST + in_round
-    opening = _price(chance, rows)
+    opening = _price(rng, rows)
     return {
         "id": pa.array(FIRST + np.arange(rows)),
-        "category": pa.array(_FIRST_CATEGORY + chance.integers(0, _CATEGORIES, rows, np.int32)),
+        "category": pa.array(_FIRST_CATEGORY + rng.integers(0, _CATEGORIES, rows, np.int32)),
         "initial_bid": pa.array(opening),
-        "reserve": pa.array(opening + _price(chance, rows)),
-        "seller": pa.array(_hot(chance, latest, HOT_SELLER, _recent(chance, latest, _RECENT_PERSONS))),
+        "reserve": pa.array(opening + _price(rng, rows)),
+        "seller": pa.array(_hot(rng, latest, HOT_SELLER, _recent(rng, latest, _RECENT_PERSONS))),
     }
 
 
-def _bids(chance: np.random.Generator, in_round: _Integers) -> _Columns:
+def _bids(rng: np.random.Generator, in_round: _Integers) -> _Columns:
     rows, person = len(in_round), FIRST + in_round
     auction = FIRST + PROPORTIONS["auctions"] * (in_round + 1) - 1
-    other = [f"channel-{number}" for number in range(_OTHER_CHANNELS)]
-    channel = np.where(
-        chance.integers(0, 2, rows) > 0, chance.integers(0, 4, rows), 4 + chance.integers(0, _OTHER_CHANNELS, rows)
-    )
+    other_channels = [f"channel-{number}" for number in range(_OTHER_CHANNELS)]
+    channel = np.where(rng.integers(0, 2, rows) > 0, rng.integers(0, 4, rows), 4 + rng.integers(0, _OTHER_CHANNELS, rows))
     return {
-        "auction": pa.array(_hot(chance, auction, HOT_AUCTION, _recent(chance, auction, _RECENT_AUCTIONS))),
-        "bidder": pa.array(_hot(chance, person, HOT_BIDDER, _recent(chance, person, _RECENT_PERSONS), 1)),
-        "price": pa.array(_price(chance, rows)),
-        "channel": pa.array([*_CHANNELS, *other]).take(pa.array(channel)),
+        "auction": pa.array(_hot(rng, auction, HOT_AUCTION, _recent(rng, auction, _RECENT_AUCTIONS))),
+        "bidder": pa.array(_hot(rng, person, HOT_BIDDER, _recent(rng, person, _RECENT_PERSONS), 1)),
+        "price": pa.array(_price(rng, rows)),
+        "channel": pa.array([*_CHANNELS, *other_channels]).take(pa.array(channel)),
     }
 
 

@@ -1,9 +1,9 @@
-"""A benchmark query: one question, in the words of every engine that is asked.
+"""A benchmark query: one question with its SQL text in the dialect of every engine.
 
-`sql` maps a dialect to the text, or has no entry where the engine cannot say it; the adapter of that engine then refuses
-the query. `shape` is the structure of the text for a kernel written by hand; a query that has none is refused by it. Names
-of streams are table names in all dialects; event time is the column `time`; every result has `window_end`: the end of its
-window or, where windows slide with every row, the event time of the newest row it is made of.
+`sql` maps a dialect to its text. Without an entry the engine does not support the query, and its adapter rejects it. `shape` is
+the structure of the query for a hand-written kernel, which rejects queries without a shape. Stream names are table names in all
+dialects; event time is the column `time`; every result has `window_end`: the end of its window or, for windows that slide with
+every row, the event time of its newest contributing row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIALECTS = ("headrace", "spark", "flink", "duckdb")
 
 @dataclass(frozen=True, slots=True)
 class BenchQuery:
-    """A query with a name, its texts, its window (microseconds) and, if it is plain enough, its structure."""
+    """A query: name, streams, texts, window size and slide in microseconds and, for simple aggregations, its shape."""
 
     name: str
     streams: tuple[str, ...]
@@ -33,17 +33,17 @@ class BenchQuery:
     shape: Shape | None = None
 
     def __post_init__(self) -> None:
-        """Refuse unknown dialects and windows that are none."""
+        """Reject unknown dialects and windows that are not positive."""
         unknown = sorted(set(self.sql) - set(DIALECTS))
         if unknown:
             raise HeadraceError(
                 f"unknown dialect '{unknown[0]}' in query '{self.name}'", detail=f"dialects: {', '.join(DIALECTS)}"
             )
         if self.size_us < 1 or self.slide_us < 1:
-            raise HeadraceError(f"query '{self.name}' has a window of {self.size_us} µs every {self.slide_us} µs")
+            raise HeadraceError(f"query '{self.name}' has an invalid window of {self.size_us} µs every {self.slide_us} µs")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes; plain lists and mappings."""
+        """Return the JSON form that `from_json` reads."""
         return {
             "name": self.name,
             "streams": list(self.streams),
@@ -55,7 +55,7 @@ class BenchQuery:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> BenchQuery:
-        """Return the query that `to_json` spelled out."""
+        """Read the JSON form of `to_json`."""
         shape = value.get("shape")
         return cls(
             value["name"],
@@ -76,7 +76,7 @@ def windowed(
     size_us: int,
     slide_us: int,
 ) -> BenchQuery:
-    """Return a windowed aggregation in all dialects that have such windows."""
+    """Build a windowed aggregation in all dialects that support its window."""
     shape = Shape(stream, tuple(keys), tuple(aggregates), predicate)
     texts = {"headrace": dialect.headrace(shape, size_us, slide_us), "spark": dialect.spark(shape, size_us, slide_us)}
     if dialect.flink_takes(size_us, slide_us):

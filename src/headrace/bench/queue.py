@@ -1,8 +1,8 @@
-"""The rows of one stream that were born and are still wanted: first in, first out, one queue a partition.
+"""The queue of one stream: rows produced and not yet committed, first in, first out, one queue per partition.
 
-Row n of the stream is row n // partitions of partition n % partitions, so all partitions are equally far in event time. Rows
-stay until every group has committed them; without any group they all stay. A queue that would grow beyond its capacity ends
-the birth of rows: whoever reads cannot keep up, and the run has failed.
+Row n of the stream is row n // partitions of partition n % partitions, so that all partitions advance equally in event time. Rows
+stay until every group has committed them; without a group they all stay. A queue that would exceed its capacity stops
+production: the consumers cannot keep up, and the run has failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far things are: rows of each partition."""
+    """Row counts of each partition."""
 
     produced: tuple[int, ...]
     read: tuple[int, ...]
@@ -29,10 +29,10 @@ class Progress:
 
 
 class StreamQueue:
-    """The partitions of one stream, under one lock. Times are given by the caller, in microseconds."""
+    """The partitions of one stream under one lock. The caller passes times, in microseconds."""
 
     def __init__(self, spec: StreamSpec, capacity_rows: int) -> None:
-        """`capacity_rows` is how many rows a partition may keep."""
+        """`capacity_rows` is the maximum number of rows in a partition."""
         self.spec, self._capacity = spec, capacity_rows
         self._lock = threading.Lock()
         self._partitions = [Partition(spec, number) for number in range(spec.partitions)]
@@ -41,22 +41,24 @@ class StreamQueue:
         self.overflowed = False
 
     def advance(self, now: int) -> None:
-        """Let everything be born that is due by `now`."""
+        """Produce all rows due by `now`."""
         with self._lock:
             if not self.schedule.running:
                 return
-            born = max(self.schedule.born(now), self._rows)
-            stops = [(born + len(self._partitions) - 1 - p) // len(self._partitions) for p in range(len(self._partitions))]
-            if any(stop - part.oldest > self._capacity for stop, part in zip(stops, self._partitions, strict=True)):
+            due = max(self.schedule.born(now), self._rows)
+            stops = [
+                (due + len(self._partitions) - 1 - number) // len(self._partitions) for number in range(len(self._partitions))
+            ]
+            if any(stop - partition.oldest > self._capacity for stop, partition in zip(stops, self._partitions, strict=True)):
                 self.overflowed = True
                 self.schedule = self.schedule.stopped(self._rows)
                 return
-            for stop, part in zip(stops, self._partitions, strict=True):
-                part.stamp(self.schedule, stop)
-            self._rows = born
+            for stop, partition in zip(stops, self._partitions, strict=True):
+                partition.stamp(self.schedule, stop)
+            self._rows = due
 
     def start(self, script: RateScript | None, now: int) -> None:
-        """Go on with another script from `now` on, or with none."""
+        """Switch to another script at `now`, or stop production."""
         self.advance(now)
         with self._lock:
             if script is None:
@@ -66,21 +68,25 @@ class StreamQueue:
                 self.overflowed = False
 
     def progress(self, group: str | None = None, *, from_now: bool = False) -> Progress:
-        """Return where a group is, and make it known if it was not; without a group, where the slowest ones are."""
+        """Return the position of a group, which is added if unknown; without a group, the slowest positions."""
         with self._lock:
-            marks = self._partitions if group is None else [self._cursor(p, group, from_now) for p in self._partitions]
-            produced = tuple(part.produced for part in self._partitions)
-            return Progress(produced, tuple(mark.read for mark in marks), tuple(mark.committed for mark in marks))
+            cursors = (
+                self._partitions
+                if group is None
+                else [self._cursor(partition, group, from_now) for partition in self._partitions]
+            )
+            produced = tuple(partition.produced for partition in self._partitions)
+            return Progress(produced, tuple(cursor.read for cursor in cursors), tuple(cursor.committed for cursor in cursors))
 
     def take(self, group: str, partition: int, start: int, stop: int) -> Times:
-        """Return the times of rows [start, stop) of a partition; raises for rows the group cannot have."""
+        """Return the times of rows [start, stop) of a partition; raise for rows that the group may not read."""
         with self._lock:
             part = self._partition(partition)
             self._cursor(part, group).check(start, stop, part.produced)
             return part.times(start, stop)
 
     def took(self, group: str, partition: int, start: int, stop: int, now: int) -> None:
-        """Note that the rows have left."""
+        """Record that the rows were sent."""
         with self._lock:
             part = self._partition(partition)
             if group in part.cursors:
@@ -88,10 +94,10 @@ class StreamQueue:
                 part.note_pull(now)
 
     def commit(self, group: str, positions: Sequence[int]) -> None:
-        """Give up the rows of each partition before its position, for this group: all, or on an error none."""
+        """Commit the positions of all partitions for a group; on an error commit none."""
         with self._lock:
             if len(positions) != len(self._partitions):
-                raise HeadraceError(f"positions for {len(positions)} partitions, but there are {len(self._partitions)}")
+                raise HeadraceError(f"{len(positions)} positions given for {len(self._partitions)} partitions")
             cursors = [self._cursor(part, group) for part in self._partitions]
             for cursor, position in zip(cursors, positions, strict=True):
                 cursor.check_commit(position)
@@ -100,19 +106,19 @@ class StreamQueue:
                 part.forget()
 
     def follow(self, group: str, partition: int) -> int:
-        """Make a group known that reads one partition only, from the next row on; return the number of that row."""
+        """Add a group that reads one partition, from the next row on; return the number of that row."""
         with self._lock:
             part = self._partition(partition)
             return self._cursor(part, group, from_now=True).read
 
     def next_chunk(self, partition: int, start: int) -> Times:
-        """Return the times of the rows from `start` on that were born together; none if there are none yet."""
+        """Return the times of the rows from `start` to the end of its stamped chunk; empty if not produced yet."""
         with self._lock:
             part = self._partition(partition)
             return part.chunk(start)
 
     def passed(self, stops: Mapping[str, int], partition: int, now: int) -> None:
-        """Note for groups that follow a partition up to which row each has taken all, for good."""
+        """Record and commit the positions of groups that follow a partition."""
         with self._lock:
             part = self._partition(partition)
             for group, stop in stops.items():
@@ -123,7 +129,7 @@ class StreamQueue:
             part.forget()
 
     def leave(self, group: str, now: int) -> None:
-        """Forget a group: it keeps no rows any more, and nobody waits for it."""
+        """Remove a group: it no longer retains rows or counts as the slowest."""
         with self._lock:
             for part in self._partitions:
                 if part.cursors.pop(group, None) is not None and part.cursors:
@@ -131,13 +137,13 @@ class StreamQueue:
                     part.forget()
 
     def pulls(self) -> list[tuple[int, int, int]]:
-        """Return (time, partition, rows pulled by then) for each partition, in order."""
+        """Return (time, partition, rows pulled until then), ordered by partition and time."""
         with self._lock:
-            return [(when, part.number, stop) for part in self._partitions for when, stop in part.pulls]
+            return [(time, part.number, stop) for part in self._partitions for time, stop in part.pulls]
 
     def _partition(self, number: int) -> Partition:
         if not 0 <= number < len(self._partitions):
-            raise HeadraceError(f"there is no partition {number}", detail=f"partitions: 0 to {len(self._partitions) - 1}")
+            raise HeadraceError(f"unknown partition {number}", detail=f"partitions: 0 to {len(self._partitions) - 1}")
         return self._partitions[number]
 
     def _cursor(self, part: Partition, group: str, from_now: bool = False) -> Cursor:

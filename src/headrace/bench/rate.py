@@ -1,10 +1,10 @@
-"""How fast rows are born, as a function of time alone.
+"""Rate scripts: the number of rows to produce as a function of time alone.
 
     rate        ┌──┐              ┌──┐
          ───────┘  └──────────────┘  └────────      spikes
-    rows_at(t) is the area up to t; time_of(n) is when the area reaches n + 1: that is when row n is born.
+    count_rows_at(t) is the area up to t; due_times(n) is when the area reaches n + 1: the time at which row n is due.
 
-A script never asks who reads the rows. Everything here is pure and works on whole arrays.
+A script does not depend on its consumers. All functions are pure and work on whole arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError
 _Floats: TypeAlias = npt.NDArray[np.float64]
 _Integers: TypeAlias = npt.NDArray[np.int64]
 
-_SLOWEST = 1e-9  # rows/s; what is slower has its next row never
+_SLOWEST = 1e-9  # rows/s; a slower rate never produces its next row
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "constant": ("rate",),
     "steps": ("steps",),
@@ -34,80 +34,87 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of time in which the rate goes evenly from `first` to `last` rows/s."""
+    """A segment in which the rate changes linearly from `first` to `last` rows/s."""
 
     seconds: float
     first: float
     last: float
 
     def __post_init__(self) -> None:
-        """Refuse what has no area."""
+        """Reject a length that is not positive and finite, and negative rates."""
         if not 0 < self.seconds < math.inf:
-            raise HeadraceError(f"a rate is given for {self.seconds} seconds", hint="the length must be positive and finite")
+            raise HeadraceError(f"invalid rate segment for {self.seconds} seconds", hint="the length must be positive and finite")
         if not (0 <= self.first < math.inf and 0 <= self.last < math.inf):
-            raise HeadraceError(f"a rate goes from {self.first} to {self.last} rows/s", hint="rates must not be negative")
+            raise HeadraceError(
+                f"invalid rate segment from {self.first} to {self.last} rows/s", hint="rates must not be negative"
+            )
 
     @property
     def area(self) -> float:
-        """The rows born in it."""
+        """The rows due within it."""
         return self.seconds * (self.first + self.last) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class RateScript:
-    """Pieces, one after the other; after the last one they begin again, or – without `repeat` – its last rate stays."""
+    """Consecutive segments; at the end they repeat or, without `repeat`, the last rate continues."""
 
     pieces: tuple[Piece, ...]
     repeat: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a script that says nothing."""
+        """Reject an empty script."""
         if not self.pieces:
             raise HeadraceError("a rate script has no pieces")
 
     @staticmethod
     def constant(rate: float) -> RateScript:
-        """Return one rate forever."""
+        """Return a constant rate."""
         return RateScript((Piece(1.0, rate, rate),))
 
     @staticmethod
     def steps(steps: Iterable[tuple[float, float]]) -> RateScript:
-        """Return (seconds, rate), one after the other; the last rate stays."""
+        """Return constant rates, (seconds, rate) each; the last one continues."""
         return RateScript(tuple(Piece(seconds, rate, rate) for seconds, rate in steps))
 
     @staticmethod
     def spikes(base: float, peak: float, every: float, length: float) -> RateScript:
-        """Return `base`, and at the end of each `every` seconds `length` seconds of `peak`."""
+        """Return rate `base` with `length` seconds of `peak` at the end of every `every` seconds."""
         if not 0 < length < every:
-            raise HeadraceError(f"spikes of {length} seconds every {every} seconds", hint="a spike must end before the next")
+            raise HeadraceError(
+                f"invalid spikes of {length} seconds every {every} seconds", hint="a spike must end before the next"
+            )
         return RateScript((Piece(every - length, base, base), Piece(length, peak, peak)), repeat=True)
 
     @staticmethod
     def ramp(first: float, last: float, seconds: float) -> RateScript:
-        """Return a rate that goes evenly from `first` to `last`, and stays there."""
+        """Return a rate that changes linearly from `first` to `last`, and stays there."""
         return RateScript((Piece(seconds, first, last),))
 
     def scaled(self, factor: float) -> RateScript:
-        """Return the same script with every rate multiplied."""
-        return RateScript(tuple(Piece(p.seconds, p.first * factor, p.last * factor) for p in self.pieces), self.repeat)
+        """Return the script with every rate multiplied by `factor`."""
+        return RateScript(
+            tuple(Piece(piece.seconds, piece.first * factor, piece.last * factor) for piece in self.pieces), self.repeat
+        )
 
     def rows_at(self, seconds: float) -> int:
-        """Return how many rows are born within the first `seconds`."""
+        """Return the number of rows due within the first `seconds`."""
         return int(self.rows_by(np.array([seconds]))[0])
 
     def rows_by(self, seconds: _Floats) -> _Integers:
-        """Return `rows_at` for an array; times before the beginning have no rows."""
+        """Return `count_rows_at` for an array of times; before the start it is 0."""
         table = _table(self)
         time = np.maximum(seconds, 0.0)
         rounds = np.floor(time / table.seconds) if self.repeat else np.zeros_like(time)
         local = time - rounds * table.seconds
-        at = np.searchsorted(table.starts, local, side="right") - 1
-        local -= table.starts[at]
-        area = rounds * table.area + table.bases[at] + local * (table.first[at] + table.slope[at] * local / 2)
-        return np.floor(area + 1e-9 * np.maximum(1.0, area * 1e-6)).astype(np.int64)  # a row just born counts, rounding or not
+        index = np.searchsorted(table.starts, local, side="right") - 1
+        local -= table.starts[index]
+        area = rounds * table.area + table.bases[index] + local * (table.first[index] + table.slope[index] * local / 2)
+        # tolerate rounding: a row due at this very time counts
+        return np.floor(area + 1e-9 * np.maximum(1.0, area * 1e-6)).astype(np.int64)
 
     def time_of(self, rows: npt.NDArray[Any]) -> _Floats:
-        """Return when, in seconds from the beginning, each row (numbered from 0, ascending) is born; inf if it never is."""
+        """Return when each row (numbered from 0, ascending) is due, in seconds from the start; inf if never."""
         table = _table(self)
         if not self.repeat:
             return table.inverse(rows)
@@ -117,7 +124,7 @@ class RateScript:
         return rounds * table.seconds + table.inverse(rows - rounds * table.area)
 
     def line(self, first: int, last: int) -> tuple[float, float] | None:
-        """Return (a, b) if `time_of` of rows first … last is a × row + b and no more than that; else None."""
+        """Return (a, b) if rows first … last are due at a × row + b exactly; else None."""
         table = _table(self)
         piece = table.piece_of(np.array([first, last]))
         if self.repeat or piece[0] != piece[1] or table.slope[piece[0]]:
@@ -125,42 +132,42 @@ class RateScript:
         return float(table.distance[piece[0]]), float(table.shift[piece[0]])
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads back."""
-        return {"pieces": [[p.seconds, p.first, p.last] for p in self.pieces], "repeat": self.repeat}
+        """Return the JSON form that `from_json` reads."""
+        return {"pieces": [[piece.seconds, piece.first, piece.last] for piece in self.pieces], "repeat": self.repeat}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> RateScript:
-        """Rebuild what `to_json` described; anything else is refused."""
+        """Read the JSON form of `to_json`; raise HeadraceError for anything else."""
         try:
             pieces = tuple(Piece(*map(float, piece)) for piece in value["pieces"])
             return RateScript(pieces, bool(value.get("repeat", False)))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise HeadraceError(f"rate script {value!r} is not understood", detail=repr(error)) from error
+            raise HeadraceError(f"rate script {value!r} is invalid", detail=repr(error)) from error
 
     @staticmethod
     def parse(value: float | Mapping[str, Any]) -> RateScript:
-        """Read a rate as a scenario file has it: a number, or a table with `kind` and what that kind needs.
+        """Read a rate of a scenario file: a number, or a table with `kind` and the parameters of that kind.
 
         constant: rate; steps: steps = [[seconds, rate], …]; spikes: base, peak, every, length; ramp: first, last, seconds.
         """
         if isinstance(value, int | float):
             return RateScript.constant(value)
-        given = dict(value)
-        kind = given.pop("kind", None)
+        parameters = dict(value)
+        kind = parameters.pop("kind", None)
         if kind not in _KINDS:
-            raise HeadraceError(f"rate of kind '{kind}' is not known", detail=f"kinds: {', '.join(_KINDS)}")
-        if set(given) != set(_KINDS[kind]):
-            found = ", ".join(given) or "nothing"
-            raise HeadraceError(f"rate of kind '{kind}' needs: {', '.join(_KINDS[kind])}", detail=f"given: {found}")
+            raise HeadraceError(f"rate of kind '{kind}' is unknown", detail=f"kinds: {', '.join(_KINDS)}")
+        if set(parameters) != set(_KINDS[kind]):
+            names = ", ".join(parameters) or "nothing"
+            raise HeadraceError(f"rate of kind '{kind}' needs: {', '.join(_KINDS[kind])}", detail=f"given: {names}")
         try:
-            return getattr(RateScript, kind)(**given)  # type: ignore[no-any-return]
+            return getattr(RateScript, kind)(**parameters)  # type: ignore[no-any-return]
         except (TypeError, ValueError) as error:
-            raise HeadraceError(f"rate {dict(value)!r} is not understood", detail=str(error)) from error
+            raise HeadraceError(f"rate {dict(value)!r} is invalid", detail=str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A script, ready to be looked up: where each piece begins, in time and in rows. A tail stands for what comes after."""
+    """Lookup arrays of a script: the start of each segment in time and in rows. The last one covers the time after the end."""
 
     starts: _Floats
     bases: _Floats
@@ -168,42 +175,42 @@ class _Table:
     slope: _Floats
     seconds: float
     area: float
-    distance: _Floats  # seconds from row to row, where the rate is constant …
-    shift: _Floats  # … and so many seconds more is the time of a row
+    distance: _Floats  # seconds between rows, where the rate is constant …
+    shift: _Floats  # … and the offset to add to row × distance
 
     def piece_of(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        """Return in which piece each row is born."""
+        """Return the index of the segment in which each row is due."""
         return np.searchsorted(self.bases, rows + 1.0, side="left") - 1
 
     def inverse(self, rows: npt.NDArray[Any]) -> _Floats:
-        """Return when rows are born, counted from the beginning of their round."""
+        """Return when rows are due, in seconds from the start of their repetition."""
         if not len(rows):
             return np.empty(0)
         ends = self.piece_of(np.array([rows.min(), rows.max()]))
         return self._within(rows, ends[0] if ends[0] == ends[1] else self.piece_of(rows))
 
-    def _within(self, rows: npt.NDArray[Any], at: Any) -> _Floats:
-        """`at` is one piece or one for each row; mostly it is one, and then its numbers are no arrays."""
-        found: _Floats
-        if not np.any(self.slope[at]):
-            found = rows * self.distance[at]
-            found += self.shift[at]
-            return found
-        first, rest = self.first[at], rows + (1.0 - self.bases[at])
+    def _within(self, rows: npt.NDArray[Any], segment: Any) -> _Floats:
+        """Return the due times; `segment` is one for all rows (usual, with scalar coefficients) or one per row."""
+        times: _Floats
+        if not np.any(self.slope[segment]):
+            times = rows * self.distance[segment]
+            times += self.shift[segment]
+            return times
+        first, rank = self.first[segment], rows + (1.0 - self.bases[segment])
         with np.errstate(divide="ignore"):
-            found = 2 * rest / (first + np.sqrt(np.maximum(first * first + 2 * self.slope[at] * rest, 0.0)))
-        found += self.starts[at]
-        return found
+            times = 2 * rank / (first + np.sqrt(np.maximum(first * first + 2 * self.slope[segment] * rank, 0.0)))
+        times += self.starts[segment]
+        return times
 
 
 @lru_cache(maxsize=64)
 def _table(script: RateScript) -> _Table:
     pieces = [*script.pieces, Piece(1.0, script.pieces[-1].last, script.pieces[-1].last)]
-    seconds, area = np.array([p.seconds for p in pieces]), np.array([p.area for p in pieces])
+    seconds, area = np.array([piece.seconds for piece in pieces]), np.array([piece.area for piece in pieces])
     starts, bases = np.cumsum(seconds) - seconds, np.cumsum(area) - area
-    if script.repeat:  # the tail is never reached, but for rounding
+    if script.repeat:  # the last segment is reached only through rounding
         pieces[-1] = Piece(1.0, 0.0, 0.0)
-    first, last = (np.array(rates, np.float64) for rates in ([p.first for p in pieces], [p.last for p in pieces]))
+    first, last = (np.array(rates, np.float64) for rates in ([piece.first for piece in pieces], [piece.last for piece in pieces]))
     distance = np.divide(1.0, first, out=np.zeros_like(first), where=first > _SLOWEST)
     shift = np.where(first > _SLOWEST, starts + (1.0 - bases) * distance, math.inf)
     return _Table(starts, bases, first, (last - first) / seconds, float(starts[-1]), float(bases[-1]), distance, shift)

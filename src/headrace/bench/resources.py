@@ -1,7 +1,7 @@
-"""What a system under test uses: CPU, memory, threads and network of its processes, looked at from outside.
+"""Resource usage of a system under test: CPU, memory, threads and network of its processes, sampled from outside.
 
-Processes come and go: the CPU time of one that ended stays counted as it was last seen, and one that is new counts from
-its birth. What a process burns after the last look at it is lost, so short-lived helpers cost a little more than is said.
+Processes start and end during a run: CPU time of an ended process stays counted as last seen, and a new process counts from its
+start. CPU time after the last sample of a process is lost, so that short-lived helpers cost slightly more than reported.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import psutil
 from headrace.errors import HeadraceError
 
 _GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
-Identity = tuple[int, float]  # a process is its number and its birth: numbers are used again
+Identity = tuple[int, float]  # pid and creation time, because pids are reused
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One process at one moment. `pss_bytes` shares memory among those that map it; it is dear, so not always read."""
+    """One process at one time. `pss_bytes` divides shared memory among its users; reading it is slow, so it is optional."""
 
     cpu_s: float
     rss_bytes: int
@@ -36,7 +36,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All processes at one moment; rates are over the time since the sample before. Seconds count from the first look."""
+    """All processes at one time; rates are over the time since the previous sample. Seconds count from the first snapshot."""
 
     second: float
     cpu_cores: float
@@ -46,7 +46,7 @@ class Sample:
     processes: int
     served_bytes_per_s: float
     loopback_bytes_per_s: float
-    state_bytes: int = 0  # in files, where the system keeps its state in any
+    state_bytes: int = 0  # of state files, if the system has any
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures by name."""
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is seen at one moment: processes, and counters of bytes that only grow."""
+    """A snapshot: the processes, and byte counters that only grow."""
 
     now: float
     processes: Mapping[Identity, Reading]
@@ -65,44 +65,43 @@ class Look:
 
 
 class Meter:
-    """Turns looks into samples. Pure but for what it remembers: each process as last seen."""
+    """Turns snapshots into samples. Its only state is the last snapshot and the CPU time of every process seen."""
 
-    def __init__(self, first: Look) -> None:
-        """CPU time spent before the first look is not counted."""
-        self._start, self._last = first.now, first
-        self._cpu = {identity: reading.cpu_s for identity, reading in first.processes.items()}
+    def __init__(self, snapshot: Look) -> None:
+        """Do not count CPU time before the first snapshot."""
+        self._start, self._last = snapshot.now, snapshot
+        self._cpu = {identity: reading.cpu_s for identity, reading in snapshot.processes.items()}
 
-    def sample(self, look: Look) -> Sample:
-        """Return what was used since the look before; looks must be in order of time."""
-        elapsed = look.now - self._last.now
-        used = 0.0
-        for identity, reading in look.processes.items():
-            used += max(0.0, reading.cpu_s - self._cpu.get(identity, 0.0))
+    def sample(self, snapshot: Look) -> Sample:
+        """Return the usage since the previous snapshot; snapshots must be in time order."""
+        elapsed = snapshot.now - self._last.now
+        cpu_used = 0.0
+        for identity, reading in snapshot.processes.items():
+            cpu_used += max(0.0, reading.cpu_s - self._cpu.get(identity, 0.0))
             self._cpu[identity] = max(reading.cpu_s, self._cpu.get(identity, 0.0))
-        readings = look.processes.values()
-        shared = [reading.pss_bytes for reading in readings if reading.pss_bytes is not None]
-        served = look.served_bytes - self._last.served_bytes
-        loopback = look.loopback_bytes - self._last.loopback_bytes
-        self._last = look
+        readings = snapshot.processes.values()
+        pss = [reading.pss_bytes for reading in readings if reading.pss_bytes is not None]
+        served = snapshot.served_bytes - self._last.served_bytes
+        loopback = snapshot.loopback_bytes - self._last.loopback_bytes
+        self._last = snapshot
         return Sample(
-            look.now - self._start,
-            used / elapsed,
+            snapshot.now - self._start,
+            cpu_used / elapsed,
             sum(reading.rss_bytes for reading in readings),
-            sum(shared) if shared and len(shared) == len(look.processes) else None,
+            sum(pss) if pss and len(pss) == len(snapshot.processes) else None,
             sum(reading.threads for reading in readings),
-            len(look.processes),
+            len(snapshot.processes),
             served / elapsed,
             loopback / elapsed,
-            look.state_bytes,
+            snapshot.state_bytes,
         )
 
 
 class ResourceSampler:
-    """Looks every `interval` seconds, in a thread, while the `with` block lasts.
+    """Takes a sample every `interval` seconds, in a thread, for the duration of the `with` block.
 
-    `pids` says which processes belong to the system now; `served_bytes` is the driver's own count of what it served, `state`
-    the folder where the system keeps its state, if it does.
-    Proportional memory is read every `pss_every` looks, and never if that is 0.
+    `pids` returns the current processes of the system, `served_bytes` the driver's count of bytes served; `state` is the folder
+    of the system's state files, if any. Proportional memory is read with every `pss_every`-th sample, and never if that is 0.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class ResourceSampler:
         pss_every: int = 10,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is looked at before the block is entered."""
+        """Store the settings; sampling starts when the block is entered."""
         self._pids, self._served, self._clock, self._state = pids, served_bytes, clock, state
         self._interval, self._pss_every = interval, pss_every
         self._samples: list[Sample] = []
@@ -124,20 +123,20 @@ class ResourceSampler:
         self._thread = threading.Thread(target=self._run, name="resources", daemon=True)
 
     def __enter__(self) -> Self:
-        """Take the first look."""
+        """Take the first snapshot."""
         self._meter = Meter(self._look(pss=False))
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop looking."""
+        """Stop sampling."""
         self._stop.set()
         self._thread.join()
 
     def samples(self) -> tuple[Sample, ...]:
-        """Return all samples until now; raises if looking failed."""
+        """Return all samples so far; raise HeadraceError if sampling failed."""
         if self._failure is not None:
-            raise HeadraceError("the use of resources could not be sampled", detail=repr(self._failure)) from self._failure
+            raise HeadraceError("sampling of resources failed", detail=repr(self._failure)) from self._failure
         return tuple(self._samples)
 
     def _run(self) -> None:
@@ -147,7 +146,7 @@ class ResourceSampler:
                 number += 1
                 pss = self._pss_every > 0 and number % self._pss_every == 0
                 self._samples.append(self._meter.sample(self._look(pss=pss)))
-        except Exception as error:  # noqa: BLE001  told to whoever asks for samples
+        except Exception as error:  # noqa: BLE001  raised by `get_samples`
             self._failure = error
 
     def _look(self, *, pss: bool) -> Look:
@@ -156,7 +155,7 @@ class ResourceSampler:
 
 
 def tree(root: int) -> tuple[int, ...]:
-    """Return a process and all its descendants; nothing if it is gone."""
+    """Return a process and all its descendants; empty if it has ended."""
     try:
         process = psutil.Process(root)
         return (root, *(child.pid for child in process.children(recursive=True)))
@@ -165,49 +164,49 @@ def tree(root: int) -> tuple[int, ...]:
 
 
 def read_processes(pids: Iterable[int], *, pss: bool = False) -> dict[Identity, Reading]:
-    """Look at processes; those that are gone, or not ours to see, are left out."""
-    found = {}
+    """Read processes; skip those that have ended or are not accessible."""
+    readings = {}
     for pid in pids:
         try:
             process = psutil.Process(pid)
             with process.oneshot():
                 times = process.cpu_times()
                 memory, threads = process.memory_info().rss, process.num_threads()
-            shared = process.memory_full_info().pss if pss else None
-            found[pid, process.create_time()] = Reading(times.user + times.system, memory, threads, shared)
+            pss_bytes = process.memory_full_info().pss if pss else None
+            readings[pid, process.create_time()] = Reading(times.user + times.system, memory, threads, pss_bytes)
         except _GONE:
             continue
-    return found
+    return readings
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return how much the files of a folder hold; nothing if it is not there, and files that vanish do not count."""
-    found = 0
+    """Return the total size of the files of a folder; 0 if it does not exist, and without files that vanish meanwhile."""
+    total = 0
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
             with contextlib.suppress(FileNotFoundError):
-                found += entry.stat().st_size
-    return found
+                total += entry.stat().st_size
+    return total
 
 
 def loopback_bytes() -> int:
-    """Return how many bytes went over the loopback interface since the machine started; 0 where it is not to be seen."""
+    """Return the bytes received on the loopback interface since boot; 0 if the counter is not available."""
     counters = psutil.net_io_counters(pernic=True)
     return sum(count.bytes_recv for name, count in counters.items() if name == "lo" or name.startswith("lo0"))
 
 
 def summarise(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
-    """Return mean and highest of each figure, means weighted with time; empty without samples."""
+    """Return the time-weighted mean and the maximum of each figure; empty without samples."""
     if not samples:
         return {}
     starts = [0.0, *(sample.second for sample in samples[:-1])]
     spans = [sample.second - start for sample, start in zip(samples, starts, strict=True)]
     figures: dict[str, dict[str, float]] = {}
     for name in samples[0].to_json():
-        given = [(getattr(sample, name), span) for sample, span in zip(samples, spans, strict=True)]
-        seen = [(float(value), span) for value, span in given if value is not None]
-        if seen and name != "second":
-            whole = sum(span for _, span in seen)
-            mean = sum(value * span for value, span in seen) / whole
-            figures[name] = {"mean": mean, "highest": max(value for value, _ in seen)}
+        values = [(getattr(sample, name), span) for sample, span in zip(samples, spans, strict=True)]
+        known = [(float(value), span) for value, span in values if value is not None]
+        if known and name != "second":
+            total_span = sum(span for _, span in known)
+            mean = sum(value * span for value, span in known) / total_span
+            figures[name] = {"mean": mean, "highest": max(value for value, _ in known)}
     return figures

@@ -1,7 +1,7 @@
-"""What a run gave: everything measured, or the reason why nothing was – never both.
+"""The result of a run: all its figures, or the reason why there are none – never both.
 
-A run carries the full scenario that produced it, the machine, the versions, the settings and the commit. A failed run has
-no place for a number: of a search it keeps the rates that were refused, not those that were reached.
+A run carries its full scenario, the machine, the versions, the settings and the commit. A failed run has no figures: of its
+search it keeps the trials that were not sustained, not those that were.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ MARKS = ("count", "mean", "min", "max", "p50", "p90", "p95", "p99")
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A latency of all output rows of the measured part, and by the second over the whole run."""
+    """A latency: the distribution over all result rows of the measured part, and the series by second over the whole run."""
 
     histogram: Histogram
     series: Series = field(default_factory=Series)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures in seconds (None if nothing was emitted), the histogram in microseconds, the series in seconds."""
+        """Return the figures in seconds (None without emissions), the histogram in microseconds, the series in seconds."""
         return {**marks(self.histogram.summary()), "histogram": self.histogram.to_json(), "series": self.series.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Latency:
-        """Rebuild what `to_json` described; figures follow from the histogram."""
+        """Read the JSON form of `to_json`; the figures follow from the histogram."""
         series = Series(**{name: tuple(column) for name, column in value["series"].items()})
         return cls(Histogram.from_json(value["histogram"]), series)
 
 
 def marks(summary: Summary | None) -> dict[str, float | None]:
-    """Return the figures of a distribution under the names a result has for them."""
+    """Return the figures of a distribution under the names of the result document."""
     if summary is None:
         return {**dict.fromkeys(MARKS), "count": 0}
     figures = summary.to_json()
@@ -48,7 +48,7 @@ def marks(summary: Summary | None) -> dict[str, float | None]:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Rows stamped and rows read until each moment, over all streams; seconds count from the start of the run."""
+    """Cumulative rows produced and read over all streams; seconds count from the start of the run."""
 
     second: tuple[float, ...] = ()
     produced: tuple[int, ...] = ()
@@ -60,20 +60,20 @@ class Throughput:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Sequence[float]]) -> Throughput:
-        """Rebuild what `to_json` described."""
+        """Read the JSON form of `to_json`."""
         produced, read = (tuple(map(int, value[name])) for name in ("produced", "read"))
         return cls(tuple(value["second"]), produced, read)
 
 
 @dataclass(frozen=True, slots=True)
 class Deployments:
-    """All requests to add and to remove queries, and when the run began."""
+    """All requests to add and to remove queries, and the start time of the run."""
 
     start_us: int = 0
     requests: tuple[Request, ...] = ()
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return figures and every request; None if there was none."""
+        """Return the figures and every request; None without requests."""
         if not self.requests:
             return None
         figures = deployment(self.requests)
@@ -88,16 +88,16 @@ class Deployments:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Deployments:
-        """Rebuild what `to_json` described; figures follow from the requests."""
+        """Read the JSON form of `to_json`; the figures follow from the requests."""
         return cls() if value is None else cls(value["start_us"], tuple(Request(**request) for request in value["series"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of a run that went to its end.
+    """The figures of a completed run.
 
-    `offered` is the mean rate of the run in rows/s, `read` what was taken of it in the measured part, `sustained` whether that
-    was enough. `sustainable` is what a search found, None if there was no search.
+    `offered_rate` is the mean over the run in rows/s, `read_rate` the rate read in the measured part, `sustained` whether the
+    system kept up. `sustainable_rate` is the result of the search, None without a search.
     """
 
     offered: float
@@ -112,7 +112,7 @@ class Measured:
     data_throughput: DataThroughput | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures under the names of the document."""
+        """Return the figures under the names of the result document."""
         data = self.data_throughput
         return {
             "offered_rows_per_second": self.offered,
@@ -132,7 +132,7 @@ class Measured:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Measured:
-        """Rebuild what `to_json` described."""
+        """Read the JSON form of `to_json`."""
         slowest = value["slowest_data_throughput"]
         return cls(
             value["offered_rows_per_second"],
@@ -150,23 +150,23 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a run gave no number."""
+    """The reason why a run has no figures."""
 
     reason: str
 
     def __post_init__(self) -> None:
-        """Refuse a failure without a reason."""
+        """Reject an empty reason."""
         if not self.reason.strip():
             raise ValueError("a failed run needs a reason")
 
     def to_json(self) -> dict[str, str]:
-        """Return the reason, and nothing else."""
+        """Return the reason alone."""
         return {"failed": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a run comes from; `machine`, `versions` and `settings` are of that moment and that system."""
+    """The origin of a run: start time, commit, and the machine, versions and settings of the system at that time."""
 
     started_at: str
     commit: str
@@ -177,7 +177,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One system under one scenario, once; `repeat` counts from 1. `trials` is the search, in the order it went."""
+    """One run of one system under one scenario; `repeat` counts from 1. `trials` are the verdicts of the search, in order."""
 
     sut: str
     scenario: Mapping[str, Any]
@@ -188,23 +188,25 @@ class Run:
     trials: tuple[Verdict, ...] = ()
 
     def __post_init__(self) -> None:
-        """Forget what a failed run reached."""
+        """Drop the sustained trials and the figures of a failed run."""
         if isinstance(self.outcome, Failed):
-            refused = tuple(Verdict(each.rate, each.sustainable, each.reason) for each in self.trials if not each.sustainable)
+            refused = tuple(
+                Verdict(verdict.rate, verdict.sustainable, verdict.reason) for verdict in self.trials if not verdict.sustainable
+            )
             object.__setattr__(self, "trials", refused)
 
     @property
     def measured(self) -> Measured | None:
-        """The figures, if there are any."""
+        """The figures, or None for a failed run."""
         return self.outcome if isinstance(self.outcome, Measured) else None
 
     @property
     def failed(self) -> str | None:
-        """The reason, if it failed."""
+        """The reason of a failed run, or None."""
         return self.outcome.reason if isinstance(self.outcome, Failed) else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the run as the document has it."""
+        """Return the run in the form of the result document."""
         return {
             "sut": self.sut,
             "scenario": dict(self.scenario),
@@ -217,7 +219,7 @@ class Run:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Run:
-        """Rebuild what `to_json` described."""
+        """Read the JSON form of `to_json`."""
         origin = Origin(*(value[name] for name in ("started_at", "commit", "machine", "versions", "settings")))
         outcome = Failed(value["failed"]) if "failed" in value else Measured.from_json(value)
         trials = tuple(Verdict(**verdict) for verdict in value["search"])

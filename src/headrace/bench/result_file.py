@@ -1,7 +1,7 @@
-"""The result document, `DIR/result.json`: {"format": 1, "runs": […]}, a line for each run.
+"""The result document, `DIR/result.json`: {"format": 1, "runs": […]}, one line per run.
 
-It is there whole after every run, so that a crash of whoever runs them keeps what was measured. The fields are described in
-`docs/benchmark.md`.
+The document is replaced atomically after every run, so that a crash of the runner loses no completed run. `docs/benchmark.md`
+describes the fields.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ _NUMBERS = (
 
 
 def append_run(folder: Path, run: Run) -> None:
-    """Add a run to the document of a folder, which is made if it is not there."""
+    """Append a run to the document of a folder; create both if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
     runs = _document(path)["runs"] if path.exists() else []
-    lines = ",\n".join(json.dumps(each, ensure_ascii=False, allow_nan=False) for each in [*runs, run.to_json()])
+    lines = ",\n".join(json.dumps(document, ensure_ascii=False, allow_nan=False) for document in [*runs, run.to_json()])
     replace_file(path, f'{{"format": {FORMAT}, "runs": [\n{lines}\n]}}\n'.encode())
 
 
 def read_runs(folder: Path) -> tuple[Run, ...]:
-    """Return all runs of a folder's document, checked: what is missing or does not belong there is refused."""
+    """Return all runs of a folder's document; raise HeadraceError for missing or unknown fields."""
     path = folder / NAME
     return tuple(_run(value, number, path) for number, value in enumerate(_document(path)["runs"], 1))
 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         hint = "name a directory that `headrace bench run --out` wrote"
         raise HeadraceError(f"result '{path}' cannot be read", detail=error.strerror or str(error), hint=hint) from error
     except ValueError as error:
         raise HeadraceError(f"result '{path}' is not JSON", detail=str(error)) from error
-    if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
-        raise HeadraceError(f"result '{path}' has no runs", hint='it must be {"format": 1, "runs": […]}')
-    if found.get("format") != FORMAT:
-        raise HeadraceError(f"result '{path}' is of format {found.get('format')!r}", detail=f"known is: {FORMAT}")
-    return found
+    if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
+        raise HeadraceError(f"result '{path}' has no runs", hint='expected {"format": 1, "runs": […]}')
+    if document.get("format") != FORMAT:
+        raise HeadraceError(f"result '{path}' has unknown format {document.get('format')!r}", detail=f"known: {FORMAT}")
+    return document
 
 
 def _run(value: Any, number: int, path: Path) -> Run:
     where = f"run {number} of '{path}'"
     if not isinstance(value, dict):
-        raise HeadraceError(f"{where} is no object")
+        raise HeadraceError(f"{where} is not an object")
     _check(value, where)
     try:
         return Run.from_json(value)
@@ -71,9 +71,9 @@ def _check(value: Mapping[str, Any], where: str) -> None:
     missing = [name for name in needed if name not in value]
     if missing:
         raise HeadraceError(f"{where} lacks '{missing[0]}'", detail=f"missing: {', '.join(missing)}")
-    surplus = [name for name in value if name not in needed and not (failed and name == "failed")]
-    if surplus:
-        kind = "a failed run has no number" if failed else "it is no field of a run"
-        raise HeadraceError(f"{where} has '{surplus[0]}'", detail=kind)
+    unknown = [name for name in value if name not in needed and not (failed and name == "failed")]
+    if unknown:
+        problem = "a failed run has no figures" if failed else "a run has no such field"
+        raise HeadraceError(f"{where} has '{unknown[0]}'", detail=problem)
     if not {"name", "title"} <= set(value["scenario"]):
-        raise HeadraceError(f"{where} does not carry its scenario")
+        raise HeadraceError(f"{where} lacks the name or title of its scenario")

@@ -1,4 +1,4 @@
-"""Everything a run needs, started and ended together: the driver, the collector, and the system under test."""
+"""The rig of a run: starts the driver, the collector and the system under test, and ends them together."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headrace.bench.sut.process import SutProcess
 from headrace.bench.trial import Bench
 from headrace.errors import HeadraceError
 
-CAPACITY_ROWS = 60_000_000  # of a partition: eight bytes each, and more than any queue that is tolerated
+CAPACITY_ROWS = 60_000_000  # per partition, eight bytes a row; more than any tolerated backlog
 READY_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rig:
-    """A bench that is ready, and what the system said of itself."""
+    """A running rig, with the versions and settings that the system reported."""
 
     bench: Bench
     versions: Mapping[str, str]
@@ -34,17 +34,17 @@ class Rig:
 
 @contextlib.contextmanager
 def rig(sut: str, streams: Sequence[StreamSpec], queries: Sequence[BenchQuery], options: Mapping[str, Any]) -> Iterator[Rig]:
-    """Start all of it; raises HeadraceError with the reason where the system cannot run, or not these queries."""
+    """Start all parts; raise HeadraceError with the reason if the system cannot run, or rejects one of the queries."""
     with contextlib.ExitStack() as stack:
         scratch = tempfile.mkdtemp(prefix="headrace-bench-")
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         driver = stack.enter_context(DriverProcess(streams, CAPACITY_ROWS))
         collector = stack.enter_context(Collector())
-        offered = tuple(SutStream(stream, tuple(driver.line_ports[stream.name])) for stream in streams)
-        config = SutConfig(driver.address, collector.address, Path(scratch), offered, tuple(queries), options)
-        subject = stack.enter_context(SutProcess(sut, config))
-        ready = subject.wait_ready(READY_SECONDS)
-        for event in subject.events():
+        sut_streams = tuple(SutStream(stream, tuple(driver.line_ports[stream.name])) for stream in streams)
+        config = SutConfig(driver.address, collector.address, Path(scratch), sut_streams, tuple(queries), options)
+        system = stack.enter_context(SutProcess(sut, config))
+        ready = system.wait_ready(READY_SECONDS)
+        for event in system.events():
             if event.event == "refused":
                 raise HeadraceError(f"{sut} cannot run query '{event.query}'", detail=event.reason)
-        yield Rig(Bench(driver, collector, subject, {query.name: query for query in queries}), ready.versions, ready.settings)
+        yield Rig(Bench(driver, collector, system, {query.name: query for query in queries}), ready.versions, ready.settings)

@@ -1,8 +1,8 @@
-"""A run: one system under one scenario. The sustainable rate is searched if none is given, then the scenario is run below it.
+"""A run of one system under one scenario: search for the sustainable rate unless it is given, then run the scenario below it.
 
-The search offers steady rates to the most queries that the scenario has live at once, trial by trial; a system that did not
-drain its queue, or died, is started anew before the next. The run itself, with its script and its queries that come and go,
-is on a system started anew, at `load` times the rate found: its latencies are those of the result.
+The search offers constant rates to the peak number of live queries, one trial after the other; a system that crashed or did not
+drain its queue is restarted before the next trial. The run itself, with its rate script and its query changes, uses a fresh
+system at `load` times the rate found: its latencies are those of the result.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headrace.bench.sustainable import Verdict, failed
 from headrace.bench.trial import Offer, Tell, Trial
 from headrace.errors import HeadraceError
 
-_LONGEST = 3.0  # times a doubtful trial of a search is prolonged
-_DOUBTS, _CLAIM_LESS = 3, 0.92  # how often less is claimed than was found, and how much less
+_LONGEST = 3.0  # a doubtful trial of a search takes up to this many times its length
+_DOUBTS, _CLAIM_LESS = 3, 0.92  # retries with a lower rate when the run does not confirm the search, and its factor
 
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Who is told how it goes: which phase (a system, a rate) begins, each sample, and the verdict on a trial."""
+    """Callbacks for progress: the start of a phase (text, rate), each status sample, and the verdict on a trial."""
 
     phase: Callable[[str, float | None], None]
     sample: Tell
@@ -40,12 +40,12 @@ class Watcher:
 
 
 class NotSustained(Failed):
-    """The run ended in good order, and more was offered than the system could take."""
+    """The run completed, but the offered rate was not sustained."""
 
 
 @dataclass(slots=True)
 class Runner:
-    """Runs one system under one scenario; `rate` in rows/s makes the search unnecessary."""
+    """Runs one system under one scenario; with `rate`, in rows/s, there is no search."""
 
     sut: str
     scenario: Scenario
@@ -69,61 +69,62 @@ class Runner:
 
     def _outcome(self) -> Measured | Failed:
         if self.sut not in self.scenario.systems:
-            return Failed(f"scenario '{self.scenario.name}' is not for {self.sut}")
+            return Failed(f"scenario '{self.scenario.name}' does not list system '{self.sut}'")
         if self.rate is not None:
             return self._measure(self.rate, None)
-        found = self._search()
-        self._trials = found.trials
-        if found.rate is None:
-            return Failed(found.reason)
-        return self._confirmed(found.rate)
+        search_result = self._search()
+        self._trials = search_result.trials
+        if search_result.rate is None:
+            return Failed(search_result.reason)
+        return self._confirmed(search_result.rate)
 
     def _search(self) -> Found:
         scenario, bounds = self.scenario, self.scenario.search.bounds
-        with _Tries(self, scenario.most_queries()) as tries:
-            return search(tries.trial, scenario.search.start, bounds)
+        with _Tries(self, scenario.most_queries()) as trials:
+            return search(trials.trial, scenario.search.start, bounds)
 
-    def _confirmed(self, found: float) -> Measured | Failed:
-        """Run the scenario below the rate found; where even that is not sustained, less is claimed than was found."""
-        outcome = self._measure(found * self.scenario.load, found)
+    def _confirmed(self, rate: float) -> Measured | Failed:
+        """Run the scenario at `load` times the rate found; while the run is not sustained, lower the rate and run again."""
+        outcome = self._measure(rate * self.scenario.load, rate)
         for _ in range(_DOUBTS):
             if not isinstance(outcome, NotSustained):
                 break
-            found *= _CLAIM_LESS
-            outcome = self._measure(found * self.scenario.load, found)
+            rate *= _CLAIM_LESS
+            outcome = self._measure(rate * self.scenario.load, rate)
         return outcome
 
     def _measure(self, base: float, sustainable: float | None) -> Measured | Failed:
-        """Run the scenario itself at a base rate, on a system started anew."""
+        """Run the scenario itself at a base rate, on a fresh system."""
         scenario = self.scenario
-        with self.started(scenario.initial(), base) as ready:
+        with self.started(scenario.initial(), base) as running:
             self.watcher.phase(f"{self.sut}: {scenario.name}", base)
             offer = Offer(base, scenario.script(base), scenario.seconds, scenario.limits(), scenario.steps())
-            trial = ready.bench.trial(offer, self.watcher.sample)
+            trial = running.bench.trial(offer, self.watcher.sample)
         self.watcher.verdict(trial.verdict)
         if trial.failure:
             return Failed(trial.failure)
         if not trial.verdict.sustainable and (self.rate is not None or scenario.load <= 1):
-            search = ""
+            contrast = ""
             if sustainable is not None:
                 self._trials = (*self._trials, trial.verdict)
-                search = f", though {sustainable:,.0f} was in the shorter trials of the search"
-            return NotSustained(f"{base:,.0f} rows/s was not sustained{search}: {trial.verdict.reason}")
+                contrast = f", though {sustainable:,.0f} was in the shorter trials of the search"
+            return NotSustained(f"{base:,.0f} rows/s was not sustained{contrast}: {trial.verdict.reason}")
         return _measured(trial, sustainable if self.rate is None else self.rate, scenario.queries)
 
     @contextlib.contextmanager
     def started(self, queries: tuple[BenchQuery, ...], rate: float) -> Iterator[Rig]:
-        """Start driver, collector and system with these queries, and make it warm for a rate."""
+        """Start driver, collector and system with these queries, and lead in to a rate."""
         self.watcher.phase(f"{self.sut}: starting with {len(queries)} queries", None)
-        room = {"max_queries": 2 * self.scenario.queries} if self.scenario.ad_hoc else {}  # those that go may overlap with others
-        with rig(self.sut, self.scenario.used_streams(), queries, {**room, **self.options}) as ready:
-            self._versions, self._settings = ready.versions, ready.settings
-            ready.bench.lead_in(rate)
-            yield ready
+        # removed queries may overlap with added ones
+        query_limit = {"max_queries": 2 * self.scenario.queries} if self.scenario.ad_hoc else {}
+        with rig(self.sut, self.scenario.used_streams(), queries, {**query_limit, **self.options}) as running:
+            self._versions, self._settings = running.versions, running.settings
+            running.bench.lead_in(rate)
+            yield running
 
 
 class _Tries:
-    """The trials of a search, on one system for as long as it can be used again."""
+    """The trials of a search, on one system as long as it can be reused."""
 
     def __init__(self, runner: Runner, queries: tuple[BenchQuery, ...]) -> None:
         self._runner, self._queries = runner, queries
@@ -138,18 +139,18 @@ class _Tries:
         self._stack.close()
 
     def trial(self, rate: float) -> Verdict:
-        """Offer a steady rate."""
+        """Offer a constant rate and return the verdict."""
         runner, scenario = self._runner, self._runner.scenario
         try:
             if self._ready is None:
                 self._ready = self._stack.enter_context(runner.started(self._queries, rate))
-        except HeadraceError as error:  # what cannot start now will not start for another rate
+        except HeadraceError as error:  # starting fails for every other rate too
             return failed(rate, str(error), final=True)
         runner.watcher.phase(f"{runner.sut}: trial", rate)
         offer = Offer(rate, RateScript.constant(rate), self._seconds, scenario.limits(), longest=_LONGEST)
         trial = self._ready.bench.trial(offer, runner.watcher.sample)
         runner.watcher.verdict(trial.verdict)
-        if trial.failure or not trial.drained or not trial.verdict.sustainable:  # it may still be at work on what it read
+        if trial.failure or not trial.drained or not trial.verdict.sustainable:  # it may still be processing rows it has read
             self._ready = None
             self._stack.close()
         return trial.verdict
@@ -157,11 +158,11 @@ class _Tries:
 
 def _measured(trial: Trial, sustainable: float | None, queries: int) -> Measured:
     latencies: Latencies = trial.latencies
-    read = trial.verdict.drained or 0.0
+    read_rate = trial.verdict.drained or 0.0
     first = trial.statuses[0]
     return Measured(
         trial.offered,
-        read,
+        read_rate,
         trial.verdict.sustainable,
         sustainable,
         Latency(latencies.event_time, latencies.event_time_series),
@@ -173,5 +174,5 @@ def _measured(trial: Trial, sustainable: float | None, queries: int) -> Measured
         ),
         trial.samples,
         Deployments(trial.begun_us, trial.requests),
-        data_throughput({f"query {number}": read for number in range(1, queries + 1)}),
+        data_throughput({f"query {number}": read_rate for number in range(1, queries + 1)}),
     )

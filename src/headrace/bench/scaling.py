@@ -1,7 +1,7 @@
-"""A first measurement: whether the rate stays when the number of queries grows.
+"""The scaling benchmark: source rows/s against the number of queries.
 
-Source rows/s end to end, for headrace over Arrow files with 1 … 1,000 queries, and in the same run over the same rows for
-plain Spark SQL (one query) and for stock Structured Streaming with one streaming query each (up to 32).
+Rates are end to end, for headrace over Arrow files with 1 … 1,000 queries, and in the same run over the same rows for plain
+Spark SQL (one query) and for stock Structured Streaming with one streaming query per query (up to 32).
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from headrace.errors import HeadraceError
 
 ROWS_PER_FILE = 1_000_000
 STREAMING_FILE_ROWS = 250_000
-WARM_UP_FILES, WARM_UP_ROWS = 15, 600_000  # several ranges each, so that every worker is warm
-WARM_UP_RUNS = 2  # of one query, not counted: the JVM compiles what it runs often
+WARM_UP_FILES, WARM_UP_ROWS = 15, 600_000  # several ranges per file, so that every worker is warm
+WARM_UP_RUNS = 2  # with one query, not counted: the JVM compiles hot code
 MAX_STREAMING = 32
 
 
 def scaling(
-    counts: Sequence[int], rows: int, rows_per_batch: int, streaming_rows: int, tell: Callable[[str], None]
+    counts: Sequence[int], rows: int, rows_per_batch: int, streaming_rows: int, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Measure and return the document that `headrace bench scaling --json` prints."""
+    """Measure, and return the document that `headrace bench scaling --json` prints."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
-        tell(f"writing {rows / 1e6:.0f} M rows")
+        report(f"writing {rows / 1e6:.0f} M rows")
         write_files(folder / "warm", 0, WARM_UP_FILES * WARM_UP_ROWS, WARM_UP_ROWS, parquet=False)
         write_files(folder / "arrow", WARM_UP_FILES * WARM_UP_ROWS, rows, ROWS_PER_FILE, parquet=False)
         write_files(folder / "parquet", 0, rows, ROWS_PER_FILE, parquet=True)
         write_files(folder / "stream", 0, streaming_rows + STREAMING_FILE_ROWS, STREAMING_FILE_ROWS, parquet=True)
-        os.sync()  # or writing back the files just made would be measured
-        found: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
+        os.sync()  # so that write-back of these files is not measured
+        rates: dict[str, dict[str, float]] = {"headrace": {}, "spark_sql": {}, "structured_streaming": {}}
         memory: dict[str, dict[str, float]] = {}
-        found["spark_sql"]["1"] = apart("spark_sql", folder / "parquet", rows)
+        rates["spark_sql"]["1"] = apart("spark_sql", folder / "parquet", rows)
         spark = start_spark("local[*]")
-        tell(f"plain Spark SQL, 1 query: {found['spark_sql']['1'] / 1e6:.1f} M rows/s")
-        most_streaming = min(MAX_STREAMING, max(counts))
-        for number, count in enumerate([counts[0]] * WARM_UP_RUNS + sorted({*counts, most_streaming})):
-            figures = headrace.measure(spark, folder / "warm", folder / "arrow", Fields().queries(count), rows_per_batch, tell)
+        report(f"plain Spark SQL, 1 query: {rates['spark_sql']['1'] / 1e6:.1f} M rows/s")
+        max_streaming = min(MAX_STREAMING, max(counts))
+        for number, count in enumerate([counts[0]] * WARM_UP_RUNS + sorted({*counts, max_streaming})):
+            figures = headrace.measure(spark, folder / "warm", folder / "arrow", Fields().queries(count), rows_per_batch, report)
             rate = figures.rows_per_second
             if number >= WARM_UP_RUNS:
-                found["headrace"][str(count)] = rate
+                rates["headrace"][str(count)] = rate
                 memory[str(count)] = {"before": figures.driver_mib_before, "after": figures.driver_mib_after}
-            tell(f"headrace, {count} queries: {rate / 1e6:.1f} M rows/s{'' if number >= WARM_UP_RUNS else ' (warm-up)'}")
+            report(f"headrace, {count} queries: {rate / 1e6:.1f} M rows/s{'' if number >= WARM_UP_RUNS else ' (warm-up)'}")
         spark.stop()
-        for count in sorted({1, min(8, most_streaming), most_streaming}):
+        for count in sorted({1, min(8, max_streaming), max_streaming}):
             rate = apart("structured_streaming", folder / "stream", streaming_rows, count)
-            found["structured_streaming"][str(count)] = rate
-            tell(f"Structured Streaming, {count} queries: {rate / 1e3:.0f} k rows/s")
+            rates["structured_streaming"][str(count)] = rate
+            report(f"Structured Streaming, {count} queries: {rate / 1e3:.0f} k rows/s")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return {
-        "rows_per_second": found,
+        "rows_per_second": rates,
         "driver_mib": memory,
         "workload": {
             "rows": rows,
@@ -78,9 +78,9 @@ def scaling(
 
 
 def apart(system: str, *arguments: object) -> float:
-    """Measure a peer in a process of its own, with a JVM of its own, and return its rows/s."""
+    """Measure a peer in its own process with its own JVM, and return its rows/s."""
     command = [sys.executable, "-m", f"headrace.bench.sut.over_files_{system}", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own module
-    if done.returncode:
-        raise HeadraceError(f"{system} failed and gives no number", detail=done.stderr[-2000:])
-    return float(done.stdout.split()[-1])
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own module
+    if completed.returncode:
+        raise HeadraceError(f"{system} failed: no result", detail=completed.stderr[-2000:])
+    return float(completed.stdout.split()[-1])

@@ -1,7 +1,7 @@
-"""A scenario: everything about a measurement but the system that is measured and the rate it can bear.
+"""A scenario: all parameters of a measurement except the system under test and its sustainable rate.
 
-Streams, queries, how the rate changes, which queries come and go, how long, what counts as sustained. It is a value: a
-result carries the whole of it, and the same value gives the same streams and the same queries again.
+It holds the streams, the queries, the rate script, the query changes, the duration and the limits for a sustained rate. It is a
+value: every result carries it in full, and it reproduces the same streams and queries.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from headrace.errors import HeadraceError
 
 STEADY = RateScript.constant(1.0)
 PEERS = ("headrace", "spark", "flink", "limit", "duckdb")
-SYSTEMS = (*PEERS, "headrace_common", "headrace_apart")  # the last two have less sharing between joins in SLIDING windows
+SYSTEMS = (*PEERS, "headrace_common", "headrace_apart")  # the last two share less between joins in SLIDING windows
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How the sustainable rate is looked for: where to begin, within which bounds, how long a trial, what is tolerated."""
+    """Settings of the search for the sustainable rate: first rate, bounds, length of a trial, limits of the backlog."""
 
     start: float = 10_000_000
     floor: float = 1_000
@@ -38,42 +38,42 @@ class Search:
     tolerated_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse what leaves nothing to look at."""
+        """Reject empty bounds and a first rate outside them."""
         try:
             _ = self.bounds, self.limits(0.0)
         except ValueError as error:
-            raise HeadraceError("a search cannot be done like this", detail=str(error)) from error
+            raise HeadraceError("invalid search settings", detail=str(error)) from error
         if not self.floor <= self.start <= self.ceiling or self.seconds <= 0:
             message = f"a search cannot begin at {self.start:,.0f} rows/s, in trials of {self.seconds:g} s"
             raise HeadraceError(message, hint="floor ≤ start ≤ ceiling, seconds > 0")
 
     @property
     def bounds(self) -> Bounds:
-        """Where to look, and how closely."""
+        """The range, precision and number of trials of the search."""
         return Bounds(self.floor, self.ceiling, self.precision, self.trials)
 
     def limits(self, warm_up: float) -> Limits:
-        """Return what is still sustained."""
+        """Return the limits for a sustained rate."""
         return Limits(self.acceptable_s, self.tolerated_s, warm_up=warm_up)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The queries of a scenario: a set of them, and how many are there from the beginning."""
+    """The queries of a scenario: a query set, and the number of queries at the start."""
 
     generator: str
     made: QuerySet
     count: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a scenario without queries."""
+        """Reject a scenario without queries."""
         if self.count < 1:
-            raise HeadraceError(f"{self.count} queries are asked for", hint="ask for one or more")
+            raise HeadraceError(f"{self.count} queries requested", hint="request one or more")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is asked of the system at a second of the run: queries to add, and names of queries to remove."""
+    """Query changes at second `at` of the run: queries to add, and names of queries to remove."""
 
     at: float
     add: tuple[BenchQuery, ...]
@@ -82,7 +82,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """See the module; `rate` is a script in parts of the base rate, which is `load` times the sustainable rate that was found."""
+    """See the module docstring.
+
+    `rate` is a script relative to the base rate, which is `load` times the sustainable rate found.
+    """
 
     name: str
     title: str
@@ -98,7 +101,7 @@ class Scenario:
     systems: tuple[str, ...] = PEERS
 
     def __post_init__(self) -> None:
-        """Refuse what could not be run."""
+        """Reject values that cannot run."""
         if not self.seconds > 0 or not 0 <= self.warm_up < 1 or not self.load > 0:
             raise HeadraceError(
                 f"scenario '{self.name}' has seconds = {self.seconds:g}, warm_up = {self.warm_up:g}, load = {self.load:g}",
@@ -106,19 +109,19 @@ class Scenario:
             )
         unknown = [name for name in self.systems if name not in SYSTEMS]
         if unknown or not self.systems:
-            given = f"unknown system '{unknown[0]}'" if unknown else "no systems"
-            raise HeadraceError(f"scenario '{self.name}' has {given}", detail=f"systems: {', '.join(SYSTEMS)}")
+            problem = f"unknown system '{unknown[0]}'" if unknown else "no systems"
+            raise HeadraceError(f"scenario '{self.name}' has {problem}", detail=f"systems: {', '.join(SYSTEMS)}")
         declared = {stream.name for stream in self.streams}
         if len(declared) < len(self.streams):
-            raise HeadraceError(f"scenario '{self.name}' has two streams of one name")
+            raise HeadraceError(f"scenario '{self.name}' has two streams with the same name")
         missing = sorted(self._read() - declared)
         if missing:
-            message = f"scenario '{self.name}' has queries over stream '{missing[0]}', which is not there"
+            message = f"scenario '{self.name}' has queries over stream '{missing[0]}', which it does not declare"
             raise HeadraceError(message, detail=f"streams: {', '.join(sorted(declared))}")
 
     @property
     def queries(self) -> int:
-        """The number of queries a result is told by: the most that are live at once."""
+        """The peak number of live queries, which identifies a result."""
         live = highest = self.initial_count
         for change in self.ad_hoc.changes(self.seconds) if self.ad_hoc else ():
             live += change.add - change.remove
@@ -127,56 +130,56 @@ class Scenario:
 
     @property
     def initial_count(self) -> int:
-        """How many queries are there from the beginning."""
+        """The number of queries at the start."""
         return self.ad_hoc.initial if self.ad_hoc else self.asked.count
 
     def initial(self) -> tuple[BenchQuery, ...]:
-        """Return the queries that are there from the beginning."""
+        """Return the queries at the start."""
         return self.asked.made.queries(self.initial_count)
 
     def most_queries(self) -> tuple[BenchQuery, ...]:
-        """Return as many queries as are live at once at the most."""
+        """Return as many queries as are live at the peak."""
         return self.asked.made.queries(self.queries)
 
     def steps(self) -> tuple[Step, ...]:
-        """Return what comes and goes; those that are live longest go first."""
+        """Return the query changes; the longest-lived queries are removed first."""
         changes = self.ad_hoc.changes(self.seconds) if self.ad_hoc else ()
-        every = self.asked.made.queries(self.initial_count + sum(change.add for change in changes))
-        first, last, found = 0, self.initial_count, []
+        all_queries = self.asked.made.queries(self.initial_count + sum(change.add for change in changes))
+        oldest, newest, steps = 0, self.initial_count, []
         for change in changes:
-            going = every[first : first + change.remove]
-            found.append(Step(change.at, every[last : last + change.add], tuple(query.name for query in going)))
-            first, last = first + change.remove, last + change.add
-        return tuple(found)
+            removed = all_queries[oldest : oldest + change.remove]
+            steps.append(Step(change.at, all_queries[newest : newest + change.add], tuple(query.name for query in removed)))
+            oldest, newest = oldest + change.remove, newest + change.add
+        return tuple(steps)
 
     def used_streams(self) -> tuple[StreamSpec, ...]:
-        """Return the streams that some query reads: rows nobody reads would only fill queues."""
-        read = self._read()
-        return tuple(stream for stream in self.streams if stream.name in read)
+        """Return the streams that some query reads: rows without a reader would only fill queues."""
+        read_names = self._read()
+        return tuple(stream for stream in self.streams if stream.name in read_names)
 
     def _read(self) -> set[str]:
         added = sum(change.add for change in self.ad_hoc.changes(self.seconds)) if self.ad_hoc else 0
-        every = self.asked.made.queries(self.initial_count + added)
-        return {stream for query in every for stream in query.streams}
+        all_queries = self.asked.made.queries(self.initial_count + added)
+        return {stream for query in all_queries for stream in query.streams}
 
     def script(self, base: float) -> RateScript:
-        """Return the rate of the run in rows/s, for a base rate: that asked for, or `load` times the sustainable one."""
+        """Return the rate script of the run in rows/s for a base rate: the given rate, or `load` times the sustainable one."""
         return self.rate.scaled(base)
 
     def limits(self) -> Limits:
-        """Return what is still sustained."""
+        """Return the limits for a sustained rate."""
         return self.search.limits(self.warm_up)
 
     def changed(
         self, *, queries: int | None = None, seconds: float | None = None, keys: int | None = None, load: float | None = None
     ) -> Scenario:
-        """Return the scenario with other parameters; what is None stays. `keys` is of all streams whose keys can be chosen."""
-        found = self if queries is None else self._with_queries(queries)
+        """Return the scenario with other parameters; None keeps a value. `keys` applies to all streams with configurable keys."""
+        changed = self if queries is None else self._with_queries(queries)
         return replace(
-            found,
-            streams=found.streams if keys is None else self._with_keys(keys),
-            seconds=found.seconds if seconds is None else seconds,
-            load=found.load if load is None else load,
+            changed,
+            streams=changed.streams if keys is None else self._with_keys(keys),
+            seconds=changed.seconds if seconds is None else seconds,
+            load=changed.load if load is None else load,
         )
 
     def _with_keys(self, keys: int) -> tuple[StreamSpec, ...]:
@@ -191,7 +194,7 @@ class Scenario:
         return replace(self, ad_hoc=ad_hoc_of({**ad_hoc_json(self.ad_hoc), name: queries}))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, resolved: what a result carries."""
+        """Return all values, resolved, for a result."""
         return {
             "name": self.name,
             "title": self.title,
@@ -209,7 +212,7 @@ class Scenario:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Scenario:
-        """Return the scenario that `to_json` spelled out."""
+        """Read the JSON form of `to_json`."""
         queries = dict(value["queries"])
         generator, count = queries.pop("generator"), queries.pop("count")
         return Scenario(
@@ -229,9 +232,9 @@ class Scenario:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON would give them back: lists, not tuples."""
+    """Convert tuples to lists, as JSON returns them."""
     return {name: _listed(value) for name, value in values.items()}
 
 
 def _listed(value: Any) -> Any:
-    return [_listed(each) for each in value] if isinstance(value, tuple | list) else value
+    return [_listed(item) for item in value] if isinstance(value, tuple | list) else value

@@ -1,7 +1,7 @@
-"""Scenario files: TOML, those that come with headrace by name, others by path.
+"""Scenario files: TOML, built-in scenarios by name, others by path.
 
-Whatever is not understood is refused with the key, the file and what is allowed; nothing is ever ignored. The keys are
-described in `docs/benchmark.md`.
+Unknown or invalid values raise an error with the key, the file and the allowed values; no key is ignored. `docs/benchmark.md`
+describes the keys.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NAMES = {str: "a string", int: "a number", float: "a number", dict: "a table", 
 
 
 def scenario_names() -> list[str]:
-    """Return the names of the scenarios that come with headrace."""
+    """Return the names of the built-in scenarios."""
     folder = resources.files("headrace.bench") / "scenarios"
     return sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def load_scenario(name: str) -> Scenario:
-    """Return a scenario by its name, or by the path of a file, which ends in .toml."""
+    """Load a scenario by its name, or by the path of a file that ends in .toml."""
     if name.endswith(".toml"):
         path = Path(name).expanduser()
         try:
@@ -46,40 +46,40 @@ def load_scenario(name: str) -> Scenario:
             raise HeadraceError(f"scenario file '{path}' cannot be read", detail=str(error)) from error
     known = scenario_names()
     if name not in known:
-        hint = "name one of them, or a file that ends in .toml"
-        raise HeadraceError(f"there is no scenario '{name}'", detail=f"scenarios: {', '.join(known)}", hint=hint)
+        hint = "use one of these names, or a file that ends in .toml"
+        raise HeadraceError(f"unknown scenario '{name}'", detail=f"scenarios: {', '.join(known)}", hint=hint)
     file = resources.files("headrace.bench") / "scenarios" / f"{name}.toml"
     return parse_scenario(name, file.read_text(encoding="utf-8"), f"{name}.toml")
 
 
 def parse_scenario(name: str, text: str, file: str) -> Scenario:
-    """Read the text of a scenario file; errors name the file and the key."""
+    """Parse the text of a scenario file; errors name the file and the key."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise HeadraceError(f"scenario file '{file}' is not TOML", detail=str(error)) from error
     _check(values, file)
-    given: dict[str, Any] = {key: values[key] for key in ("seconds", "warm_up", "load") if key in values}
+    options: dict[str, Any] = {key: values[key] for key in ("seconds", "warm_up", "load") if key in values}
     if "systems" in values:
-        given["systems"] = tuple(values["systems"])
-    streams = tuple(_stream(each, values["streams"][each], file) for each in values["streams"])
+        options["systems"] = tuple(values["systems"])
+    streams = tuple(_stream(stream, values["streams"][stream], file) for stream in values["streams"])
     with _place(file, "queries"):
-        asked = _asked(values["queries"])
+        workload = _asked(values["queries"])
         if "ad_hoc" in values and "count" in values["queries"]:
-            raise HeadraceError("count has no meaning beside [ad_hoc]", hint="[ad_hoc] says how many queries there are")
+            raise HeadraceError("count has no meaning beside [ad_hoc]", hint="remove count: [ad_hoc] sets the number of queries")
     with _place(file, "rate"):
-        given["rate"] = RateScript.parse(values.get("rate", 1.0))
+        options["rate"] = RateScript.parse(values.get("rate", 1.0))
     with _place(file, "ad_hoc"):
-        given["ad_hoc"] = ad_hoc_of(values["ad_hoc"]) if "ad_hoc" in values else None
+        options["ad_hoc"] = ad_hoc_of(values["ad_hoc"]) if "ad_hoc" in values else None
     with _place(file, "search"):
-        given["search"] = _known(Search, values.get("search", {}))
+        options["search"] = _known(Search, values.get("search", {}))
     with _place(file, ""):
-        return Scenario(name, values["title"], " ".join(values["about"].split()), streams, asked, **given)
+        return Scenario(name, values["title"], " ".join(values["about"].split()), streams, workload, **options)
 
 
 @contextmanager
 def _place(file: str, key: str) -> Iterator[None]:
-    """Say where a refusal happened: in which table of which file."""
+    """Prefix an error with the table and the file in which it occurred."""
     try:
         yield
     except HeadraceError as error:
@@ -106,28 +106,32 @@ def _named(value: object) -> str:
 def _stream(name: str, value: object, file: str) -> StreamSpec:
     with _place(file, f"streams.{name}"):
         if not isinstance(value, dict):
-            raise HeadraceError(f"it is {_named(value)}", hint=f"write [streams.{name}] and the keys below it")
-        found: StreamSpec = _known(StreamSpec, {"name": name, **value})
-    return found
+            raise HeadraceError(
+                f"it is {_named(value)}, but must be a table", hint=f"write [streams.{name}] and the keys below it"
+            )
+        spec: StreamSpec = _known(StreamSpec, {"name": name, **value})
+    return spec
 
 
 def _asked(value: Mapping[str, Any]) -> Asked:
     options = dict(value)
     generator, count = options.pop("generator", None), options.pop("count", 1)
     if not isinstance(generator, str) or not isinstance(count, int):
-        raise HeadraceError("it needs a generator, and may have a count", hint='write generator = "fields" and count = 64')
+        raise HeadraceError(
+            "it needs a generator, and count must be an integer", hint='write generator = "fields" and count = 64'
+        )
     return Asked(generator, query_set(generator, options), count)
 
 
 def _known(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """Make a value of its fields; a field that it does not have, or a value of another type, is refused."""
+    """Build a dataclass from its fields; reject unknown fields and values of another type."""
     declared = {field.name: str(field.type) for field in fields(kind)}
     for name, value in values.items():
         if name not in declared:
-            raise HeadraceError(f"there is no key '{name}'", detail=f"keys: {', '.join(declared)}")
-        fits = {"float": (int, float), "int": (int,), "str": (str,)}[declared[name]]
-        if not isinstance(value, fits) or isinstance(value, bool):
-            raise HeadraceError(f"key '{name}' is {_named(value)}, but must be {_NAMES[fits[0]]}")
+            raise HeadraceError(f"unknown key '{name}'", detail=f"keys: {', '.join(declared)}")
+        allowed = {"float": (int, float), "int": (int,), "str": (str,)}[declared[name]]
+        if not isinstance(value, allowed) or isinstance(value, bool):
+            raise HeadraceError(f"key '{name}' is {_named(value)}, but must be {_NAMES[allowed[0]]}")
     try:
         return kind(**values)
     except TypeError as error:

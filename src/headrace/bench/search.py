@@ -1,7 +1,7 @@
-"""The search for the highest sustainable rate: start high, come down, then close in from both sides.
+"""The search for the highest sustainable rate: start high, descend, then bisect.
 
-A trial that fails still shows how fast the system read while it was flooded; the next rate is a little below that. What
-is sustained and what is not are then brought together until they differ by no more than the precision.
+A failed trial still shows how fast the system read under overload; the next rate is slightly below that. The search then narrows
+the gap between the highest sustained and the lowest unsustained rate down to the precision.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from headrace.bench.sustainable import Verdict
 
-_DEEPEST = 30.0  # a rate is not below the one before by more than this factor
-_BLIND = 0.5  # how far to come down after a trial that shows no rate of its own
-_RAISE = 2.0  # how far to go up while everything is sustained
+_DEEPEST = 30.0  # limit for one step down
+_BLIND = 0.5  # factor after a failed trial without a rate hint
+_RAISE = 2.0  # factor while all trials are sustained
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where to look, in rows/s, how closely, and how many trials it may take."""
+    """The range of the search in rows/s, its precision, and the maximum number of trials."""
 
     floor: float
     ceiling: float
@@ -28,16 +28,16 @@ class Bounds:
     trials: int = 16
 
     def __post_init__(self) -> None:
-        """Refuse bounds that leave nothing to look at."""
+        """Reject an empty range."""
         if not 0 < self.floor <= self.ceiling or not 0 < self.precision < 0.5 or self.trials < 1:
-            raise ValueError(f"{self} leaves nothing to look at")
+            raise ValueError(f"invalid search bounds: {self}")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The highest rate sustained, or None; the lowest that was not, and why; and every trial in order.
+    """The highest sustained rate, or None; the lowest unsustained rate and its reason; and every trial in order.
 
-    `complete` says that the two are as close as was asked. If they are not, or if there is no rate, `reason` says why.
+    `complete` means that the two are within the precision. Otherwise, or without a sustained rate, `reason` says why.
     """
 
     rate: float | None
@@ -61,10 +61,11 @@ class Found:
 
 @dataclass(slots=True)
 class _Bracket:
-    """What is known so far: `low` was sustained, `high` was not, and `failure` says why.
+    """The state of the search: `low` was sustained, `high` was not, `failure` is the verdict on `high`.
 
-    `step` is how far above `low` to dare: little, once a failure has shown about where the limit is. `drop` is how far
-    below `high` to go at least. Both become bolder with every trial they were too timid for: a long way takes few.
+    `step` is the factor above `low` for the next trial: small, once a failure has shown the approximate limit. `drop` is the
+    minimum factor below `high`. Both grow with every trial for which they were too small, so that a large distance takes few
+    trials.
     """
 
     careful: float
@@ -75,18 +76,18 @@ class _Bracket:
     failure: Verdict | None = None
 
     def note(self, rate: float, verdict: Verdict) -> None:
-        """Take in one trial."""
+        """Record the verdict on one trial."""
         if verdict.sustainable:
-            timid = self.low is not None and rate >= self.low * self.step
-            self.low, self.step = rate, self.step**2 if timid else self.step
+            too_small = self.low is not None and rate >= self.low * self.step
+            self.low, self.step = rate, self.step**2 if too_small else self.step
             return
-        bold = self.drop if self.high is None else self.drop**2
-        self.drop = min(bold, 1.0 if verdict.hint else _BLIND)
+        drop = self.drop if self.high is None else self.drop**2
+        self.drop = min(drop, 1.0 if verdict.hint else _BLIND)
         self.step = self.careful if verdict.hint else math.inf
         self.high, self.failure = rate, verdict
 
     def next(self, bounds: Bounds) -> float | None:
-        """Return the rate to try next, or None when there is nothing left to learn."""
+        """Return the next rate to try, or None when the search is complete."""
         if self.high is None:
             return self._up(bounds)
         return self._down(bounds) if self.low is None else self._between(bounds)
@@ -107,20 +108,20 @@ class _Bracket:
         assert self.high is not None
         if self.high <= self.low * (1 + bounds.precision):
             return None
-        shown = self._shown(bounds)
-        aim = shown if shown > self.low * (1 + bounds.precision) else self.low * self.step
-        return min(aim, math.sqrt(self.low * self.high))
+        hinted_rate = self._shown(bounds)
+        target = hinted_rate if hinted_rate > self.low * (1 + bounds.precision) else self.low * self.step
+        return min(target, math.sqrt(self.low * self.high))
 
     def _shown(self, bounds: Bounds) -> float:
-        """Return a rate a little below what the failed trial has shown, or 0 if it has shown nothing."""
+        """Return a rate slightly below the hint of the failed trial, or 0 without a hint."""
         hint = self.failure.hint if self.failure else None
         return (hint or 0.0) * (1 - bounds.precision)
 
 
 def search(trial: Callable[[float], Verdict], start: float, bounds: Bounds) -> Found:
-    """Try rates from `start` on until the highest sustainable one is known as closely as asked.
+    """Try rates from `start` on until the highest sustainable rate is known to the precision.
 
-    A trial that fails, for whatever reason, is a rate not sustained; only a final verdict ends the search early.
+    A trial that fails for any reason counts as an unsustained rate; only a final verdict ends the search early.
     """
     bracket = _Bracket(careful=1 + 2 * bounds.precision, drop=1 - 2 * bounds.precision)
     trials: list[Verdict] = []
@@ -129,7 +130,7 @@ def search(trial: Callable[[float], Verdict], start: float, bounds: Bounds) -> F
         trials.append(trial(rate))
         bracket.note(rate, trials[-1])
         if trials[-1].final:
-            return _found(bracket, trials, trials[-1].reason or "the system cannot be tried again")
+            return _found(bracket, trials, trials[-1].reason or "the system cannot run another trial")
         rate = bracket.next(bounds)
     return _found(bracket, trials, _shortfall(bracket, bounds, out_of_trials=rate is not None))
 
@@ -142,9 +143,9 @@ def _found(bracket: _Bracket, trials: Sequence[Verdict], shortfall: str) -> Foun
 def _shortfall(bracket: _Bracket, bounds: Bounds, *, out_of_trials: bool) -> str:
     if bracket.low is None:
         reason = bracket.failure.reason if bracket.failure else ""
-        return f"nothing was sustained, down to {bracket.high:,.0f} rows/s: {reason}"
+        return f"no rate was sustained, down to {bracket.high:,.0f} rows/s: {reason}"
     if out_of_trials:
-        return f"{bounds.trials} trials were not enough to come as close as {bounds.precision:.1%}"
+        return f"{bounds.trials} trials did not reach the precision of {bounds.precision:.1%}"
     if bracket.high is None:
-        return f"even {bracket.low:,.0f} rows/s was sustained, the highest that was to be tried"
+        return f"{bracket.low:,.0f} rows/s, the ceiling of the search, was sustained"
     return ""

@@ -1,4 +1,4 @@
-"""One stream as it is served: its queue says which rows there are and when they were born, its pools what is in them."""
+"""A stream as the driver serves it: its queue holds the event times of its rows, its pools hold the values."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from headrace.bench.stream import StreamSpec
 from headrace.errors import HeadraceError
 from headrace.model.schema import TIMESTAMP
 
-_BATCH_ROWS = 1 << 16  # of a record batch: two megabytes or so, which stay in the cache until they are sent
+_BATCH_ROWS = 1 << 16  # about two megabytes, which stay in the CPU cache until they are sent
 _TEXTS = 32
 
 
 class Served:
-    """A stream; threads may ask for rows at once."""
+    """A stream; thread-safe for readers."""
 
     def __init__(self, spec: StreamSpec, capacity_rows: int) -> None:
-        """Make the rows."""
+        """Generate the rows."""
         self.spec, self.queue = spec, StreamQueue(spec, capacity_rows)
         self._pools = pools(spec)
         self._texts = [_Texts(pool) for pool in self._pools]
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
-        """Return the Arrow schema of some columns, or of all."""
+        """Return the Arrow schema of the given columns, or of all; reject unknown columns."""
         schema = self.spec.schema.to_arrow()
         unknown = [name for name in columns or () if name not in schema.names]
         if unknown or columns == []:
-            named = f"there is no column '{unknown[0]}'" if unknown else "no columns were asked for"
-            raise HeadraceError(named, detail=f"columns: {', '.join(schema.names)}")
+            problem = f"unknown column '{unknown[0]}'" if unknown else "no columns requested"
+            raise HeadraceError(problem, detail=f"columns: {', '.join(schema.names)}")
         return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
     def batches(self, partition: int, start: int, times: Times, schema: pa.Schema) -> list[pa.RecordBatch]:
-        """Return the rows from `start` on that were born at `times`; all columns but the time are views of the pool."""
-        pool, found = self._pools[partition], []
-        for a, b in pool.cuts(start, start + len(times), _BATCH_ROWS):
-            made = [
-                _timestamps(times[a - start : b - start]) if name == self.spec.time else pool.column(name, a, b)
+        """Return the rows from `start` on with these times; all columns but the time are views of the pool."""
+        pool, batches = self._pools[partition], []
+        for first, last in pool.cuts(start, start + len(times), _BATCH_ROWS):
+            arrays = [
+                _timestamps(times[first - start : last - start]) if name == self.spec.time else pool.column(name, first, last)
                 for name in schema.names
             ]
-            found.append(pa.RecordBatch.from_arrays(made, schema=schema))
-        return found
+            batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        return batches
 
     def text(self, partition: int, start: int) -> tuple[int, bytearray]:
-        """Return the row after those from `start` on that were born together, and their lines. One thread a partition."""
+        """Return the row after the stamped chunk from `start` on, and its lines. Call from one thread per partition."""
         return self._texts[partition].get(start, self.queue.next_chunk(partition, start))
 
 
@@ -58,7 +58,7 @@ def _timestamps(times: Times) -> pa.Array:
 
 
 class _Texts:
-    """Lines of a partition, the newest kept for those who come a little later: each is made once for all who follow."""
+    """The newest lines of a partition, cached for consumers that lag slightly: each chunk is rendered once for all."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -66,7 +66,7 @@ class _Texts:
         self._kept: OrderedDict[int, tuple[int, bytearray]] = OrderedDict()
 
     def get(self, start: int, times: Times) -> tuple[int, bytearray]:
-        if self._lines is None:  # made when somebody asks for text: it takes a moment, and memory
+        if self._lines is None:  # created on first use: it takes time and memory
             self._lines = Lines(self._pool)
         if not len(times):
             return start, bytearray()

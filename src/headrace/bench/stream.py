@@ -1,4 +1,4 @@
-"""What a benchmark stream consists of: which rows, which keys, how many partitions – but not how fast, nor when."""
+"""The specification of a benchmark stream: generator, keys, partitions and disorder, but not its rate."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 
 SCHEMAS: Mapping[str, Schema] = {
-    **{name: made.schema for name, made in GENERATORS.items()},
+    **{name: generator.schema for name, generator in GENERATORS.items()},
     **nexmark.SCHEMAS,
     **tpch.SCHEMAS,
     **chain.SCHEMAS,
 }
-KEYED: Mapping[str, tuple[str, ...]] = {  # the columns that may be the key; the first one is, unless another is named
+KEYED: Mapping[str, tuple[str, ...]] = {  # possible key columns, the default first
     "fields": ("key",),
     "purchases": ("gem_pack", "user_id"),
     "ads": ("gem_pack", "user_id", "ad_id"),
@@ -28,19 +28,20 @@ KEYED: Mapping[str, tuple[str, ...]] = {  # the columns that may be the key; the
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """A stream that the driver makes up.
+    """A stream that the driver generates.
 
-    `distribution` over `keys` values applies to the column `key` (fields: key; purchases and ads: gem_pack, or user_id to
-    join on, or ad_id); the other columns are as `headrace.connectors.generate` makes them. Nexmark's streams have their own
-    proportions and hot keys, and take none. `share` is the stream's part of the total rate, as a weight among all streams.
-    Event times lie up to `disorder` seconds before the moment a row is born; `watermark` is what engines are told to allow.
-    `pool_rows` is how many different rows there are before they come again (with new times).
+    `distribution` over `keys` values applies to the column `key` (fields: key; purchases and ads: gem_pack, or user_id to join
+    on, or ad_id); `headrace.connectors.generate` makes the other columns. Nexmark's streams have their own proportions and hot
+    keys, which are fixed. `share` is the stream's weight in the total rate. Event times lie up to `disorder` seconds before the
+    time a row is produced; `watermark` is the delay that engines are configured with. `pool_rows` is the number of different
+    rows before they repeat (with new times).
 
-    With `match_every` keys do not come again: one row in so many has a key that only the row of the same number has in other
-    streams, the others have keys of their own (streams of odd and even seed differ). So as many rows match at any rate.
+    With `match_every` keys do not repeat: one row in `match_every` has a key that only the row of the same number has in other
+    streams; the others have keys of their own (streams of odd and even seed differ). So the number of matches does not depend
+    on the rate.
 
-    The relations of TPC-H have the keys of their `scale` factor, and take nothing else. Of a chain, `keys` is about all
-    columns that it is joined by, which are uniform.
+    The relations of TPC-H have the keys of their `scale` factor and no other options. For a chain, `keys` applies to all its join
+    columns, which are uniform.
     """
 
     name: str
@@ -59,7 +60,7 @@ class StreamSpec:
     scale: float = tpch.SCALE
 
     def __post_init__(self) -> None:
-        """Refuse what no stream could be made from."""
+        """Reject values from which no stream can be generated."""
         self._check(bool(self.name.strip()), "has no name")
         self._one_of("generator", SCHEMAS)
         self._one_of("distribution", DISTRIBUTIONS)
@@ -69,28 +70,32 @@ class StreamSpec:
             self._check(0 <= getattr(self, name) < 1800, f"has {name} = {getattr(self, name)}, but it must be 0 … 1800 seconds")
         self._check(0 <= self.match_every < 1 << 31, f"has match_every = {self.match_every}, but it must not be negative")
         self._check(
-            not self.match_every or self.keys < 1 << 30, f"has match_every, and keys = {self.keys}, of which it takes twice"
+            not self.match_every or self.keys < 1 << 30, f"has match_every and keys = {self.keys}, but keys must be below 2^30"
         )
         self._check(self.share > 0, f"has share = {self.share}, but it must be positive")
         self._check_keys()
 
     def _check_keys(self) -> None:
-        """Refuse what the generator cannot do with its keys."""
+        """Reject key options that the generator does not have."""
         self._check(
             tpch.SMALLEST <= self.scale <= tpch.LARGEST,
             f"has scale = {self.scale}, but it must be {tpch.SMALLEST} … {tpch.LARGEST}",
         )
-        self._check(self.scale == tpch.SCALE or self.generator in tpch.SCHEMAS, f"is of '{self.generator}', which has no scale")
-        self._check(not self.match_every or self.generator in GENERATORS, f"is of '{self.generator}', which has no match_every")
+        self._check(
+            self.scale == tpch.SCALE or self.generator in tpch.SCHEMAS, f"uses generator '{self.generator}', which has no scale"
+        )
+        self._check(
+            not self.match_every or self.generator in GENERATORS, f"uses generator '{self.generator}', which has no match_every"
+        )
         self._check(
             self.distribution == "uniform" or self.generator not in chain.SCHEMAS,
-            f"is of '{self.generator}', whose keys are uniform",
+            f"uses generator '{self.generator}', whose keys are uniform",
         )
         if self.generator in KEYED and self.key:
             self._one_of("key", KEYED[self.generator])
         elif self.generator not in KEYED:
-            plain = self.distribution == "uniform" and not self.key
-            self._check(plain, f"is of '{self.generator}', whose keys cannot be chosen")
+            unchanged = self.distribution == "uniform" and not self.key
+            self._check(unchanged, f"uses generator '{self.generator}', whose keys are fixed")
 
     def _one_of(self, name: str, known: Any) -> None:
         if getattr(self, name) not in known:
@@ -98,33 +103,33 @@ class StreamSpec:
                 f"stream '{self.name}' has unknown {name} '{getattr(self, name)}'", detail=f"known: {', '.join(known)}"
             )
 
-    def _check(self, good: bool, problem: str) -> None:
-        if not good:
+    def _check(self, valid: bool, problem: str) -> None:
+        if not valid:
             raise HeadraceError(f"stream '{self.name}' {problem}")
 
     @property
     def schema(self) -> Schema:
-        """The columns."""
+        """The schema of the rows."""
         return SCHEMAS[self.generator]
 
     @property
     def time(self) -> str:
-        """The event-time column; it is the last one."""
+        """The event-time column, which is the last one."""
         return "time"
 
     @property
     def key_column(self) -> str:
-        """The column that `distribution` and `keys` are about; none for streams of Nexmark and TPC-H."""
+        """The column that `distribution` and `keys` apply to; empty for streams of Nexmark and TPC-H."""
         return self.key or KEYED.get(self.generator, ("",))[0]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads back."""
+        """Return the JSON form that `from_json` reads."""
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> StreamSpec:
-        """Rebuild what `to_json` described; what a stream does not have is refused."""
+        """Read the JSON form of `to_json`; reject unknown fields."""
         try:
             return StreamSpec(**value)
         except TypeError as error:
-            raise HeadraceError(f"stream {dict(value)!r} is not understood", detail=str(error)) from error
+            raise HeadraceError(f"stream {dict(value)!r} is invalid", detail=str(error)) from error

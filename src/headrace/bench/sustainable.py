@@ -1,12 +1,12 @@
-"""Whether a system sustained a rate: the judgement of one trial, from what was measured outside the system.
+"""The verdict on one trial: whether a system sustained a rate, judged by measurements outside the system.
 
-The queue in the driver has two limits, in seconds of the offered rate. Up to the acceptable one all is well: whoever reads
-in batches needs it. Between the two the system is under back-pressure, which is tolerated for as long as the tolerated
-limit would take to fill. Beyond, or if the queue or the latency keeps growing, the rate is not sustained. The first part of a
-trial is warm-up and not judged; a crash, a dropped connection or a queue that overflowed is, whenever it happens.
+The backlog in the driver has two limits, in seconds of the offered rate. Up to the acceptable limit, the rate is sustained:
+systems that read in batches need it. Between the two the system is under back-pressure, which is tolerated for as long as the
+tolerated limit would take to fill. Above the tolerated limit, or if the backlog or the latency keeps growing, the rate is not
+sustained. The first part of a trial is warm-up and not judged; a crash, a dropped connection or a queue overflow counts at any
+time.
 
-What the warm-up left in the queue is forgiven while it is being worked off: limits hold for what the queue rises above
-its lowest mark so far.
+The backlog left by the warm-up is ignored while it drains: limits apply to the rise above the lowest backlog so far.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headrace.bench.trend import Floats, Growth, envelope, growth, longest_above
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is still sustained; the same for every system that is compared.
+    """The limits of a sustained rate; the same for every system compared.
 
-    `growth` is the share of the offered rate by which the queue may grow, and the seconds a second by which latency may.
-    Growth in all that is below the noise (seconds of input, seconds of latency) is no evidence.
+    `growth` is the share of the offered rate by which the backlog may grow, and the seconds per second by which latency may.
+    Total growth below the noise (seconds of input, seconds of latency) is no evidence.
     """
 
     acceptable_s: float = 2.0
@@ -38,20 +38,20 @@ class Limits:
     delivered: float = 0.95
 
     def __post_init__(self) -> None:
-        """Refuse limits that are not in order."""
+        """Reject limits out of order."""
         if not 0 < self.acceptable_s <= self.tolerated_s or not 0 <= self.warm_up < 1:
             raise ValueError(f"{self} is not in order")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the limits by name: a result carries what it was judged by."""
+        """Return the limits by name; a result carries them."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """One trial: the offered rate, the queue's counters, event-time latency, and why it ended early if it did.
+    """The observation of one trial: offered rate, counters of the queue, event-time latency, and the reason of an early end.
 
-    Times are seconds since the driver began to stamp. `failure` is empty for a trial that ran to its end.
+    Times are seconds since the driver began to stamp rows. `failure` is empty for a completed trial.
     """
 
     rate: float
@@ -65,14 +65,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of one trial; `reason` is empty if the rate was sustained.
+    """The verdict on one trial; `reason` is empty if the rate was sustained.
 
-    Backlogs are in seconds of the offered rate; `backlog_rise_s` is above the lowest mark before, `back_pressure_s` the
-    longest time that this was more than acceptable. `drained` is the rate at which rows were read. Figures are of the
-    measured part, and None where there is nothing to take them from.
+    Backlogs are in seconds of the offered rate; `backlog_rise_s` is the rise above the lowest backlog before, `back_pressure_s`
+    the longest time for which it exceeded the acceptable limit. `drained` is the rate at which rows were read. Figures are of
+    the measured part, and None if there is nothing to compute them from.
 
-    `doubtful` says that only growth speaks against the rate, within all limits: larger batches on the way to their
-    balance look the same, and a longer trial would tell. `final` says that no further trial is possible.
+    `doubtful` means that only growth within all limits speaks against the rate: batches that grow towards their equilibrium
+    look the same, and a longer trial decides. `final` means that no further trial is possible.
     """
 
     rate: float
@@ -90,10 +90,10 @@ class Verdict:
 
     @property
     def hint(self) -> float | None:
-        """About the rate the system can take, as far as this trial shows: what it read, and what it answered."""
+        """An estimate of the sustainable rate from this trial: the rate read, reduced by the growth of latency."""
         if not self.drained:
             return None
-        if self.latency_growth is None:  # hardly any answers: rows may wait inside the system
+        if self.latency_growth is None:  # too few results: rows may wait inside the system
             return self.drained if self.drained < self.rate / 2 else None
         return max(0.0, min(self.drained, self.rate * (1 - self.latency_growth))) or None
 
@@ -104,7 +104,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The figures a trial is judged by."""
+    """The figures that a trial is judged by."""
 
     offered: float
     drained: float
@@ -121,12 +121,12 @@ class _Measured:
 
 
 def failed(rate: float, reason: str, *, final: bool = False) -> Verdict:
-    """Return the verdict on a trial that gave nothing to measure; `final` if the system cannot be tried again."""
+    """Return the verdict on a trial without measurements; `final` if the system cannot run another trial."""
     return Verdict(rate, sustainable=False, reason=reason, final=final)
 
 
 def judge(observed: Observed, limits: Limits | None = None) -> Verdict:
-    """Judge one trial; a failure outweighs every figure."""
+    """Judge one trial; a failure overrides all figures."""
     limits = limits or Limits()
     time = np.asarray(observed.time, np.float64)
     begin = time[0] + limits.warm_up * (time[-1] - time[0]) if len(time) else 0.0
@@ -144,7 +144,7 @@ def judge(observed: Observed, limits: Limits | None = None) -> Verdict:
         backlog_last_s=figures.last_s,
         backlog_rise_s=figures.rise_s,
         back_pressure_s=figures.pressure_s,
-        backlog_growth=max((mark.whole.slope for mark in figures.marks), default=None),
+        backlog_growth=max((backlog.whole.slope for backlog in figures.marks), default=None),
         latency_growth=figures.latency.whole.slope if figures.latency else None,
         doubtful=bool(reason and not breach),
     )
@@ -155,7 +155,7 @@ def judge_long_enough(
 ) -> Verdict:
     """Judge a trial of `seconds`, and prolong it by doubling, up to `longest` times, while the verdict is doubtful.
 
-    `observe` gives the same trial from its start until so many seconds; it waits for them.
+    `observe` waits until the given second, and returns the observation of the same trial from its start.
     """
     verdict = judge(observe(seconds), limits)
     until = seconds
@@ -167,17 +167,17 @@ def judge_long_enough(
 
 def _measure(observed: Observed, time: Floats, begin: float, limits: Limits) -> _Measured:
     produced, read = np.asarray(observed.produced, np.float64), np.asarray(observed.read, np.float64)
-    kept = time >= begin
-    seconds, taken = time[kept], read[kept]
+    measured = time >= begin
+    seconds, read_rows = time[measured], read[measured]
     span = float(seconds[-1] - seconds[0])
     width = min(limits.tolerated_s, span / 3)
-    backlog = (produced[kept] - taken) / observed.rate
+    backlog = (produced[measured] - read_rows) / observed.rate
     lowest = np.minimum.accumulate(backlog)
-    when, latency = np.asarray(observed.latency_time, np.float64), np.asarray(observed.latency, np.float64)
-    late = when >= begin
+    latency_time, latency = np.asarray(observed.latency_time, np.float64), np.asarray(observed.latency, np.float64)
+    after_warm_up = latency_time >= begin
     return _Measured(
         offered=float((produced[-1] - produced[0]) / (time[-1] - time[0])),
-        drained=float(taken[-1] - taken[0]) / span,
+        drained=float(read_rows[-1] - read_rows[0]) / span,
         highest_s=float(backlog.max()),
         last_s=float(backlog[-1]),
         rise_s=float((backlog - lowest).max()),
@@ -185,24 +185,24 @@ def _measure(observed: Observed, time: Floats, begin: float, limits: Limits) -> 
         left_over_s=float(lowest[-1]),
         worked_off=float(lowest[seconds <= seconds[0] + width][-1] - lowest[-1]) / (span - width),
         marks=_marks(seconds, backlog, width),
-        latency=growth(when[late], latency[late]),
-        latest_s=float(np.max(latency[late], initial=0.0)),
-        results=int(np.count_nonzero(late)),
+        latency=growth(latency_time[after_warm_up], latency[after_warm_up]),
+        latest_s=float(np.max(latency[after_warm_up], initial=0.0)),
+        results=int(np.count_nonzero(after_warm_up)),
     )
 
 
 def _marks(time: Floats, backlog: Floats, width: float) -> tuple[Growth, ...]:
-    """Return how the highest and the lowest marks of the queue grow.
+    """Measure the growth of the upper and the lower envelope of the backlog.
 
-    Who reads all there is in ever larger batches shows in the highest, who reads fixed amounts in both. A batch that the
-    limits let pass is shorter than the tolerated time, so that a mark over that `width` has seen a whole one.
+    A reader with ever larger batches shows in the upper envelope, a reader of fixed amounts in both. A batch within the limits is
+    shorter than the tolerated time, so that an envelope over that `width` covers a whole batch.
     """
-    when, lowest, highest = envelope(time, backlog, width)
-    return tuple(found for found in (growth(when, highest), growth(when, lowest)) if found)
+    envelope_time, lowest, highest = envelope(time, backlog, width)
+    return tuple(trend for trend in (growth(envelope_time, highest), growth(envelope_time, lowest)) if trend)
 
 
 def _breach(figures: _Measured, rate: float, limits: Limits) -> str:
-    """Return which limit was broken, or nothing."""
+    """Return a description of the limit that was exceeded, or an empty string."""
     if figures.offered < limits.delivered * rate:
         return f"the driver offered only {figures.offered:,.0f} of {rate:,.0f} rows/s"
     if figures.drained <= 0:
@@ -221,13 +221,13 @@ def _breach(figures: _Measured, rate: float, limits: Limits) -> str:
 
 
 def _growth(figures: _Measured, limits: Limits) -> str:
-    """Return what keeps growing, or nothing."""
-    for mark in figures.marks:
-        if mark.keeps_on(limits.growth, limits.backlog_noise_s):
-            return f"the queue kept growing, by {mark.whole.slope:.1%} of the offered rate"
-    for mark in figures.marks:
-        if mark.tail and mark.begins(limits.growth, limits.backlog_noise_s):
-            return f"the queue began to grow, by {mark.tail.slope:.1%} of the offered rate"
+    """Return a description of what keeps growing, or an empty string."""
+    for backlog in figures.marks:
+        if backlog.keeps_on(limits.growth, limits.backlog_noise_s):
+            return f"the queue kept growing, by {backlog.whole.slope:.1%} of the offered rate"
+    for backlog in figures.marks:
+        if backlog.tail and backlog.begins(limits.growth, limits.backlog_noise_s):
+            return f"the queue began to grow, by {backlog.tail.slope:.1%} of the offered rate"
     if figures.latency and figures.latency.keeps_on(limits.growth, limits.latency_noise_s):
         return f"the latency kept growing, by {figures.latency.whole.slope:.2f} s a second"
     return ""

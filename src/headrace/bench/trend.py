@@ -1,7 +1,7 @@
-"""Whether something keeps growing: a robust slope, and envelopes of what goes up and down like a saw.
+"""Growth detection: a robust slope, and rolling envelopes for sawtooth-shaped series.
 
-A system that reads in batches leaves a queue that rises and falls with every batch. Its highest and lowest marks over a
-time longer than a batch are steady as long as it keeps up, whatever moment the clock happened to look.
+A system that reads in batches makes the backlog rise and fall with every batch. Its maximum and minimum over a time longer than a
+batch stay constant as long as the system keeps up, whenever the samples are taken.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_POINTS = 400  # so that all pairs of points are few enough
+_POINTS = 400  # bounds the number of pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The median slope between points far apart, the time they span, and the share of pairs that rise."""
+    """The median slope between distant points, the time they span, and the share of rising pairs."""
 
     slope: float
     span: float
     rising: float
 
     def grows(self, slope: float, noise: float) -> bool:
-        """Whether it grows faster than `slope`, by more than `noise` in all, and most of the time."""
+        """Whether the slope exceeds `slope`, the total growth exceeds `noise`, and at least three quarters of the pairs rise."""
         return self.slope > slope and self.slope * self.span > noise and self.rising >= 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The trend of the whole and of its second half; the latter is None if it is too short to tell."""
+    """The trend of the whole series and of its second half; the latter is None if it is too short."""
 
     whole: Trend
     tail: Trend | None
 
     def keeps_on(self, slope: float, noise: float) -> bool:
-        """Whether it grows and has not levelled off."""
+        """Whether the series grows and has not levelled off."""
         return self.whole.grows(slope, noise) and (self.tail is None or self.tail.slope > slope)
 
     def begins(self, slope: float, noise: float) -> bool:
-        """Whether it grows in the second half, whatever was before."""
+        """Whether the series grows in its second half, regardless of the first."""
         return self.tail is not None and self.tail.grows(slope, noise)
 
 
 def growth(time: Floats, value: Floats) -> Growth | None:
-    """Return how points in order of time grow; None for fewer than three."""
+    """Measure the growth of points in time order; None for fewer than three."""
     whole = trend(time, value)
     if whole is None:
         return None
@@ -55,25 +55,25 @@ def growth(time: Floats, value: Floats) -> Growth | None:
 
 
 def trend(time: Floats, value: Floats) -> Trend | None:
-    """Return the trend over points in order of time; None for fewer than three.
+    """Measure the trend of points in time order; None for fewer than three.
 
-    Only pairs at least a third of the time apart count: neighbours say much about noise and little about the trend. The
-    median bears a burst or a stall as long as it is short.
+    Only pairs at least a third of the span apart count: close points show noise rather than the trend. The median tolerates short
+    bursts and stalls.
     """
     if len(time) < 3 or time[-1] <= time[0]:
         return None
-    chosen = np.unique(np.linspace(0, len(time) - 1, _POINTS).round().astype(np.int64))
-    time, value = time[chosen], value[chosen]
+    indexes = np.unique(np.linspace(0, len(time) - 1, _POINTS).round().astype(np.int64))
+    time, value = time[indexes], value[indexes]
     span = float(time[-1] - time[0])
     first, second = np.triu_indices(len(time), 1)
-    apart = time[second] - time[first]
-    far = apart >= span / 3
-    slopes = (value[second] - value[first])[far] / apart[far]
+    distance = time[second] - time[first]
+    distant = distance >= span / 3
+    slopes = (value[second] - value[first])[distant] / distance[distant]
     return Trend(float(np.median(slopes)), span, float(np.mean(slopes > 0)))
 
 
 def envelope(time: Floats, value: Floats, width: float) -> tuple[Floats, Floats, Floats]:
-    """Return times, lowest and highest values over the `width` seconds before each; samples must be about evenly spaced."""
+    """Return times, minima and maxima over the last `width` seconds before each; samples must be about evenly spaced."""
     gap = float(np.median(np.diff(time))) if len(time) > 1 else width
     count = min(len(time), max(1, round(width / max(gap, 1e-9))))
     windows = np.lib.stride_tricks.sliding_window_view(value, count)
@@ -81,7 +81,7 @@ def envelope(time: Floats, value: Floats, width: float) -> tuple[Floats, Floats,
 
 
 def longest_above(time: Floats, value: Floats, limit: float) -> float:
-    """Return the longest time in seconds during which the value was above the limit at every sample."""
+    """Return the longest time in seconds for which every sample was above the limit."""
     above = np.concatenate(([False], value > limit, [False]))
     starts = np.flatnonzero(~above[:-1] & above[1:])
     stops = np.flatnonzero(above[:-1] & ~above[1:]) - 1

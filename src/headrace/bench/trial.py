@@ -1,7 +1,7 @@
-"""One trial: a rate is offered for a while, queries come and go as scripted, and everything is watched from outside.
+"""One trial: offer a rate for a while, add and remove queries as scripted, and observe the system from outside.
 
 offered   |······warm-up······|————————— measured —————————|
-driver    stamps rows by the script, whatever the system does            ↓ stamping stops, the rest is drained
+driver    stamps rows by the script, independent of the system           ↓ stamping stops, the backlog drains
 queries        add    add   remove …
 """
 
@@ -25,17 +25,17 @@ from headrace.bench.scenario import Step
 from headrace.bench.sustainable import Limits, Observed, Verdict, judge_long_enough
 from headrace.bench.sut.process import SutEvent
 
-_TICK = 0.1
-_LAST_RESULTS = 3.0  # seconds that results of windows which ended in time may take after the last row
-_DRAIN = 15.0
-_GLIMPSE = 4.0
+_TICK = 0.1  # seconds between polls
+_LAST_RESULTS = 3.0  # seconds to wait after the last row for results of closed windows
+_DRAIN = 15.0  # seconds
+_GLIMPSE = 4.0  # seconds between latencies for the progress display
 _LEAD_IN, _LEAD_IN_LONGEST = 5.0, 60.0  # seconds
-_LEAD_IN_RATE, _LEAD_IN_STEP = 50_000.0, 4.0  # rows/s to begin with, and times that with every step
-_HOPELESS = 2.0  # times the tolerated queue: if it grew by more, that is not waited for
+_LEAD_IN_RATE, _LEAD_IN_STEP = 50_000.0, 4.0  # first rate in rows/s, and the factor of every step
+_HOPELESS = 2.0  # a trial ends early when the backlog grew by this many times the tolerated one
 
 
 class Subject(Protocol):
-    """The system under test, as far as a trial is concerned."""
+    """The system under test, as a trial uses it."""
 
     @property
     def system(self) -> str:
@@ -43,33 +43,33 @@ class Subject(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether its process runs."""
 
     def tail(self) -> str:
-        """Return the last it wrote to standard error."""
+        """Return the end of its standard error."""
 
     @property
     def state(self) -> Path | None:
-        """Where it keeps its state, if in files."""
+        """The folder of its state files, if any."""
 
     def pids(self) -> Sequence[int]:
-        """Return its processes now."""
+        """Return its current processes."""
 
     def add(self, query: BenchQuery) -> None:
-        """Ask for a query."""
+        """Request a query."""
 
     def remove(self, name: str) -> None:
-        """Take a query back."""
+        """Request the removal of a query."""
 
     def events(self) -> Sequence[SutEvent]:
-        """Return what it said since the last time."""
+        """Return its events since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a trial offers: a script of rows/s, its base rate, for how long, and which queries come and go.
+    """The load of a trial: a script in rows/s with its base rate, the duration, the limits, and the query changes.
 
-    A doubtful trial is prolonged up to `longest` times its length.
+    A doubtful trial is prolonged up to `max_prolongation` times its length.
     """
 
     rate: float
@@ -82,9 +82,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """What was seen. `drained` says that the system worked off the queue afterwards, so that it can be tried again.
+    """The outcome of a trial. `drained` means that the system emptied the queue afterwards and can run another trial.
 
-    `failure` says why the system is lost, whatever the figures are: a crash, a dropped connection, a refused query.
+    `failure` says why the system is unusable regardless of the figures: a crash, a dropped connection, a refused query.
     """
 
     verdict: Verdict
@@ -99,22 +99,23 @@ class Trial:
 
     @property
     def offered(self) -> float:
-        """Rows/s that were stamped over the whole trial."""
+        """Rows/s stamped over the whole trial."""
         first, last = self.statuses[0], self.statuses[-1]
         span = last.now - first.now
         return (last.produced - first.produced) * 1e6 / span if span > 0 else 0.0
 
 
-Tell = Callable[[DriverStatus, float, float, Latencies | None], None]  # second, of so many; latencies now and then
+# called with the status, the second, the total seconds and, every few seconds, the latencies so far
+Tell = Callable[[DriverStatus, float, float, Latencies | None], None]
 
 
 def _silent(_status: DriverStatus, _second: float, _total: float, _latencies: Latencies | None) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 @dataclass(slots=True)
 class _Requests:
-    """Queries asked for and taken back during a trial, and what was answered."""
+    """The requests to add and remove queries during a trial, and their answers."""
 
     subject: Subject
     clock: Callable[[], float]
@@ -125,7 +126,7 @@ class _Requests:
     removing: bool = False
 
     def send(self, second: float) -> None:
-        """Make the requests that are due."""
+        """Send the requests that are due."""
         while self.waiting and self.waiting[0].at <= second:
             step = self.waiting.pop(0)
             for query in step.add:
@@ -138,22 +139,22 @@ class _Requests:
                 self.subject.remove(name)
 
     def hear(self) -> str:
-        """Take in what the system said; return why it gave up, if it did."""
-        alive = self.subject.alive  # asked first, so that its last words are heard
+        """Process the events of the system; return why it failed, or an empty string."""
+        alive = self.subject.alive  # read first, so that its last events are processed
         for event in self.subject.events():
             if event.event == "failed":
                 return f"{self.subject.system} failed: {event.reason}"
             if event.event == "refused":
                 return f"query '{event.query}' was refused: {event.reason}"
-            asked = self.open.pop((event.event, event.query), None)
-            if asked is not None:
-                self.done.append(Request(event.query, asked, event.at, self._now()))
-        last = self.subject.tail().splitlines()[-1:]
-        return "" if alive else f"{self.subject.system} ended in the middle of the trial{': ' if last else ''}{''.join(last)}"
+            requested_us = self.open.pop((event.event, event.query), None)
+            if requested_us is not None:
+                self.done.append(Request(event.query, requested_us, event.at, self._now()))
+        last_line = self.subject.tail().splitlines()[-1:]
+        return "" if alive else f"{self.subject.system} ended during the trial{': ' if last_line else ''}{''.join(last_line)}"
 
     def all(self) -> tuple[Request, ...]:
-        """Return all requests; those without an answer too."""
-        return (*self.done, *(Request(name, asked) for (_, name), asked in self.open.items()))
+        """Return all requests, also those without an answer."""
+        return (*self.done, *(Request(name, requested_us) for (_, name), requested_us in self.open.items()))
 
     def _now(self) -> int:
         return int(self.clock() * 1e6)
@@ -161,7 +162,7 @@ class _Requests:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen so far of a trial that runs."""
+    """The observations of a running trial so far."""
 
     requests: _Requests
     begun: int
@@ -172,18 +173,18 @@ class _Seen:
 
     @property
     def overflowed(self) -> bool:
-        """Whether rows found no room in the queue."""
+        """Whether a queue was full."""
         return bool(self.statuses) and self.statuses[-1].overflowed
 
     @property
     def served(self) -> int:
-        """The bytes that the driver served until the last look."""
+        """The bytes that the driver had served at the last status."""
         return self.statuses[-1].served_bytes if self.statuses else 0
 
 
 @dataclass(slots=True)
 class Bench:
-    """Driver, collector and system of one run; trials follow each other on it."""
+    """Driver, collector and system of one run; runs one trial after the other."""
 
     driver: DriverProcess
     collector: Collector
@@ -193,86 +194,86 @@ class Bench:
     sleep: Callable[[float], None] = time.sleep
 
     def lead_in(self, rate: float) -> None:
-        """Offer more and more rows, up to a rate or until the system cannot follow: what is done once is no part of a trial."""
+        """Offer rising rates up to `rate`, or until the system lags, so that one-time costs are not part of a trial."""
         offered = min(_LEAD_IN_RATE, rate)
-        follows = self._lead(offered, _LEAD_IN, _LEAD_IN_LONGEST)
-        while follows and offered < rate:
+        keeps_up = self._lead(offered, _LEAD_IN, _LEAD_IN_LONGEST)
+        while keeps_up and offered < rate:
             offered = min(offered * _LEAD_IN_STEP, rate)
-            follows = self._lead(offered, _LEAD_IN / 2, _LEAD_IN / 2)
+            keeps_up = self._lead(offered, _LEAD_IN / 2, _LEAD_IN / 2)
         self._await_reading(_DRAIN)
 
     def _lead(self, rate: float, seconds: float, patience: float) -> bool:
-        """Offer a rate for a while, and say whether all of it was read soon after."""
+        """Offer a rate for a while; return whether the system read all of it within `patience` seconds afterwards."""
         self.driver.start(RateScript.constant(rate))
         self.sleep(seconds)
         self.driver.start(None)
         return self._await_reading(patience)
 
     def _await_reading(self, patience: float) -> bool:
-        """Wait until the queue is empty; False if that took too long."""
-        begun = self.clock()
+        """Wait until the queue is empty; return False after `patience` seconds or if the system ended."""
+        start = self.clock()
         while self.driver.status().backlog > 0:
-            if self.clock() - begun > patience or not self.subject.alive:
+            if self.clock() - start > patience or not self.subject.alive:
                 return False
             self.sleep(_TICK)
         return True
 
-    def trial(self, offer: Offer, tell: Tell = _silent) -> Trial:
-        """Offer rows, watch, and judge; the system is left with an empty queue if it can be brought there."""
-        self.collector.take()  # results of what came before
-        seen = _Seen(_Requests(self.subject, self.clock, list(offer.steps)), self.driver.start(offer.script))
-        with ResourceSampler(self.subject.pids, lambda: seen.served, state=self.subject.state) as sampler:
+    def trial(self, offer: Offer, report: Tell = _silent) -> Trial:
+        """Offer the load, observe and judge; leave the system with an empty queue if it drains in time."""
+        self.collector.take()  # drop results of earlier trials
+        state = _Seen(_Requests(self.subject, self.clock, list(offer.steps)), self.driver.start(offer.script))
+        with ResourceSampler(self.subject.pids, lambda: state.served, state=self.subject.state) as sampler:
             verdict = judge_long_enough(
-                lambda until: self._observe(offer, seen, until, tell), offer.seconds, offer.limits, offer.longest
+                lambda until: self._observe(offer, state, until, report), offer.seconds, offer.limits, offer.longest
             )
             samples = sampler.samples()
         stopped = self.driver.start(None)
-        drained = not seen.failure and not seen.overflowed and self._drain(seen.requests)
-        latencies = self._latencies(offer, seen, stopped)
+        drained = not state.failure and not state.overflowed and self._drain(state.requests)
+        latencies = self._latencies(offer, state, stopped)
         removed = {name for step in offer.steps for name in step.remove}
-        self.queries = {name: query for name, query in self._known(seen).items() if name not in removed}
-        rows = sum(int(part.rows.sum()) for part in seen.parts)
+        self.queries = {name: query for name, query in self._known(state).items() if name not in removed}
+        rows = sum(int(part.rows.sum()) for part in state.parts)
         return Trial(
-            verdict, seen.failure, latencies, seen.requests.all(), samples, tuple(seen.statuses), seen.begun, rows, drained
+            verdict, state.failure, latencies, state.requests.all(), samples, tuple(state.statuses), state.begun, rows, drained
         )
 
-    def _observe(self, offer: Offer, seen: _Seen, until: float, tell: Tell) -> Observed:
-        """Sample until a second of the trial, or until it is lost; return all that was seen."""
-        while not seen.failure and not seen.overflowed:
+    def _observe(self, offer: Offer, state: _Seen, until: float, report: Tell) -> Observed:
+        """Sample until a second of the trial, or until it fails; return the observation so far."""
+        while not state.failure and not state.overflowed:
             status = self.driver.status()
-            seen.statuses.append(status)
-            second = (status.now - seen.begun) / 1e6
-            seen.failure = seen.requests.hear() or _lost(status, seen)
-            hopeless = status.backlog - seen.statuses[0].backlog > _HOPELESS * offer.limits.tolerated_s * offer.rate
-            if seen.failure or second >= until or hopeless or status.overflowed:
+            state.statuses.append(status)
+            second = (status.now - state.begun) / 1e6
+            state.failure = state.requests.hear() or _lost(status, state)
+            exceeded = status.backlog - state.statuses[0].backlog > _HOPELESS * offer.limits.tolerated_s * offer.rate
+            if state.failure or second >= until or exceeded or status.overflowed:
                 break
-            seen.requests.send(second)
-            tell(status, second, until, self._glimpse(offer, seen, second))
+            state.requests.send(second)
+            report(status, second, until, self._glimpse(offer, state, second))
             self.sleep(_TICK)
-        latencies = self._latencies(offer, seen, seen.statuses[-1].now)
-        tell(seen.statuses[-1], second, until, latencies)
-        return _observed(offer, seen, latencies)
+        latencies = self._latencies(offer, state, state.statuses[-1].now)
+        report(state.statuses[-1], second, until, latencies)
+        return _observed(offer, state, latencies)
 
-    def _glimpse(self, offer: Offer, seen: _Seen, second: float) -> Latencies | None:
-        """Return the latencies so far, every few seconds: whoever watches wants to see them."""
-        if second < seen.shown + _GLIMPSE:
+    def _glimpse(self, offer: Offer, state: _Seen, second: float) -> Latencies | None:
+        """Return the latencies so far, every few seconds, for the progress display; else None."""
+        if second < state.shown + _GLIMPSE:
             return None
-        seen.shown = second
-        return self._latencies(offer, seen, seen.statuses[-1].now)
+        state.shown = second
+        return self._latencies(offer, state, state.statuses[-1].now)
 
-    def _latencies(self, offer: Offer, seen: _Seen, stop: int) -> Latencies:
-        seen.parts.append(self.collector.take())
-        period = Period(seen.begun, seen.begun + int(offer.limits.warm_up * (stop - seen.begun)), stop)
-        return measure(Emissions.concat(seen.parts), self._known(seen), self.driver.log(), period)
+    def _latencies(self, offer: Offer, state: _Seen, stop: int) -> Latencies:
+        state.parts.append(self.collector.take())
+        period = Period(state.begun, state.begun + int(offer.limits.warm_up * (stop - state.begun)), stop)
+        return measure(Emissions.concat(state.parts), self._known(state), self.driver.log(), period)
 
-    def _known(self, seen: _Seen) -> dict[str, BenchQuery]:
-        return {**self.queries, **seen.requests.added}
+    def _known(self, state: _Seen) -> dict[str, BenchQuery]:
+        return {**self.queries, **state.requests.added}
 
     def _drain(self, requests: _Requests) -> bool:
-        """Wait for the last results, and for the queue to be empty; False if that takes too long."""
-        begun = self.clock()
+        """Wait for the last results and an empty queue; return False if that takes too long."""
+        start = self.clock()
         while True:
-            waited = self.clock() - begun
+            waited = self.clock() - start
             if requests.hear() or waited > _DRAIN:
                 return False
             if waited >= _LAST_RESULTS and self.driver.status().backlog == 0:
@@ -280,22 +281,22 @@ class Bench:
             self.sleep(_TICK)
 
 
-def _lost(status: DriverStatus, seen: _Seen) -> str:
-    """Return why nothing can come of the trial; a query that is taken back may drop its connections."""
-    if status.dropped > seen.statuses[0].dropped and not seen.requests.removing:
+def _lost(status: DriverStatus, state: _Seen) -> str:
+    """Return why the trial failed, or an empty string; the removal of a query may drop connections."""
+    if status.dropped > state.statuses[0].dropped and not state.requests.removing:
         return "a connection to the driver was dropped"
     return ""
 
 
-def _observed(offer: Offer, seen: _Seen, latencies: Latencies) -> Observed:
-    """Return what is judged: counters from the start of the trial on, latency by the second of emission."""
-    first, series = seen.statuses[0], latencies.event_time_series
+def _observed(offer: Offer, state: _Seen, latencies: Latencies) -> Observed:
+    """Return the observation to judge: counters from the start of the trial, latency by second of emission."""
+    first, series = state.statuses[0], latencies.event_time_series
     return Observed(
         offer.rate,
-        [(status.now - seen.begun) / 1e6 for status in seen.statuses],
-        [status.produced - first.produced for status in seen.statuses],
-        [status.read - first.read for status in seen.statuses],
+        [(status.now - state.begun) / 1e6 for status in state.statuses],
+        [status.produced - first.produced for status in state.statuses],
+        [status.read - first.read for status in state.statuses],
         series.second,
         series.p50,
-        seen.failure or ("the queue overflowed: the system read far too slowly" if seen.overflowed else ""),
+        state.failure or ("the queue overflowed: the system read far too slowly" if state.overflowed else ""),
     )

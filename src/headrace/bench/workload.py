@@ -1,4 +1,4 @@
-"""The rows of the AStream workload as files: a key and five random fields. Its queries are `queries.aggregations.Fields`."""
+"""The rows of the AStream workload as files: a key and five random fields. `queries.aggregations.Fields` has its queries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ROWS_PER_SECOND = 1_000_000  # of event time: a ten-second window holds ten mill
 
 
 def write_files(folder: Path, first: int, rows: int, rows_per_file: int, *, parquet: bool) -> list[Path]:
-    """Write rows from number `first` on as Arrow files, or as Parquet for engines that cannot read Arrow."""
+    """Write rows from number `first` on as Arrow files, or as Parquet for engines that do not read Arrow."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    paths = []
     last = first + rows
     for number, start in enumerate(range(first, last, rows_per_file)):
         stop = min(start + rows_per_file, last)
@@ -28,5 +28,5 @@ def write_files(folder: Path, first: int, rows: int, rows_per_file: int, *, parq
         else:
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table, max_chunksize=1 << 20)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths

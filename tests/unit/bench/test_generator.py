@@ -185,7 +185,7 @@ def test_json_and_back():
         ({"generator": "nope"}, "stream 's' has unknown generator 'nope'\ndetail: known: purchases, ads, fields, persons"),
         ({"distribution": "odd"}, "unknown distribution 'odd'\ndetail: known: uniform, round_robin"),
         ({"key": "price", "generator": "ads"}, "unknown key 'price'\ndetail: known: gem_pack, user_id, ad_id"),
-        ({"generator": "bids", "distribution": "zipf"}, "'bids', whose keys cannot be chosen"),
+        ({"generator": "bids", "distribution": "zipf"}, "'bids', whose keys are fixed"),
         ({"keys": 0}, "keys = 0"),
         ({"partitions": 0}, "partitions = 0"),
         ({"share": 0.0}, "share = 0.0"),

@@ -116,17 +116,17 @@ def test_the_range_is_an_option():
     ("wrong", "message"),
     [
         (lambda: replace(ABC, links=ABC.links[:1]), "1 links cannot join 3 streams"),
-        (lambda: replace(ABC, links=ABC.links[::-1]), "'lineitem' is not linked to a stream before it"),
+        (lambda: replace(ABC, links=ABC.links[::-1]), "'lineitem' is not linked to an earlier stream"),
         (lambda: ChainJoins(ways=3), "levels is 'MMM' for a join of 3 streams"),
         (lambda: ChainJoins(levels="MXM"), "levels is 'MXM'"),
-        (lambda: ChainJoins().queries(28), "28 queries are asked for, but there are 27 different ones"),
-        (lambda: TpchJoins().queries(5000), "5000 queries are asked for"),
+        (lambda: ChainJoins().queries(28), "28 queries are requested, but the generator has only 27 different ones"),
+        (lambda: TpchJoins().queries(5000), "5000 queries are requested"),
         (lambda: query_set("tpch_joins", {"size": "5 apples"}), "duration '5 apples'"),
         (lambda: StreamSpec("r1", "chain", distribution="zipf"), "'chain', whose keys are uniform"),
         (lambda: StreamSpec("r1", "chain", match_every=3), "'chain', which has no match_every"),
         (lambda: StreamSpec("o", "orders", scale=200.0), "scale = 200.0, but it must be 0.001 … 100.0"),
         (lambda: StreamSpec("o", "fields", scale=0.1), "'fields', which has no scale"),
-        (lambda: StreamSpec("o", "orders", distribution="zipf"), "'orders', whose keys cannot be chosen"),
+        (lambda: StreamSpec("o", "orders", distribution="zipf"), "'orders', whose keys are fixed"),
     ],
 )
 def test_what_is_wrong_is_refused(wrong, message):

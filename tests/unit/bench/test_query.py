@@ -267,14 +267,14 @@ def test_a_difference_keeps_its_parts():
         (lambda: Comparison("f1", "LIKE", 1), "unknown operator 'LIKE'"),
         (lambda: BenchQuery("q", ("s",), {"oracle": "SELECT 1"}, 1, 1), "unknown dialect 'oracle'"),
         (lambda: BenchQuery("q", ("s",), {}, 0, 1), "window of 0 µs"),
-        (lambda: query_set("nothing", {}), "unknown generator of queries 'nothing'"),
+        (lambda: query_set("nothing", {}), "unknown query generator 'nothing'"),
         (lambda: query_set("fields", {"sede": 1}), "no option 'sede'"),
         (lambda: query_set("fields", {"seed": "1"}), "must be int"),
         (lambda: query_set("fields", {"seed": True}), "must be int"),
         (lambda: query_set("purchases", {"size": "8 apples"}), "duration '8 apples'"),
         (lambda: query_set("written", {"streams": ["s"]}), "lacks an option"),
         (lambda: query_set("complex", {"joins": 6}), "joins is 6"),
-        (lambda: Written(("s",), {"headrace": "SELECT 1"}, "1 second").queries(2), "one is written"),
+        (lambda: Written(("s",), {"headrace": "SELECT 1"}, "1 second").queries(2), "'written' has one"),
     ],
 )
 def test_what_is_wrong_is_refused(wrong, message):

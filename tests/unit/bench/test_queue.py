@@ -90,15 +90,15 @@ def test_memory_that_was_given_up_is_used_again():
 def test_a_group_reads_what_is_there_and_not_given_up():
     queue = queue_at(100, 1)
     assert times(queue, 0, 10, 10) == []
-    for start, stop, says in [(0, 51, "only 50 are there yet"), (5, 4, "no range"), (-1, 4, "no range")]:
+    for start, stop, says in [(0, 51, "only 50 are produced yet"), (5, 4, "invalid row range"), (-1, 4, "invalid row range")]:
         with pytest.raises(HeadraceError, match=says):
             queue.take("g", 0, start, stop)
-    with pytest.raises(HeadraceError, match="no partition 2\ndetail: partitions: 0 to 1"):
+    with pytest.raises(HeadraceError, match="unknown partition 2\ndetail: partitions: 0 to 1"):
         queue.take("g", 2, 0, 1)
     queue.took("g", 0, 0, 20, SECOND)
     queue.commit("g", [20, 0])
     assert times(queue, 0, 20, 21) == [410_000]
-    with pytest.raises(HeadraceError, match="committed those before 20"):
+    with pytest.raises(HeadraceError, match="committed the rows before 20"):
         queue.take("g", 0, 19, 21)
 
 
@@ -106,7 +106,7 @@ def test_a_commit_is_checked_before_any_of_it_is_done():
     queue = queue_at(100, 1)
     queue.progress("g")
     queue.took("g", 0, 0, 20, SECOND)
-    for positions, says in [([20, 1], "0 were read"), ([20], "1 partitions, but there are 2"), ([-1, 0], "-1 cannot be")]:
+    for positions, says in [([20, 1], "0 were read"), ([20], "1 positions given for 2 partitions"), ([-1, 0], "before -1")]:
         with pytest.raises(HeadraceError, match=says):
             queue.commit("g", positions)
     assert queue.progress("g").committed == (0, 0)

@@ -95,14 +95,14 @@ def test_scenario_files(value, script):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"kind": "waves"}, "kind 'waves' is not known\ndetail: kinds: constant, steps, spikes, ramp"),
+        ({"kind": "waves"}, "kind 'waves' is unknown\ndetail: kinds: constant, steps, spikes, ramp"),
         ({"rate": 5}, "kind 'None'"),
         ({"kind": "ramp", "first": 1}, "needs: first, last, seconds\ndetail: given: first"),
         ({"kind": "constant", "rate": -5}, "from -5 to -5 rows/s"),
-        ({"kind": "constant", "rate": "x"}, "is not understood"),
+        ({"kind": "constant", "rate": "x"}, "is invalid"),
         ({"kind": "steps", "steps": []}, "no pieces"),
         ({"kind": "steps", "steps": [[0, 5]]}, "for 0 seconds"),
-        ({"kind": "steps", "steps": [5]}, "is not understood"),
+        ({"kind": "steps", "steps": [5]}, "is invalid"),
         ({"kind": "spikes", "base": 1, "peak": 2, "every": 3, "length": 3}, "must end before the next"),
     ],
 )
@@ -113,5 +113,5 @@ def test_refusals(value, says):
 
 @pytest.mark.parametrize("value", [{}, {"pieces": [[1, 2]]}, {"pieces": 3}, [], {"pieces": [["x", 1, 2]]}])
 def test_json_that_is_no_script(value):
-    with pytest.raises(HeadraceError, match="is not understood"):
+    with pytest.raises(HeadraceError, match="is invalid"):
         RateScript.from_json(value)

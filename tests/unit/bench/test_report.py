@@ -98,9 +98,9 @@ def test_rates_that_were_given_are_called_so():
     (group,) = grouped(runs)
     _, rows = table(group)
     assert rows[group.cells[0]][2].endswith("(offered, not sustained; 1 of 2 runs failed)")
-    assert figures(group)["rate"].title == "Rate read"
+    assert figures(group)["rate"].title == "Read rate"
     assert search(group) is None
-    assert "rate given" in page(runs)
+    assert "fixed rate" in page(runs)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)

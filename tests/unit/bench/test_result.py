@@ -102,13 +102,13 @@ def _nothing() -> Latency:
     [
         (lambda text: "{", "is not JSON"),
         (lambda text: "[]", "has no runs"),
-        (lambda text: text.replace('"format": 1', '"format": 2'), "is of format 2"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "has unknown format 2"),
         (lambda text: text.replace('"commit"', '"commits"'), "run 1 of .* lacks 'commit'"),
         (lambda text: text.replace('"repeat": 1', '"repeat": 1, "luck": 3'), "run 1 of .* has 'luck'"),
         (lambda text: text.replace('"repeat": 1', '"repeat": 1, "failed": "no"'), "run 1 of .* has 'offered_rows_per_second'"),
         (lambda text: text.replace('"buckets"', '"bucket"'), "run 1 of .* is damaged"),
-        (lambda text: text.replace('"title"', '"titles"'), "does not carry its scenario"),
-        (lambda text: '{"format": 1, "runs": [3]}', "run 1 of .* is no object"),
+        (lambda text: text.replace('"title"', '"titles"'), "lacks the name or title of its scenario"),
+        (lambda text: '{"format": 1, "runs": [3]}', "run 1 of .* is not an object"),
     ],
 )
 def test_what_is_wrong_in_a_document_is_said(tmp_path, change, message):

@@ -90,7 +90,7 @@ def test_a_system_that_dies_after_the_search_gives_no_number(monkeypatch):
     simulated(monkeypatch, 5000.0, dies_in_run=True)
     found = runner("limit").run()
     assert found.measured is None
-    assert "ended in the middle of the trial" in found.failed
+    assert "ended during the trial" in found.failed
     assert all(not verdict.sustainable for verdict in found.trials)
 
 
@@ -129,7 +129,7 @@ def test_a_system_that_cannot_start_says_why(monkeypatch):
 
 def test_a_system_the_scenario_is_not_for_is_not_started():
     text = SCENARIO.replace('about = "A few rows."', 'about = "A few rows."\nsystems = ["headrace"]')
-    assert runner("duckdb", 100.0, text).run().failed == "scenario 'small' is not for duckdb"
+    assert runner("duckdb", 100.0, text).run().failed == "scenario 'small' does not list system 'duckdb'"
 
 
 def _short(text: str) -> str:
@@ -169,4 +169,4 @@ def test_a_system_killed_in_the_middle_gives_a_reason_and_no_number():
     found = one.run()
     assert killed
     assert found.measured is None
-    assert found.failed.startswith("limit ended in the middle of the trial")
+    assert found.failed.startswith("limit ended during the trial")

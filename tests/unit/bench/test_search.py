@@ -89,13 +89,13 @@ def test_it_goes_up_by_doubling_until_something_fails():
 def test_what_is_never_exhausted_is_said_to_be_the_bound_of_the_search():
     found = search(limit(1e12), 100, Bounds(1, 1000))
     assert (found.rate, found.failed_rate, found.complete) == (1000, None, False)
-    assert found.reason == "even 1,000 rows/s was sustained, the highest that was to be tried"
+    assert found.reason == "1,000 rows/s, the ceiling of the search, was sustained"
 
 
 def test_nothing_sustained_is_no_rate_and_a_reason():
     found = find(Consumer(steady(2000), dies=3.0), 1000)
     assert (found.rate, found.complete, found.failed_rate) == (None, False, 10.0)
-    assert found.reason == "nothing was sustained, down to 10 rows/s: the process died"
+    assert found.reason == "no rate was sustained, down to 10 rows/s: the process died"
     assert found.trials[-1].rate == 10.0
 
 
@@ -118,13 +118,13 @@ def test_what_was_sustained_before_the_end_is_kept():
 
 def test_an_end_without_a_reason_is_still_no_complete_search():
     found = search(lambda rate: Verdict(rate, sustainable=True, final=True), 100, Bounds(1, 1e9))
-    assert (found.rate, found.complete, found.reason) == (100, False, "the system cannot be tried again")
+    assert (found.rate, found.complete, found.reason) == (100, False, "the system cannot run another trial")
 
 
 def test_the_number_of_trials_is_bounded():
     found = search(limit(1000), 1e4, Bounds(1, 1e9, precision=0.001, trials=7))
     assert (len(found.trials), found.complete) == (7, False)
-    assert found.reason == "7 trials were not enough to come as close as 0.1%"
+    assert found.reason == "7 trials did not reach the precision of 0.1%"
 
 
 def test_the_start_is_kept_within_the_bounds():
@@ -140,7 +140,7 @@ def test_everything_is_plain_data():
 
 @pytest.mark.parametrize("wrong", [{"floor": 0.0}, {"floor": 1e8}, {"precision": 0.5}, {"trials": 0}])
 def test_bounds_that_leave_nothing_are_refused(wrong: dict[str, float]):
-    with pytest.raises(ValueError, match="nothing to look at"):
+    with pytest.raises(ValueError, match="invalid search bounds"):
         Bounds(**{"floor": 1.0, "ceiling": 1e7, **wrong})
 
 

@@ -55,7 +55,7 @@ def test_few_streams_leave_more_of_them_common():
 
 
 def test_a_pattern_needs_streams_and_columns():
-    with pytest.raises(HeadraceError, match="give no pattern of 11 streams"):
+    with pytest.raises(HeadraceError, match="cannot draw a pattern of 11 streams"):
         POOL.pattern(11, random.Random(1))
     with pytest.raises(HeadraceError, match="links cannot join"):
         Chain(("a", "b"), ())

@@ -129,7 +129,7 @@ def test_a_rate_above_the_capacity_is_given_up_early_and_shows_the_capacity():
 @pytest.mark.parametrize(
     ("world", "reason"),
     [
-        (World(1000.0, dies_at=1_000_010.0), "simulated ended in the middle of the trial: last words"),
+        (World(1000.0, dies_at=1_000_010.0), "simulated ended during the trial: last words"),
         (World(1000.0, says=[SutEvent("failed", reason="out of memory")]), "simulated failed: out of memory"),
         (World(1000.0, says=[SutEvent("refused", "q1", reason="a join")]), "query 'q1' was refused: a join"),
     ],

@@ -1,6 +1,7 @@
-"""Where benchmark queries come from: their structure, the words of each engine, and sets of them made from a seed.
+"""Generate benchmark queries: the structure of a query, its SQL text for each engine, and seeded generators of queries.
 
-`shape` is a windowed aggregation apart from any engine, `dialect` spells it; `join` does both for joins in windows that all
-streams share, `sliding` for those in windows that slide with every row; `similarity` tells how much two joins have in common.
-`aggregations`, `joins`, `multiway`, `auctions` and `profit` are the sets, `sets` knows them by name.
+`query` describes a windowed aggregation independently of any engine and `dialects` renders it as SQL. `window_joins` does both
+for joins in TUMBLE and HOP windows, and measures how similar two joins are; `sliding_joins` does both for joins in SLIDING
+windows. `aggregations`, `window_joins`, `sliding_joins`, `nexmark` and `profit` contain the generators; `sets` maps the
+generator names of scenario files to them.
 """

@@ -1,4 +1,4 @@
-"""Sets of windowed aggregations, made from a seed: the first n queries are the same however many are asked for."""
+"""Generate windowed aggregations from a seed; the first n queries do not depend on the requested count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPERATORS = ("<", ">", "=", "<=", ">=")
 
 @dataclass(frozen=True, slots=True)
 class Purchases:
-    """Revenue by a key: the first of all purchases, the others of those above a price drawn from [0, 100)."""
+    """Revenue by key: the first query sums all purchases, each other one those above a price drawn from [0, 100)."""
 
     stream: str = "purchases"
     key: str = "gem_pack"
@@ -32,18 +32,18 @@ class Purchases:
         return tuple(islice(self._all(), count))
 
     def _all(self) -> Iterator[BenchQuery]:
-        chance = random.Random(self.seed)  # noqa: S311  a workload, not a secret
+        rng = random.Random(self.seed)  # noqa: S311  a workload, not a secret
         size, slide = parse_duration(self.size), parse_duration(self.slide)
         for number in numbers(1):
-            above = None if number == 1 else Comparison("price", ">", chance.randrange(10_000) / 100)
-            yield windowed(f"q{number}", self.stream, [self.key], [Measure("SUM", "price", "revenue")], above, size, slide)
+            predicate = None if number == 1 else Comparison("price", ">", rng.randrange(10_000) / 100)
+            yield windowed(f"q{number}", self.stream, [self.key], [Measure("SUM", "price", "revenue")], predicate, size, slide)
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
     """The AStream aggregations: sum of a field by key, a random predicate, random windows of 1–10 s.
 
-    `divisible` lowers each slide to a divisor of its size, which is what every engine can run.
+    `divisible` lowers each slide to a divisor of its size; every engine supports such windows.
     """
 
     stream: str = "fields"
@@ -55,16 +55,16 @@ class Fields:
         return tuple(islice(self._all(), count))
 
     def _all(self) -> Iterator[BenchQuery]:
-        chance = random.Random(self.seed)  # noqa: S311  a workload, not a secret
+        rng = random.Random(self.seed)  # noqa: S311  a workload, not a secret
         total = [Measure("SUM", "f1", "total", integer=True)]
         for number in numbers(1):
-            column, operator = f"f{chance.randint(1, 5)}", chance.choice(_OPERATORS)
-            predicate, size = Comparison(column, operator, chance.randrange(FIELD_MAX)), chance.randint(1, 10)
-            slide = chance.randint(1, size)
+            column, operator = f"f{rng.randint(1, 5)}", rng.choice(_OPERATORS)
+            predicate, size = Comparison(column, operator, rng.randrange(FIELD_MAX)), rng.randint(1, 10)
+            slide = rng.randint(1, size)
             slide = largest_divisor(size, slide) if self.divisible else slide
             yield windowed(f"q{number}", self.stream, ["key"], total, predicate, size * SECOND, slide * SECOND)
 
 
-def largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number that is not above `most`."""
-    return next(each for each in range(most, 0, -1) if number % each == 0)
+def largest_divisor(number: int, limit: int) -> int:
+    """Return the largest divisor of `number` that does not exceed `limit`."""
+    return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)

@@ -1,7 +1,7 @@
-"""Questions to the auction site: aggregations over its streams, and two that join bids with their auctions.
+"""Generate Nexmark queries: aggregations over the auction streams, and two queries that join bids with their auctions.
 
-HPPA is the highest bid of each auction among those above its reserve, HotCat the category that got most bids; both in
-tumbling windows of five seconds. Of categories with equally many bids headrace gives all, the others one.
+HPPA returns the highest bid of each auction among the bids above its reserve; HotCat returns the category with the most bids.
+Both use tumbling windows of five seconds. If categories tie, headrace returns all of them and the other engines return one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HIGHEST_RESERVE = Measure("MAX", "reserve", "highest", integer=True)
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A question: stream, keys, aggregates, window in seconds, and the column that others of the kind compare with a price."""
+    """A query template: stream, keys, aggregates, window in seconds, and the column that further queries compare with a price."""
 
     stream: str
     keys: tuple[str, ...]
@@ -32,9 +32,9 @@ class _Kind:
     slide: int
     compared: str = ""
 
-    def query(self, number: int, above: Comparison | None) -> BenchQuery:
+    def query(self, number: int, predicate: Comparison | None) -> BenchQuery:
         size, slide = self.size * SECOND, self.slide * SECOND
-        return windowed(f"q{number}", self.stream, self.keys, self.aggregates, above, size, slide)
+        return windowed(f"q{number}", self.stream, self.keys, self.aggregates, predicate, size, slide)
 
 
 _KINDS = (
@@ -51,26 +51,26 @@ _CHAIN = Chain(("bids", "auctions"), ((("auction", "id"),),))
 
 @dataclass(frozen=True, slots=True)
 class Nexmark:
-    """Aggregations over bids, auctions and persons: six kinds, and then again those that can be asked above a price.
+    """Aggregations over bids, auctions and persons: six templates, then those with a price column again, above a drawn price.
 
-    Prices are drawn as the prices of bids are: evenly on a logarithmic scale.
+    Thresholds follow the distribution of bid prices: uniform on a logarithmic scale.
     """
 
     seed: int = 7
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        found = [kind.query(number, None) for number, kind in enumerate(_KINDS, 1)]
-        chance = random.Random(self.seed)  # noqa: S311  a workload, not a secret
+        queries = [kind.query(number, None) for number, kind in enumerate(_KINDS, 1)]
+        rng = random.Random(self.seed)  # noqa: S311  a workload, not a secret
         for number in range(len(_KINDS), count):
             kind = _COMPARED[number % len(_COMPARED)]
-            found.append(kind.query(number + 1, Comparison(kind.compared, ">", round(10 ** chance.uniform(2, 8)))))
-        return tuple(found[:count])
+            queries.append(kind.query(number + 1, Comparison(kind.compared, ">", round(10 ** rng.uniform(2, 8)))))
+        return tuple(queries[:count])
 
 
 @dataclass(frozen=True, slots=True)
 class Hppa:
-    """The highest bid of each auction; the first query for all bids above the reserve, the others above a higher price too."""
+    """The highest bid of each auction above its reserve; queries after the first also require a minimum price."""
 
     size: str = "5 seconds"
     seed: int = 7
@@ -78,12 +78,12 @@ class Hppa:
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
         size = parse_duration(self.size)
-        return tuple(joined(f"q{number}", _hppa(above), size, size) for number, above in _drawn(count, self.seed))
+        return tuple(joined(f"q{number}", _hppa(predicate), size, size) for number, predicate in _drawn(count, self.seed))
 
 
 @dataclass(frozen=True, slots=True)
 class HotCat:
-    """The category with most bids; the first query counts all bids, the others those above a price."""
+    """The category with the most bids: the first query counts all bids, each other one those above a price."""
 
     size: str = "5 seconds"
     seed: int = 7
@@ -91,32 +91,32 @@ class HotCat:
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
         size = parse_duration(self.size)
-        return tuple(_hottest(f"q{number}", above, size) for number, above in _drawn(count, self.seed))
+        return tuple(_hottest(f"q{number}", predicate, size) for number, predicate in _drawn(count, self.seed))
 
 
 def _drawn(count: int, seed: int) -> list[tuple[int, Comparison | None]]:
-    chance = random.Random(seed)  # noqa: S311  a workload, not a secret
-    prices = [round(10 ** chance.uniform(2, 8)) for _ in range(1, count)]
-    found: list[Comparison | None] = [None, *(Comparison("price", ">", price) for price in prices)]
-    return list(enumerate(found[:count], 1))
+    rng = random.Random(seed)  # noqa: S311  a workload, not a secret
+    prices = [round(10 ** rng.uniform(2, 8)) for _ in range(1, count)]
+    predicates: list[Comparison | None] = [None, *(Comparison("price", ">", price) for price in prices)]
+    return list(enumerate(predicates[:count], 1))
 
 
-def _hppa(above: Comparison | None) -> Join:
-    return Join(_CHAIN, (above, None), ((1, "auction"),), Top("MAX", (1, "price"), "highest"), "s1.price > s2.reserve")
+def _hppa(predicate: Comparison | None) -> Join:
+    return Join(_CHAIN, (predicate, None), ((1, "auction"),), Top("MAX", (1, "price"), "highest"), "s1.price > s2.reserve")
 
 
 def _most(counts: str) -> str:
-    """Return, of the counts of each window, those that are as large as the largest."""
+    """Return SQL that selects the rows of each window whose count equals the largest count."""
     largest = f"({select(['MAX(bids) AS bids'], 'counts')})"
     return f"WITH counts AS ({counts}) " + select(
         ["c.window_start", "c.window_end", "c.category", "c.bids"], f"counts c JOIN {largest} m ON c.bids = m.bids"
     )
 
 
-def _hottest(name: str, above: Comparison | None, size_us: int) -> BenchQuery:
-    counts = Join(_CHAIN, (above, None), ((2, "category"),), Top("COUNT", None, "bids"))
+def _hottest(name: str, predicate: Comparison | None, size_us: int) -> BenchQuery:
+    counts = Join(_CHAIN, (predicate, None), ((2, "category"),), Top("COUNT", None, "bids"))
     hottest = ["MAX_BY(category, bids) AS category", "MAX(bids) AS bids"]
-    place = "ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY bids DESC) AS place"
+    row_number = "ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY bids DESC) AS place"
     ranked = f"({flink(counts, size_us, size_us, ('s1.window_start', 's1.window_end'))})"
     texts = {
         "headrace": _most(headrace(counts, size_us, size_us)),
@@ -125,7 +125,7 @@ def _hottest(name: str, above: Comparison | None, size_us: int) -> BenchQuery:
             f"({spark(counts, size_us, size_us, ('s1.window AS window',))})",
             group=["window"],
         ),
-        "flink": select(["window_end", "category", "bids"], f"({select(['*', place], ranked)})", "place <= 1"),
+        "flink": select(["window_end", "category", "bids"], f"({select(['*', row_number], ranked)})", "place <= 1"),
         "duckdb": select(["? AS window_end", *hottest], f"({duckdb(counts, ())})", having="COUNT(*) > 0"),
     }
     return BenchQuery(name, _CHAIN.streams, texts, size_us, size_us)

@@ -1,4 +1,4 @@
-"""Sets of windowed joins, made from a seed: the first n queries are the same however many are asked for."""
+"""Generate windowed joins from a seed; the first n queries do not depend on the requested count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_JOINS = 5
 
 @dataclass(frozen=True, slots=True)
 class PurchasesAds:
-    """Purchases of what was proposed to the same user: the first of all gem packs, the others above two that are drawn."""
+    """Purchases of gem packs proposed to the same user: the first query takes all packs, the others packs above drawn numbers."""
 
     size: str = "8 seconds"
     slide: str = "4 seconds"
@@ -31,14 +31,16 @@ class PurchasesAds:
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        chance = _chance(self.seed)
+        rng = _chance(self.seed)
         chain = Chain(("purchases", "ads"), ((("user_id", "user_id"), ("gem_pack", "gem_pack")),))
-        found = []
+        queries = []
         for number in range(1, count + 1):
-            drawn = [Comparison("gem_pack", ">", chance.randrange(_GEM_PACKS - 1)) for _ in chain.streams]
-            join = Join(chain, (None, None) if number == 1 else tuple(drawn), ((1, "user_id"), (1, "gem_pack"), (1, "price")))
-            found.append(joined(f"q{number}", join, parse_duration(self.size), parse_duration(self.slide)))
-        return tuple(found)
+            predicates = [Comparison("gem_pack", ">", rng.randrange(_GEM_PACKS - 1)) for _ in chain.streams]
+            join = Join(
+                chain, (None, None) if number == 1 else tuple(predicates), ((1, "user_id"), (1, "gem_pack"), (1, "price"))
+            )
+            queries.append(joined(f"q{number}", join, parse_duration(self.size), parse_duration(self.slide)))
+        return tuple(queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +54,22 @@ class FieldJoins:
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        chance = _chance(self.seed)
+        rng = _chance(self.seed)
         chain = Chain((self.left, self.right), ((("key", "key"),),))
         outputs = tuple((number, column) for number in (1, 2) for column in COLUMNS)
-        found = []
+        queries = []
         for number in range(1, count + 1):
-            predicates = (_predicate(chance, COLUMNS[1:], FIELD_MAX), _predicate(chance, COLUMNS[1:], FIELD_MAX))
-            size, slide = window(chance, divisible=self.divisible)
-            found.append(joined(f"q{number}", Join(chain, predicates, outputs), size, slide))
-        return tuple(found)
+            predicates = (_predicate(rng, COLUMNS[1:], FIELD_MAX), _predicate(rng, COLUMNS[1:], FIELD_MAX))
+            size, slide = window(rng, divisible=self.divisible)
+            queries.append(joined(f"q{number}", Join(chain, predicates, outputs), size, slide))
+        return tuple(queries)
 
 
 @dataclass(frozen=True, slots=True)
 class PatternJoins:
     """The AJoin joins: a chain of `ways` streams by random columns, a predicate on each, tumbling windows of 1, 2 or 3 s.
 
-    Every query has the wanted similarity with the same pattern. Streams are r1 … r`streams`; values are below `field_max`.
+    Every query has the requested similarity with one common pattern. Streams are r1 … r`streams`; values are below `field_max`.
     """
 
     streams: int = 10
@@ -79,18 +81,18 @@ class PatternJoins:
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        chance = _chance(self.seed)
+        rng = _chance(self.seed)
         pool = Pool(tuple(f"r{number}" for number in range(1, self.streams + 1)), COLUMNS)
-        pattern = pool.pattern(self.ways, chance)
+        pattern = pool.pattern(self.ways, rng)
         outputs = tuple((number, column) for number in range(1, self.ways + 1) for column in COLUMNS)
-        found = []
+        queries = []
         for number in range(1, count + 1):
-            chain = pool.similar(pattern, self.similarity, chance)
-            drawn = tuple(_predicate(chance, COLUMNS, self.field_max) for _ in range(self.ways))
-            length = chance.randint(1, 3) * SECOND
-            join = Join(chain, drawn if self.predicates else (None,) * self.ways, outputs)
-            found.append(joined(f"q{number}", join, length, length))
-        return tuple(found)
+            chain = pool.similar(pattern, self.similarity, rng)
+            predicates = tuple(_predicate(rng, COLUMNS, self.field_max) for _ in range(self.ways))
+            length = rng.randint(1, 3) * SECOND
+            join = Join(chain, predicates if self.predicates else (None,) * self.ways, outputs)
+            queries.append(joined(f"q{number}", join, length, length))
+        return tuple(queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,35 +106,35 @@ class Complex:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        """Refuse more joins than there may be."""
+        """Reject a number of joins out of range."""
         if not 1 <= self.joins <= _MAX_JOINS:
             raise HeadraceError(f"joins is {self.joins}, but must be 1 to {_MAX_JOINS}")
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        chance = _chance(self.seed)
-        found = []
+        rng = _chance(self.seed)
+        queries = []
         for number in range(1, count + 1):
-            ways = 1 + chance.randint(1, self.joins)
-            streams = chance.sample([f"r{each}" for each in range(1, _MAX_JOINS + 2)], ways)
+            ways = 1 + rng.randint(1, self.joins)
+            streams = rng.sample([f"r{stream}" for stream in range(1, _MAX_JOINS + 2)], ways)
             chain = Chain(tuple(streams), ((("key", "key"),),) * (ways - 1))
-            predicates = (_predicate(chance, COLUMNS[1:], FIELD_MAX), *([None] * (ways - 1)))
-            length = chance.randint(1, 3) * SECOND
-            found.append(
+            predicates = (_predicate(rng, COLUMNS[1:], FIELD_MAX), *([None] * (ways - 1)))
+            length = rng.randint(1, 3) * SECOND
+            queries.append(
                 joined(f"q{number}", Join(chain, predicates, ((1, "key"),), Top("SUM", (1, "f1"), "total")), length, length)
             )
-        return tuple(found)
+        return tuple(queries)
 
 
-def window(chance: random.Random, *, divisible: bool, longest: int = 10) -> tuple[int, int]:
-    """Draw size and slide in whole seconds, the slide not above the size; returned in microseconds."""
-    size = chance.randint(1, longest)
-    slide = chance.randint(1, size)
+def window(rng: random.Random, *, divisible: bool, longest: int = 10) -> tuple[int, int]:
+    """Draw a window size and slide in whole seconds, slide ≤ size; return both in microseconds."""
+    size = rng.randint(1, longest)
+    slide = rng.randint(1, size)
     return size * SECOND, (largest_divisor(size, slide) if divisible else slide) * SECOND
 
 
-def _predicate(chance: random.Random, columns: tuple[str, ...], below: int) -> Comparison:
-    return Comparison(chance.choice(columns), chance.choice(_OPERATORS), chance.randrange(below))
+def _predicate(rng: random.Random, columns: tuple[str, ...], limit: int) -> Comparison:
+    return Comparison(rng.choice(columns), rng.choice(_OPERATORS), rng.randrange(limit))
 
 
 def _chance(seed: int) -> random.Random:

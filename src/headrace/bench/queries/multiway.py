@@ -1,15 +1,15 @@
-"""Sets of joins of three and more streams in sliding windows: over the relations of TPC-H, and along a chain.
+"""Generate joins of three or more streams in SLIDING windows: over the TPC-H relations, and along a chain of streams.
 
-Both are made for NOMINAL_RATE rows/s in all, windows of five seconds, and keys in proportion: TPC-H at scale NOMINAL_SCALE, a
-chain with NOMINAL_KEYS. A window then holds a little more than half of every large relation, and 0.63 rows for each value of
-a chain: its four-way join has as many results as one of its streams has rows.
+Both are designed for a total of NOMINAL_RATE rows/s, windows of five seconds, and proportional keys: TPC-H at scale
+NOMINAL_SCALE, a chain with NOMINAL_KEYS. A window then holds a little more than half of every large relation, and 0.63 rows
+for each value of a chain: its four-way join has as many results as one of its streams has rows.
 
     orders, lineitem, customer      rates 17,317, 69,270, 1,732 rows/s; 1 in 150,000 × 1 in 15,000 combinations match;
                                     3 × (17,317 × 69,270 × 1,732) × (5 s)² / (150,000 × 15,000) = 69,000 results/s
     r1 … r4, medium                 25,000 rows/s each; 4 × 25,000⁴ × (5 s)³ / 200,000³ = 24,000 results/s
 
-No query has more than MOST times as many results as there are rows, nor so few that none is seen. At r times the rate, joins
-of n streams have rⁿ times the results, unless the scale, or the keys, grow as the rate does.
+Every query has between MIN_RESULTS_PER_ROW and MAX_RESULTS_PER_ROW results for each input row. At r times the rate, a join
+of n streams has rⁿ times the results, unless the scale or the number of keys grows with the rate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.model.duration import parse_duration
 NOMINAL_RATE, NOMINAL_RANGE_S, NOMINAL_SCALE, NOMINAL_KEYS = 100_000.0, 5.0, 0.1, 200_000
 MOST, LEAST = 5.0, 1e-5  # results for each row of input
 _SIZES = (3, 4)
-_ATTEMPTS = 1_000  # a query that is not found by then is taken not to exist
+_ATTEMPTS = 1_000  # draws before the generator gives up
 _ALIASES: Mapping[str, str] = {
     "region": "r", "nation": "n", "supplier": "s", "part": "p", "partsupp": "ps", "customer": "c", "orders": "o",
     "lineitem": "l",
@@ -43,9 +43,10 @@ _OUTPUTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Two relations and the pairs of columns by which they can be joined.
+    """Two relations and the column pairs that join them.
 
-    `correlated` is for pairs whose columns are not drawn apart from each other: how much oftener all of them are equal.
+    `correlation_factor` corrects the selectivity of pairs whose columns are not independent: how many times more often all of
+    them are equal.
     """
 
     left: str
@@ -55,29 +56,29 @@ class Edge:
     correlated: float = 1.0
 
     def other(self, relation: str) -> str:
-        """Return the relation at the other end."""
+        """Return the relation at the other end of the edge."""
         return self.right if relation == self.left else self.left
 
     def columns(self) -> set[str]:
-        """Return the columns of both relations; no two relations have columns of one name."""
+        """Return the columns of both relations; column names are unique across relations."""
         return {column for pair in self.pairs for column in pair}
 
     def selectivity(self, scale: float) -> float:
-        """Return which share of the pairs of rows match."""
-        found, values = self.correlated, tpch.domains(scale)
+        """Return the share of row pairs that match."""
+        selectivity, domains = self.correlated, tpch.domains(scale)
         for left, right in self.pairs:
-            if left in values:
-                one, two = values[left], values[right]
-                common = range(max(one.start, two.start), min(one.stop, two.stop))
-                found *= len(common) / (len(one) * len(two))
-        if self.pairs == _PART_AND_SUPPLIER:  # a part has four suppliers, not all
-            found *= tpch.rows("supplier", scale) * tpch.rows("part", scale) / tpch.rows("partsupp", scale)
-        return found
+            if left in domains:
+                left_domain, right_domain = domains[left], domains[right]
+                common = range(max(left_domain.start, right_domain.start), min(left_domain.stop, right_domain.stop))
+                selectivity *= len(common) / (len(left_domain) * len(right_domain))
+        if self.pairs == _PART_AND_SUPPLIER:  # a part has only four suppliers
+            selectivity *= tpch.rows("supplier", scale) * tpch.rows("part", scale) / tpch.rows("partsupp", scale)
+        return selectivity
 
     def link(self, known: str) -> Link:
-        """Return how the other relation is joined to that which is there already."""
-        one, two = _ALIASES[self.left], _ALIASES[self.right]
-        pairs = (((one, left), (two, right)) for left, right in self.pairs)
+        """Return the equalities that join the other relation to `known`, which is already part of the join."""
+        left_alias, right_alias = _ALIASES[self.left], _ALIASES[self.right]
+        pairs = (((left_alias, left), (right_alias, right)) for left, right in self.pairs)
         return tuple(pair if known == self.left else (pair[1], pair[0]) for pair in pairs)
 
 
@@ -101,7 +102,7 @@ EDGES = (
     _reference("lineitem", "part", ("l_partkey", "p_partkey")),
     _reference("lineitem", "supplier", ("l_suppkey", "s_suppkey")),
     _reference("lineitem", "partsupp", *_PART_AND_SUPPLIER),
-    # columns that are no keys of each other, but have equal values; those of few values only beside a key
+    # columns with common values that are not foreign keys; columns of few distinct values only together with a key
     _alike("lineitem", "orders", ("l_orderkey", "o_orderkey"), ("l_linestatus", "o_orderstatus"), correlated=tpch.SAME_STATUS),
     _alike("lineitem", "part", ("l_partkey", "p_partkey"), ("l_quantity", "p_size")),
     _alike("customer", "nation", ("c_custkey", "n_nationkey")),
@@ -116,7 +117,7 @@ EDGES = (
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Relations in the order in which they are joined, and the edge by which each but the first is."""
+    """Relations in join order, and the edge that joins each relation but the first."""
 
     relations: tuple[str, ...]
     edges: tuple[Edge, ...]
@@ -128,33 +129,34 @@ class Tree:
         scale: float = NOMINAL_SCALE,
         streams: Collection[str] = tuple(tpch.ROWS),
     ) -> float:
-        """Return how many results there are for each row of the streams, which have `rate` rows/s in all at their shares."""
-        whole = sum(tpch.SHARES[name] for name in streams)
-        rates = [rate * tpch.SHARES[name] / whole for name in self.relations]
+        """Return the results per input row if the streams have `rate` rows/s in total, divided by their shares."""
+        total_share = sum(tpch.SHARES[name] for name in streams)
+        rates = [rate * tpch.SHARES[name] / total_share for name in self.relations]
         selectivity = math.prod(edge.selectivity(scale) for edge in self.edges)
         return results_per_second(rates, range_s, selectivity) / rate
 
     def is_exact(self) -> bool:
-        """Tell whether edges are apart from each other, so that chances multiply: none but references share a column."""
-        loose = [edge for edge in self.edges if not edge.reference]
-        return not any(one.columns() & two.columns() for one in loose for two in self.edges if one != two)
+        """Return whether selectivities multiply because the edges are independent: only references share columns."""
+        value_edges = [edge for edge in self.edges if not edge.reference]
+        return not any(edge.columns() & other.columns() for edge in value_edges for other in self.edges if edge != other)
 
     def join(self, range_us: int) -> SlidingJoin:
-        """Return the join of this range."""
-        places = tuple((_ALIASES[name], column) for name in self.relations for column in _OUTPUTS[name])
+        """Return the sliding join with this range."""
+        outputs = tuple((_ALIASES[name], column) for name in self.relations for column in _OUTPUTS[name])
         links = tuple(edge.link(edge.other(name)) for name, edge in zip(self.relations[1:], self.edges, strict=True))
-        return SlidingJoin(tuple((name, _ALIASES[name]) for name in self.relations), links, places, range_us)
+        return SlidingJoin(tuple((name, _ALIASES[name]) for name in self.relations), links, outputs, range_us)
 
 
 def trees(seed: int) -> Iterator[Tree]:
-    """Yield trees of three or four relations, no two alike: from a relation that is drawn, joins are drawn until it is large.
+    """Yield distinct join trees of three or four relations, each grown from a drawn relation by drawn edges.
 
-    The first has the two largest relations. What nobody reads is not offered, and without these the others would get its rate.
+    The first tree contains the two largest relations. The driver offers only streams that some query reads; without these two
+    the other streams would get their share of the rate.
     """
-    chance = random.Random(seed)  # noqa: S311  a workload, not a secret
+    rng = random.Random(seed)  # noqa: S311  a workload, not a secret
     seen: set[frozenset[Edge]] = set()
     for _ in range(_ATTEMPTS):
-        tree = _drawn(chance, chance.choice(_SIZES))
+        tree = _drawn(rng, rng.choice(_SIZES))
         edges = frozenset(tree.edges)
         fits = tree.is_exact() and LEAST <= tree.results_per_row() <= MOST
         if fits and edges not in seen and (seen or {"lineitem", "orders"} <= set(tree.relations)):
@@ -162,38 +164,38 @@ def trees(seed: int) -> Iterator[Tree]:
             yield tree
 
 
-def _drawn(chance: random.Random, size: int) -> Tree:
-    tree = Tree((chance.choice(list(tpch.ROWS)),), ())
+def _drawn(rng: random.Random, size: int) -> Tree:
+    tree = Tree((rng.choice(list(tpch.ROWS)),), ())
     while len(tree.relations) < size:
-        edge = chance.choice([edge for edge in EDGES if (edge.left in tree.relations) != (edge.right in tree.relations)])
-        new = edge.right if edge.left in tree.relations else edge.left
-        tree = Tree((*tree.relations, new), (*tree.edges, edge))
+        edge = rng.choice([edge for edge in EDGES if (edge.left in tree.relations) != (edge.right in tree.relations)])
+        relation = edge.right if edge.left in tree.relations else edge.left
+        tree = Tree((*tree.relations, relation), (*tree.edges, edge))
     return tree
 
 
 @dataclass(frozen=True, slots=True)
 class TpchJoins:
-    """Joins of three or four relations by keys and by columns of equal values; many have parts in common, no two are alike."""
+    """Distinct joins of three or four relations by keys and by columns of equal values; many have common sub-joins."""
 
     size: str = "5 seconds"
     seed: int = (
-        6425  # of 20,000: ten read all relations, most of them the two largest, and all have a join in common with another
+        6425  # best of 20,000: ten queries read all relations, most the two largest; each has a join in common with another
     )
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        length = parse_duration(self.size)
-        found = tuple(
-            slid(f"q{number}", tree.join(length)) for number, tree in zip(range(1, count + 1), trees(self.seed), strict=False)
+        range_us = parse_duration(self.size)
+        queries = tuple(
+            slid(f"q{number}", tree.join(range_us)) for number, tree in zip(range(1, count + 1), trees(self.seed), strict=False)
         )
-        return _enough(found, count)
+        return _enough(queries, count)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainJoins:
-    """The join of r1, r2 … `ways` streams in a line, by selectivities L, M or H; other queries have others of them.
+    """The linear join of `ways` streams r1, r2 …; each join has selectivity L, M or H.
 
-    The first has `levels`, one for each join; the others all other combinations, in an order that is drawn.
+    The first query uses `levels`, one letter for each join; the others use all other combinations, in a drawn order.
     """
 
     ways: int = 4
@@ -202,26 +204,26 @@ class ChainJoins:
     seed: int = 7
 
     def __post_init__(self) -> None:
-        """Refuse levels that there are not, or not as many as joins."""
+        """Reject unknown levels, or a number of levels that differs from the number of joins."""
         if len(self.levels) != self.ways - 1 or not self.levels or set(self.levels) - set(chain.LEVELS):
             raise HeadraceError(
                 f"levels is '{self.levels}' for a join of {self.ways} streams",
-                hint=f"write one of {', '.join(chain.LEVELS)} for each join, as MHL for a join of 4 streams",
+                hint=f"write one of {', '.join(chain.LEVELS)} for each join, for example MHL for a join of 4 streams",
             )
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        others = ["".join(each) for each in product(chain.LEVELS, repeat=self.ways - 1)]
+        others = ["".join(levels) for levels in product(chain.LEVELS, repeat=self.ways - 1)]
         others.remove(self.levels)
         random.Random(self.seed).shuffle(others)  # noqa: S311  a workload, not a secret
-        wanted, length = [self.levels, *others][:count], parse_duration(self.size)
-        return _enough(tuple(slid(f"q{number}", _linear(each, length)) for number, each in enumerate(wanted, 1)), count)
+        requested, range_us = [self.levels, *others][:count], parse_duration(self.size)
+        return _enough(tuple(slid(f"q{number}", _linear(levels, range_us)) for number, levels in enumerate(requested, 1)), count)
 
 
 def chain_results_per_row(
     levels: str, rate: float = NOMINAL_RATE, range_s: float = NOMINAL_RANGE_S, keys: int = NOMINAL_KEYS
 ) -> float:
-    """Return how many results a chain has for each row of its streams, `rate` rows a second in equal parts."""
+    """Return the results per input row of a chain whose streams have `rate` rows/s in total, in equal parts."""
     selectivity = 1 / math.prod(chain.LEVELS[level].domain(keys) for level in levels)
     ways = len(levels) + 1
     return results_per_second([rate / ways] * ways, range_s, selectivity) / rate
@@ -236,7 +238,7 @@ def _linear(levels: str, range_us: int) -> SlidingJoin:
     return SlidingJoin(tuple((name, name) for name in names), links, tuple((name, "value") for name in names), range_us)
 
 
-def _enough(found: tuple[BenchQuery, ...], count: int) -> tuple[BenchQuery, ...]:
-    if len(found) < count:
-        raise HeadraceError(f"{count} queries are asked for, but there are {len(found)} different ones")
-    return found
+def _enough(queries: tuple[BenchQuery, ...], count: int) -> tuple[BenchQuery, ...]:
+    if len(queries) < count:
+        raise HeadraceError(f"{count} queries are requested, but the generator has only {len(queries)} different ones")
+    return queries

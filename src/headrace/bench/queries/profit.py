@@ -1,7 +1,7 @@
-"""The profit query: what the purchases of each key brought in, less what its advertisements cost.
+"""Generate profit queries: the revenue of each key minus the cost of its advertisements.
 
-It is the inner join of two aggregations. Where an engine has no such join, or an aggregation over both streams is cheaper,
-the text says the same by a union: a key has a result if both streams have rows of it.
+The query is the inner join of two aggregations. Where an engine lacks that join, or an aggregation over both streams is
+cheaper, the text is an equivalent aggregation over a union: a key has a result if both streams have rows with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.model.duration import parse_duration
 
 @dataclass(frozen=True, slots=True)
 class Profit:
-    """Profit by key in sliding windows; query n leaves out key n − 1, the first one therefore key 0."""
+    """Profit by key in HOP windows; query n excludes key n − 1, so the first query excludes key 0."""
 
     key: str = "user_id"
     size: str = "5 seconds"
@@ -28,22 +28,22 @@ class Profit:
 
     def _query(self, number: int) -> BenchQuery:
         size, slide = parse_duration(self.size), parse_duration(self.slide)
-        other = Comparison(self.key, "<>", number - 1)
-        costs = Shape("ads", (self.key,), (Measure("SUM", "cost", "cost"),), other)
-        shape = Shape("purchases", (self.key,), (Measure("SUM", "price", "price"),), other, costs)
-        union = _union(self.key, other.sql(str), size, slide)
+        predicate = Comparison(self.key, "<>", number - 1)
+        costs = Shape("ads", (self.key,), (Measure("SUM", "cost", "cost"),), predicate)
+        shape = Shape("purchases", (self.key,), (Measure("SUM", "price", "price"),), predicate, costs)
+        union = _union(self.key, predicate.sql(str), size, slide)
         texts = {"headrace": union, "spark": union}
         if flink_takes(size, slide):
             texts["flink"] = _join(shape, costs, size, slide)
-        texts["duckdb"] = _one_window(self.key, other.sql(quoted))
+        texts["duckdb"] = _one_window(self.key, predicate.sql(quoted))
         return BenchQuery(f"q{number}", ("purchases", "ads"), texts, size, slide, shape)
 
 
 def _both(key: str, where: str, *more: str) -> str:
-    """Return the rows of both streams, the amount of the other one being NULL."""
-    nothing = "CAST(NULL AS DOUBLE)"
-    purchases = select([key, "price", f"{nothing} AS cost", *more], "purchases", where)
-    ads = select([key, f"{nothing} AS price", "cost", *more], "ads", where)
+    """Return SQL for the union of both streams; each row has NULL as the amount of the other stream."""
+    null = "CAST(NULL AS DOUBLE)"
+    purchases = select([key, "price", f"{null} AS cost", *more], "purchases", where)
+    ads = select([key, f"{null} AS price", "cost", *more], "ads", where)
     return f"({purchases} UNION ALL {ads})"
 
 
@@ -60,10 +60,10 @@ def _one_window(key: str, where: str) -> str:
 
 
 def _join(purchases: Shape, ads: Shape, size_us: int, slide_us: int) -> str:
-    """Return the join of the two aggregations, which is how Flink does it best."""
+    """Return the join of the two aggregations, the fastest form in Flink."""
     key = ticked(purchases.keys[0])
-    same = " AND ".join(f"p.{name} = a.{name}" for name in ("window_start", "window_end", key))
-    sides = f"{_side(purchases, size_us, slide_us)} p JOIN {_side(ads, size_us, slide_us)} a ON {same}"
+    condition = " AND ".join(f"p.{name} = a.{name}" for name in ("window_start", "window_end", key))
+    sides = f"{_side(purchases, size_us, slide_us)} p JOIN {_side(ads, size_us, slide_us)} a ON {condition}"
     return select(["p.window_end", f"p.{key}", "p.total - a.total AS profit"], sides)
 
 

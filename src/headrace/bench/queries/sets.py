@@ -1,4 +1,4 @@
-"""Every set of queries a scenario can ask for, by name; a set is its options and gives any number of queries."""
+"""Create query generators by the names that scenario files use; a generator consists of its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.model.duration import parse_duration
 
 
 class QuerySet(Protocol):
-    """Queries, without end or as many as there are: the first n are the same for any count, and are called q1 … qn."""
+    """A finite or endless sequence of queries named q1 … qn; the first n do not depend on the requested count."""
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
@@ -25,7 +25,7 @@ class QuerySet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One text for each dialect, written by hand; it can be asked for once only."""
+    """A single query with a hand-written text for each dialect."""
 
     streams: tuple[str, ...]
     sql: Mapping[str, str]
@@ -33,9 +33,11 @@ class Written:
     slide: str = ""
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
-        """Return the query."""
+        """Return the query if `count` is 1; reject larger counts."""
         if count > 1:
-            raise HeadraceError(f"{count} queries are asked for, but one is written", hint="use a generator, or ask for 1 query")
+            raise HeadraceError(
+                f"{count} queries are requested, but generator 'written' has one", hint="use another generator, or 1 query"
+            )
         size = parse_duration(self.size)
         slide = parse_duration(self.slide) if self.slide else size
         return (BenchQuery("q1", tuple(self.streams), dict(self.sql), size, slide),)[:count]
@@ -59,9 +61,9 @@ GENERATORS: Mapping[str, type[Any]] = {
 
 
 def query_set(generator: str, options: Mapping[str, Any]) -> QuerySet:
-    """Return a set by name, or refuse the name, an option it does not have, or a value it cannot take."""
+    """Return the named generator; raise HeadraceError for an unknown name, an unknown option or an invalid value."""
     if generator not in GENERATORS:
-        raise HeadraceError(f"unknown generator of queries '{generator}'", detail=f"generators: {', '.join(GENERATORS)}")
+        raise HeadraceError(f"unknown query generator '{generator}'", detail=f"generators: {', '.join(GENERATORS)}")
     known = {field.name: field for field in fields(GENERATORS[generator])}
     for name, value in options.items():
         if name not in known:
@@ -69,23 +71,23 @@ def query_set(generator: str, options: Mapping[str, Any]) -> QuerySet:
         if not _fits(value, str(known[name].type)):
             raise HeadraceError(f"option '{name}' of generator '{generator}' is {value!r}, but must be {known[name].type}")
     try:
-        made: QuerySet = GENERATORS[generator](**{name: _frozen(value) for name, value in options.items()})
+        result: QuerySet = GENERATORS[generator](**{name: _frozen(value) for name, value in options.items()})
     except TypeError as error:
         raise HeadraceError(f"generator '{generator}' lacks an option", detail=str(error)) from error
-    made.queries(1)  # lengths of time are read here
-    return made
+    result.queries(1)  # reject invalid durations now
+    return result
 
 
-def options_of(made: QuerySet) -> dict[str, Any]:
-    """Return all options of a set, also those that were not given."""
-    return asdict(made)  # type: ignore[call-overload, no-any-return]
+def options_of(generator: QuerySet) -> dict[str, Any]:
+    """Return all options of a generator, including defaults."""
+    return asdict(generator)  # type: ignore[call-overload, no-any-return]
 
 
-def _fits(value: object, wanted: str) -> bool:
+def _fits(value: object, expected: str) -> bool:
     kinds = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
-    if wanted in kinds:
-        return isinstance(value, kinds[wanted]) and (wanted == "bool" or not isinstance(value, bool))
-    return isinstance(value, list | tuple if wanted.startswith("tuple") else Mapping)
+    if expected in kinds:
+        return isinstance(value, kinds[expected]) and (expected == "bool" or not isinstance(value, bool))
+    return isinstance(value, list | tuple if expected.startswith("tuple") else Mapping)
 
 
 def _frozen(value: Any) -> Any:

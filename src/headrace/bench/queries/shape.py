@@ -1,4 +1,4 @@
-"""The structure of a windowed aggregation, apart from the words of any engine: keys, aggregates, a predicate."""
+"""Describe a windowed aggregation independently of any SQL dialect: keys, aggregates and a predicate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPERATORS = ("<", ">", "=", "<=", ">=", "<>")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """An aggregate: `column` is None for COUNT(*); `integer` says that the column holds integers."""
+    """An aggregate: `column` is None for COUNT(*); `integer` is true if the column holds integers."""
 
     function: str
     column: str | None
@@ -22,7 +22,7 @@ class Measure:
     integer: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what not every engine has."""
+        """Reject functions that some engine lacks."""
         if self.function not in FUNCTIONS:
             raise HeadraceError(f"unknown aggregate '{self.function}'", detail=f"aggregates: {', '.join(FUNCTIONS)}")
         if self.column is None and self.function != "COUNT":
@@ -31,28 +31,28 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A column beside a number."""
+    """A comparison of a column with a number."""
 
     column: str
     operator: str
     value: float
 
     def __post_init__(self) -> None:
-        """Refuse what not every engine has."""
+        """Reject operators that some engine lacks."""
         if self.operator not in OPERATORS:
             raise HeadraceError(f"unknown operator '{self.operator}'", detail=f"operators: {', '.join(OPERATORS)}")
 
     def sql(self, quote: Callable[[str], str]) -> str:
-        """Return the condition; a number is written as it is, so an integer stays one."""
+        """Return the condition in SQL; integers stay integer literals."""
         return f"{quote(self.column)} {self.operator} {self.value!r}"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Aggregates by keys over the rows of a stream for which the predicate holds.
+    """Aggregates by keys over the rows of a stream that satisfy the predicate.
 
-    With `minus`, which has the same keys, the result is one row for each key that both have: the only aggregate of this
-    less the only aggregate of the other.
+    With `minus`, a shape with the same keys, the result has a row for each key that both have: the only aggregate of this shape
+    minus the only aggregate of the other.
     """
 
     stream: str
@@ -62,7 +62,7 @@ class Shape:
     minus: Shape | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a difference that is not defined."""
+        """Reject an undefined difference."""
         if self.minus is None:
             return
         if self.keys != self.minus.keys or {len(self.aggregates), len(self.minus.aggregates)} != {1}:
@@ -70,12 +70,12 @@ class Shape:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Shape:
-        """Return the shape that `BenchQuery.to_json` spelled out."""
+        """Return the shape from the JSON form of `BenchQuery.to_json`."""
         predicate, minus = value["predicate"], value["minus"]
         return cls(
             value["stream"],
             tuple(value["keys"]),
-            tuple(Measure(**each) for each in value["aggregates"]),
+            tuple(Measure(**aggregate) for aggregate in value["aggregates"]),
             None if predicate is None else Comparison(**predicate),
             None if minus is None else cls.from_json(minus),
         )

@@ -1,8 +1,9 @@
-"""The report: one HTML page, made of nothing but the result document, that works without a network.
+"""Write the benchmark report: a single HTML page, built from the result document alone, that needs no network.
 
-`groups` puts repeats together and says what is compared with what, `words` spells numbers, `plots` is what all figures
-share; `throughput`, `latency` and `course` are the figures, `summary` the table, `page` the whole. Colours belong to
-systems, not to figures; beside every figure stand its numbers. A run that failed is shown with its reason and no number.
+`groups` combines repeats and determines which runs are compared; `plots` formats numbers and builds the parts that all figures
+share; `throughput`, `latency` and `timeline` build the figures, `summary` the table and `page` the whole page. A system has the
+same colour in all figures, and every figure comes with a table of its numbers. A failed run is shown with its reason and
+without numbers.
 """
 
 from headrace.bench.report.page import write_report

@@ -1,4 +1,4 @@
-"""Figures of the course of a run: rows read, rows waiting, and what the system used meanwhile."""
+"""Build the figures over the time of a run: read rate, backlog, and resource use of the system."""
 
 from __future__ import annotations
 
@@ -12,69 +12,71 @@ from headrace.bench.report.words import NOTHING, bytes_, digits, scaled
 from headrace.bench.resources import Sample, summarise
 from headrace.bench.result import Measured, Throughput
 
-_STEP = 1.0  # seconds over which a rate is taken
+_STEP = 1.0  # seconds that a rate is averaged over
 
 _Points = tuple[Sequence[float], Sequence[float]]
 
 
 def reading(group: Group) -> Figure | None:
-    """Return the rate at which rows were read."""
-    note = "Rows read from the queues of the driver, by the second. The grey part is warm-up."
-    return _course(group, "reading", "Rate read over time", note, "rows/s", lambda run: read_rate(run.throughput))
+    """Return the figure of the read rate over time."""
+    note = "Rows read from the queues of the driver, per second. The grey area is warm-up."
+    return _course(group, "reading", "Read rate over time", note, "rows/s", lambda run: read_rate(run.throughput))
 
 
 def backlog(group: Group) -> Figure | None:
-    """Return how many seconds of input were waiting."""
-    note = "Rows stamped but not yet read, as seconds of the offered rate. A queue that keeps growing is not sustained."
+    """Return the figure of the backlog over time, in seconds of input."""
+    note = (
+        "Rows produced but not yet read, in seconds of the offered rate. If the queue keeps growing, the rate is not sustained."
+    )
 
-    def waiting(run: Measured) -> _Points:
+    def backlog_seconds(run: Measured) -> _Points:
         rows = zip(run.throughput.produced, run.throughput.read, strict=True)
-        return run.throughput.second, [(made - taken) / run.offered for made, taken in rows]
+        return run.throughput.second, [(produced - read) / run.offered for produced, read in rows]
 
-    return _course(group, "backlog", "Backlog over time", note, "seconds of input", waiting)
+    return _course(group, "backlog", "Backlog over time", note, "seconds of input", backlog_seconds)
 
 
-def read_rate(course: Throughput) -> _Points:
-    """Return rows/s, each over about a second before the moment it is told for."""
-    when, rates, last = [], [], 0
-    for place, moment in enumerate(course.second):
-        if place and moment - course.second[last] >= _STEP * 0.999:
-            when.append(moment)
-            rates.append((course.read[place] - course.read[last]) / (moment - course.second[last]))
-            last = place
-    return when, rates
+def read_rate(throughput: Throughput) -> _Points:
+    """Return times and rows/s; each rate is the average over about one second before its time."""
+    times, rates, last = [], [], 0
+    for i, time in enumerate(throughput.second):
+        if i and time - throughput.second[last] >= _STEP * 0.999:
+            times.append(time)
+            rates.append((throughput.read[i] - throughput.read[last]) / (time - throughput.second[last]))
+            last = i
+    return times, rates
 
 
 def _course(group: Group, name: str, title: str, note: str, unit: str, points: Callable[[Measured], _Points]) -> Figure | None:
-    drawn = drawn_of(group, lambda run: len(points(run)[0]) > 1)
-    if not drawn:
+    typical_runs = drawn_of(group, lambda run: len(points(run)[0]) > 1)
+    if not typical_runs:
         return None
-    courses = {cell: points(run) for cell, run in drawn}
-    amounts = [value for _, values in courses.values() for value in values]
+    series = {cell: points(run) for cell, run in typical_runs}
+    amounts = [value for _, values in series.values() for value in values]
     vertical, least = amount_axis(unit, amounts, of_rates=unit.endswith("/s"))
     panels = []
-    for value in values_of(group, drawn):
-        cells = [cell for cell in courses if group.value(cell) == value]
-        traces = [_line(cell, group, courses[cell], unit, least) for cell in cells]
+    for value in values_of(group, typical_runs):
+        cells = [cell for cell in series if group.value(cell) == value]
+        traces = [_line(cell, group, series[cell], unit, least) for cell in cells]
         spec = {"data": traces, "layout": layout(280, xaxis=time_axis(group), yaxis=vertical, shapes=[warm_up(group)])}
         panels.append(Panel(spec, panel_title(group, cells[0])))
     rows = [
-        (cell.sut, group.label(cell), digits(moment), scaled(value))
-        for cell, (when, values) in courses.items()
-        for moment, value in zip(when, values, strict=True)
+        (cell.sut, group.label(cell), digits(time), scaled(value))
+        for cell, (times, values) in series.items()
+        for time, value in zip(times, values, strict=True)
     ]
     header = ("system", "queries", "second", unit)
-    return Figure(name, title, note, tuple(panels), header, tuple(rows), shown_systems(drawn))
+    return Figure(name, title, note, tuple(panels), header, tuple(rows), shown_systems(typical_runs))
 
 
-def _line(cell: Cell, group: Group, points: _Points, unit: str, least: float) -> Spec:
+def _line(cell: Cell, group: Group, series: _Points, unit: str, least: float) -> Spec:
     hover = f"{cell.sut}, second %{{x:.1f}}: %{{y:.3~s}} {unit}<extra></extra>"
-    return line(cell.sut, group.systems, x=list(points[0]), y=[max(value, least) for value in points[1]], hovertemplate=hover)
+    return line(cell.sut, group.systems, x=list(series[0]), y=[max(value, least) for value in series[1]], hovertemplate=hover)
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """Something a system uses."""
+    """A resource that a system uses, and how to read it from a sample."""
 
     title: str
     unit: str
@@ -85,52 +87,57 @@ _RESOURCES = (
     _Used("CPU", "cores", lambda sample: sample.cpu_cores),
     _Used("memory", "GiB", lambda sample: sample.rss_bytes / 2**30),
     _Used("state in files", "GiB", lambda sample: sample.state_bytes / 2**30),
-    _Used("served to it", "MB/s", lambda sample: sample.served_bytes_per_s / 1e6),
+    _Used("data served", "MB/s", lambda sample: sample.served_bytes_per_s / 1e6),
 )
 
 
 def resources(group: Group) -> Figure | None:
-    """Return CPU, memory and network, each a row of panels."""
-    drawn = drawn_of(group, lambda run: len(run.resources) > 1)
-    if not drawn:
+    """Return the figure of CPU, memory, state and network use, a row of panels each."""
+    typical_runs = drawn_of(group, lambda run: len(run.resources) > 1)
+    if not typical_runs:
         return None
     panels = [
-        Panel(_used(group, used, [pair for pair in drawn if group.value(pair[0]) == value], drawn), _of_what(group, used, value))
-        for used in _RESOURCES
-        if any(used.of(sample) for _, run in drawn for sample in run.resources)
-        for value in values_of(group, drawn)
+        Panel(
+            _used(group, resource, [pair for pair in typical_runs if group.value(pair[0]) == value], typical_runs),
+            _of_what(group, resource, value),
+        )
+        for resource in _RESOURCES
+        if any(resource.of(sample) for _, run in typical_runs for sample in run.resources)
+        for value in values_of(group, typical_runs)
     ]
-    note = "All processes of the system together. Memory is what is resident; the driver counts what it serves."
-    header = ("system", "queries", "CPU mean", "CPU highest", "memory mean", "memory highest", "state mean", "network mean")
-    rows = tuple((cell.sut, group.label(cell), *_totals(run.resources)) for cell, run in drawn)
-    return Figure("resources", "Resource use", note, tuple(panels), header, rows, shown_systems(drawn))
+    note = "Total over all processes of the system. Memory is resident memory; data served is sent by the driver."
+    header = ("system", "queries", "CPU mean", "CPU max", "memory mean", "memory max", "state mean", "network mean")
+    rows = tuple((cell.sut, group.label(cell), *_totals(run.resources)) for cell, run in typical_runs)
+    return Figure("resources", "Resource use", note, tuple(panels), header, rows, shown_systems(typical_runs))
 
 
-def _of_what(group: Group, used: _Used, value: int) -> str:
-    what = f"{used.title}, {used.unit}"
+def _of_what(group: Group, resource: _Used, value: int) -> str:
+    title = f"{resource.title}, {resource.unit}"
     if len(group.values) == 1:
-        return what
-    return f"{what} · {value:,} {'keys' if group.by_keys else 'query' if value == 1 else 'queries'}"
+        return title
+    return f"{title} · {value:,} {'keys' if group.by_keys else 'query' if value == 1 else 'queries'}"
 
 
-def _used(group: Group, used: _Used, here: Sequence[tuple[Cell, Measured]], drawn: Sequence[tuple[Cell, Measured]]) -> Spec:
-    amounts = [used.of(sample) for _, run in drawn for sample in run.resources]
-    vertical, least = amount_axis(used.unit, amounts, of_rates=used.unit.endswith("/s"))
+def _used(
+    group: Group, resource: _Used, panel_runs: Sequence[tuple[Cell, Measured]], typical_runs: Sequence[tuple[Cell, Measured]]
+) -> Spec:
+    amounts = [resource.of(sample) for _, run in typical_runs for sample in run.resources]
+    vertical, least = amount_axis(resource.unit, amounts, of_rates=resource.unit.endswith("/s"))
     traces = [
-        _line(cell, group, ([s.second for s in run.resources], [used.of(s) for s in run.resources]), used.unit, least)
-        for cell, run in here
+        _line(cell, group, ([s.second for s in run.resources], [resource.of(s) for s in run.resources]), resource.unit, least)
+        for cell, run in panel_runs
     ]
     return {"data": traces, "layout": layout(220, xaxis=time_axis(group), yaxis=vertical)}
 
 
 def _totals(samples: Sequence[Sample]) -> tuple[str, ...]:
-    found = summarise(samples)
-    cpu, memory = found["cpu_cores"], found["rss_bytes"]
+    totals = summarise(samples)
+    cpu, memory = totals["cpu_cores"], totals["rss_bytes"]
     return (
         f"{digits(cpu['mean'])} cores",
         f"{digits(cpu['highest'])} cores",
         bytes_(memory["mean"]),
         bytes_(memory["highest"]),
-        bytes_(found["state_bytes"]["mean"]) if found["state_bytes"]["mean"] else NOTHING,
-        f"{scaled(found['served_bytes_per_s']['mean'])}B/s" if found["served_bytes_per_s"]["mean"] else NOTHING,
+        bytes_(totals["state_bytes"]["mean"]) if totals["state_bytes"]["mean"] else NOTHING,
+        f"{scaled(totals['served_bytes_per_s']['mean'])}B/s" if totals["served_bytes_per_s"]["mean"] else NOTHING,
     )

@@ -1,4 +1,4 @@
-"""What is compared with what: runs of one scenario, repeats of one system under equal parameters taken together."""
+"""Group the runs to compare: by scenario, and repeats of one system with equal parameters into a cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORDER = ("headrace", "headrace_common", "headrace_apart", "flink", "spark", "duc
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """All repeats of one system with one number of queries and one key range; there is at least one."""
+    """All repeats of a system with the same number of queries and the same key range; at least one run."""
 
     sut: str
     queries: int
@@ -23,31 +23,31 @@ class Cell:
 
     @property
     def measured(self) -> list[Measured]:
-        """The runs that gave numbers."""
+        """The measurements of the successful runs."""
         return [run.measured for run in self.runs if run.measured is not None]
 
     @property
     def failures(self) -> list[str]:
-        """The reasons of those that did not, each once."""
+        """The distinct reasons of the failed runs."""
         return list(dict.fromkeys(run.failed for run in self.runs if run.failed is not None))
 
     @property
     def typical(self) -> Run | None:
-        """The run whose rate is in the middle: the one whose course is drawn."""
-        found = sorted((run for run in self.runs if run.measured is not None), key=_rate)
-        return found[(len(found) - 1) // 2] if found else None
+        """The run with the median rate; figures over time show this run."""
+        measured_runs = sorted((run for run in self.runs if run.measured is not None), key=_rate)
+        return measured_runs[(len(measured_runs) - 1) // 2] if measured_runs else None
 
-    def figure(self, of: Callable[[Measured], float | None]) -> Confidence | None:
-        """Return mean and interval of a figure over the repeats that have it."""
-        values = [value for value in map(of, self.measured) if value is not None]
+    def figure(self, measurement: Callable[[Measured], float | None]) -> Confidence | None:
+        """Return the mean and confidence interval of a measurement over the repeats that have it."""
+        values = [value for value in map(measurement, self.measured) if value is not None]
         return confidence(values) if values else None
 
     @property
     def sustainable(self) -> Confidence | None:
-        """The rate that a search found, in rows/s. A rate that was only asked for, and borne, says nothing of the highest."""
-        searched = [run.measured.sustainable for run in self.runs if run.measured is not None and run.trials]
-        values = [value for value in searched if value is not None]
-        return confidence(values) if values else None
+        """The rate found by a search, in rows/s; None without a search, since a fixed rate that held is not the highest."""
+        rates = [run.measured.sustainable for run in self.runs if run.measured is not None and run.trials]
+        known_rates = [value for value in rates if value is not None]
+        return confidence(known_rates) if known_rates else None
 
 
 def _rate(run: Run) -> float:
@@ -69,66 +69,66 @@ class Group:
 
     @property
     def systems(self) -> list[str]:
-        """The systems, ours first."""
+        """The systems in display order, headrace first."""
         return ordered({cell.sut for cell in self.cells})
 
     @property
     def by_keys(self) -> bool:
-        """Whether key ranges are compared, rather than numbers of queries."""
+        """Whether the runs vary the key range instead of the number of queries."""
         return len({cell.keys for cell in self.cells}) > 1
 
     def value(self, cell: Cell) -> int:
-        """Return the parameter that is varied: the number of queries, or the key range."""
+        """Return the value of the varied parameter: the number of queries, or the key range."""
         return cell.keys if self.by_keys else cell.queries
 
     @property
     def values(self) -> list[int]:
-        """All values of the parameter that is varied."""
+        """All values of the varied parameter, ascending."""
         return sorted({self.value(cell) for cell in self.cells})
 
     def label(self, cell: Cell) -> str:
-        """Return the parameters of a cell in words."""
-        many = f"{cell.queries:,} {'query' if cell.queries == 1 else 'queries'}"
-        return f"{many} and {cell.keys:,} keys" if self.by_keys else many
+        """Return the parameters of a cell as text, for example "8 queries"."""
+        queries = f"{cell.queries:,} {'query' if cell.queries == 1 else 'queries'}"
+        return f"{queries} and {cell.keys:,} keys" if self.by_keys else queries
 
     def of(self, sut: str) -> list[Cell]:
         """Return the cells of a system."""
         return [cell for cell in self.cells if cell.sut == sut]
 
     def ours(self, cell: Cell) -> Cell | None:
-        """Return what we did under the same parameters."""
-        same = (each for each in self.of(OURS) if (each.queries, each.keys) == (cell.queries, cell.keys))
-        return next(same, None)
+        """Return the headrace cell with the same parameters."""
+        candidates = (own for own in self.of(OURS) if (own.queries, own.keys) == (cell.queries, cell.keys))
+        return next(candidates, None)
 
     @property
     def repeats(self) -> int:
-        """How often each was run, at most."""
+        """The largest number of repeats of a cell."""
         return max(len(cell.runs) for cell in self.cells)
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Return the scenarios in the order in which they were first run."""
+    """Return a group for each scenario, in order of their first runs."""
     names = list(dict.fromkeys(run.scenario["name"] for run in runs))
     return [_group(name, [run for run in runs if run.scenario["name"] == name]) for name in names]
 
 
 def _group(name: str, runs: Sequence[Run]) -> Group:
-    found: dict[tuple[int, int, str], list[Run]] = {}
+    runs_by_key: dict[tuple[int, int, str], list[Run]] = {}
     for run in runs:
-        found.setdefault((run.queries, _keys(run), run.sut), []).append(run)
-    places = {sut: place for place, sut in enumerate(ordered({run.sut for run in runs}))}
-    keys = sorted(found, key=lambda key: (key[0], key[1], places[key[2]]))
-    cells = tuple(Cell(sut, queries, number, tuple(found[queries, number, sut])) for queries, number, sut in keys)
+        runs_by_key.setdefault((run.queries, _keys(run), run.sut), []).append(run)
+    positions = {sut: position for position, sut in enumerate(ordered({run.sut for run in runs}))}
+    keys = sorted(runs_by_key, key=lambda key: (key[0], key[1], positions[key[2]]))
+    cells = tuple(Cell(sut, queries, key_range, tuple(runs_by_key[queries, key_range, sut])) for queries, key_range, sut in keys)
     last = runs[-1].scenario
     seconds, warm_up, load = (float(last[key]) for key in ("seconds", "warm_up", "load"))
     return Group(name, last["title"], last["about"], seconds, warm_up, load, cells)
 
 
 def _keys(run: Run) -> int:
-    """Return the key range; scenarios whose streams differ in it are known by the largest."""
+    """Return the key range: the largest one if the streams differ."""
     return max((stream["keys"] for stream in run.scenario["streams"]), default=0)
 
 
 def ordered(systems: Iterable[str]) -> list[str]:
-    """Return systems in the order they always have; unknown ones last, by name."""
+    """Return systems in display order; unknown ones last, by name."""
     return sorted(systems, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))

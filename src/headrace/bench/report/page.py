@@ -1,4 +1,4 @@
-"""The page: everything in one file, plotly.js included."""
+"""Render the report as a single HTML file that includes plotly.js."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.connectors.durable import replace_file
 from headrace.errors import HeadraceError
 
 NAME = "report.html"
-_NAMED = {"rate", "two-times"}  # figures whose one panel holds all values of the parameter
+_NAMED = {"rate", "two-times"}  # figures with all parameter values in one panel
 FIGURES: tuple[Callable[[Group], Figure | None], ...] = (
     throughput.rates,
     latency.two_times,
@@ -35,16 +35,16 @@ FIGURES: tuple[Callable[[Group], Figure | None], ...] = (
 
 
 def write_report(folder: Path) -> Path:
-    """Make `report.html` of the result document of a folder, and return where it is."""
+    """Write `report.html` for the result document of a folder; return its path."""
     runs = read_runs(folder)
     if not runs:
-        raise HeadraceError(f"result '{folder}' has no runs", hint="make some with `headrace bench run`")
+        raise HeadraceError(f"result '{folder}' has no runs", hint="run a scenario with `headrace bench run`")
     replace_file(folder / NAME, page(runs).encode())
     return folder / NAME
 
 
 def page(runs: Sequence[Run]) -> str:
-    """Return the page of these runs."""
+    """Return the HTML page for these runs."""
     groups = grouped(runs)
     systems = ordered({run.sut for run in runs})
     return Template(_asset("page.html")).substitute(
@@ -61,7 +61,7 @@ def page(runs: Sequence[Run]) -> str:
 
 
 def plotly_js() -> str:
-    """Return the source of plotly.js, which comes with the Python package of that name."""
+    """Return the source of plotly.js, which the Python package plotly contains."""
     try:
         return (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     except ModuleNotFoundError as error:
@@ -75,10 +75,10 @@ def _asset(name: str) -> str:
 
 def _section(group: Group) -> str:
     figures = [figure for figure in (draw(group) for draw in FIGURES) if figure is not None]
-    said = "".join(f"<li>{_e(line)}</li>" for line in headlines(group))
+    headline_items = "".join(f"<li>{_e(line)}</li>" for line in headlines(group))
     return (
         f'<section id="{_id(group)}"><h2>{_e(group.title)}</h2><p class="about">{_e(group.about)}</p>'
-        f'<p class="parameters">{_parameters(group)}</p>{f"<ul class=headlines>{said}</ul>" if said else ""}'
+        f'<p class="parameters">{_parameters(group)}</p>{f"<ul class=headlines>{headline_items}</ul>" if headline_items else ""}'
         f'{_summary(group)}<div class="figures">{"".join(_figure(group, figure) for figure in figures)}</div></section>'
     )
 
@@ -88,18 +88,18 @@ def _parameters(group: Group) -> str:
         f"scenario <code>{_e(group.name)}</code>",
         f"{group.seconds:g} s each",
         f"first {percent(group.warm_up)} warm-up",
-        f"run at {percent(group.load)} of the sustainable rate" if any(c.sustainable for c in group.cells) else "rate given",
+        f"run at {percent(group.load)} of the sustainable rate" if any(c.sustainable for c in group.cells) else "fixed rate",
     ]
     return " · ".join([*parts, *([f"up to {group.repeats} repeats"] if group.repeats > 1 else [])])
 
 
 def _summary(group: Group) -> str:
     header, rows = table(group)
-    body, before = "", None
+    body, previous = "", None
     for cell in group.cells:
-        begins = before is not None and before != (cell.queries, cell.keys)
-        before = (cell.queries, cell.keys)
-        body += _summary_row(group, cell, rows.get(cell), len(header), "begins" if begins else "")
+        is_new_block = previous is not None and previous != (cell.queries, cell.keys)
+        previous = (cell.queries, cell.keys)
+        body += _summary_row(group, cell, rows.get(cell), len(header), "begins" if is_new_block else "")
     return f'<div class="scroll"><table class="summary">{_head(header)}<tbody>{body}</tbody></table></div>'
 
 
@@ -108,7 +108,7 @@ def _summary_row(group: Group, cell: Cell, row: Sequence[str] | None, width: int
     if row is None:
         reason = f"<strong>failed</strong> {_e('; '.join(cell.failures))}"
         return f'<tr class="failed {kind}">{system}<td>{asked(group, cell)}</td><td colspan="{width - 2}">{reason}</td></tr>'
-    return f'<tr class="{kind}">{system}{"".join(f"<td>{_e(each)}</td>" for each in row[1:])}</tr>'
+    return f'<tr class="{kind}">{system}{"".join(f"<td>{_e(value)}</td>" for value in row[1:])}</tr>'
 
 
 def _figure(group: Group, figure: Figure) -> str:
@@ -118,7 +118,7 @@ def _figure(group: Group, figure: Figure) -> str:
         f'<figure id="{_id(group)}-{figure.name}" class="{wide}"><figcaption><h3>{_e(figure.title)}</h3>'
         f"<p>{_e(figure.note)}</p>{f'<p class=legend>{keys}</p>' if keys else ''}</figcaption>"
         f'<div class="panels n{min(len(figure.panels), 3)}">{"".join(_panel(figure, panel) for panel in figure.panels)}</div>'
-        f"<details><summary>The numbers</summary>{_table(figure.header, figure.rows)}</details></figure>"
+        f"<details><summary>Numbers</summary>{_table(figure.header, figure.rows)}</details></figure>"
     )
 
 
@@ -148,42 +148,42 @@ def _key(sut: str, systems: Sequence[str]) -> str:
 
 
 def _card(runs: Sequence[Run], groups: Sequence[Group]) -> str:
-    """Return what the page says of itself to programs, on its first lines: whoever lists reports reads no more of them."""
-    said = (line for group in groups for line in headlines(group))
-    card = {
+    """Return the metadata of the report as JSON; it is in the first lines because the list of reports reads no more."""
+    all_headlines = (line for group in groups for line in headlines(group))
+    metadata = {
         "title": ", ".join(group.title for group in groups),
         "scenarios": [group.name for group in groups],
         "systems": ordered({run.sut for run in runs}),
         "started_at": max(run.origin.started_at for run in runs),
         "runs": len(runs),
         "failed": sum(run.failed is not None for run in runs),
-        "headline": next(said, ""),
+        "headline": next(all_headlines, ""),
     }
-    return _e(json.dumps(card, ensure_ascii=False))
+    return _e(json.dumps(metadata, ensure_ascii=False))
 
 
 def _facts(runs: Sequence[Run]) -> str:
-    """Return where and when: machines, days, commits."""
+    """Return machines, dates, commits and the number of runs."""
     machines = {_machine(run) for run in runs}
     days = sorted({run.origin.started_at[:10] for run in runs})
     commits = sorted({run.origin.commit[:12] + ("+" if run.origin.commit.endswith("+") else "") for run in runs})
     failed = sum(run.failed is not None for run in runs)
     facts = [
         ("machine", "; ".join(sorted(machines))),
-        ("day", days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"),
+        ("date", days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"),
         ("commit", ", ".join(commits)),
-        ("runs", f"{len(runs)}" + (f", {failed} of them failed" if failed else "")),
+        ("runs", f"{len(runs)}" + (f", {failed} failed" if failed else "")),
     ]
     return "".join(f"<div><dt>{name}</dt><dd>{_e(value)}</dd></div>" for name, value in facts)
 
 
 def _machine(run: Run) -> str:
-    shown = (("cores", " cores"), ("memory_gib", " GiB"), ("processor", ""), ("system", ""))
-    return " · ".join(f"{run.origin.machine[key]}{unit}" for key, unit in shown if run.origin.machine.get(key))
+    facts = (("cores", " cores"), ("memory_gib", " GiB"), ("processor", ""), ("system", ""))
+    return " · ".join(f"{run.origin.machine[key]}{unit}" for key, unit in facts if run.origin.machine.get(key))
 
 
 def _origins(runs: Sequence[Run], systems: Sequence[str]) -> str:
-    """Return versions and settings of each system, each once."""
+    """Return the distinct versions and settings of each system."""
     rows = []
     for sut in systems:
         seen = dict.fromkeys((_pairs(run.origin.versions), _pairs(run.origin.settings)) for run in runs if run.sut == sut)
@@ -196,7 +196,7 @@ def _pairs(values: Mapping[str, object]) -> str:
 
 
 def _json(value: object) -> str:
-    """Return JSON that cannot end the script it stands in."""
+    """Return JSON that is safe inside a script element: `</` is escaped."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
 
 
@@ -204,5 +204,5 @@ def _id(group: Group) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in group.name)
 
 
-def _e(words: str) -> str:
-    return html.escape(words)
+def _e(text: str) -> str:
+    return html.escape(text)

@@ -1,6 +1,6 @@
-"""What all figures have in common: colours by system, axes, layout – plain values that plotly.js draws.
+"""Build the parts that all figures share: colours by system, axes and layout, as plain values for plotly.js.
 
-Colours are names of CSS variables; the page puts in what they stand for, in light and in dark. Nothing here knows HTML.
+Colours are names of CSS variables; the page resolves them for its light and dark themes. This module produces no HTML.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _SYMBOLS = {
 _OTHERS = 3
 INK, MUTED, GRID, PAPER = "var(--ink)", "var(--muted)", "var(--grid)", "var(--paper)"
 HEIGHT = 340
-_STEPS = ((1,), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))  # of a power of ten, where ticks may stand
+_STEPS = ((1,), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))  # multiples of a power of ten that can have ticks
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot of a figure; `title` tells it from the others, and is empty if there are none."""
+    """A plot of a figure; `title` is empty if the figure has a single panel."""
 
     spec: Spec
     title: str = ""
 
     @property
     def height(self) -> int:
-        """How much room it takes before it is drawn, in pixels."""
+        """The height to reserve before the plot is drawn, in pixels."""
         return int(self.spec["layout"]["height"])
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Plots side by side, what they say in a sentence, and their numbers as a table.
+    """Plots side by side, a note that explains them, and their numbers as a table.
 
-    `keys` are the systems whose colours must be told; none if the plots name them.
+    `legend_systems` are the systems of the legend; empty if the plots name their systems.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Figure:
 
 
 def colour(sut: str, systems: Sequence[str] = ()) -> str:
-    """Return the colour of a system; one that is not known gets one of the others, by its place among them."""
+    """Return the colour of a system; unknown systems get one of the other colours, by position."""
     if sut in ORDER:
         return f"var(--{sut})"
     others = [name for name in systems if name not in ORDER]
@@ -66,13 +66,13 @@ def colour(sut: str, systems: Sequence[str] = ()) -> str:
 
 
 def line(sut: str, systems: Sequence[str], **more: Any) -> Spec:
-    """Return a trace of a system: a line, in its colour."""
+    """Return a line trace in the colour of a system."""
     style = {"color": colour(sut, systems), "width": 2.5 if sut == OURS else 1.75}
     return {"type": "scatter", "mode": "lines", "name": sut, "line": style, "showlegend": False, **more}
 
 
 def marker(sut: str, systems: Sequence[str], size: int = 10) -> Spec:
-    """Return the mark of a system, which differs in shape too."""
+    """Return the marker of a system; systems differ in shape as well as colour."""
     return {
         "color": colour(sut, systems),
         "symbol": _SYMBOLS.get(sut, "star"),
@@ -82,7 +82,7 @@ def marker(sut: str, systems: Sequence[str], size: int = 10) -> Spec:
 
 
 def axis(title: str = "", **more: Any) -> Spec:
-    """Return a quiet axis."""
+    """Return an axis with muted lines and labels."""
     return {
         "title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 8},
         "gridcolor": GRID,
@@ -96,7 +96,7 @@ def axis(title: str = "", **more: Any) -> Spec:
 
 
 def layout(height: int = HEIGHT, **more: Any) -> Spec:
-    """Return the layout of a figure; the page gives it its width."""
+    """Return the layout of a plot; the page sets its width."""
     return {
         "height": height,
         "margin": {"l": 56, "r": 20, "t": 12, "b": 44},
@@ -111,39 +111,39 @@ def layout(height: int = HEIGHT, **more: Any) -> Spec:
 
 
 def log_axis(title: str, values: Sequence[float], room: float = 0.12, **more: Any) -> Spec:
-    """Return a logarithmic axis over some values, with as many ticks as it takes to read it."""
+    """Return a logarithmic axis that covers the values, with at least three ticks where possible."""
     low, high = math.log10(min(values)), math.log10(max(values))
     pad = max(0.1, (high - low) * room)
-    shown = ticks(low - pad, high + pad)
-    given = {"tickvals": shown, "ticktext": [short(mark) for mark in shown]}
-    return axis(title, type="log", range=[low - pad, high + pad], **{**given, **more})
+    tick_values = ticks(low - pad, high + pad)
+    tick_labels = {"tickvals": tick_values, "ticktext": [short(value) for value in tick_values]}
+    return axis(title, type="log", range=[low - pad, high + pad], **{**tick_labels, **more})
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between two powers of ten, at least three if there are so many."""
-    found: list[float] = []
+    """Return round numbers between 10**low and 10**high, at least three where possible."""
+    visible: list[float] = []
     for steps in _STEPS:
-        marks = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
-        found = [mark for mark in marks if low <= math.log10(mark) <= high]
-        if len(found) >= 3:
+        candidates = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
+        visible = [candidate for candidate in candidates if low <= math.log10(candidate) <= high]
+        if len(visible) >= 3:
             break
-    return found
+    return visible
 
 
 def short(value: float) -> str:
-    """Return a number for an axis: 500, 20 k, 1 M; 0.05."""
+    """Return the label of a tick: 500, 20 k, 1 M; 0.05."""
     for unit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= unit * 0.9999:
             return f"{value / unit:g}{letter}"
     return f"{value:g}"
 
 
-def spread(places: Mapping[str, float], gap: float) -> dict[str, float]:
-    """Return places for labels, at least `gap` apart, in the same order and as near as can be to where they belong."""
-    names = sorted(places, key=lambda name: places[name])
+def spread(positions: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Return label positions at least `gap` apart, in the same order and as near as possible to the given positions."""
+    names = sorted(positions, key=lambda name: positions[name])
     clusters: list[tuple[float, list[str]]] = []
     for name in names:
-        clusters.append((places[name], [name]))
+        clusters.append((positions[name], [name]))
         while len(clusters) > 1 and _overlap(clusters[-2], clusters[-1], gap):
             (low, below), (high, above) = clusters[-2:]
             centre = (low * len(below) + high * len(above)) / (len(below) + len(above))
@@ -155,10 +155,10 @@ def spread(places: Mapping[str, float], gap: float) -> dict[str, float]:
     }
 
 
-def _overlap(one: tuple[float, list[str]], two: tuple[float, list[str]], gap: float) -> bool:
-    return two[0] - one[0] < gap * (len(one[1]) + len(two[1])) / 2
+def _overlap(lower: tuple[float, list[str]], upper: tuple[float, list[str]], gap: float) -> bool:
+    return upper[0] - lower[0] < gap * (len(lower[1]) + len(upper[1])) / 2
 
 
-def text(words: str, x: float, y: float, tone: str = MUTED, **more: Any) -> Spec:
-    """Return a note in a figure."""
-    return {"text": words, "x": x, "y": y, "showarrow": False, "font": {"color": tone, "size": 12}, **more}
+def text(label: str, x: float, y: float, text_colour: str = MUTED, **more: Any) -> Spec:
+    """Return an annotation without an arrow."""
+    return {"text": label, "x": x, "y": y, "showarrow": False, "font": {"color": text_colour, "size": 12}, **more}

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three digits and a unit."""
+"""Format numbers for readers: three significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def digits(value: float) -> str:
-    """Return a number with three significant digits, and never an exponent."""
+    """Return a number with three significant digits and without an exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    rounded = abs(float(f"{value:.3g}"))  # or 99.96 would have a digit too many
-    places = max(0, 2 - math.floor(math.log10(rounded)))
-    return f"{value:,.{places}f}"
+    rounded = abs(float(f"{value:.3g}"))  # otherwise 99.96 would get four digits
+    decimals = max(0, 2 - math.floor(math.log10(rounded)))
+    return f"{value:,.{decimals}f}"
 
 
 def scaled(value: float) -> str:
-    """Return a number in thousands, millions or milliards."""
+    """Return a number with a prefix: k, M or G."""
     unit, letter = _scale(value)
     return f"{digits(value / unit)} {letter}".strip()
 
@@ -30,34 +30,34 @@ def _scale(value: float) -> tuple[float, str]:
 
 
 def seconds(value: float | None) -> str:
-    """Return a time, in milliseconds below one second."""
+    """Return a duration, in milliseconds below one second."""
     if value is None:
         return NOTHING
     return f"{digits(value)} s" if value >= 0.9995 else f"{digits(value * 1000)} ms"
 
 
 def rate(value: Confidence | None) -> str:
-    """Return a rate with its interval, in rows/s, both in the same unit and to the same place."""
+    """Return a rate in rows/s with its confidence interval, both with the same prefix and number of decimals."""
     if value is None:
         return NOTHING
     if value.half_width is None:
         return scaled(value.mean)
     unit, letter = _scale(value.mean)
     mean = digits(value.mean / unit)
-    places = len(mean.partition(".")[2])
-    return f"{mean} ± {value.half_width / unit:,.{places}f} {letter}".strip()
+    decimals = len(mean.partition(".")[2])
+    return f"{mean} ± {value.half_width / unit:,.{decimals}f} {letter}".strip()
 
 
 def bytes_(value: float) -> str:
-    """Return a size of memory."""
+    """Return a number of bytes in MiB or GiB."""
     return f"{digits(value / 2**30)} GiB" if value >= 2**30 else f"{digits(value / 2**20)} MiB"
 
 
 def times(value: float) -> str:
-    """Return a ratio."""
+    """Return a ratio with the sign ×."""
     return f"{digits(value) if value < 100 else f'{value:,.0f}'} ×"
 
 
 def percent(share: float) -> str:
-    """Return a share."""
+    """Return a share in percent."""
     return f"{share * 100:.0f} %"

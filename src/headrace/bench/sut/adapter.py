@@ -1,7 +1,7 @@
-"""What a system under test is told, and what it has to be able to do.
+"""Define the interface of a system under test: its configuration, its operations and the events it reports.
 
-An adapter runs in a process of its own (`process.serve`), pulls rows from the driver and sends results to the collector. It
-is never asked how fast it was: that is measured at the driver's queues and at the collector.
+An adapter runs in its own process (`process.serve`), pulls rows from the driver and sends results to the collector. It does not
+measure itself: throughput is measured at the queues of the driver, latency at the collector.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from headrace.model.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class SutStream:
-    """A stream of the driver; `line_ports` has one for each partition."""
+    """A stream of the driver; `line_ports` has a port for each partition."""
 
     spec: StreamSpec
     line_ports: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        """What it is called, as a table and at the driver."""
+        """The name of the stream at the driver, and of its table."""
         return self.spec.name
 
     @property
     def schema(self) -> Schema:
-        """Its columns, event time last."""
+        """The columns, event time last."""
         return self.spec.schema
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes."""
+        """Return the JSON form that `from_json` reads."""
         return {**self.spec.to_json(), "schema": self.schema.to_ddl(), "line_ports": list(self.line_ports)}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> SutStream:
-        """Rebuild what `to_json` described; the schema follows from the rest."""
-        rest = {name: part for name, part in value.items() if name not in {"schema", "line_ports"}}
-        return SutStream(StreamSpec.from_json(rest), tuple(value.get("line_ports", ())))
+        """Return the stream from its JSON form; the schema follows from the other fields."""
+        spec_fields = {name: field_value for name, field_value in value.items() if name not in {"schema", "line_ports"}}
+        return SutStream(StreamSpec.from_json(spec_fields), tuple(value.get("line_ports", ())))
 
 
 @dataclass(frozen=True, slots=True)
 class SutConfig:
-    """The first line an adapter reads: where rows come from and results go, and the queries that are there at once."""
+    """The first line that an adapter reads: addresses of driver and collector, streams, and the initial queries."""
 
     driver: str
     collector: str
@@ -57,7 +57,7 @@ class SutConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes."""
+        """Return the JSON form that `from_json` reads."""
         return {
             "driver": self.driver,
             "collector": self.collector,
@@ -69,7 +69,7 @@ class SutConfig:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> SutConfig:
-        """Rebuild what `to_json` described."""
+        """Return the configuration from its JSON form."""
         return SutConfig(
             value["driver"],
             value["collector"],
@@ -80,51 +80,51 @@ class SutConfig:
         )
 
     def stream(self, name: str) -> SutStream:
-        """Return a stream by name."""
+        """Return a stream by name; raise HeadraceError if it does not exist."""
         for stream in self.streams:
             if stream.name == name:
                 return stream
-        raise HeadraceError(f"stream '{name}' is not there", detail=f"streams: {', '.join(s.name for s in self.streams)}")
+        raise HeadraceError(f"unknown stream '{name}'", detail=f"streams: {', '.join(s.name for s in self.streams)}")
 
 
 class Teller(Protocol):
-    """How an adapter says what became of a query; from any thread."""
+    """Receives status changes of queries from an adapter; thread-safe."""
 
     def live(self, query: str) -> None:
-        """Say that from now on its results count."""
+        """Report that the query is live: its results count from now on."""
 
     def removed(self, query: str) -> None:
-        """Say that it is gone."""
+        """Report that the query is removed."""
 
     def refused(self, query: str, reason: str) -> None:
-        """Say why this system cannot run it."""
+        """Report that this system cannot run the query, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What was measured, for the result: versions, and every setting that is not the system's default."""
+    """The system as the result document describes it: versions, and all settings that differ from the system's defaults."""
 
     versions: Mapping[str, str]
     settings: Mapping[str, Any]
 
 
 class Adapter(Protocol):
-    """A system under test. One thread calls it."""
+    """A system under test; called by a single thread."""
 
-    def start(self, config: SutConfig, tell: Teller) -> Started:
-        """Return when all queries of `config` that are not refused are live; raises HeadraceError with the reason if it cannot.
+    def start(self, config: SutConfig, reporter: Teller) -> Started:
+        """Start the system and return when all accepted queries of `config` are live; raise HeadraceError if it cannot start.
 
-        Only queries that are refused are told; those that are there from the beginning are live with the return.
+        Report refused queries only: all other initial queries are live when the call returns.
         """
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
-        """Add and remove queries: those asked for while the last change was made. Each is told when it is done."""
+        """Add and remove the queries requested since the last change; report each one when it is done."""
 
     def check(self) -> None:
-        """Raise if the system no longer runs; called every now and then."""
+        """Raise if the system no longer runs; called periodically."""
 
     def close(self) -> None:
-        """Stop everything; also after a failed start."""
+        """Stop the system; also called after a failed start."""
 
 
-NO_TEXT = "this engine has no words for it"
+NO_TEXT = "the query has no SQL text for this engine"

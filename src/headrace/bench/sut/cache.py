@@ -1,4 +1,4 @@
-"""What is made once for a machine and kept: environments of other engines, compiled connectors."""
+"""Locate the cache folder of this machine: environments of other engines and compiled connectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the folder for such things; it exists."""
+    """Return the cache folder, created if it does not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base) / "headrace"
     folder.mkdir(parents=True, exist_ok=True)

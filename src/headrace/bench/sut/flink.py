@@ -1,9 +1,9 @@
-"""Apache Flink: SQL on a MiniCluster in a JVM of its own, fed by a source that pulls Arrow batches from the driver.
+"""Run Apache Flink SQL on a MiniCluster in its own JVM; its source pulls Arrow batches from the driver.
 
-Option "mode" is "statement_set" (one job for all queries, which share the scan; adding or removing a query cancels the job and
-submits the new set, without a savepoint: open windows begin anew; a set that has outgrown the memory it was planned for gets a
-new cluster) or "separate" (a job for each query, each with a scan of its own; adding and removing touch nothing else). The
-other options are those of `flink_settings`.
+Option "mode" is "statement_set" or "separate". "statement_set" runs one job for all queries, which share the scan; adding or
+removing a query cancels the job and submits the new set without a savepoint, so open windows start over, and a set that exceeds
+the planned memory gets a new cluster. "separate" runs a job with its own scan for each query; adding and removing leaves the
+other jobs alone. The other options are those of `FlinkSettings`.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ appender.console.layout.pattern=%d{ISO8601} %-5p %c{1} %m%n
 
 
 class Side(Protocol):
-    """Whoever runs jobs: `FlinkSide`, or a stand-in."""
+    """Runs Flink jobs: `FlinkJobProcess`, or a fake in tests."""
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Return the answer to a request of `flink_job`; raises HeadraceError with what Flink says."""
+        """Return the response to a request of `flink_job`; raise HeadraceError with Flink's message."""
 
     def close(self) -> None:
-        """End it."""
+        """Stop the cluster."""
 
 
 class Flink:
-    """The adapter."""
+    """The adapter of Flink."""
 
-    def __init__(self, open_side: Callable[[Path, Settings], Side] | None = None) -> None:
-        """Nothing is started yet; `open_side` starts a cluster (Flink's own, unless given)."""
-        self._open_side = open_side or FlinkSide
+    def __init__(self, open_runner: Callable[[Path, Settings], Side] | None = None) -> None:
+        """Create the adapter; `open_runner` starts a cluster (default: `FlinkJobProcess`)."""
+        self._open_side = open_runner or FlinkSide
         self._side: Side | None = None
-        self._queries: dict[str, str] = {}  # texts of those that are live
-        self._job_of: dict[str, str] = {}  # by query, or by "" if all are one job
+        self._queries: dict[str, str] = {}  # SQL texts of the live queries, by name
+        self._job_of: dict[str, str] = {}  # by query name, or by "" for the job of all queries
         self._jobs = 0
 
-    def start(self, config: SutConfig, tell: Teller) -> Started:
-        """See `Adapter`."""
-        self._config, self._tell = config, tell
+    def start(self, config: SutConfig, reporter: Teller) -> Started:
+        """See `SutAdapter`."""
+        self._config, self._tell = config, reporter
         self._driver = Connection(config.driver)
         self._begin(len(config.queries))
         self._submit(config.queries)
         return Started({"flink": VERSION, "headrace": importlib.metadata.version("headrace")}, self._settings.described())
 
     def _begin(self, queries: int) -> None:
-        """Start a cluster that has room for so many queries."""
+        """Start a cluster with room for a number of queries."""
         self._settings = Settings.of(self._config.options, queries)
         self._side = self._open_side(self._config.scratch, self._settings)
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
-        """See `Adapter`."""
+        """See `SutAdapter`."""
         for name in removed:
             self._queries.pop(name, None)
         if self._settings.mode == "separate":
@@ -90,12 +90,12 @@ class Flink:
                 self._tell.live(name)
 
     def _change_all(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
-        """Submit the new set in place of the old one; on a larger cluster, if it is too large for this one."""
+        """Replace the running set by the new one; start a larger cluster if the set exceeds the current one."""
         self._cancel(self._job_of.pop("", ""))
-        wanted = len(self._queries) + len(added)
-        if wanted > self._settings.most:
+        query_count = len(self._queries) + len(added)
+        if query_count > self._settings.most:
             self.close()
-            self._begin(2 * wanted)
+            self._begin(2 * query_count)
         live = self._submit(added)
         for name in removed:
             self._tell.removed(name)
@@ -103,7 +103,7 @@ class Flink:
             self._tell.live(name)
 
     def _submit(self, added: Sequence[BenchQuery]) -> list[str]:
-        """Run the queries that are new, with all others if they are one job; return those that were not refused."""
+        """Run new queries, together with the live ones in mode "statement_set"; return the names of accepted queries."""
         texts = {query.name: query.sql["flink"] for query in added if query.sql.get("flink")}
         refused = {query.name: NO_TEXT for query in added if query.name not in texts}
         if self._settings.mode == "statement_set":
@@ -113,29 +113,29 @@ class Flink:
                 refused |= self._run(name, {name: text})
         for name, reason in refused.items():
             self._tell.refused(name, reason)
-        taken = {name: text for name, text in texts.items() if name not in refused}
-        self._queries.update(taken)
-        return list(taken)
+        accepted = {name: text for name, text in texts.items() if name not in refused}
+        self._queries.update(accepted)
+        return list(accepted)
 
     def _run(self, owner: str, texts: Mapping[str, str]) -> dict[str, str]:
-        """Submit a job that pulls as a consumer group of its own; return who was refused, and why."""
+        """Submit a job with its own consumer group; return the refused queries with their reasons."""
         if not texts:
             return {}
         if owner and len(self._job_of) >= self._settings.most:
-            return {owner: f"there are slots for {self._settings.most} queries (option max_queries)"}
+            return {owner: f"the cluster has slots for {self._settings.most} queries (option max_queries)"}
         assert self._side is not None
         self._jobs += 1
         job = f"flink-{self._jobs}"
         tables = {stream.name: table(stream, self._config.driver, job) for stream in self._config.streams}
         sink = {"address": self._config.collector}
-        answer = self._side.ask(call="submit", job=job, tables=tables, queries=dict(texts), sink=sink)
-        refused: dict[str, str] = answer.get("refused", {})
+        response = self._side.ask(call="submit", job=job, tables=tables, queries=dict(texts), sink=sink)
+        refused: dict[str, str] = response.get("refused", {})
         if len(refused) < len(texts):
             self._job_of[owner] = job
         return refused
 
     def _cancel(self, job: str) -> None:
-        """End a job, and have the driver no longer keep rows for it."""
+        """Cancel a job and remove its consumer group, so that the driver stops retaining rows for it."""
         if job:
             assert self._side is not None
             self._side.ask(call="cancel", job=job)
@@ -143,26 +143,26 @@ class Flink:
                 self._driver.ask("leave", stream=stream.name, group=job)
 
     def check(self) -> None:
-        """See `Adapter`."""
+        """See `SutAdapter`."""
         assert self._side is not None
         self._side.ask(call="check")
 
     def close(self) -> None:
-        """See `Adapter`."""
+        """See `SutAdapter`."""
         if self._side is not None:
             self._side.close()
 
 
 class FlinkSide:
-    """The process that has Flink, from our side."""
+    """The process that runs `flink_job`, seen from the adapter."""
 
     def __init__(self, scratch: Path, settings: Settings) -> None:
-        """Start it; returns when the cluster is up."""
+        """Start the process and wait until the cluster is up."""
         environment = flink_environment()
         log4j = scratch / "flink-log4j.properties"
         log4j.write_text(_LOG4J, encoding="utf-8")
         jars = [*environment.jars(), connector("flink", VERSION, environment.jars(), _SERVICES)]
-        self._process = subprocess.Popen(  # noqa: S603  our own script
+        self._process = subprocess.Popen(  # noqa: S603  own script
             [str(environment.python), "-I", str(Path(__file__).with_name("flink_job.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -171,33 +171,33 @@ class FlinkSide:
             cwd=scratch,
             env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
         )
-        java = [
+        java_options = [
             *settings.java,
             *environment.java_options(),
             f"-Dlog4j.configurationFile={log4j.as_uri()}",
             f"-Djava.io.tmpdir={scratch}",
         ]
-        self.ask(jars=[str(jar) for jar in jars], java=java, cluster=dict(settings.cluster), table=dict(settings.table))
+        self.ask(jars=[str(jar) for jar in jars], java=java_options, cluster=dict(settings.cluster), table=dict(settings.table))
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Send a line and return the answer; raises HeadraceError with what Flink says."""
+        """Send a request and return the response; raise HeadraceError with Flink's message."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise HeadraceError("the process of Flink is gone") from error
+            raise HeadraceError("the Flink process ended") from error
         line = self._process.stdout.readline()
         if not line:
-            raise HeadraceError("the process of Flink is gone", detail=f"it ended with code {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise HeadraceError("Flink failed", detail=answer["error"])
-        return answer
+            raise HeadraceError("the Flink process ended", detail=f"exit code {self._process.wait()}")
+        response: dict[str, Any] = json.loads(line)
+        if "error" in response:
+            raise HeadraceError("Flink failed", detail=response["error"])
+        return response
 
     def close(self) -> None:
-        """End it; its JVM ends with it."""
+        """Stop the process; its JVM ends with it."""
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()

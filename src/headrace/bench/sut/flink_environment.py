@@ -1,4 +1,4 @@
-"""Apache Flink from the package registry, in a virtual environment of its own: it wants older libraries than we do."""
+"""Install Apache Flink from the package registry into its own virtual environment, because it needs older libraries."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from headrace.bench.sut.cache import cache_folder
 from headrace.errors import HeadraceError
 
 VERSION = "2.3.0"
-_PYTHONS = ("3.11", "3.12", "3.10", "3.9")  # those that this version has packages for
+_PYTHONS = ("3.11", "3.12", "3.10", "3.9")  # versions with packages for this Flink
 
 
 @dataclass(frozen=True, slots=True)
 class FlinkEnvironment:
-    """Where Flink is: a Python that has it, and its jars."""
+    """The location of Flink: the Python of its environment, and its home folder."""
 
     python: Path
     home: Path
 
     def jars(self) -> list[Path]:
-        """Return what a JVM needs to run jobs and to be talked to from Python."""
+        """Return the jars that a JVM needs to run jobs and to accept calls from Python."""
         return [*sorted((self.home / "lib").glob("*.jar")), *sorted((self.home / "opt").glob("flink-python-*.jar"))]
 
     def java_options(self) -> list[str]:
-        """Return the options of the JVM that Flink's own configuration asks for."""
+        """Return the JVM options from Flink's configuration file."""
         lines = (self.home / "conf" / "config.yaml").read_text(encoding="utf-8").splitlines()
-        found = next((line for line in lines if line.strip().startswith("all: --add-exports")), "")
-        return found.strip().removeprefix("all: ").split()
+        options = next((line for line in lines if line.strip().startswith("all: --add-exports")), "")
+        return options.strip().removeprefix("all: ").split()
 
 
 def flink_environment() -> FlinkEnvironment:
-    """Return Flink, installed now if it was not before (a minute or two, 850 MB). Raises HeadraceError if it cannot be."""
+    """Return the Flink environment; install it first if needed (one or two minutes, 850 MB). Raise HeadraceError on failure."""
     folder = cache_folder() / f"flink-{VERSION}"
     if not folder.exists():
         _install(folder)
     python = folder / "bin" / "python"
     homes = list(folder.glob("lib/python*/site-packages/pyflink"))
     if not python.exists() or not homes:
-        raise HeadraceError(f"'{folder}' is no Flink environment", hint="remove it; it is made anew")
+        raise HeadraceError(f"'{folder}' is not a Flink environment", hint="remove the folder; the next run creates it again")
     return FlinkEnvironment(python, homes[0])
 
 
 def _install(folder: Path) -> None:
-    """Make the environment beside its place and move it there whole; whoever is first wins."""
+    """Create the environment in a temporary folder and rename it atomically; the first of concurrent installs wins."""
     python = _python()
     print(f"installing Apache Flink {VERSION} into '{folder}' (once, about 850 MB)", file=sys.stderr, flush=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
@@ -65,24 +65,24 @@ def _install(folder: Path) -> None:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
-    if done.returncode:
+    completed = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    if completed.returncode:
         raise HeadraceError(
-            f"Apache Flink {VERSION} cannot be installed",
-            detail=done.stderr[-1500:].strip(),
-            hint=f"look whether 'pip install apache-flink=={VERSION}' works in an empty environment; leave out flink otherwise",
+            f"installing Apache Flink {VERSION} failed",
+            detail=completed.stderr[-1500:].strip(),
+            hint=f"check that 'pip install apache-flink=={VERSION}' works in an empty environment, or run without system flink",
         )
 
 
 def _python() -> str:
-    """Return an interpreter that Flink has packages for, this one if possible."""
+    """Return a Python interpreter with packages for Flink; prefer the current one."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if own in _PYTHONS:
         return os.fspath(getattr(sys, "_base_executable", sys.executable))
-    found = next((path for version in _PYTHONS if (path := shutil.which(f"python{version}"))), None)
-    if found is None:
+    interpreter = next((path for version in _PYTHONS if (path := shutil.which(f"python{version}"))), None)
+    if interpreter is None:
         raise HeadraceError(
             f"Apache Flink {VERSION} has no package for Python {own}",
-            hint=f"install one of Python {', '.join(_PYTHONS)} beside it; it is found by its name on the PATH",
+            hint=f"install one of Python {', '.join(_PYTHONS)} as pythonX.Y on the PATH",
         )
-    return found
+    return interpreter

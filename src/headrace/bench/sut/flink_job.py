@@ -1,12 +1,12 @@
-"""The Flink side: one MiniCluster and the jobs on it, told what to do in JSON lines. See `flink` for the other side.
+"""Run a Flink MiniCluster and its jobs, controlled by JSON lines from `flink`.
 
-It runs with the Python of Flink's own environment, so it imports the standard library and pyflink only.
+This script runs in Flink's own Python environment, so it imports only the standard library and pyflink.
 
-    {"jars": […], "java": [options], "cluster": {…}, "table": {…}}        first line; answered when the cluster is up
+    {"jars": […], "java": [options], "cluster": {…}, "table": {…}}        first line; response when the cluster is up
     {"call": "submit", "job": j, "tables": {name: DDL}, "queries": {name: SQL}, "sink": {option: value}}
     {"call": "cancel", "job": j}           {"call": "check"}
 
-Every line is answered by one: {"refused": {query: reason}} or {} if all went well, {"error": text} if not.
+Every line gets one response: {"refused": {query: reason}} or {} on success, {"error": text} on failure.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from typing import Any
 from pyflink.java_gateway import get_gateway
 from pyflink.table import EnvironmentSettings, TableDescriptor, TableEnvironment
 
-_PATIENCE = 120.0  # seconds until a job runs; hundreds of operators take a while to deploy
-_DEATH_SIGNAL = 1  # prctl's number for it
+_PATIENCE = 120.0  # seconds until a job must run; deploying hundreds of operators is slow
+_DEATH_SIGNAL = 1  # prctl option
 
 
 def die_with_parent() -> None:
-    """Have the system end this process when its parent ends, however that happens (Linux only)."""
+    """Make the kernel kill this process when its parent ends, for whatever reason (Linux only)."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def start_java(jars: list[str], options: list[str]) -> int:
-    """Start the JVM that Python talks to; return its port. The working directory is for files of this run."""
-    note = Path.cwd() / f"gateway-{os.getpid()}.port"
+    """Start the JVM of the Python gateway; return its port. Files of this run are in the working directory."""
+    port_file = Path.cwd() / f"gateway-{os.getpid()}.port"
     command = ["java", *options, "-cp", os.pathsep.join(jars), "org.apache.flink.client.python.PythonGatewayServer"]
     process = subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.PIPE,
         stdout=sys.stderr,
-        env={**os.environ, "_PYFLINK_CONN_INFO_PATH": str(note)},
-        preexec_fn=die_with_parent,  # noqa: PLW1509  there are no threads yet
+        env={**os.environ, "_PYFLINK_CONN_INFO_PATH": str(port_file)},
+        preexec_fn=die_with_parent,  # noqa: PLW1509  no threads are running yet
     )
-    while not note.exists():
+    while not port_file.exists():
         if process.poll() is not None:
-            raise RuntimeError(f"the JVM of Flink ended with code {process.returncode}")
+            raise RuntimeError(f"the Flink JVM ended with code {process.returncode}")
         time.sleep(0.05)
-    return int(struct.unpack("!I", note.read_bytes()[:4])[0])
+    return int(struct.unpack("!I", port_file.read_bytes()[:4])[0])
 
 
 class Cluster:
-    """A MiniCluster: job manager and one task manager in the JVM, REST on loopback; jobs are submitted as to any cluster."""
+    """A MiniCluster: job manager and one task manager in the JVM, REST on loopback; jobs are submitted as to a remote one."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Start it; `cluster` and `table` are Flink's own settings."""
+        """Start the cluster; `cluster` and `table` of `config` are Flink settings."""
         os.environ["PYFLINK_GATEWAY_PORT"] = str(start_java(config["jars"], config["java"]))
         self._jvm = get_gateway().jvm
         self._rest = self._start_cluster(config["cluster"])
@@ -72,19 +72,19 @@ class Cluster:
         self._jobs: dict[str, Any] = {}
 
     def _start_cluster(self, settings: dict[str, str]) -> str:
-        found = self._jvm.org.apache.flink.configuration.Configuration()
+        configuration = self._jvm.org.apache.flink.configuration.Configuration()
         for name, value in settings.items():
-            found.setString(name, value)
+            configuration.setString(name, value)
         package = self._jvm.org.apache.flink.runtime.minicluster
         slots = int(settings["taskmanager.numberOfTaskSlots"])
-        builder = package.MiniClusterConfiguration.Builder().setConfiguration(found).setNumTaskManagers(1)
+        builder = package.MiniClusterConfiguration.Builder().setConfiguration(configuration).setNumTaskManagers(1)
         builder = builder.setNumSlotsPerTaskManager(slots).withRandomPorts().setCommonBindAddress("127.0.0.1")
         self._cluster = package.MiniCluster(builder.build())
         self._cluster.start()
         return str(self._cluster.getRestAddress().get().toString())
 
     def submit(self, job: str, tables: dict[str, str], queries: dict[str, str], sink: dict[str, str]) -> dict[str, str]:
-        """Run queries as one job over these tables; return when it runs, with those that were refused and why."""
+        """Run queries as one job over these tables; return, when it runs, the refused queries with their reasons."""
         for name, ddl in tables.items():
             self._tables.execute_sql(f"DROP TEMPORARY TABLE IF EXISTS `{name}`")
             self._tables.execute_sql(ddl)
@@ -95,7 +95,7 @@ class Cluster:
                 target = target.option(option, value)
             try:
                 statements.add_insert(target.build(), self._tables.sql_query(sql))
-            except Exception as error:  # noqa: BLE001  a text that Flink does not take
+            except Exception as error:  # noqa: BLE001  Flink rejects the text
                 refused[name] = _first_line(error)
         if len(refused) < len(queries):
             self._jobs[job] = statements.execute().get_job_client()
@@ -111,10 +111,10 @@ class Cluster:
             if state["state"] in {"FAILED", "CANCELED", "FINISHED"}:
                 raise RuntimeError(self._why(str(self._jobs[job].get_job_id())))
             time.sleep(0.01)
-        raise RuntimeError(f"job '{job}' does not run after {_PATIENCE:g} s")
+        raise RuntimeError(f"job '{job}' is not running after {_PATIENCE:g} s")
 
     def cancel(self, job: str) -> None:
-        """End a job; returns when its slots are free. A job that was never submitted needs nothing."""
+        """Cancel a job and wait until its slots are free; do nothing for a job that was never submitted."""
         if job in self._jobs:
             client = self._jobs.pop(job)
             client.cancel().result()
@@ -122,7 +122,7 @@ class Cluster:
                 time.sleep(0.01)
 
     def check(self) -> None:
-        """Raise if a job does not run any more."""
+        """Raise if a job is no longer running."""
         running = {str(client.get_job_id()) for client in self._jobs.values()}
         for job in self._ask("/jobs")["jobs"]:
             if job["id"] in running and job["status"] != "RUNNING":
@@ -131,12 +131,12 @@ class Cluster:
     def _why(self, number: str) -> str:
         history = self._ask(f"/jobs/{number}/exceptions").get("exceptionHistory", {}).get("entries", [])
         causes = [line for entry in history for line in entry["stacktrace"].splitlines() if not line.startswith("\t")]
-        return "a Flink job failed: " + (" / ".join(causes)[-1500:] or "no reason is known")
+        return "a Flink job failed: " + (" / ".join(causes)[-1500:] or "no reason reported")
 
     def _ask(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(self._rest + path, timeout=30) as answer:  # noqa: S310  our own cluster
-            found: dict[str, Any] = json.load(answer)
-            return found
+        with urllib.request.urlopen(self._rest + path, timeout=30) as response:  # noqa: S310  own cluster
+            body: dict[str, Any] = json.load(response)
+            return body
 
 
 def _first_line(error: BaseException) -> str:
@@ -147,30 +147,30 @@ def _first_line(error: BaseException) -> str:
 
 
 def answer(cluster: Cluster, request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a line asks for."""
+    """Execute a request and return the response."""
     arguments = {name: value for name, value in request.items() if name != "call"}
     refused = getattr(cluster, {"submit": "submit", "cancel": "cancel", "check": "check"}[request["call"]])(**arguments)
     return {"refused": refused} if refused else {}
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Handle requests until the input ends."""
     die_with_parent()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the JVM prints must not disturb the conversation
+    os.dup2(2, 1)  # output of the JVM must not mix with the responses
     cluster: Cluster | None = None
     for line in sys.stdin:
         try:
             request = json.loads(line)
-            found = {}
+            response = {}
             if cluster is None:
                 cluster = Cluster(request)
             else:
-                found = answer(cluster, request)
-        except Exception as error:  # noqa: BLE001  told to the other side
-            found = {"error": _first_line(error)}
-        print(json.dumps(found), file=out, flush=True)
-    os._exit(0)  # py4j would try to tell a JVM that is gone
+                response = answer(cluster, request)
+        except Exception as error:  # noqa: BLE001  sent as the response
+            response = {"error": _first_line(error)}
+        print(json.dumps(response), file=out, flush=True)
+    os._exit(0)  # py4j would try to notify a JVM that has ended
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How Flink is set up: memory for a number of queries on this machine, and the tables over the driver's streams.
+"""Configure Flink: memory for a number of queries on this machine, and the tables over the streams of the driver.
 
-Options: "max_queries" is for how many queries at once slots and buffers are set aside; "parallelism" is the number of cores
-unless given; "settings" are more of Flink's own, by name; "java" more options of its JVM.
+Options: "max_queries" is the number of concurrent queries that get slots and buffers; "parallelism" defaults to the number of
+cores; "settings" are further Flink settings by name; "java" are further JVM options.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from headrace.model.schema import type_name
 MODES = ("statement_set", "separate")
 _OF_CLUSTER = ("taskmanager.", "jobmanager.", "rest.", "cluster.")
 _MAX_QUERIES = 256
-_SLOT = 16  # MiB of managed memory; an operator that buffers needs more than one, and is slower with very many
+_SLOT = 16  # MiB of managed memory; a buffering operator needs more than one and is slower with very many
 _MEBI = 1 << 20
 _TYPES = {"TIMESTAMP": "TIMESTAMP(3)"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Flink's settings for a number of queries on this machine; docs/benchmark-systems.md says why."""
+    """Flink settings for a number of queries on this machine; docs/benchmark-systems.md gives the reasons."""
 
     mode: str
-    most: int  # queries at once
+    most: int  # concurrent queries
     java: tuple[str, ...]
     cluster: Mapping[str, str]
     table: Mapping[str, str]
 
     @staticmethod
     def of(options: Mapping[str, Any], queries: int) -> Settings:
-        """Look at the machine, and at the adapter's options."""
+        """Return the settings for this machine, the adapter's options and a number of queries."""
         mode = options.get("mode", MODES[0])
         if mode not in MODES:
-            raise HeadraceError(f"flink has no mode '{mode}'", detail=f"modes: {', '.join(MODES)}")
+            raise HeadraceError(f"unknown flink mode '{mode}'", detail=f"modes: {', '.join(MODES)}")
         cores = int(options.get("parallelism") or os.cpu_count() or 1)
-        most = max(queries, 1, int(options.get("max_queries", _MAX_QUERIES if mode == "separate" else 1)))
-        slots = cores * most if mode == "separate" else cores
+        max_queries = max(queries, 1, int(options.get("max_queries", _MAX_QUERIES if mode == "separate" else 1)))
+        slots = cores * max_queries if mode == "separate" else cores
         heap = max(2048, psutil.virtual_memory().total // 4 // _MEBI)
-        buffers = 128 + 2 * cores * most
-        managed = min(heap, slots * (_SLOT if mode == "separate" else max(32, 5 * most)))
+        buffers = 128 + 2 * cores * max_queries
+        managed = min(heap, slots * (_SLOT if mode == "separate" else max(32, 5 * max_queries)))
         cluster = {
             "rest.bind-address": "127.0.0.1",
             "taskmanager.numberOfTaskSlots": str(slots),
@@ -62,27 +62,27 @@ class Settings:
             "table.local-time-zone": "UTC",
             "restart-strategy.type": "none",
         }
-        given = {name: str(value) for name, value in options.get("settings", {}).items()}
-        cluster |= {name: value for name, value in given.items() if name.startswith(_OF_CLUSTER)}
-        job |= {name: value for name, value in given.items() if not name.startswith(_OF_CLUSTER)}
+        extra = {name: str(value) for name, value in options.get("settings", {}).items()}
+        cluster |= {name: value for name, value in extra.items() if name.startswith(_OF_CLUSTER)}
+        job |= {name: value for name, value in extra.items() if not name.startswith(_OF_CLUSTER)}
         java = (f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={buffers + managed + 1024}m", *options.get("java", ()))
-        return Settings(mode, most, java, cluster, job)
+        return Settings(mode, max_queries, java, cluster, job)
 
     def described(self) -> dict[str, Any]:
-        """Return what a result says about them."""
-        source = "Arrow batches pulled by a Java source, a split for each partition"
-        told = {"mode": self.mode, "source": source, "checkpoints": "none", "java": list(self.java)}
-        return {**told, **self.cluster, **self.table}
+        """Return the settings as the result document lists them."""
+        source = "Arrow batches pulled by a Java source, one split per partition"
+        summary = {"mode": self.mode, "source": source, "checkpoints": "none", "java": list(self.java)}
+        return {**summary, **self.cluster, **self.table}
 
 
 def table(stream: SutStream, driver: str, group: str) -> str:
-    """Return the DDL of a stream: event time is in milliseconds, as Flink's row-time attributes are."""
+    """Return the DDL of a stream; event time is in milliseconds like all row-time attributes of Flink."""
     columns = [f"`{field.name}` {_TYPES.get(type_name(field.type), type_name(field.type))}" for field in stream.schema.fields]
     delay = f" - INTERVAL '{stream.spec.watermark:.3f}' SECOND(4, 3)" if stream.spec.watermark else ""
     options = {"connector": "headrace", "address": driver, "stream": stream.name, "group": group}
     options["partitions"] = str(stream.spec.partitions)
-    given = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
+    option_list = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
     return (
         f"CREATE TEMPORARY TABLE `{stream.name}` ({', '.join(columns)}, WATERMARK FOR `{stream.spec.time}` AS "
-        f"`{stream.spec.time}`{delay}) WITH ({given})"
+        f"`{stream.spec.time}`{delay}) WITH ({option_list})"
     )

@@ -1,4 +1,4 @@
-"""headrace where joins in SLIDING windows share nothing but the reading of streams: each has stores and probes of its own."""
+"""Run headrace with sliding joins that share only the scan of the streams: each has its own state stores and probes."""
 
 from __future__ import annotations
 

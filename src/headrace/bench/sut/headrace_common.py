@@ -1,4 +1,4 @@
-"""headrace where each join in SLIDING windows is worked off as is best for it alone, and only what is equal in them is shared."""
+"""Run headrace with sliding joins that are optimized one by one: each has its own best plan, equal sub-plans are shared."""
 
 from __future__ import annotations
 

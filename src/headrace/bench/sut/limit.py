@@ -1,8 +1,8 @@
-"""The physical limit: one query, written by hand for this benchmark, in one process.
+"""Run the physical limit: a single query, hand-written for this benchmark, in one process.
 
-A thread for each partition pulls Arrow batches of the columns it needs and adds them up in a compiled loop, which holds no
-lock of the interpreter; one more thread closes windows as the slowest partition passes their end. No SQL, no plan, no
-checkpoint, no second query: what remains is what the machine can do with these rows.
+A thread for each partition pulls Arrow batches of the needed columns and aggregates them in a compiled loop without the GIL;
+another thread closes windows as the slowest partition passes their end. There is no SQL, no plan, no checkpoint and no second
+query, so the rate is an upper bound for this machine.
 """
 
 from __future__ import annotations
@@ -30,49 +30,49 @@ from headrace.errors import HeadraceError
 
 _READ_ROWS = 1 << 17
 _NAP = 0.005  # seconds
-_AHEAD = 4_000_000  # microseconds by which a partition may be ahead of the slowest
-_ALONE = "it is a kernel for a single query"
+_AHEAD = 4_000_000  # microseconds that a partition can be ahead of the slowest
+_ALONE = "the hand-written kernel runs a single query"
 
 
 class Limit:
-    """The adapter."""
+    """The adapter of the hand-written kernel."""
 
     def __init__(self) -> None:
-        """Nothing is started yet."""
+        """Create the adapter; `start` starts the threads."""
         self._run: Run | None = None
 
-    def start(self, config: SutConfig, tell: Teller) -> Started:
-        """See `Adapter`."""
-        self._tell = tell
+    def start(self, config: SutConfig, reporter: Teller) -> Started:
+        """See `SutAdapter`."""
+        self._tell = reporter
         for query in config.queries[1:]:
-            tell.refused(query.name, _ALONE)
+            reporter.refused(query.name, _ALONE)
         for query in config.queries[:1]:
             try:
                 self._run = Run(config, query)
             except HeadraceError as error:
-                tell.refused(query.name, str(error))
+                reporter.refused(query.name, str(error))
         versions = {name: importlib.metadata.version(name) for name in ("numba", "numpy", "pyarrow")}
-        return Started(versions, {"threads": "one for each partition", "rows_per_read": _READ_ROWS, "columns": "those needed"})
+        return Started(versions, {"threads": "one per partition", "rows_per_read": _READ_ROWS, "columns": "needed ones only"})
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
-        """See `Adapter`; there is nothing to add to a program written by hand."""
+        """See `SutAdapter`; the hand-written program supports no changes."""
         for query in added:
             self._tell.refused(query.name, _ALONE)
         if removed:
-            raise HeadraceError(f"query '{removed[0]}' cannot be removed", detail=_ALONE)
+            raise HeadraceError(f"removing query '{removed[0]}' is not supported", detail=_ALONE)
 
     def check(self) -> None:
-        """See `Adapter`."""
+        """See `SutAdapter`."""
         if self._run is not None and self._run.failure is not None:
             raise self._run.failure
 
     def close(self) -> None:
-        """See `Adapter`; threads end with the process."""
+        """See `SutAdapter`; the threads end with the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the streams, with the cells of its partitions."""
+    """An input stream with the state of its partitions."""
 
     plan: Plan
     lanes: list[Lane]
@@ -89,27 +89,27 @@ class Side:
 
 
 class Lane:
-    """One partition and its cells."""
+    """A partition of a stream, and its state."""
 
-    def __init__(self, plan: Plan, puller: Puller, cells: Cells) -> None:
-        """Begin before any row."""
-        self.plan, self.puller, self.cells = plan, puller, cells
+    def __init__(self, plan: Plan, puller: Puller, state: Cells) -> None:
+        """Create the partition without rows."""
+        self.plan, self.puller, self.cells = plan, puller, state
         self.lock = threading.Lock()
 
 
 class Run:
-    """The query while it runs."""
+    """The running query: its threads and its state."""
 
     def __init__(self, config: SutConfig, query: BenchQuery) -> None:
-        """Start the threads; raises HeadraceError for a query that the kernel cannot do."""
+        """Start the threads; raise HeadraceError for a query that the kernel does not support."""
         if query.shape is None:
-            raise HeadraceError("the hand-written kernel knows aggregations by key only")
+            raise HeadraceError("the hand-written kernel supports only aggregations by key")
         self._name, self._windows = query.name, Windows(query.size_us, query.slide_us)
         shapes = [query.shape] if query.shape.minus is None else [query.shape, query.shape.minus]
         delay = max(config.stream(shape.stream).spec.watermark for shape in shapes)
         self._delay = int(delay * 1e6)
         self._slices = (query.size_us + query.slide_us + self._delay + _AHEAD) // self._windows.length + 2
-        self._first: int | None = None  # the oldest slice that is open
+        self._first: int | None = None  # the oldest open slice
         self._opened = threading.Condition()
         self._results = ResultSender(config.collector)
         self.failure: HeadraceError | None = None
@@ -134,7 +134,7 @@ class Run:
         return Side(plan, lanes)
 
     def _warm(self, lane: Lane, config: SutConfig) -> None:
-        """Compile the loop for these types, over one row of zeros that leaves no trace."""
+        """Compile the kernel for these types by adding a row of zeros, and clear it again."""
         schema = config.stream(lane.plan.stream).schema.to_arrow()
         row = {name: np.zeros(1, _numpy(schema.field(name).type)) for name in lane.plan.columns}
         lane.plan.add(lane.cells, row, self._windows.length)
@@ -143,8 +143,10 @@ class Run:
     def _guarded(self, work: Any, *arguments: Any) -> None:
         try:
             work(*arguments)
-        except Exception as error:  # noqa: BLE001  told by `check`
-            self.failure = error if isinstance(error, HeadraceError) else HeadraceError("the kernel failed", detail=repr(error))
+        except Exception as error:  # noqa: BLE001  `check` reports it
+            self.failure = (
+                error if isinstance(error, HeadraceError) else HeadraceError("the hand-written kernel failed", detail=repr(error))
+            )
 
     def _pull(self, lane: Lane) -> None:
         while self.failure is None:
@@ -160,16 +162,16 @@ class Run:
         times = columns[lane.plan.time]
         earliest, latest = int(times.min()), int(times.max())
         oldest = self._open(earliest, latest)
-        if earliest // self._windows.length < oldest:  # later than the watermark allows
-            kept = times >= oldest * self._windows.length
-            columns = {name: values[kept] for name, values in columns.items()}
+        if earliest // self._windows.length < oldest:  # drop late rows
+            in_time = times >= oldest * self._windows.length
+            columns = {name: values[in_time] for name, values in columns.items()}
         if len(columns[lane.plan.time]):
             with lane.lock:
                 lane.plan.add(lane.cells, columns, self._windows.length)
         self._clock.saw(lane, latest)
 
     def _open(self, earliest: int, latest: int) -> int:
-        """Wait until there is room for the slice of `latest`; return the oldest slice that is open."""
+        """Wait until the slice of `latest` has room; return the oldest open slice."""
         with self._opened:
             if self._first is None:
                 self._first = (earliest - self._delay) // self._windows.length - 1
@@ -178,35 +180,35 @@ class Run:
             return self._first
 
     def _close(self) -> None:
-        """Emit windows as all partitions pass their end."""
-        after: int | None = None
+        """Emit each window once all partitions have passed its end."""
+        closed_until: int | None = None
         while self.failure is None:
             time.sleep(_NAP)
-            now = self._clock.now()
-            if now is None:
+            event_time = self._clock.now()
+            if event_time is None:
                 continue
-            until = now - self._delay
-            after = until - self._windows.slide if after is None else after
-            for end in self._windows.ends(after, until):
+            watermark = event_time - self._delay
+            closed_until = watermark - self._windows.slide if closed_until is None else closed_until
+            for end in self._windows.ends(closed_until, watermark):
                 self._emit(end)
-            after = max(after, until)
+            closed_until = max(closed_until, watermark)
 
     def _emit(self, end: int) -> None:
         slices = self._windows.slices(end)
         counts, sums = self._sides[0].total(slices)
         present = counts > 0
         if len(self._sides) > 1:
-            counts, other = self._sides[1].total(slices)
+            counts, subtracted = self._sides[1].total(slices)
             keys = min(len(present), len(counts))
             present = present[:keys] & (counts[:keys] > 0)
-            sums = sums[:keys] - other[:keys]
-        found = sums[present]
-        if len(found):
-            self._results.send(self._name, [(end, len(found))])
+            sums = sums[:keys] - subtracted[:keys]
+        results = sums[present]
+        if len(results):
+            self._results.send(self._name, [(end, len(results))])
         self._forget(slices.start + self._windows.slide // self._windows.length)
 
     def _forget(self, first: int) -> None:
-        """Close the slices before the first of the next window."""
+        """Close and free the slices before `first`, the first slice of the next window."""
         with self._opened:
             assert self._first is not None
             closed = range(max(self._first, first - self._slices), first)
@@ -218,11 +220,11 @@ class Run:
 
 
 def _array(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of a column without NULLs, as they lie in memory."""
+    """Return the values of a column without NULLs, without a copy."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
-    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=True)
-    return found
+    values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=True)
+    return values
 
 
 def _numpy(kind: pa.DataType) -> Any:

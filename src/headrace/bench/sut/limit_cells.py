@@ -1,7 +1,7 @@
-"""State of the hand-written kernel: sums and counts by slice and key, added up when a window closes.
+"""Keep the state of the hand-written kernel: sums and counts by slice and key, combined when a window closes.
 
-Slices are numbered by their time. Those from the first open one on, `slices` of them, have cells; older ones are closed, and
-their cells are used again.
+Slices are numbered by time. The state is a ring of `slices` slices from the oldest open one on; older slices are closed, and
+their array rows are reused.
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ _SUMMED = {"SUM", "AVG", "COUNT"}
 
 
 class Cells:
-    """The cells of one partition of one stream. The caller holds a lock around each call."""
+    """The partial sums and counts of a partition. The caller must hold a lock around each call."""
 
     def __init__(self, slices: int, keys: int, *, integer: bool) -> None:
-        """Make room for so many open slices and, for a start, so many keys."""
+        """Allocate `slices` open slices and, initially, `keys` keys."""
         self._type = np.int64 if integer else np.float64
         self.counts = np.zeros((slices, max(keys, 1)), np.int64)
         self.sums = np.zeros((slices, max(keys, 1)), self._type)
 
     def reach(self, key: int) -> None:
-        """Make room for a key; raises for keys that dense arrays are not made for."""
+        """Grow the arrays to hold a key; raise HeadraceError for keys too large for dense arrays."""
         keys = self.counts.shape[1]
         if key < keys:
             return
         if key >= _MANY_KEYS:
-            raise HeadraceError(f"key {key} is too large for the hand-written kernel, which has a cell for every key up to it")
+            raise HeadraceError(
+                f"key {key} is too large for the hand-written kernel, whose arrays have an entry for every smaller key"
+            )
         width = ((0, 0), (0, max(key + 1, 2 * keys) - keys))
         self.counts, self.sums = np.pad(self.counts, width), np.pad(self.sums, width)
 
     def total(self, slices: Sequence[int]) -> tuple[Integers, npt.NDArray[Any]]:
-        """Return counts and sums by key over some slices."""
+        """Return counts and sums by key over the given slices."""
         rows = [number % len(self.counts) for number in slices]
         return self.counts[rows].sum(axis=0), self.sums[rows].sum(axis=0)
 
     def clear(self, slices: Sequence[int]) -> None:
-        """Make slices ready to be used again."""
+        """Reset slices for reuse."""
         rows = [number % len(self.counts) for number in slices]
         self.counts[rows] = 0
         self.sums[rows] = 0
@@ -58,7 +60,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A comparison with a number as a closed interval, or what lies outside of one."""
+    """A comparison with a number, as a closed interval or its complement."""
 
     column: str
     low: float
@@ -67,7 +69,7 @@ class Within:
 
     @staticmethod
     def of(predicate: Comparison, *, integer: bool) -> Within:
-        """Translate a comparison of an integer or a floating-point column."""
+        """Return the interval for a comparison of an integer or floating-point column."""
         value = predicate.value
         below = math.ceil(value) - 1 if integer else math.nextafter(value, -math.inf)
         above = math.floor(value) + 1 if integer else math.nextafter(value, math.inf)
@@ -84,7 +86,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is read of a stream and added up; `key` and `value` are None for one group and for COUNT(*) only."""
+    """The columns to read and aggregate; `key` is None for a single group, `value` is None if there is only COUNT(*)."""
 
     stream: str
     key: str | None
@@ -95,10 +97,10 @@ class Plan:
 
     @staticmethod
     def of(shape: Shape, floats: Sequence[str]) -> Plan:
-        """Take a shape apart; raises if the kernel does not do it. `floats` are the columns that are no integers."""
+        """Return the plan of a shape; raise HeadraceError if it is unsupported. `floats` are the floating-point columns."""
         summed = {measure.column for measure in shape.aggregates if measure.function != "COUNT"}
         if any(measure.function not in _SUMMED for measure in shape.aggregates) or len(summed) > 1 or len(shape.keys) > 1:
-            raise HeadraceError("the hand-written kernel adds up one column by one key")
+            raise HeadraceError("the hand-written kernel sums only one column by one key")
         value = next(iter(summed), None)
         test = None
         if shape.predicate is not None:
@@ -107,24 +109,24 @@ class Plan:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
-        wanted = (self.key, self.value, self.test.column if self.test else None, self.time)
-        return list(dict.fromkeys(name for name in wanted if name is not None))
+        """The columns to read."""
+        candidates = (self.key, self.value, self.test.column if self.test else None, self.time)
+        return list(dict.fromkeys(name for name in candidates if name is not None))
 
-    def add(self, cells: Cells, columns: dict[str, npt.NDArray[Any]], length: int) -> None:
-        """Add rows to cells."""
+    def add(self, state: Cells, columns: dict[str, npt.NDArray[Any]], length: int) -> None:
+        """Add rows to the state."""
         times = columns[self.time]
         keys = columns[self.key] if self.key else np.zeros(len(times), np.int32)
         values = columns[self.value] if self.value else keys
-        cells.reach(int(keys.max()))
+        state.reach(int(keys.max()))
         if self.test is None:
-            add(keys, values, times, length, cells.counts, cells.sums)
+            add(keys, values, times, length, state.counts, state.sums)
         else:
             test = self.test
             tested = columns[test.column]
-            add_if(keys, values, times, length, cells.counts, cells.sums, tested, test.low, test.high, test.outside)
+            add_if(keys, values, times, length, state.counts, state.sums, tested, test.low, test.high, test.outside)
 
 
 def first_keys(keys: int) -> int:
-    """Return for how many keys to make room at first."""
+    """Return the number of keys to allocate initially."""
     return max(_FEW_KEYS, min(keys, _MANY_KEYS))

@@ -1,7 +1,7 @@
-"""The loops of the hand-written kernel: filter, slice and add in one pass over the rows, into dense arrays by key.
+"""Compile the loops of the hand-written kernel: filter, slice and sum in one pass over the rows, into dense arrays by key.
 
-Cells are [slice, key]; slice number s is in row s % slices. Rows come almost in order of time, so the slice of the row
-before is tried first. The caller sees to it that keys fit and that all slices of a call are open.
+Arrays are indexed [slice, key]; slice number s is in row s % slices. Rows arrive almost in time order, so the slice of the
+previous row is tried first. The caller ensures that keys fit and that all slices of a call are open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add(keys: Any, values: Any, times: Any, length: int, counts: Any, sums: Any)
 def add_if(
     keys: Any, values: Any, times: Any, length: int, counts: Any, sums: Any, tested: Any, low: float, high: float, outside: bool
 ) -> None:
-    """Add the rows whose `tested` lies within [low, high], or those outside."""
+    """Add the rows whose `tested` value is within [low, high], or outside of it if `outside` is true."""
     slices = counts.shape[0]
     start, stop, row = 1, 1, 0
     for i in range(len(times)):

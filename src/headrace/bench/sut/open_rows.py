@@ -1,4 +1,4 @@
-"""The rows of one stream that an open window may still want, as they came."""
+"""Buffer the rows of a stream that open windows can still need, in order of arrival."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class _Block:
 
 
 class OpenRows:
-    """Blocks of rows with the range of their event times; only blocks on the edge of a window are looked into.
+    """Blocks of rows with their event-time ranges; only blocks on a window boundary are filtered.
 
-    `nbytes` is the memory that they take.
+    `nbytes` is the memory of all rows.
     """
 
     def __init__(self, schema: pa.Schema, time: str) -> None:
-        """`time` is the event-time column."""
+        """Create an empty buffer; `time` is the event-time column."""
         self._schema, self._time = schema, time
         self._blocks: list[_Block] = []
         self.nbytes = 0
 
     def add(self, rows: pa.Table) -> int:
-        """Keep rows (one at least); return their latest event time."""
-        found = pc.min_max(self._micros(rows)).as_py()
-        self._blocks.append(_Block(found["min"], found["max"], rows))
+        """Add rows (at least one); return their latest event time."""
+        bounds = pc.min_max(self._micros(rows)).as_py()
+        self._blocks.append(_Block(bounds["min"], bounds["max"], rows))
         self.nbytes += rows.nbytes
-        latest: int = found["max"]
+        latest: int = bounds["max"]
         return latest
 
     def between(self, start: int, end: int) -> pa.Table:
-        """Return the rows of [start, end)."""
+        """Return the rows with event times in [start, end)."""
         parts = [self._part(block, start, end) for block in self._blocks if block.latest >= start and block.earliest < end]
         return pa.concat_tables([self._schema.empty_table(), *parts])
 
@@ -47,7 +47,7 @@ class OpenRows:
         return block.rows.filter(pc.and_(pc.greater_equal(times, start), pc.less(times, end)))
 
     def forget(self, before: int) -> None:
-        """Let go of blocks that are older than a moment."""
+        """Evict the blocks whose rows are all older than `before`."""
         self.nbytes -= sum(block.rows.nbytes for block in self._blocks if block.latest < before)
         self._blocks = [block for block in self._blocks if block.latest >= before]
 

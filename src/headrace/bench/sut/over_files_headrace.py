@@ -1,4 +1,4 @@
-"""headrace itself, through its public API: Arrow files in, every query evaluated, results dropped by the workers."""
+"""Measure headrace over Arrow files through its public API; the workers drop the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Source rows/s, and the resident MiB of the driver – its Python and its JVM, not the workers – before and after."""
+    """Source rows/s, and the resident MiB of the Spark driver (Python and JVM, without workers) before and after."""
 
     rows_per_second: float
     driver_mib_before: float
@@ -29,7 +29,7 @@ class Figures:
 def measure(
     spark: Any, warm_up: Path, folder: Path, queries: Sequence[BenchQuery], rows_per_batch: int, tell: Callable[[str], None]
 ) -> Figures:
-    """Measure over the Arrow files of `folder`; those of `warm_up`, one a batch, are read untimed."""
+    """Measure over the Arrow files of `folder` after reading those of `warm_up`, one per batch, untimed."""
     inbox = folder / "inbox"
     shutil.rmtree(inbox, ignore_errors=True)
     inbox.mkdir()
@@ -42,21 +42,21 @@ def measure(
             session.advance()
         for file in sorted(folder.glob("*.arrow")):
             (inbox / file.name).hardlink_to(file)
-        before, rows, begun = driver_mib(), 0, time.perf_counter()
+        mib_before, rows, started = driver_mib(), 0, time.perf_counter()
         while (report := session.advance()).rows:
             rows += report.rows
-            rate = rows / (time.perf_counter() - begun)
+            rate = rows / (time.perf_counter() - started)
             tell(f"headrace, {len(queries)} queries: {rows / 1e6:.0f} M rows, {rate / 1e6:.1f} M rows/s")
-        figures = Figures(rows / (time.perf_counter() - begun), before, driver_mib())
+        figures = Figures(rows / (time.perf_counter() - started), mib_before, driver_mib())
     shutil.rmtree(inbox, ignore_errors=True)
     return figures
 
 
 def driver_mib() -> float:
-    """Return the resident memory of this process and of its JVM."""
-    here = psutil.Process()
-    found = here.memory_info().rss
-    for child in here.children(recursive=True):
+    """Return the resident memory of this process and its JVM in MiB."""
+    process = psutil.Process()
+    rss = process.memory_info().rss
+    for child in process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # Python workers come and go
-            found += child.memory_info().rss if child.name() == "java" else 0
-    return float(found) / 2**20
+            rss += child.memory_info().rss if child.name() == "java" else 0
+    return float(rss) / 2**20

@@ -1,4 +1,4 @@
-"""Plain Spark SQL: one batch query over the same rows as Parquet (Spark cannot read Arrow files), results dropped."""
+"""Measure plain Spark SQL: one batch query over the same rows as Parquet files, results dropped; Spark reads no Arrow files."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _REPEATS = 3
 
 
 def rows_per_second(spark: Any, folder: Path, query: BenchQuery, rows: int) -> float:
-    """Return source rows/s: the median of a few runs after one that warms up."""
+    """Return source rows/s: the median of a few runs after a warm-up run."""
     spark.read.parquet(str(folder)).createOrReplaceTempView("fields")
-    found = []
+    durations = []
     for number in range(_REPEATS + 1):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         spark.sql(query.sql["spark"]).write.format("noop").mode("overwrite").save()
         if number:
-            found.append(time.perf_counter() - begun)
-    return rows / statistics.median(found)
+            durations.append(time.perf_counter() - started)
+    return rows / statistics.median(durations)
 
 
 if __name__ == "__main__":

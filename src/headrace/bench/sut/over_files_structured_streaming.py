@@ -1,4 +1,4 @@
-"""Stock Structured Streaming: one streaming query for each query, over the same rows as Parquet, results dropped."""
+"""Measure stock Structured Streaming: a streaming query for each query over the same rows as Parquet, results dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.bench.query import BenchQuery
 
 
 def rows_per_second(spark: Any, folder: Path, queries: Sequence[BenchQuery], rows: int, files_per_trigger: int = 2) -> float:
-    """Return source rows/s, with all queries running at once; the first file warms up and does not count."""
+    """Return source rows/s with all queries running concurrently; the first file is warm-up and does not count."""
     scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     inbox = scratch / "inbox"
     inbox.mkdir()
@@ -25,23 +25,23 @@ def rows_per_second(spark: Any, folder: Path, queries: Sequence[BenchQuery], row
     schema = spark.read.parquet(str(files[0])).schema
     source = spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_trigger).parquet(str(inbox))
     source.withWatermark("time", "0 seconds").createOrReplaceTempView("fields")
-    running = []
+    streaming_queries = []
     try:
         for number, query in enumerate(queries):
             writer = spark.sql(query.sql["spark"]).writeStream.format("noop").outputMode("append")
-            running.append(writer.option("checkpointLocation", str(scratch / f"check-{number}")).start())
-        for one in running:
-            one.processAllAvailable()
-        begun = time.perf_counter()
+            streaming_queries.append(writer.option("checkpointLocation", str(scratch / f"check-{number}")).start())
+        for streaming_query in streaming_queries:
+            streaming_query.processAllAvailable()
+        started = time.perf_counter()
         for file in files[1:]:
             shutil.copy(file, inbox / f".{file.name}")
             (inbox / f".{file.name}").rename(inbox / file.name)
-        for one in running:
-            one.processAllAvailable()
-        return rows / (time.perf_counter() - begun)
+        for streaming_query in streaming_queries:
+            streaming_query.processAllAvailable()
+        return rows / (time.perf_counter() - started)
     finally:
-        for one in running:
-            one.stop()
+        for streaming_query in streaming_queries:
+            streaming_query.stop()
         shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -1,11 +1,11 @@
-"""A system under test as a process: JSON lines in, JSON lines out, and everything ends when the input does.
+"""Run a system under test as a process: JSON lines in, JSON lines out; the process ends when its input ends.
 
-    runner                                              python -m headrace.bench.sut.NAME
-    SutProcess ── configuration, add, remove, stop ──> serve ── start, change, check, close ──> Adapter
+    runner                                              python -m headrace.bench.systems.NAME
+    SutProcess ── configuration, add, remove, stop ──> serve ── start, change, check, close ──> SutAdapter
                <── ready, live, removed, refused, failed ──
 
-What the adapter and its libraries print goes to standard error. The child leads a session of its own, so that the runner can
-end it with all its children; a child whose runner is gone sees its input end, and ends its children itself.
+Output of the adapter and its libraries goes to standard error. The child leads its own process session, so that the runner can
+kill it with all its children; when the runner ends, the input of the child ends, and the child kills its own children.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from headrace.bench.query import BenchQuery
 from headrace.bench.sut.adapter import Adapter, SutConfig
 from headrace.errors import HeadraceError
 
-_LOOK = 0.5  # seconds between looks at the health of the system
-_GRACE = 15.0  # seconds to end in good order
-_TAIL = 3000  # characters of standard error that a failure quotes
+_LOOK = 0.5  # seconds between health checks of the system
+_GRACE = 15.0  # seconds for an orderly shutdown
+_TAIL = 3000  # end of standard error that a failure quotes
 
 
 @dataclass(frozen=True, slots=True)
 class SutEvent:
-    """One line of a system: `event` is ready, live, removed, refused or failed; `at` is in microseconds."""
+    """A line from a system: `event` is ready, live, removed, refused or failed; `at` is in microseconds."""
 
     event: str
     query: str = ""
@@ -50,34 +50,34 @@ class SutEvent:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the parts that are there."""
-        parts = {name: getattr(self, name) for name in ("query", "at", "reason", "versions", "settings")}
-        kept = {"versions", "settings"} if self.event == "ready" else set()
-        return {"event": self.event, **{name: part for name, part in parts.items() if part or name in kept}}
+        """Return the JSON form without empty fields."""
+        fields = {name: getattr(self, name) for name in ("query", "at", "reason", "versions", "settings")}
+        required = {"versions", "settings"} if self.event == "ready" else set()
+        return {"event": self.event, **{name: value for name, value in fields.items() if value or name in required}}
 
 
 class Voice:
-    """Writes events, from any thread; stamps those about a query."""
+    """Writes events as JSON lines and timestamps query events; thread-safe."""
 
     def __init__(self, out: IO[str], clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives seconds since 1970."""
+        """Write to `out`; `clock` returns seconds since 1970."""
         self._out, self._clock, self._lock = out, clock, threading.Lock()
 
     def say(self, event: SutEvent) -> None:
-        """Write a line."""
-        with self._lock, contextlib.suppress(BrokenPipeError):  # nobody listens any more: the input ends soon, too
+        """Write an event as a line."""
+        with self._lock, contextlib.suppress(BrokenPipeError):  # the runner has ended: the input ends soon, too
             print(json.dumps(event.to_json()), file=self._out, flush=True)
 
     def live(self, query: str) -> None:
-        """See `Teller`."""
+        """See `QueryStatusReporter`."""
         self.say(SutEvent("live", query, self._now()))
 
     def removed(self, query: str) -> None:
-        """See `Teller`."""
+        """See `QueryStatusReporter`."""
         self.say(SutEvent("removed", query, self._now()))
 
     def refused(self, query: str, reason: str) -> None:
-        """See `Teller`."""
+        """See `QueryStatusReporter`."""
         self.say(SutEvent("refused", query, self._now(), reason))
 
     def _now(self) -> int:
@@ -85,19 +85,19 @@ class Voice:
 
 
 def serve(adapter: Adapter) -> None:
-    """Be the process of a system under test; does not return."""
+    """Run an adapter as the process of a system under test; does not return."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever prints, libraries and JVMs too, must not disturb the conversation
+    os.dup2(2, 1)  # output of libraries and JVMs must not mix with the events
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     code = converse(adapter, lines, Voice(out))
     _end_children()
     sys.stderr.flush()
-    os._exit(code)  # threads of libraries may not want to end
+    os._exit(code)  # library threads can block a normal exit
 
 
 def _read(lines: queue.Queue[str | None]) -> None:
-    """Pass lines on; when there are no more, the process has a little time left."""
+    """Put input lines into the queue; after the end of the input, kill the process after a grace period."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)
@@ -107,14 +107,14 @@ def _read(lines: queue.Queue[str | None]) -> None:
 
 
 def converse(adapter: Adapter, lines: queue.Queue[str | None], voice: Voice) -> int:
-    """Drive an adapter by the lines of a queue (None is the end) until told to stop; return the exit code."""
+    """Drive an adapter by the lines of a queue (None is the end) until the command stop; return the exit code."""
     try:
         first = lines.get()
         if first is not None:
             started = adapter.start(SutConfig.from_json(json.loads(first)), voice)
             voice.say(SutEvent("ready", versions=started.versions, settings=started.settings))
             _obey(adapter, lines)
-    except Exception as error:  # noqa: BLE001  whatever it is, it is the reason
+    except Exception as error:  # noqa: BLE001  any error is the reason of the failure
         traceback.print_exc()
         voice.say(SutEvent("failed", reason=str(error) if isinstance(error, HeadraceError) else repr(error)))
         return 1
@@ -139,20 +139,20 @@ def _obey(adapter: Adapter, lines: queue.Queue[str | None]) -> None:
                 removed.append(command["name"])
             else:
                 raise HeadraceError(f"unknown command '{command['command']}'", detail="commands: add, remove, stop")
-        early = [name for name in removed if name in added]  # asked for and given up before it was looked at
+        cancelled = [name for name in removed if name in added]  # added and removed again before this change
         if commands:
-            adapter.change([q for name, q in added.items() if name not in early], [n for n in removed if n not in early])
+            adapter.change([q for name, q in added.items() if name not in cancelled], [n for n in removed if n not in cancelled])
         adapter.check()
 
 
 def _waiting(lines: queue.Queue[str | None]) -> list[Any]:
-    """Return all commands that are there; wait a little for the first."""
-    found: list[str | None] = []
+    """Return all queued commands; wait up to one check interval for the first."""
+    received: list[str | None] = []
     with contextlib.suppress(queue.Empty):
-        found.append(lines.get(timeout=_LOOK))
+        received.append(lines.get(timeout=_LOOK))
         while True:
-            found.append(lines.get_nowait())
-    return [None if line is None else json.loads(line) for line in found]
+            received.append(lines.get_nowait())
+    return [None if line is None else json.loads(line) for line in received]
 
 
 def _end_children() -> None:
@@ -170,10 +170,10 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 class SutProcess:
-    """The runner's side; a context manager, at whose end no process of the system is left."""
+    """The runner's handle of a system; a context manager that leaves no process of the system behind."""
 
     def __init__(self, system: str, config: SutConfig) -> None:
-        """`system` is the name of a module of this package, or dotted for one that lives elsewhere."""
+        """Prepare a system; `system` is the name of a module of this package, or the dotted name of another module."""
         self.system, self._config = system, config
         self._module = system if "." in system else f"headrace.bench.sut.{system}"
         self._events: queue.SimpleQueue[SutEvent] = queue.SimpleQueue()
@@ -181,13 +181,13 @@ class SutProcess:
 
     @property
     def state(self) -> Path:
-        """Where the system keeps its state, if it keeps it in files."""
+        """The folder of the system's state, if it keeps state in files."""
         return self._config.scratch / "checkpoint" / "state"
 
     def __enter__(self) -> Self:
-        """Start it; `wait_ready` tells when it can be measured."""
+        """Start the process; `wait_ready` waits until it can be measured."""
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-        self._process = subprocess.Popen(  # noqa: S603  our own module
+        self._process = subprocess.Popen(  # noqa: S603  own module
             [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -197,7 +197,7 @@ class SutProcess:
         )
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
-        with contextlib.suppress(HeadraceError):  # it ended already: `wait_ready` tells why
+        with contextlib.suppress(HeadraceError):  # if it has ended already, `wait_ready` raises the reason
             self._send(self._config.to_json())
         return self
 
@@ -207,15 +207,15 @@ class SutProcess:
             self._events.put(SutEvent(**json.loads(line)))
 
     def wait_ready(self, timeout: float) -> SutEvent:
-        """Return the ready event; refusals that came before it are in `events`. Raises HeadraceError with the reason."""
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
+        """Return the ready event; `events` returns earlier refusals. Raise HeadraceError with the reason of a failure."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
             alive = self.alive
             for event in self._drain():
                 if event.event == "ready":
                     return event
                 if event.event == "failed":
-                    raise HeadraceError(f"{self.system} cannot run", detail=event.reason)
+                    raise HeadraceError(f"{self.system} failed to start", detail=event.reason)
                 self._early.append(event)
             if not alive:
                 raise HeadraceError(f"{self.system} ended with code {self._process.returncode}", detail=self.tail())
@@ -223,15 +223,15 @@ class SutProcess:
         raise HeadraceError(f"{self.system} is not ready after {timeout:g} s", detail=self.tail())
 
     def add(self, query: BenchQuery) -> None:
-        """Ask for a query; it is told of as live, or refused, later."""
+        """Request a query; a later event reports it as live or refused."""
         self._send({"command": "add", "query": query.to_json()})
 
     def remove(self, name: str) -> None:
-        """Ask for the removal of a query."""
+        """Request the removal of a query."""
         self._send({"command": "remove", "name": name})
 
     def events(self) -> list[SutEvent]:
-        """Return what came since the last time, without waiting."""
+        """Return the events since the last call, without waiting."""
         early, self._early = self._early, []
         return [*early, *self._drain()]
 
@@ -242,18 +242,18 @@ class SutProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is still there; what it said before its end can be drained after this was False."""
+        """Whether the process runs; once this is False, `events` returns all its remaining events."""
         if self._process.poll() is None:
             return True
         self._listener.join(1.0)
         return False
 
     def pids(self) -> list[int]:
-        """Return the process and all its descendants, as they are now."""
+        """Return the ids of the process and its current descendants."""
         return [process.pid for process in _tree(self._process.pid)]
 
     def tail(self) -> str:
-        """Return the end of what it wrote to standard error."""
+        """Return the end of its standard error."""
         self._errors.flush()
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
@@ -264,10 +264,10 @@ class SutProcess:
             self._process.stdin.write(json.dumps(value) + "\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise HeadraceError(f"{self.system} no longer takes commands", detail=self.tail()) from error
+            raise HeadraceError(f"{self.system} no longer accepts commands", detail=self.tail()) from error
 
     def stop(self, timeout: float = 2 * _GRACE) -> None:
-        """End it in good order, and by force if that does not help."""
+        """Shut the system down in order; kill it after the timeout."""
         with contextlib.suppress(HeadraceError):
             self._send({"command": "stop"})
         with contextlib.suppress(OSError):
@@ -278,7 +278,7 @@ class SutProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End it and everything it has started, now."""
+        """Kill the process and all its descendants."""
         tree = _tree(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -288,7 +288,7 @@ class SutProcess:
         self._process.wait()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End it, gently if nothing went wrong."""
+        """Stop the system in order, or kill it after an error."""
         if error is None:
             self.stop()
         else:

@@ -1,4 +1,4 @@
-"""Results on their way to the collector: counted by window end, one line for each."""
+"""Send result counts to the collector: a line for each query and window end."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from headrace.connectors.tcp_protocol import parse_address
 
 
 class ResultSender:
-    """One connection to the collector, for any number of threads."""
+    """A connection to the collector; thread-safe."""
 
     def __init__(self, address: str) -> None:
-        """Connect."""
+        """Connect to the collector."""
         self._socket = socket.create_connection(parse_address(address))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lock = threading.Lock()
 
     def send(self, query: str, counts: Iterable[tuple[int, int]]) -> None:
-        """Send (window end in microseconds, how many rows) of one query."""
+        """Send (window end in microseconds, number of rows) pairs of a query."""
         lines = "".join(f"{query}\t{end}\t{rows}\n" for end, rows in counts).encode()
         if lines:
             with self._lock:
                 self._socket.sendall(lines)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 def by_window(ends: pa.ChunkedArray) -> list[tuple[int, int]]:
-    """Return how many times each window end (timestamps in microseconds, none NULL) is there.
+    """Return the number of rows of each window end (timestamps in microseconds, no NULLs).
 
-    Called for every query and micro-batch; rows of a window mostly lie together, so runs are counted.
+    Called for every query and micro-batch. The rows of a window are mostly adjacent, so the function counts runs.
     """
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for chunk in ends.chunks:
         values = chunk.view(pa.int64()).to_numpy()
         stops = [*np.flatnonzero(values[1:] != values[:-1]).tolist(), len(values) - 1]
         start = -1
         for stop in stops if len(values) else ():
             end = int(values[stop])
-            found[end] = found.get(end, 0) + stop - start
+            counts[end] = counts.get(end, 0) + stop - start
             start = stop
-    return list(found.items())
+    return list(counts.items())

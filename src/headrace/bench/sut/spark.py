@@ -1,8 +1,7 @@
-"""Spark Structured Streaming as it ships: one streaming query for each query, each with a scan of its own.
+"""Run stock Spark Structured Streaming: a streaming query with its own scan for each query.
 
-Rows come through a source in Spark's own terms that pulls Arrow batches from the driver, results leave through a sink that
-counts them in the tasks. Options: "rows_per_batch" (most rows of a micro-batch), "state_store" ("hdfs" or "rocksdb"),
-"settings" (more of Spark's own, by name).
+A native Spark source pulls Arrow batches from the driver, and a sink counts the results in the tasks. Options: "rows_per_batch"
+(maximum rows of a micro-batch), "state_store" ("hdfs" or "rocksdb"), "settings" (further Spark settings by name).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from headrace.connectors.tcp_protocol import Connection
 from headrace.errors import HeadraceError
 
 _SOURCE, _SINK = "headrace.bench.spark.DriverSource", "headrace.bench.spark.CollectorSink"
-_ROWS_PER_BATCH = 8_000_000  # a bound for a queue that has grown; two seconds of the most it does
+_ROWS_PER_BATCH = 8_000_000  # bounds a batch after the queue has grown; two seconds at the highest rate
 _STARTERS = 4  # threads that start queries
 _STORES = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -36,39 +35,39 @@ _STORES = {
 
 
 class Spark:
-    """The adapter."""
+    """The adapter of Spark Structured Streaming."""
 
     def __init__(self) -> None:
-        """Nothing is started yet."""
+        """Create the adapter; `start` starts Spark."""
         self._spark: Any = None
-        self._running: dict[str, tuple[Any, str]] = {}  # the streaming query, and its consumer group
+        self._running: dict[str, tuple[Any, str]] = {}  # the streaming query and its consumer group, by name
         self._started = 0
         self._lock = threading.Lock()
 
-    def start(self, config: SutConfig, tell: Teller) -> Started:
-        """See `Adapter`."""
-        self._config, self._tell, self._driver = config, tell, Connection(config.driver)
+    def start(self, config: SutConfig, reporter: Teller) -> Started:
+        """See `SutAdapter`."""
+        self._config, self._tell, self._driver = config, reporter, Connection(config.driver)
         settings = spark_settings(config.options)
         jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
         jar = connector("spark", pyspark.__version__, jars, {})
-        places = {"spark.driver.extraClassPath": str(jar), "spark.local.dir": str(config.scratch)}
-        self._spark = start_spark("local[*]", {**settings, **places})
+        paths = {"spark.driver.extraClassPath": str(jar), "spark.local.dir": str(config.scratch)}
+        self._spark = start_spark("local[*]", {**settings, **paths})
         self._starters = ThreadPoolExecutor(_STARTERS)
         list(self._starters.map(self._add, config.queries))
-        described = {
+        description = {
             **settings,
             "rows_per_batch": self._most,
-            "trigger": "as soon as the batch before is done",
+            "trigger": "as soon as the previous batch is done",
             "source": "Arrow batches pulled by a Java source (MicroBatchStream, columnar)",
         }
-        return Started({"pyspark": importlib.metadata.version("pyspark")}, described)
+        return Started({"pyspark": importlib.metadata.version("pyspark")}, description)
 
     @property
     def _most(self) -> int:
         return int(self._config.options.get("rows_per_batch", _ROWS_PER_BATCH))
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
-        """See `Adapter`; a few queries are started or stopped at once."""
+        """See `SutAdapter`; a few threads start and stop queries concurrently."""
         for name in removed:
             self._starters.submit(self._remove, name)
         for query in added:
@@ -79,21 +78,21 @@ class Spark:
             self._tell.live(query.name)
 
     def _add(self, query: BenchQuery) -> bool:
-        """Start a streaming query; False if it was refused."""
+        """Start a streaming query; return False if Spark rejects it."""
         if not query.sql.get("spark"):
             self._tell.refused(query.name, NO_TEXT)
             return False
         try:
-            with self._lock:  # the text finds its streams by name
+            with self._lock:  # the SQL text refers to temporary views by name
                 self._started += 1
                 group = f"spark-{self._started}"
                 for name in query.streams:
                     self._view(self._config.stream(name), group)
-                found = self._spark.sql(query.sql["spark"])
-            place = self._config.scratch / "checkpoints" / group
-            writer = found.writeStream.format(_SINK).outputMode("append").option("checkpointLocation", str(place))
+                result = self._spark.sql(query.sql["spark"])
+            checkpoint = self._config.scratch / "checkpoints" / group
+            writer = result.writeStream.format(_SINK).outputMode("append").option("checkpointLocation", str(checkpoint))
             running = writer.option("address", self._config.collector).option("query", query.name).start()
-        except Exception as error:  # noqa: BLE001  whatever Spark has against it
+        except Exception as error:  # noqa: BLE001  any error of Spark is a refusal
             self._tell.refused(query.name, str(error).partition("\n")[0])
             return False
         self._running[query.name] = (running, group)
@@ -106,7 +105,7 @@ class Spark:
         rows.withWatermark(stream.spec.time, f"{stream.spec.watermark} seconds").createOrReplaceTempView(stream.name)
 
     def _remove(self, name: str) -> None:
-        """Stop a query, and have the driver no longer keep rows for it."""
+        """Stop a query and remove its consumer group, so that the driver stops retaining rows for it."""
         running, group = self._running.pop(name)
         running.stop()
         for stream in self._config.streams:
@@ -114,22 +113,22 @@ class Spark:
         self._tell.removed(name)
 
     def check(self) -> None:
-        """See `Adapter`."""
+        """See `SutAdapter`."""
         for name, (running, _) in list(self._running.items()):
             if not running.isActive and name in self._running:
                 raise HeadraceError(f"streaming query '{name}' ended", detail=str(running.exception())[:2000])
 
     def close(self) -> None:
-        """See `Adapter`."""
+        """See `SutAdapter`."""
         if self._spark is not None:
             self._spark.stop()
 
 
 def spark_settings(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return Spark's settings that are not its defaults, for this machine; docs/benchmark-systems.md says why."""
+    """Return the Spark settings for this machine that are not defaults; docs/benchmark-systems.md gives the reasons."""
     store = options.get("state_store", "hdfs")
     if store not in _STORES:
-        raise HeadraceError(f"spark has no state store '{store}'", detail=f"state stores: {', '.join(_STORES)}")
+        raise HeadraceError(f"unknown spark state store '{store}'", detail=f"state stores: {', '.join(_STORES)}")
     return {
         **STOCK,
         "spark.driver.memory": f"{max(2048, psutil.virtual_memory().total // 4 >> 20)}m",

@@ -1,4 +1,4 @@
-"""Sliding windows aligned to 1970, in microseconds, for engines that are loops in this process."""
+"""Compute HOP windows aligned to 1970, in microseconds, for systems that run as a loop in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Windows:
 
     @property
     def length(self) -> int:
-        """The length of a slice: every window is a whole number of them."""
+        """The length of a slice; every window consists of whole slices."""
         return math.gcd(self.size, self.slide)
 
     def ends(self, after: int, until: int) -> range:

@@ -61,6 +61,6 @@ def test_another_version_is_another_connector(machine):
 
 def test_what_the_compiler_says_is_passed_on(machine):
     install(machine, "#!/bin/sh\necho 'Tables.java:7: error' >&2\nexit 1\n")
-    with pytest.raises(HeadraceError, match=r"cannot be compiled\ndetail: Tables\.java:7: error"):
+    with pytest.raises(HeadraceError, match=r"compiling the connector of this engine failed\ndetail: Tables\.java:7: error"):
         connector("flink", "9.9", [], FACTORY)
     assert not list((machine / "cache" / "headrace").iterdir())

@@ -113,7 +113,7 @@ def test_more_jobs_than_slots_are_refused(bench):
 
 
 def test_an_unknown_mode_is_named(bench):
-    with pytest.raises(HeadraceError, match="flink has no mode 'both'\ndetail: modes: statement_set, separate"):
+    with pytest.raises(HeadraceError, match="unknown flink mode 'both'\ndetail: modes: statement_set, separate"):
         bench.start(query("a"), mode="both")
 
 

@@ -31,7 +31,7 @@ def test_only_the_columns_that_are_needed_are_read():
     ],
 )
 def test_what_it_does_not_do_is_refused(asked):
-    with pytest.raises(HeadraceError, match="adds up one column by one key"):
+    with pytest.raises(HeadraceError, match="sums only one column by one key"):
         Plan.of(asked, FLOATS)
 
 

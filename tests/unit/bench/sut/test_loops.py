@@ -64,7 +64,7 @@ def test_a_second_query_is_refused_by_the_kernel(tmp_path: Path):
         with SutProcess("limit", config) as system:
             system.wait_ready(PATIENCE)
             assert [(e.event, e.query, e.reason) for e in system.events()] == [
-                ("refused", "more", "it is a kernel for a single query")
+                ("refused", "more", "the hand-written kernel runs a single query")
             ]
 
 

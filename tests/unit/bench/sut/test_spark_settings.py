@@ -17,5 +17,5 @@ def test_spark_is_stock_but_for_memory_partitions_and_store():
 
 
 def test_an_unknown_store_is_named():
-    with pytest.raises(HeadraceError, match="spark has no state store 'redis'\ndetail: state stores: hdfs, rocksdb"):
+    with pytest.raises(HeadraceError, match="unknown spark state store 'redis'\ndetail: state stores: hdfs, rocksdb"):
         spark_settings({"state_store": "redis"})

@@ -1,6 +1,6 @@
 "use strict";
-// Figures near the window are drawn first, the others in turn; all again when light turns to dark, for their colours are CSS
-// variables.
+// Draw the figures near the viewport first, then the others one by one. Redraw all when the colour scheme changes, because their
+// colours are CSS variables.
 const plots = [...document.querySelectorAll(".plot")].map((place) => ({
   place,
   spec: JSON.parse(place.querySelector("script").textContent),

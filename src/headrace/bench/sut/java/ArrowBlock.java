@@ -6,10 +6,10 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * One record batch of an Arrow IPC stream, as far as the driver writes them: flat, uncompressed, without NULLs.
+ * A record batch of an Arrow IPC stream in the subset that the driver writes: flat, uncompressed, without NULLs.
  *
- * <p>Only positions are read: buffers are slices of the bytes received. Both engines bring an Arrow library of their own, under
- * different names; these lines spare the copy of it and are the same for both.
+ * <p>Parses positions only: buffers are slices of the received bytes. Both engines bundle an Arrow library under different names;
+ * this class works with both and avoids its copy.
  */
 public final class ArrowBlock {
     private static final int CONTINUATION = -1;
@@ -37,7 +37,7 @@ public final class ArrowBlock {
         }
     }
 
-    /** The record batches of a stream, in order; the schema is the caller's business. */
+    /** Returns the record batches of a stream in order; the caller must know the schema. */
     public static List<ArrowBlock> parse(byte[] stream) {
         ByteBuffer bytes = ByteBuffer.wrap(stream).order(ByteOrder.LITTLE_ENDIAN);
         List<ArrowBlock> found = new ArrayList<>();
@@ -63,7 +63,7 @@ public final class ArrowBlock {
         return bytes.array();
     }
 
-    /** Where a buffer begins in {@link #bytes}; a column has two buffers, text has three, the first is for NULLs. */
+    /** Returns the position of a buffer in {@link #bytes}; a column has two buffers, text has three; the first is for NULLs. */
     public int buffer(int number) {
         return body + (int) bytes.getLong(vector(BUFFERS) + 4 + number * PAIR);
     }
@@ -76,7 +76,7 @@ public final class ArrowBlock {
         return at + bytes.getInt(at);
     }
 
-    /** Where a field of a table is; 0 when it has its default. */
+    /** Returns the position of a field of a FlatBuffers table; 0 if the field has its default value. */
     private static int field(ByteBuffer bytes, int table, int number) {
         int layout = table - bytes.getInt(table);
         int slot = 4 + 2 * number;

@@ -6,13 +6,13 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 
-/** The one connection of this process to the collector: lines of query, window end in microseconds, and number of rows. */
+/** The single connection of this process to the collector: lines of query, window end in microseconds, and row count. */
 public final class CollectorClient {
     private static OutputStream open;
 
     private CollectorClient() {}
 
-    /** Sends how many result rows a query has for each window end; what is sent at once arrives in one piece. */
+    /** Sends the result row counts of a query by window end; the lines of a call are written together. */
     public static void send(String address, String query, Map<Long, long[]> counts) throws IOException {
         StringBuilder lines = new StringBuilder();
         counts.forEach((end, rows) -> lines.append(query).append('\t').append(end).append('\t').append(rows[0]).append('\n'));

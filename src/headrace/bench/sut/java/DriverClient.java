@@ -13,9 +13,9 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * The driver's conversation for one stream and one consumer group: a JSON line out, a JSON line (and bytes) back.
+ * A connection to the driver for one stream and one consumer group: a JSON line out, a JSON line (and bytes) back.
  *
- * <p>One connection, one thread. Answers are small and known, so they are read with a pattern each.
+ * <p>Not thread-safe. Responses are small and have a known form, so regular expressions parse them.
  */
 public final class DriverClient implements AutoCloseable {
     private static final int RECEIVE_BYTES = 4 << 20;
@@ -28,7 +28,7 @@ public final class DriverClient implements AutoCloseable {
     private final String about;
     private final String columns;
 
-    /** Connects; rows read have these columns, in this order. */
+    /** Connects to the driver; rows have these columns, in this order. */
     public DriverClient(String address, String stream, String group, List<String> columns) throws IOException {
         int colon = address.lastIndexOf(':');
         socket = new Socket();
@@ -41,7 +41,7 @@ public final class DriverClient implements AutoCloseable {
         this.columns = "[\"" + String.join("\", \"", columns) + "\"]";
     }
 
-    /** How many rows each partition has had so far, and how many of them this group has committed; it begins now. */
+    /** The number of rows produced and committed by this group, for each partition; a new group starts at the current end. */
     public record Status(long[] produced, long[] committed) {}
 
     public Status status() throws IOException {
@@ -49,7 +49,7 @@ public final class DriverClient implements AutoCloseable {
         return new Status(numbers(answer, "produced"), numbers(answer, "committed"));
     }
 
-    /** Rows [start, stop) of a partition, as an Arrow IPC stream; they must have been produced. */
+    /** Returns rows [start, stop) of a partition as an Arrow IPC stream; they must have been produced. */
     public byte[] read(int partition, long start, long stop) throws IOException {
         String range = ", \"partition\": " + partition + ", \"start\": " + start + ", \"stop\": " + stop;
         String answer = ask("read", range + ", \"columns\": " + columns);
@@ -62,7 +62,7 @@ public final class DriverClient implements AutoCloseable {
         return found;
     }
 
-    /** Lets the driver forget rows below these positions, one for each partition. */
+    /** Commits positions, one for each partition; the driver stops retaining the rows below them. */
     public void commit(long[] positions) throws IOException {
         ask("commit", ", \"positions\": " + Arrays.toString(positions));
     }

@@ -10,7 +10,7 @@ import org.apache.flink.api.connector.sink2.WriterInitContext;
 import org.apache.flink.table.data.RowData;
 
 /**
- * Counts result rows by window end, and tells the collector when the watermark that closed the window has come through.
+ * Counts result rows by window end, and sends the counts to the collector when the watermark that closed the window arrives.
  *
  * <p>The first column of a result is window_end.
  */

@@ -17,9 +17,9 @@ import org.apache.flink.table.types.logical.LogicalType;
 import org.apache.flink.table.types.logical.LogicalTypeRoot;
 import org.apache.flink.table.types.logical.RowType;
 
-/** Arrow columns as Flink's own column vectors: one copy of a column at a time. */
+/** Converts Arrow columns to Flink's column vectors, with one copy per column. */
 public record Columns(List<String> names, LogicalTypeRoot[] types) implements Serializable {
-    /** Columns of a number of rows. */
+    /** A batch of columns and its number of rows. */
     public record Batch(VectorizedColumnBatch columns, int rows) {}
 
     static Columns of(RowType row) {
@@ -72,7 +72,7 @@ public record Columns(List<String> names, LogicalTypeRoot[] types) implements Se
 
     private static ColumnVector text(ArrowBlock block, ByteBuffer offsets, int data, int rows) {
         HeapBytesVector found = new HeapBytesVector(rows);
-        found.buffer = block.bytes(); // never written again
+        found.buffer = block.bytes(); // not modified after parsing
         for (int i = 0; i < rows; i++) {
             int start = offsets.getInt(offsets.position() + 4 * i);
             found.start[i] = data + start;

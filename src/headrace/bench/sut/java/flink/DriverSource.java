@@ -30,13 +30,13 @@ import org.apache.flink.table.data.RowData;
 import org.apache.flink.table.data.columnar.ColumnarRowData;
 
 /**
- * Pulls the driver's partitions, each a split, as Arrow batches; rows are views into their columns, nothing is copied by row.
+ * Pulls the partitions of the driver, each a split, as Arrow batches; rows are views of the columns and are not copied.
  *
- * <p>Each reader has a thread that fetches while the task computes. Splits are dealt to subtasks by number. There are no
- * checkpoints, so what was fetched is committed with the next fetch.
+ * <p>Each reader has a thread that fetches while the task computes. Splits are assigned to subtasks by number. There are no
+ * checkpoints, so each fetch commits the rows of earlier fetches.
  */
 public final class DriverSource implements Source<RowData, DriverSource.Partition, Integer> {
-    private static final long FETCH_ROWS = 1 << 13; // few, so that a watermark never waits long behind them
+    private static final long FETCH_ROWS = 1 << 13; // small, so that watermarks are not delayed by rows before them
     private static final long COMMIT_ROWS = 1 << 16;
     private static final long IDLE_MILLIS = 5;
 
@@ -119,7 +119,7 @@ public final class DriverSource implements Source<RowData, DriverSource.Partitio
 
     private final class Fetcher implements SplitReader<Columns.Batch, Partition> {
         private final DriverClient client;
-        private final long[] positions; // those of other readers' partitions stay where they were
+        private final long[] positions; // positions of other readers' partitions stay unchanged
         private final Set<Integer> mine = new HashSet<>();
         private long[] produced;
         private long uncommitted;
@@ -183,7 +183,7 @@ public final class DriverSource implements Source<RowData, DriverSource.Partitio
         }
     }
 
-    /** Deals partitions to subtasks by number, as they register. */
+    /** Assigns partitions to subtasks by number as they register. */
     private record Dealer(SplitEnumeratorContext<Partition> context, int partitions) implements SplitEnumerator<Partition, Integer> {
         @Override
         public void start() {}
@@ -212,7 +212,7 @@ public final class DriverSource implements Source<RowData, DriverSource.Partitio
         public void close() {}
     }
 
-    /** Writes what is one number as its digits. */
+    /** Serializes a value that is a single number as decimal digits. */
     private record Numbers<T>(java.util.function.ToIntFunction<T> number, java.util.function.IntFunction<T> value)
             implements SimpleVersionedSerializer<T> {
         @Override

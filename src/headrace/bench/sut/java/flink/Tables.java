@@ -25,7 +25,7 @@ import org.apache.flink.table.runtime.typeutils.InternalTypeInfo;
 import org.apache.flink.table.types.DataType;
 import org.apache.flink.table.types.logical.RowType;
 
-/** The connector 'headrace': a table that is a stream of the driver, or one that ends at the collector. */
+/** The connector 'headrace': source tables over streams of the driver, and sink tables that send counts to the collector. */
 public final class Tables implements DynamicTableSourceFactory, DynamicTableSinkFactory {
     private static final ConfigOption<String> ADDRESS = ConfigOptions.key("address").stringType().noDefaultValue();
     private static final ConfigOption<String> STREAM = ConfigOptions.key("stream").stringType().noDefaultValue();

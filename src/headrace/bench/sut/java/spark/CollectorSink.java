@@ -26,9 +26,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Counts result rows by window end in the tasks, and tells the collector when all tasks of a micro-batch are done.
+ * Counts result rows by window end in the tasks, and sends the counts to the collector when the micro-batch is complete.
  *
- * <p>Options: address, query. A result has a column window_end, or Spark's own column window.
+ * <p>Options: address, query. A result has a column window_end, or Spark's column window.
  */
 public final class CollectorSink implements TableProvider {
     @Override
@@ -75,7 +75,7 @@ public final class CollectorSink implements TableProvider {
         }
     }
 
-    /** The rows of one task by window end. */
+    /** The row counts of a task by window end. */
     private record Counts(HashMap<Long, long[]> rows) implements WriterCommitMessage {}
 
     private record Results(String address, String query, Counter counter) implements StreamingWrite {
@@ -109,7 +109,7 @@ public final class CollectorSink implements TableProvider {
         public void abort(long epoch, WriterCommitMessage[] messages) {}
     }
 
-    /** Where the window end is in a result row. */
+    /** The position of the window end in a result row. */
     private record Counter(int column, boolean nested) implements StreamingDataWriterFactory {
         static Counter of(StructType schema) {
             boolean plain = Arrays.asList(schema.fieldNames()).contains("window_end");

@@ -9,7 +9,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Arrow columns as Spark's own column vectors: one copy of a column at a time. */
+/** Converts Arrow columns to Spark's column vectors, with one copy per column. */
 final class Columns {
     private Columns() {}
 

@@ -33,9 +33,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * A stream of the driver as a streaming source of Spark: offsets are row numbers, batches are columnar.
+ * A Spark streaming source over a stream of the driver: offsets are row numbers, batches are columnar.
  *
- * <p>Options: address, stream, group, rows (most rows of a micro-batch), tasks (as many at once read a batch).
+ * <p>Options: address, stream, group, rows (maximum rows of a micro-batch), tasks (number of parallel tasks that read a batch).
  */
 public final class DriverSource implements TableProvider {
     @Override
@@ -81,7 +81,7 @@ public final class DriverSource implements TableProvider {
 
         @Override
         public void pruneColumns(StructType required) {
-            if (required.length() > 0) { // COUNT(*) wants none, and rows without columns cannot be sent
+            if (required.length() > 0) { // COUNT(*) needs no column, but the driver sends no rows without columns
                 schema = required;
             }
         }
@@ -103,7 +103,7 @@ public final class DriverSource implements TableProvider {
         }
     }
 
-    /** Where rows are, and who reads them. */
+    /** The driver's address, the stream and the consumer group. */
     record Place(String address, String stream, String group) implements Serializable {
         DriverClient connect(StructType schema) {
             try {
@@ -142,7 +142,7 @@ public final class DriverSource implements TableProvider {
             this.most = most;
             this.tasks = tasks;
             client = place.connect(schema);
-            status(); // rows that come from here on are kept for this group
+            status(); // registers the group: the driver retains rows for it from now on
         }
 
         @Override
@@ -244,7 +244,7 @@ public final class DriverSource implements TableProvider {
         }
     }
 
-    /** Reads a range in portions; their columns are made anew, because Spark may still look at those before. */
+    /** Reads a range in blocks; allocates new columns for each, because Spark can still use those of earlier blocks. */
     private static final class Reader implements PartitionReader<ColumnarBatch> {
         private static final long READ_ROWS = 1 << 16;
 
