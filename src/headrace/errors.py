@@ -24,10 +24,10 @@ class HeadraceError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle all parts: errors cross process boundaries (Spark workers)."""
-        return (_rebuild, (type(self), self.message, self.place, self.detail, self.hint))
+        return (_rebuild_error, (type(self), self.message, self.place, self.detail, self.hint))
 
 
-def _rebuild(kind: type[HeadraceError], message: str, place: str, detail: str, hint: str) -> HeadraceError:
+def _rebuild_error(kind: type[HeadraceError], message: str, place: str, detail: str, hint: str) -> HeadraceError:
     return kind(message, place=place, detail=detail, hint=hint)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.connectors import Sink, parse_sink, sink_from_json
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, SessionError
 from headrace.model.schema import Schema
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.multiway import SlidingJoinQuery
 from headrace.plan.stacked import AnyQuery
 from headrace.runtime import results as kept_rows
 from headrace.runtime.state import QueryState
@@ -68,7 +68,7 @@ class QueryRecord:
 
 def check_past(plan: AnyQuery, *, past: bool) -> None:
     """Raise SessionError if a backfill is requested for a query other than a join in SLIDING windows."""
-    if past and not isinstance(plan, MultiwayQuery):
+    if past and not isinstance(plan, SlidingJoinQuery):
         raise SessionError("past=True is for joins in SLIDING windows only", hint="add the query without past=True")
 
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headrace.builder_expression import Expression, call
 from headrace.errors import SchemaError, SqlError
-from headrace.model.function import Code, result_type
+from headrace.model.function import UdfCode, parse_result_type
 from headrace.model.schema import parse_type
 
 Types: TypeAlias = str | Sequence[str] | None
@@ -45,7 +45,7 @@ class Function:
     """
 
     name: str
-    code: Code
+    code: UdfCode
     result: pa.DataType
     arguments: tuple[pa.DataType | None, ...]
 
@@ -60,7 +60,7 @@ class Function:
 class Rowwise:
     """Applies a function of single values to columns; the result is NULL where an argument is NULL."""
 
-    code: Code
+    code: UdfCode
 
     def __call__(self, *columns: pa.Array) -> list[Any]:
         """Call the function once for each row without NULLs."""
@@ -68,12 +68,12 @@ class Rowwise:
         return [None if None in row else self.code(*row) for row in rows]
 
 
-def rowwise(code: Code) -> Code:
+def rowwise(code: UdfCode) -> UdfCode:
     """Wrap a function of single values as a function of columns; it is called row by row, which is slow."""
     return Rowwise(code)
 
 
-def function(returns: str, *, arguments: Types = None, name: str | None = None) -> Callable[[Code], Function]:
+def function(returns: str, *, arguments: Types = None, name: str | None = None) -> Callable[[UdfCode], Function]:
     """Return a decorator that makes a Python function a `Function` for `Session.register_function`.
 
     - `returns`: the SQL type of the result, such as "DOUBLE".
@@ -97,14 +97,14 @@ def function_of(name: str, code: Any, returns: str, arguments: Types = None) -> 
     argument_types = _parameters(name, code) if arguments is None else _types(arguments)
     if not argument_types:
         raise SchemaError(f"function '{name}' needs at least one argument", hint="use a literal for a constant value")
-    return Function(name, code, result_type(returns), argument_types)
+    return Function(name, code, parse_result_type(returns), argument_types)
 
 
 def _types(arguments: str | Sequence[str]) -> tuple[pa.DataType, ...]:
     return tuple(map(parse_type, _COMMA.split(arguments) if isinstance(arguments, str) else arguments))
 
 
-def _parameters(name: str, code: Code) -> tuple[None, ...]:
+def _parameters(name: str, code: UdfCode) -> tuple[None, ...]:
     """Return an argument of any type for each required positional parameter."""
     try:
         parameters = inspect.signature(code.code if isinstance(code, Rowwise) else code).parameters.values()

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import headrace as hr
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
@@ -57,12 +57,12 @@ class Restless(Optimizer):
     def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
         found: dict[int, Arrangement] = {}
         for number, query in live.items():
-            if isinstance(query.plan, JoinQuery) and is_free(query.plan) and self._random.random() < 0.5:
+            if isinstance(query.plan, WindowJoinQuery) and is_free(query.plan) and self._random.random() < 0.5:
                 found[number] = Arrangement(self._random.choice(_orders(query.plan)), self._random.randrange(2))
         return found
 
 
-def _orders(plan: JoinQuery) -> list[tuple[int, ...]]:
+def _orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
     """Return the orders of a join that do not make far more rows: at most one more step of few has no equality."""
     known = tuple(conditions(plan))
     most = products(known, written(plan)) + (len(plan.inputs) < 4)

@@ -20,7 +20,7 @@ from headrace.model.expression import Literal
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.multiway import SlidingJoinQuery
 from headrace.sql import Catalog, bind_query
 
 COLUMNS = "a INT, b INT, c INT, name STRING, d DECIMAL(10,2), y DOUBLE, day DATE, ok BOOLEAN, time TIMESTAMP"
@@ -70,7 +70,7 @@ def test_the_order_of_calls_leaves_no_trace() -> None:
             query = call(query)
         texts.add(query.sql)
     (text,) = texts
-    assert isinstance(bind_query(text, CATALOG), MultiwayQuery)
+    assert isinstance(bind_query(text, CATALOG), SlidingJoinQuery)
 
 
 def test_a_query_is_a_value() -> None:
@@ -271,7 +271,7 @@ def test_every_name_can_be_the_name_of_a_column_a_stream_and_an_alias() -> None:
         if name.lower() == "window":  # of joins, window.x is something of the window
             continue
         join = hr.select(hr.col(name, "x")).from_(name, hr.sliding("1 s")).from_(name, hr.sliding("2 s"), alias="other_one")
-        assert isinstance(bind_query(join.sql, catalog), MultiwayQuery)
+        assert isinstance(bind_query(join.sql, catalog), SlidingJoinQuery)
 
 
 def test_a_name_with_dots_is_given_in_parts() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import SqlError
-from headrace.plan.stacked import StackedQuery
+from headrace.plan.stacked import NestedQuery
 from headrace.sql import bind_query
 
 COLUMNS = "a INT, text STRING, time TIMESTAMP"
@@ -295,7 +295,7 @@ def test_plans(session) -> None:
     catalog = session.coordinator.catalog()
     one = bind_query("SELECT w FROM tweets LATERAL VIEW explode(words(text)) t AS w", catalog)
     two = bind_query("SELECT w FROM (SELECT a, text AS x FROM tweets) LATERAL VIEW explode(words(x)) AS w", catalog)
-    assert isinstance(one, StackedQuery)
+    assert isinstance(one, NestedQuery)
     assert one == two
     assert one.streams == ("tweets",)
     assert one.schema.to_arrow() == pa.schema([("w", pa.string())])

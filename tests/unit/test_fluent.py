@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import SqlError
-from headrace.model.aggregate import AGGREGATES as CALLS
+from headrace.model.aggregate import AGGREGATE_FUNCTIONS as CALLS
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.multiway import MultiwayQuery
-from headrace.plan.stacked import StackedQuery
+from headrace.plan.multiway import SlidingJoinQuery
+from headrace.plan.stacked import NestedQuery
 from headrace.sql import Catalog, bind_query
 from headrace.sql.aggregates import AGGREGATES
 
@@ -149,14 +149,14 @@ def test_having_and_filter_after_an_aggregation_are_the_same() -> None:
 def test_windows_over_results() -> None:
     sold = hr.stream("purchases").window(HOP).group_by("gem_pack").agg(sold=hr.count())
     found = plan(sold.window(hr.tumble("1 minute")).agg(most=hr.max("sold")))
-    assert isinstance(found, StackedQuery)
+    assert isinstance(found, NestedQuery)
     assert found == bind_query(
         "SELECT window.start AS window_start, window.end AS window_end, MAX(sold) AS most FROM TUMBLE((SELECT window_start, "
         "window_end, gem_pack, COUNT(*) AS sold FROM HOP(purchases, '8 s', '4 s') GROUP BY gem_pack), '1 minute')",
         CATALOG,
     )
     best = plan(sold.agg(best=hr.max("sold")))
-    assert isinstance(best, StackedQuery)
+    assert isinstance(best, NestedQuery)
     assert best.schema.names == ("window_start", "window_end", "best")
     most = sold.agg(best=hr.max("sold")).alias("b")
     assert plan(sold.join(most, hr.col("purchases.sold") == hr.col("b.best")).select("gem_pack")).schema.names == ("gem_pack",)
@@ -171,7 +171,7 @@ def test_a_join_on_columns_that_both_have() -> None:
     found = same(
         flow.select("user_id", "purchases.price", cost="ads.price"), f"SELECT user_id, purchases.price, ads.price AS cost {text}"
     )
-    assert isinstance(found, JoinQuery)
+    assert isinstance(found, WindowJoinQuery)
     same(
         flow.filter("ads.price < purchases.price").group_by("ads.gem_pack").agg(n=hr.count()),
         f"SELECT window_start, window_end, ads.gem_pack, COUNT(*) AS n {text} WHERE ads.price < purchases.price "
@@ -208,7 +208,7 @@ def test_joins_of_several_and_of_a_stream_with_itself() -> None:
         "SELECT newer.user_id, older.time AS before FROM SLIDING(purchases, '0 s') newer, SLIDING(purchases, '9 s') older, "
         "SLIDING(ads, '1 s') ads WHERE newer.user_id = older.user_id AND older.time < newer.time",
     )
-    assert isinstance(found, MultiwayQuery)
+    assert isinstance(found, SlidingJoinQuery)
 
 
 def test_results_of_a_join_are_rows_again() -> None:
@@ -216,7 +216,7 @@ def test_results_of_a_join_are_rows_again() -> None:
         hr.stream("purchases").window(HOP).join(hr.stream("ads").window(HOP), "user_id").select("user_id", paid="purchases.price")
     )
     found = plan(joined.filter("paid > 3").window(hr.tumble("8 s")).group_by("user_id").agg(n=hr.count()))
-    assert isinstance(found, StackedQuery)
+    assert isinstance(found, NestedQuery)
     assert found.schema.names == ("window_start", "window_end", "user_id", "n")
 
 

@@ -17,8 +17,8 @@ from headrace.errors import CheckpointError, EvaluationError, HeadraceError, Sou
 from headrace.execution.job import Header, Job, LoadedQuery, Outcome
 from headrace.execution.result import Results
 from headrace.kernels import pack
-from headrace.model.event_time import microseconds
-from headrace.plan.multiway import MultiwayQuery
+from headrace.model.event_time import to_microseconds
+from headrace.plan.multiway import SlidingJoinQuery
 from headrace.sharing.multiway.asked import relation_names
 from headrace.sharing.slicing import FOREVER, NEVER
 
@@ -79,7 +79,7 @@ class OracleBackend:
             header.rows[stream.name] = header.rows.get(stream.name, 0) + len(read)
             header.untimed[stream.name] = header.untimed.get(stream.name, 0) + len(read) - len(timed)
             for row in timed:
-                header.seen[stream.name] = max(header.seen.get(stream.name, NEVER), microseconds(row[stream.time]))
+                header.seen[stream.name] = max(header.seen.get(stream.name, NEVER), to_microseconds(row[stream.time]))
             rows.setdefault(stream.name, []).extend(timed)
         return rows
 
@@ -135,7 +135,7 @@ class OracleBackend:
         query = ReferenceQuery(loaded.plan, None if since == NEVER else since, times)
         for index, backfill in enumerate(loaded.live.lent):  # one for each input, in order
             donor = self._queries[backfill.query]
-            assert isinstance(donor.plan, MultiwayQuery)
+            assert isinstance(donor.plan, SlidingJoinQuery)
             query.borrow(index, donor, relation_names(donor.plan).index(backfill.relation))
         self._queries[loaded.live.id] = query
 

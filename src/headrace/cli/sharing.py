@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.multiway import SlidingJoinQuery
 from headrace.plan.stacked import AnyQuery
 from headrace.runtime.probing import choice_of
 from headrace.sharing.changelog import Changelog, apply
@@ -90,7 +90,7 @@ def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery], partitions: 
 
 def _first_probes(live: Sequence[LiveQuery], partitions: int) -> ProbePlan | None:
     """Return the initial plan of joins in SLIDING windows, without statistics of their rows; None without such joins."""
-    queries = tuple(asked(query) for query in live if isinstance(query.plan, MultiwayQuery))
+    queries = tuple(asked(query) for query in live if isinstance(query.plan, SlidingJoinQuery))
     if not queries:
         return None
     return plan_probes(queries, choice_of(queries, None, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0))

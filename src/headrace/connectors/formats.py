@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from headrace.connectors.source import Option
 from headrace.errors import SchemaError
-from headrace.model.schema import TIMESTAMP, Field, Schema, normal_type
+from headrace.model.schema import TIMESTAMP, Field, Schema, normalize_type
 
 FORMATS = ("arrow", "parquet", "csv", "json")
 
@@ -103,7 +103,7 @@ def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schem
 
 def _field(path: str, field: pa.Field) -> Field:
     try:
-        return Field(field.name, normal_type(field.type))
+        return Field(field.name, normalize_type(field.type))
     except SchemaError as error:
         raise SchemaError(
             f"column '{field.name}' of file '{path}' has the unsupported type '{field.type}'",

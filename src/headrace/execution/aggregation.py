@@ -18,9 +18,9 @@ from headrace.execution.batch import Batch
 from headrace.execution.keying import Keying, KeyTable
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.kernels import compiled, compiled_slots
-from headrace.kernels.columns import Numbers, flat, narrow, numbers, take
-from headrace.kernels.component import Accumulator, listed
-from headrace.kernels.partial import Entries, Partial, group_starts
+from headrace.kernels.columns import Numbers, combine_chunks, narrow_integers, take, to_numbers
+from headrace.kernels.component import Accumulator, reduce_listed
+from headrace.kernels.partial import PartialAggregate, ValueEntries, find_group_starts
 from headrace.model.expression import Column, is_always_null
 from headrace.sharing.selection import Layout
 from headrace.sharing.shared_plan import Store
@@ -53,12 +53,12 @@ class _Dense:
             for expression in (*self.store.arguments, *(dimension.expression for dimension in dimensions))
         ):
             return False
-        table, index = self.selection.table(chunk), self.accumulator.only_sum(columns)
+        table, index = self.selection.table(chunk), self.accumulator.find_fusable_sum(columns)
         if table is None or index is None:
             return False
         largest = chunk.largest(self.store.components[index].args[0])
         return self.accumulator.add_selected(
-            table, slots, self.selection.selection.size, numbers(flat(columns[index][0])), largest
+            table, slots, self.selection.selection.size, to_numbers(combine_chunks(columns[index][0])), largest
         )
 
 
@@ -69,7 +69,7 @@ def aggregate(
     batch: Batch,
     encoder: Keying,
     oldest: Sequence[int],
-) -> Iterator[tuple[int, int, Partial]]:
+) -> Iterator[tuple[int, int, PartialAggregate]]:
     """Yield (operator, partition, partial); rows before `oldest` of an operator belong to no open window and are skipped."""
     dense: dict[int, _Dense] = {}
     for index, operator in enumerate(operators):
@@ -104,24 +104,28 @@ def _nothing(operator: Store) -> frozenset[int]:
 
 def _ids(batch: Batch, assignment: Tagged, slots: Integers, oldest: int) -> Integers:
     rows = assignment.rows
-    ids: Integers = compiled.ids(slots if rows is None else slots[rows], assignment.cells, assignment.keep, assignment.size)
+    ids: Integers = compiled.compute_slot_cell_ids(
+        slots if rows is None else slots[rows], assignment.cells, assignment.keep, assignment.size
+    )
     if batch.rows and batch.first < oldest:
         ids[(batch.times if rows is None else batch.times[rows]) < oldest] = -1
     return ids
 
 
-def _from_dense(aggregation: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, Partial]]:
-    occupied = aggregation.accumulator.occupied()
+def _from_dense(aggregation: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, PartialAggregate]]:
+    occupied = aggregation.accumulator.occupied_groups()
     yield from _split(
-        occupied, aggregation.accumulator.arrays(occupied), {}, aggregation.store.selection.size, None, table, edges
+        occupied, aggregation.accumulator.export_arrays(occupied), {}, aggregation.store.selection.size, None, table, edges
     )
 
 
-def _from_rows(operator: Store, assignment: Tagged, batch: Batch, encoder: Keying, oldest: int) -> Iterator[tuple[int, Partial]]:
+def _from_rows(
+    operator: Store, assignment: Tagged, batch: Batch, encoder: Keying, oldest: int
+) -> Iterator[tuple[int, PartialAggregate]]:
     """Assign ids to the (slice, key, cell) combinations that occur, over the whole batch at once."""
     table, edges = encoder.table(operator.keys), encoder.edges(operator.steps)
-    slots = compiled_slots.slots(batch.times, edges, encoder.codes(operator.keys), table.count)
-    distinct_ids, places = compiled.compress(_ids(batch, assignment, slots, oldest))
+    slots = compiled_slots.assign_slots(batch.times, edges, encoder.codes(operator.keys), table.count)
+    distinct_ids, places = compiled.factorize_values(_ids(batch, assignment, slots, oldest))
     order = np.argsort(distinct_ids)
     signatures = [component.signature if component.is_dense else None for component in operator.components]
     accumulator = Accumulator(signatures, len(distinct_ids), _nothing(operator))
@@ -129,20 +133,22 @@ def _from_rows(operator: Store, assignment: Tagged, batch: Batch, encoder: Keyin
         places, [[batch.evaluate(argument) for argument in component.args] for component in operator.components], assignment.rows
     )
     entries = _listed(operator, batch, assignment.rows, places, order)
-    yield from _split(distinct_ids[order], accumulator.arrays(order), entries, assignment.size, assignment.labels, table, edges)
+    yield from _split(
+        distinct_ids[order], accumulator.export_arrays(order), entries, assignment.size, assignment.labels, table, edges
+    )
 
 
-def _listed(operator: Store, batch: Batch, rows: Integers | None, ids: Integers, occupied: Integers) -> dict[int, Entries]:
-    entries: dict[int, Entries] = {}
+def _listed(operator: Store, batch: Batch, rows: Integers | None, ids: Integers, occupied: Integers) -> dict[int, ValueEntries]:
+    entries: dict[int, ValueEntries] = {}
     rank = np.empty(occupied.size, np.int64)
     rank[occupied] = np.arange(occupied.size)
     for index, component in enumerate(operator.components):
         if not component.is_dense:
             columns = [batch.evaluate(argument) for argument in component.args]
             selected = columns if rows is None else [column.take(pa.array(rows)) for column in columns]
-            entry_ids, values, counts = listed(component.kind, selected, ids)
+            entry_ids, values, counts = reduce_listed(component.kind, selected, ids)
             order = np.argsort(rank[entry_ids], kind="stable")
-            entries[index] = Entries(
+            entries[index] = ValueEntries(
                 rank[entry_ids][order], np.zeros(0, np.int64), [take(column, order) for column in values], counts[order]
             )
     return entries
@@ -151,22 +157,22 @@ def _listed(operator: Store, batch: Batch, rows: Integers | None, ids: Integers,
 def _split(
     ids: Integers,
     dense: list[list[Numbers]],
-    entries: dict[int, Entries],
+    entries: dict[int, ValueEntries],
     cell_count: int,
     labels: Integers | None,
     table: KeyTable,
     edges: Integers,
-) -> Iterator[tuple[int, Partial]]:
+) -> Iterator[tuple[int, PartialAggregate]]:
     """Split sorted partials by slice and partition."""
     slots = ids // cell_count
     cells = ids - slots * cell_count
     cells = cells if labels is None else labels[cells]
-    narrow_cells = narrow(cells)
+    narrow_cells = narrow_integers(cells)
     for index in range(len(edges)):
         cuts = np.searchsorted(slots, index * table.count + table.bounds)
         for partition in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
             first, last = int(cuts[partition]), int(cuts[partition + 1])
-            distinct, starts = group_starts(slots[first:last] - index * table.count)
+            distinct, starts = find_group_starts(slots[first:last] - index * table.count)
             keys = [take(column, distinct) for column in table.columns]
             slice_entries = {
                 component: _entries(component_entries, first, last, starts, cells)
@@ -174,8 +180,13 @@ def _split(
             }
             yield (
                 partition,
-                Partial(
-                    int(edges[index]), keys, narrow(starts), narrow_cells[first:last], _sliced(dense, first, last), slice_entries
+                PartialAggregate(
+                    int(edges[index]),
+                    keys,
+                    narrow_integers(starts),
+                    narrow_cells[first:last],
+                    _sliced(dense, first, last),
+                    slice_entries,
                 ),
             )
 
@@ -185,9 +196,11 @@ def _sliced(dense: list[list[Numbers]], first: int, last: int) -> list[list[Numb
     return [[slices.setdefault(id(array), array[first:last]) for array in arrays] for arrays in dense]
 
 
-def _entries(entries: Entries, first: int, last: int, starts: Integers, labels: Integers) -> Entries:
+def _entries(entries: ValueEntries, first: int, last: int, starts: Integers, labels: Integers) -> ValueEntries:
     low, high = np.searchsorted(entries.keys, [first, last])
     entry_ids = entries.keys[low:high]
     keys = np.searchsorted(starts, entry_ids - first, side="right") - 1
     values = [take(column, np.arange(low, high)) for column in entries.values]
-    return Entries(narrow(keys), narrow(labels[entry_ids]), values, narrow(entries.counts[low:high]))
+    return ValueEntries(
+        narrow_integers(keys), narrow_integers(labels[entry_ids]), values, narrow_integers(entries.counts[low:high])
+    )

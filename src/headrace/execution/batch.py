@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.kernels.columns import flat, numbers
+from headrace.kernels.columns import combine_chunks, to_numbers
 from headrace.kernels.expression import Evaluator
 from headrace.model.expression import Expression
 
@@ -29,7 +29,7 @@ class Batch:
     @cached_property
     def times(self) -> npt.NDArray[np.int64]:
         """The event time of every row."""
-        return numbers(flat(self.table[self._time_column]))
+        return to_numbers(combine_chunks(self.table[self._time_column]))
 
     @cached_property
     def pieces(self) -> list[Batch]:
@@ -57,7 +57,7 @@ class Batch:
     def largest(self, expression: Expression) -> int:
         """Return the greatest magnitude of an integer expression without NULLs."""
         if expression not in self._largest:
-            values = numbers(flat(self.evaluate(expression)))
+            values = to_numbers(combine_chunks(self.evaluate(expression)))
             self._largest[expression] = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
         return self._largest[expression]
 

@@ -12,9 +12,9 @@ from headrace.execution.batch import Batch
 from headrace.execution.keying import Keying
 from headrace.execution.query_sets import QuerySets
 from headrace.kernels import compiled_join
-from headrace.kernels.columns import flat
-from headrace.kernels.keys import encode, partitions
-from headrace.kernels.sets import Sets
+from headrace.kernels.columns import combine_chunks
+from headrace.kernels.keys import assign_partitions, encode_keys
+from headrace.kernels.sets import QueryBitmaps
 from headrace.model.expression import Expression
 from headrace.sharing.shared_plan import Buckets
 
@@ -28,7 +28,7 @@ class Bucket:
 
     slice_start: int
     columns: list[pa.Array]
-    sets: Sets
+    sets: QueryBitmaps
 
     @property
     def rows(self) -> int:
@@ -44,12 +44,12 @@ class Bucket:
 def bucket(
     buffer: Buckets,
     set_assigner: QuerySets,
-    live: Sets,
+    live: QueryBitmaps,
     batch: Batch,
     encoder: Keying,
     partition_count: int,
     oldest: int,
-    samples: list[Sets],
+    samples: list[QueryBitmaps],
 ) -> Iterator[tuple[int, Bucket]]:
     """Yield (partition, buffered rows); rows that matter to none of the `live` queries, or are older than `oldest`, are dropped.
 
@@ -60,19 +60,19 @@ def bucket(
     samples.append(query_sets[:: max(1, batch.rows // SAMPLE)].copy())
     if batch.first < oldest:
         query_sets[batch.times < oldest] = 0
-    rows = compiled_join.alive(query_sets)
+    rows = compiled_join.find_live_rows(query_sets)
     if not rows.size:
         return
     is_full = rows.size == batch.rows
     row_ids = pa.array(rows)
-    keys = [flat(batch.evaluate(key)) for key in buffer.keys]
+    keys = [combine_chunks(batch.evaluate(key)) for key in buffer.keys]
     keys = keys if is_full else [key.take(row_ids) for key in keys]
     edges = encoder.edges(buffer.steps)
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
-    targets = partitions(keys, rows.size, partition_count) * len(edges) + slices
-    starts, order = compiled_join.by_key(targets, partition_count * len(edges))
+    targets = assign_partitions(keys, rows.size, partition_count) * len(edges) + slices
+    starts, order = compiled_join.group_rows_by_key(targets, partition_count * len(edges))
     ordered_rows = order if is_full else rows[order]
-    columns = [flat(batch.table[name]) for name in buffer.columns]
+    columns = [combine_chunks(batch.table[name]) for name in buffer.columns]
     for target in np.flatnonzero(np.diff(starts)).tolist():
         target_rows = ordered_rows[starts[target] : starts[target + 1]]
         target_ids = pa.array(target_rows)  # a copy: pickling a slice of an array would ship the whole array
@@ -87,8 +87,8 @@ def keys_sampled(keys: Sequence[Expression], batch: Batch) -> int:
     if not keys:
         return 1
     rows = min(batch.rows, _SAMPLED_KEYS)
-    columns = [flat(batch.evaluate(key)).slice(0, rows) for key in keys]
-    encoded = encode(columns, rows)
+    columns = [combine_chunks(batch.evaluate(key)).slice(0, rows) for key in keys]
+    encoded = encode_keys(columns, rows)
     distinct_count = len(np.unique(encoded.codes))
     low, high = float(distinct_count), 1e12
     for _ in range(60):  # n rows contain about D (1 − e^(−n/D)) of D keys

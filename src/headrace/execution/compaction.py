@@ -8,58 +8,60 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.kernels.columns import narrow, take, wide
-from headrace.kernels.component import combine, empty, listed
-from headrace.kernels.keys import unify
-from headrace.kernels.partial import Entries, Partial, group_starts
+from headrace.kernels.columns import narrow_integers, take, widen_integers
+from headrace.kernels.component import allocate_neutral, combine_partials, reduce_listed
+from headrace.kernels.keys import unify_keys
+from headrace.kernels.partial import PartialAggregate, ValueEntries, find_group_starts
 from headrace.sharing.aggregation import Component
 
 Integers = npt.NDArray[np.int64]
 
 
-def compact(components: Sequence[Component], partials: Sequence[Partial]) -> Partial:
+def compact(components: Sequence[Component], partials: Sequence[PartialAggregate]) -> PartialAggregate:
     """Return one partial with the content of all `partials`, which belong to one slice and operator."""
-    columns, _, key_maps = unify([(partial.keys, partial.key_count) for partial in partials])
+    columns, _, key_maps = unify_keys([(partial.keys, partial.key_count) for partial in partials])
     keys = np.concatenate(
-        [np.repeat(key_map, np.diff(wide(partial.starts))) for partial, key_map in zip(partials, key_maps, strict=True)]
+        [np.repeat(key_map, np.diff(widen_integers(partial.starts))) for partial, key_map in zip(partials, key_maps, strict=True)]
     )
-    cells = np.concatenate([wide(partial.cells) for partial in partials])
+    cells = np.concatenate([widen_integers(partial.cells) for partial in partials])
     order = np.lexsort((cells, keys))
     is_first = np.concatenate([[True], (np.diff(keys[order]) != 0) | (np.diff(cells[order]) != 0)])
     entry_ids = np.empty(len(order), np.int64)
     entry_ids[order] = np.cumsum(is_first) - 1
     first_entries = order[np.flatnonzero(is_first)]
-    used_keys, starts = group_starts(keys[first_entries])
+    used_keys, starts = find_group_starts(keys[first_entries])
     offsets = np.cumsum([0, *(len(partial.cells) for partial in partials)])
     dense, entries = [], {}
     for index, component in enumerate(components):
-        totals = empty(*component.signature, len(first_entries)) if component.is_dense else []
+        totals = allocate_neutral(*component.signature, len(first_entries)) if component.is_dense else []
         for partial, offset in zip(partials, offsets, strict=False):
             if component.is_dense:
-                combine(component.kind, partial.dense[index], entry_ids[offset : offset + len(partial.cells)], totals)
+                combine_partials(component.kind, partial.dense[index], entry_ids[offset : offset + len(partial.cells)], totals)
         if not component.is_dense:
             entries[index] = _compact_listed(component, [partial.listed[index] for partial in partials], key_maps, used_keys)
-        dense.append([narrow(array) for array in totals])
-    return Partial(
+        dense.append([narrow_integers(array) for array in totals])
+    return PartialAggregate(
         partials[0].slice_start,
         [take(column, used_keys) for column in columns],
-        narrow(starts),
-        narrow(cells[first_entries]),
+        narrow_integers(starts),
+        narrow_integers(cells[first_entries]),
         dense,
         entries,
     )
 
 
 def _compact_listed(
-    component: Component, entry_lists: Sequence[Entries], key_maps: Sequence[Integers], used_keys: Integers
-) -> Entries:
-    keys = np.concatenate([key_map[wide(entries.keys)] for entries, key_map in zip(entry_lists, key_maps, strict=True)])
-    cells = np.concatenate([wide(entries.cells) for entries in entry_lists])
+    component: Component, entry_lists: Sequence[ValueEntries], key_maps: Sequence[Integers], used_keys: Integers
+) -> ValueEntries:
+    keys = np.concatenate([key_map[widen_integers(entries.keys)] for entries, key_map in zip(entry_lists, key_maps, strict=True)])
+    cells = np.concatenate([widen_integers(entries.cells) for entries in entry_lists])
     labels, label_ids = np.unique(cells, return_inverse=True)
     columns = [pa.concat_arrays([entries.values[i] for entries in entry_lists]) for i in range(len(component.args))]
     groups = keys * max(len(labels), 1) + label_ids.reshape(-1)
-    group_ids, values, counts = listed(
-        component.kind, columns, groups, np.concatenate([wide(entries.counts) for entries in entry_lists])
+    group_ids, values, counts = reduce_listed(
+        component.kind, columns, groups, np.concatenate([widen_integers(entries.counts) for entries in entry_lists])
     )
     new_keys = np.searchsorted(used_keys, group_ids // max(len(labels), 1))
-    return Entries(narrow(new_keys), narrow(labels[group_ids % max(len(labels), 1)]), values, narrow(counts))
+    return ValueEntries(
+        narrow_integers(new_keys), narrow_integers(labels[group_ids % max(len(labels), 1)]), values, narrow_integers(counts)
+    )

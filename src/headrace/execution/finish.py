@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.execution.result import Failures, Results
-from headrace.kernels.columns import Numbers, flat, from_numbers
+from headrace.kernels.columns import Numbers, combine_chunks, from_numbers
 from headrace.kernels.expression import Evaluator
-from headrace.kernels.lower import lower, lower_listed
+from headrace.kernels.lower import lower_aggregate, lower_listed
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import TRUE, Expression, columns
+from headrace.model.expression import TRUE, Expression, column_names
 from headrace.model.schema import TIMESTAMP, Schema
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.sharing.aggregation import Component, components_of, pattern
@@ -98,7 +98,7 @@ def _lower(call: AggregateCall, places: Sequence[int], combined: Combined, rows:
     if places[0] in combined.listed:
         entries = combined.listed[places[0]]
         return lower_listed(call, entries.rows, entries.values, entries.counts, rows), None
-    return lower(call, [combined.dense[place] for place in places])
+    return lower_aggregate(call, [combined.dense[place] for place in places])
 
 
 def _project(plan: AggregateQuery, table: dict[str, Any], queries: Integers, results: Results, failures: Failures) -> None:
@@ -106,13 +106,13 @@ def _project(plan: AggregateQuery, table: dict[str, Any], queries: Integers, res
     selected = np.ones(len(queries), np.bool_)
     if plan.having != TRUE:
         _note(evaluator, plan.having, queries, selected, failures)
-        selected = np.asarray(flat(evaluator(plan.having)).fill_null(False))
+        selected = np.asarray(combine_chunks(evaluator(plan.having)).fill_null(False))
     for expression in plan.output:
-        if columns(expression):
+        if column_names(expression):
             _note(evaluator, expression, queries, selected, failures)
     if failures:
         selected = selected & ~np.isin(queries, list(failures.messages))
-    outputs = [flat(evaluator(expression)) for expression in plan.output]
+    outputs = [combine_chunks(evaluator(expression)) for expression in plan.output]
     if not selected.all():
         mask = pa.array(selected)
         outputs, queries = [column.filter(mask) for column in outputs], queries[selected]

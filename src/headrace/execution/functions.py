@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.errors import EvaluationError
 from headrace.kernels import pack
-from headrace.model.function import Code, named, provide
+from headrace.model.function import UdfCode, register_udf_code, udf_name
 
 _LOADED: set[str] = set()
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -34,21 +34,21 @@ def load_functions(directory: str | Path, tags: Iterable[str]) -> None:
             continue
         python, content = pack.read(function_path(directory, tag))
         try:
-            provide(tag, _loaded(tag, python, content))
+            register_udf_code(tag, _loaded(tag, python, content))
         except Exception as error:  # noqa: BLE001  unpickling runs user code
-            provide(tag, _failing(f"cannot load function '{named(tag)}': {type(error).__name__}: {error}"))
+            register_udf_code(tag, _failing(f"cannot load function '{udf_name(tag)}': {type(error).__name__}: {error}"))
         else:
             _LOADED.add(tag)
 
 
-def _loaded(tag: str, python: str, content: bytes) -> Code:
+def _loaded(tag: str, python: str, content: bytes) -> UdfCode:
     if python != PYTHON:
-        raise EvaluationError(f"'{named(tag)}' was registered under Python {python}, but this worker runs {PYTHON}")
-    code: Code = pickle.loads(content)
+        raise EvaluationError(f"'{udf_name(tag)}' was registered under Python {python}, but this worker runs {PYTHON}")
+    code: UdfCode = pickle.loads(content)
     return code
 
 
-def _failing(message: str) -> Code:
+def _failing(message: str) -> UdfCode:
     def fail(*_: Any) -> Any:
         raise EvaluationError(message)
 

@@ -27,11 +27,11 @@ from headrace.execution.query_sets import QuerySets
 from headrace.execution.selection import SharedSelection
 from headrace.execution.sessions import Runs
 from headrace.kernels import pack
-from headrace.kernels.partial import Partial
-from headrace.kernels.sets import Sets
+from headrace.kernels.partial import PartialAggregate
+from headrace.kernels.sets import QueryBitmaps
 from headrace.model.stream import Stream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
-from headrace.plan.unfolded import Unfolded
+from headrace.plan.unfolded import UnnestedStream
 from headrace.sharing.aggregation import Component
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.parts import level
@@ -143,7 +143,7 @@ class Job:
     stores: tuple[StoreRef, ...] = ()
     born: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
     functions: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
-    unfolded: tuple[Unfolded, ...] = ()  # UNNEST streams, each after the stream it reads
+    unfolded: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
 
     def load_functions(self) -> None:
         """Load the UDFs; must be called before any expression is evaluated."""
@@ -245,7 +245,7 @@ class Header:
     skipped: dict[str, dict[str, str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     keys: dict[str, dict[str, int]] = field(default_factory=dict)
-    samples: dict[tuple[str, int], list[Sets]] = field(default_factory=dict)
+    samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)
     shown: dict[str, list[Sample]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -256,7 +256,7 @@ class Parcel:
 
     task: int
     header: Header
-    partials: list[tuple[str, int, int, Partial]] = field(default_factory=list)
+    partials: list[tuple[str, int, int, PartialAggregate]] = field(default_factory=list)
     runs: list[tuple[int, Runs]] = field(default_factory=list)
     rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
     buckets: list[tuple[str, int, int, Bucket]] = field(default_factory=list)

@@ -15,9 +15,9 @@ import pyarrow as pa
 from headrace.execution.finish import Combined, Listed, finish
 from headrace.execution.result import Failures, Results
 from headrace.execution.sessions import Runs, merge_components, subset
-from headrace.kernels.columns import numbers, take, wide
-from headrace.kernels.component import Accumulator, listed
-from headrace.kernels.keys import encode, partitions
+from headrace.kernels.columns import take, to_numbers, widen_integers
+from headrace.kernels.component import Accumulator, reduce_listed
+from headrace.kernels.keys import assign_partitions, encode_keys
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.aggregation import Component
 
@@ -33,15 +33,15 @@ def group(
 ) -> Runs:
     """Aggregate rows of queries and windows; `arguments[c]` holds the arguments of component c."""
     columns = [pa.array(queries), pa.array(ends), *keys]
-    encoded = encode(columns, len(queries))
+    encoded = encode_keys(columns, len(queries))
     accumulator = Accumulator([component.signature if component.is_dense else None for component in components], encoded.count)
     accumulator.add(encoded.codes, arguments, None)
     entries = {
-        index: Listed(*listed(component.kind, arguments[index], encoded.codes))
+        index: Listed(*reduce_listed(component.kind, arguments[index], encoded.codes))
         for index, component in enumerate(components)
         if not component.is_dense
     }
-    dense, group_ends = accumulator.arrays(np.arange(encoded.count)), numbers(encoded.columns[1])
+    dense, group_ends = accumulator.export_arrays(np.arange(encoded.count)), to_numbers(encoded.columns[1])
     groups = Runs(encoded.columns, group_ends, group_ends, dense, entries)
     return subset(groups, np.unique(encoded.codes))
 
@@ -51,26 +51,26 @@ def merge(components: Sequence[Component], group_lists: Sequence[Runs]) -> Runs:
     if len(group_lists) == 1:
         return group_lists[0]
     columns = [pa.concat_arrays([groups.keys[i] for groups in group_lists]) for i in range(len(group_lists[0].keys))]
-    encoded = encode(columns, len(columns[0]))
+    encoded = encode_keys(columns, len(columns[0]))
     group_codes, group_ids = np.unique(encoded.codes, return_inverse=True)
     dense, entries = merge_components(components, group_lists, group_ids.astype(np.int64), len(group_codes))
     key_columns = [take(column, group_codes) for column in encoded.columns]
-    return Runs(key_columns, numbers(key_columns[1]), numbers(key_columns[1]), dense, entries)
+    return Runs(key_columns, to_numbers(key_columns[1]), to_numbers(key_columns[1]), dense, entries)
 
 
 def split(groups: Runs, partition_count: int) -> list[tuple[int, Runs]]:
     """Split groups by the partition of their key; groups without a key by query."""
     count = len(groups.firsts)
-    targets = partitions(groups.keys[2:] or groups.keys[:1], count, partition_count)
+    targets = assign_partitions(groups.keys[2:] or groups.keys[:1], count, partition_count)
     return [(int(target), subset(groups, np.flatnonzero(targets == target))) for target in np.unique(targets)]
 
 
 def emit(plan: AggregateQuery, size: int, groups: Runs, results: Results, failures: Failures) -> None:
     """Emit groups as result rows, in the order of query and window; `size` is the length of windows."""
-    queries, ends = wide(numbers(groups.keys[0])), wide(numbers(groups.keys[1]))
+    queries, ends = widen_integers(to_numbers(groups.keys[0])), widen_integers(to_numbers(groups.keys[1]))
     order = np.lexsort((ends, queries))
     ordered = subset(groups, order)
-    dense = [[wide(array) for array in accumulators] for accumulators in ordered.dense]
+    dense = [[widen_integers(array) for array in accumulators] for accumulators in ordered.dense]
     finish(
         plan,
         Combined(queries[order], ends[order] - size, ends[order], ordered.keys[2:], dense, ordered.listed),

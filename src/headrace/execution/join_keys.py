@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from headrace.execution.searching import is_whole
 from headrace.kernels import compiled_join
-from headrace.kernels.columns import ALL_VALID, flat, numbers, validity
-from headrace.kernels.keys import encode
+from headrace.kernels.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
+from headrace.kernels.keys import encode_keys
 
 Integers = npt.NDArray[np.int64]
 
@@ -33,16 +33,16 @@ def match_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> Matched:
         (probe_keys, probe_valid), (build_keys, build_valid) = packed
         return Matched(*compiled_join.index_keys(build_keys, build_valid, probe_keys, probe_valid))
     rows = len(probe[0])
-    encoded = encode(
+    encoded = encode_keys(
         [
-            pa.concat_arrays([flat(probe_column), flat(build_column)])
+            pa.concat_arrays([combine_chunks(probe_column), combine_chunks(build_column)])
             for probe_column, build_column in zip(probe, build, strict=True)
         ],
         rows + len(build[0]),
     )
     codes = encoded.codes.copy()
     codes[~np.concatenate([_valid(probe), _valid(build)])] = -1
-    return Matched(codes[:rows], *compiled_join.by_key(codes[rows:], encoded.count))
+    return Matched(codes[:rows], *compiled_join.group_rows_by_key(codes[rows:], encoded.count))
 
 
 Packed = tuple[Integers, npt.NDArray[np.bool_]]
@@ -52,7 +52,10 @@ def _packed(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> tuple[Packe
     """Return each key as one integer, if the types and the value range allow it."""
     if not all(is_whole(column.type) for column in probe):
         return None
-    probe_columns, build_columns = [numbers(flat(column)) for column in probe], [numbers(flat(column)) for column in build]
+    probe_columns, build_columns = (
+        [to_numbers(combine_chunks(column)) for column in probe],
+        [to_numbers(combine_chunks(column)) for column in build],
+    )
     if len(probe) == 1:
         probe_keys, build_keys = probe_columns[0].astype(np.int64, copy=False), build_columns[0].astype(np.int64, copy=False)
     else:
@@ -78,7 +81,7 @@ def _mask(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
 def _valid(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     mask = np.ones(len(columns[0]), np.bool_)
     for column in columns:
-        valid = validity(flat(column))
+        valid = valid_mask(combine_chunks(column))
         if valid.size:
             mask &= valid
     return mask

@@ -13,9 +13,9 @@ from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
 from headrace.execution.joiner import Joiner, leaf_of
 from headrace.execution.onward import Moved
 from headrace.kernels import compiled_join
-from headrace.kernels.sets import Sets, set_of, widened
+from headrace.kernels.sets import QueryBitmaps, make_bitmap, resize_bitmaps
 from headrace.model.expression import Expression
-from headrace.plan.join import owner, present_column
+from headrace.plan.join import present_column, split_joined_name
 from headrace.sharing.joining import Leaf
 
 
@@ -47,21 +47,23 @@ class BucketLeaves:
     def _rows(self, leaf: Leaf) -> JoinedRows | None:
         users = [(joiner.bit, self._ends[joiner.bit], joiner.plan.inputs[leaf.input].window.size) for joiner in self._users(leaf)]
         input_columns = (
-            (*owner(column.name), column.type) for joiner in self._users(leaf) for column in joiner.plan.joined_columns
+            (*split_joined_name(column.name), column.type)
+            for joiner in self._users(leaf)
+            for column in joiner.plan.joined_columns
         )
         types = {name: kind for input_number, name, kind in input_columns if input_number == leaf.input and name}
         names = tuple(sorted(types))
         columns: list[list[pa.Array]] = [[] for _ in names]
-        sets: list[Sets] = []
+        sets: list[QueryBitmaps] = []
         for buffer_slice in self._slices:
             if (buffer_slice.stream, buffer_slice.keys, buffer_slice.slot) != (leaf.stream, leaf.keys, leaf.slot):
                 continue
             start = buffer_slice.bucket.slice_start
-            mask = set_of([bit for bit, end, size in users if end - size <= start < end], self._width)
+            mask = make_bitmap([bit for bit, end, size in users if end - size <= start < end], self._width)
             if not mask.any():
                 continue
-            query_sets = widened(buffer_slice.bucket.sets, self._width) & mask
-            rows = compiled_join.alive(query_sets)
+            query_sets = resize_bitmaps(buffer_slice.bucket.sets, self._width) & mask
+            rows = compiled_join.find_live_rows(query_sets)
             if rows.size:
                 is_full = rows.size == buffer_slice.bucket.rows
                 sets.append(query_sets if is_full else query_sets[rows])
@@ -93,7 +95,7 @@ class ArrivedLeaves:
         self._known: dict[Leaf, JoinedRows] = {}
         for rows in forwarded:
             leaf = by_query[rows.query].chain.steps[rows.depth].leaf
-            self._known[leaf] = all_of(rows.table, widened(rows.sets, width))
+            self._known[leaf] = all_of(rows.table, resize_bitmaps(rows.sets, width))
 
     def rows(self, leaf: Leaf) -> JoinedRows | None:
         """Return the rows of a leaf; None if there are none."""

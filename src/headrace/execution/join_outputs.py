@@ -17,9 +17,9 @@ from headrace.execution.onward import Moved, Onward
 from headrace.execution.result import Failures, Results
 from headrace.execution.sessions import Runs
 from headrace.kernels import compiled_join
-from headrace.kernels.columns import flat, from_numbers
-from headrace.kernels.keys import partitions
-from headrace.kernels.sets import set_of
+from headrace.kernels.columns import combine_chunks, from_numbers
+from headrace.kernels.keys import assign_partitions
+from headrace.kernels.sets import make_bitmap
 from headrace.model.expression import TRUE, Expression
 from headrace.model.schema import TIMESTAMP
 from headrace.plan.logical import WINDOW_END, WINDOW_START
@@ -78,7 +78,7 @@ class Outputs:
             by_output.setdefault(joiner.tail, (joiner, []))[1].append(runs)
         for joiner, group_lists in by_output.values():
             merged = join_groups.merge(joiner.needs, group_lists)
-            join_groups.emit(joiner.aggregate, joiner.plan.span, merged, self.results, self.failures)
+            join_groups.emit(joiner.aggregate, joiner.plan.longest_span, merged, self.results, self.failures)
 
 
 class RoundOutputs:
@@ -91,8 +91,8 @@ class RoundOutputs:
     def move(self, joiners: Sequence[Joiner], depth: int, step: Step, rows: JoinedRows) -> None:
         """Send joined rows to the partitions of the keys of the next step."""
         names = sorted(frozenset().union(*(joiner.columns(joiner.path[:depth]) for joiner in joiners)))
-        keys = [flat(rows.evaluate(key)) for key in step.left_keys]
-        targets = partitions(keys, rows.count, self._outputs.parts)
+        keys = [combine_chunks(rows.evaluate(key)) for key in step.left_keys]
+        targets = assign_partitions(keys, rows.count, self._outputs.parts)
         available = {name for selection in rows.parts for name in selection.table.columns}
         for target in np.unique(targets).tolist():
             target_rows = rows.take(np.flatnonzero(targets == target))
@@ -115,7 +115,7 @@ class RoundOutputs:
 
     def _finish_alike(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
         plan = joiners[0].plan
-        bits, row_ids = compiled_join.members(rows.sets, set_of([joiner.bit for joiner in joiners], self._width))
+        bits, row_ids = compiled_join.list_rows_by_bit(rows.sets, make_bitmap([joiner.bit for joiner in joiners], self._width))
         if not bits.size:
             return
         query_of_bit = np.full(self._width * 64, -1, np.int64)
@@ -125,25 +125,25 @@ class RoundOutputs:
         queries, window_ends = query_of_bit[bits], end_of_bit[bits]
         if plan.predicate != TRUE:
             self._note(rows, plan.predicate, row_ids, queries)
-            holds = np.asarray(flat(rows.evaluate(plan.predicate)).fill_null(False))[row_ids]
+            holds = np.asarray(combine_chunks(rows.evaluate(plan.predicate)).fill_null(False))[row_ids]
             row_ids, queries, window_ends = row_ids[holds], queries[holds], window_ends[holds]
         if not row_ids.size:
             return
         selected = rows.take(row_ids)
-        selected.extra[WINDOW_START.name] = from_numbers(window_ends - plan.span, TIMESTAMP)
+        selected.extra[WINDOW_START.name] = from_numbers(window_ends - plan.longest_span, TIMESTAMP)
         selected.extra[WINDOW_END.name] = from_numbers(window_ends, TIMESTAMP)
         all_rows = np.arange(len(row_ids))
         if plan.grouping is None:
             for expression in plan.output:
                 self._note(selected, expression, all_rows, queries)
-            columns = [flat(selected.evaluate(expression)) for expression in plan.output]
+            columns = [combine_chunks(selected.evaluate(expression)) for expression in plan.output]
             self._outputs.results.add(queries, pa.RecordBatch.from_arrays(columns, schema=plan.schema.to_arrow()))
             self._outputs.relieve()
             return
         components = joiners[0].needs
         for expression in (*plan.grouping.keys, *(arg for call in plan.grouping.aggregates for arg in call.args)):
             self._note(selected, expression, all_rows, queries)
-        keys = [flat(selected.evaluate(key)) for key in plan.grouping.keys]
+        keys = [combine_chunks(selected.evaluate(key)) for key in plan.grouping.keys]
         arguments = [[selected.evaluate(arg) for arg in component.args] for component in components]
         self._outputs.add_groups(joiners[0], join_groups.group(components, queries, window_ends, keys, arguments))
 

@@ -18,14 +18,14 @@ from headrace.execution.joined_rows import JoinedRows, Part, Pieces, Table, all_
 from headrace.execution.joiner import Joiner, Path, leaf_of
 from headrace.execution.onward import Moved
 from headrace.kernels import compiled_join
-from headrace.kernels.columns import flat
-from headrace.kernels.sets import Sets, set_of, widened
+from headrace.kernels.columns import combine_chunks
+from headrace.kernels.sets import QueryBitmaps, make_bitmap, resize_bitmaps
 from headrace.model.expression import TRUE
-from headrace.plan.join import JoinKind, lifted
+from headrace.plan.join import JoinKind, to_joined_columns
 from headrace.sharing.joining import Leaf, Step
 
 Integers = npt.NDArray[np.int64]
-Pairs = tuple[Integers, Integers, Sets]
+Pairs = tuple[Integers, Integers, QueryBitmaps]
 Rows = Callable[[Leaf], JoinedRows | None]
 PAIRS = 1 << 20  # limit of pairs in memory at once
 _FEW_PAIRS = 1 << 14
@@ -47,7 +47,7 @@ class Round:
     def __init__(self, joiners: Sequence[Joiner], width: int, get_leaf_rows: Rows, consumer: Taker) -> None:
         """`width` is that of query-sets, in words."""
         self._joiners, self._width, self._leaf, self._taker = joiners, width, get_leaf_rows, consumer
-        self._matched: dict[Path, Sets] = {}
+        self._matched: dict[Path, QueryBitmaps] = {}
         self._sorted: dict[Leaf, Known] = defaultdict(dict)
         self.rows: dict[tuple[int, int], int] = {}
         """Rows that reached the end of a path, by the first query on it and its length."""
@@ -97,8 +97,8 @@ class Round:
                 self._join(path, step, restricted)
 
     def _restricted(self, rows: JoinedRows, joiners: Sequence[Joiner]) -> JoinedRows:
-        sets = rows.sets & set_of([joiner.bit for joiner in joiners], self._width)
-        alive = compiled_join.alive(sets)
+        sets = rows.sets & make_bitmap([joiner.bit for joiner in joiners], self._width)
+        alive = compiled_join.find_live_rows(sets)
         if alive.size == rows.count:
             return JoinedRows(rows.parts, sets)
         return rows.take(alive, sets[alive])
@@ -111,10 +111,10 @@ class Round:
             build_matched = self._matched.setdefault(reached, np.zeros_like(build.sets)) if step.kind.keeps_right else None
             for probe_ids, build_ids, sets in self._pairs(reached, step, probe, build):
                 if step.kind is not JoinKind.INNER:
-                    compiled_join.join_sets(probe_ids, sets, probe_matched)
+                    compiled_join.merge_sets(probe_ids, sets, probe_matched)
                 if build_matched is not None:
-                    compiled_join.join_sets(build_ids, sets, build_matched)
-                if step.kind.pairs:
+                    compiled_join.merge_sets(build_ids, sets, build_matched)
+                if step.kind.has_both_sides:
                     self._push(reached, probe.beside(probe_ids, build, build_ids, sets))
         if step.kind in (JoinKind.LEFT, JoinKind.FULL):
             self._push_some(reached, probe, probe.sets & ~probe_matched, [step.leaf])
@@ -123,9 +123,9 @@ class Round:
         elif step.kind is JoinKind.ANTI:
             self._push_some(reached, probe, probe.sets & ~probe_matched)
 
-    def _push_some(self, path: Path, rows: JoinedRows, sets: Sets, missing_leaves: Sequence[Leaf] = ()) -> None:
+    def _push_some(self, path: Path, rows: JoinedRows, sets: QueryBitmaps, missing_leaves: Sequence[Leaf] = ()) -> None:
         """Push the rows with a non-empty query-set; the columns of `missing_leaves` are NULL."""
-        alive = compiled_join.alive(sets)
+        alive = compiled_join.find_live_rows(sets)
         if alive.size:
             selected = rows.take(alive, sets[alive])
             if missing_leaves:
@@ -150,8 +150,8 @@ class Round:
     def _equal(self, step: Step, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
         """Yield pairs of rows with equal keys."""
         matches = match_keys(
-            [flat(probe.evaluate(key)) for key in step.left_keys],
-            [flat(build.evaluate(lifted(key, step.leaf.input))) for key in step.leaf.keys],
+            [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
+            [combine_chunks(build.evaluate(to_joined_columns(key, step.leaf.input))) for key in step.leaf.keys],
         )
         sets = build.sets[matches.order]
         row = offset = 0
@@ -159,7 +159,7 @@ class Round:
             size = min(PAIRS, max(_FEW_PAIRS, probe.count))
             probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size + 1, self._width), np.uint64)
-            count, row, offset = compiled_join.pairs(
+            count, row, offset = compiled_join.find_pairs_by_key(
                 matches.codes, probe.sets, matches.starts, matches.order, sets, row, offset, probe_ids, build_ids, common
             )
             if count:
@@ -167,30 +167,30 @@ class Round:
 
     def _within(self, search: Search, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
         """Yield the candidate pairs of a search."""
-        probe_sets = probe.sets & set_of([bit for bits in search.rests.values() for bit in bits], self._width)
+        probe_sets = probe.sets & make_bitmap([bit for bits in search.rests.values() for bit in bits], self._width)
         build_sets = build.sets[search.order]
         size = min(PAIRS, max(1, search.candidates))
         row = offset = 0
         while row < probe.count:
             probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size, self._width), np.uint64)
-            count, row, offset = compiled_join.pairs_within(
+            count, row, offset = compiled_join.find_pairs_in_ranges(
                 search.begins, search.ends, probe_sets, search.order, build_sets, row, offset, probe_ids, build_ids, common
             )
             if count:
                 yield probe_ids[:count], build_ids[:count], common[:count]
 
     def _accepted(
-        self, residuals: Rests, probe: JoinedRows, build: JoinedRows, probe_ids: Integers, build_ids: Integers, sets: Sets
+        self, residuals: Rests, probe: JoinedRows, build: JoinedRows, probe_ids: Integers, build_ids: Integers, sets: QueryBitmaps
     ) -> Iterator[Pairs]:
         """Filter pairs by residual predicates; an overflow counts as unknown, like NULL."""
         if set(residuals) != {TRUE}:
             rows = probe.beside(probe_ids, build, build_ids, sets)
             for residual, bits in residuals.items():
                 if residual != TRUE:
-                    holds = np.asarray(flat(rows.evaluate(residual)).fill_null(False))
-                    sets[~holds] &= ~set_of(bits, self._width)
-            alive = compiled_join.alive(sets)
+                    holds = np.asarray(combine_chunks(rows.evaluate(residual)).fill_null(False))
+                    sets[~holds] &= ~make_bitmap(bits, self._width)
+            alive = compiled_join.find_live_rows(sets)
             probe_ids, build_ids, sets = probe_ids[alive], build_ids[alive], sets[alive]
         if probe_ids.size:
             yield probe_ids, build_ids, sets
@@ -204,7 +204,7 @@ class Round:
             build = self._leaf(step.leaf)
             if not step.kind.keeps_right or build is None or self._level_of(path) != self._at:
                 continue
-            user_set = set_of([joiner.bit for joiner in self._users(path)], self._width)
+            user_set = make_bitmap([joiner.bit for joiner in self._users(path)], self._width)
             sets = build.sets & user_set & ~self._matched.get(path, np.zeros_like(build.sets))
             self._push_some(path, build, sets, [leaf_of(node) for node in path[:-1]])
 
@@ -212,6 +212,6 @@ class Round:
 def _united(messages: Sequence[Moved], width: int) -> JoinedRows:
     """Concatenate the rows of several senders."""
     names = [name for name in messages[0].table.columns if all(name in message.table.columns for message in messages)]
-    sets = np.concatenate([widened(message.sets, width) for message in messages])
+    sets = np.concatenate([resize_bitmaps(message.sets, width) for message in messages])
     columns = {name: Pieces([message.table.columns[name].whole() for message in messages]) for name in names}
     return all_of(Table(columns, len(sets)), sets)

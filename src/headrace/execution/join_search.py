@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from headrace.execution.joined_rows import JoinedRows
 from headrace.execution.searching import Bound, SortedIndex, bound_of, by_value, searched, sorted_index, sorted_together
-from headrace.kernels.columns import flat
-from headrace.model.expression import Expression, conjunction, conjuncts
-from headrace.plan.join import owner
+from headrace.kernels.columns import combine_chunks
+from headrace.model.expression import Expression, combine_conjuncts, split_conjuncts
+from headrace.plan.join import split_joined_name
 
 Integers = npt.NDArray[np.int64]
 Rests = dict[Expression, list[int]]
@@ -49,7 +49,7 @@ def searches(left: JoinedRows, right: JoinedRows, index: int, residuals: Rests, 
     sides = _Sides(left, right, index, index_cache)
     by_bounds: dict[tuple[Bound, ...], Rests] = defaultdict(dict)
     for residual, bits in residuals.items():
-        by_bounds[sides.bounds(conjuncts(residual))][residual] = bits
+        by_bounds[sides.bounds(split_conjuncts(residual))][residual] = bits
     if len(by_bounds) == 1:
         return [sides.search(*group) for group in by_bounds.items()]
     common = frozenset.intersection(*map(frozenset, by_bounds))
@@ -78,14 +78,16 @@ class _Sides:
         order = np.arange(self.right.count, dtype=np.int32)
         used_bounds: list[Bound] = []
         for index, index_bounds in self._indexes(by_value(bounds)):
-            values = [(bound.operator, flat(self.left.evaluate(bound.arriving))) for bound in index_bounds]
+            values = [(bound.operator, combine_chunks(self.left.evaluate(bound.arriving))) for bound in index_bounds]
             lower, upper = searched(index, values)
             begins, ends, order = np.maximum(begins, lower), np.minimum(ends, upper), index.order
             used_bounds += index_bounds
         remaining: Rests = defaultdict(list)
         for residual, bits in residuals.items():
             remaining[
-                conjunction([term for term in conjuncts(residual) if bound_of(term, self._is_right) not in used_bounds])
+                combine_conjuncts(
+                    [term for term in split_conjuncts(residual) if bound_of(term, self._is_right) not in used_bounds]
+                )
             ] += bits
         return Search(begins, np.maximum(begins, ends), order, remaining)
 
@@ -105,9 +107,9 @@ class _Sides:
 
     def _sorted(self, *values: Expression) -> tuple[SortedIndex, ...] | None:
         if values not in self.known:
-            columns = [flat(self.right.evaluate(value)) for value in values]
+            columns = [combine_chunks(self.right.evaluate(value)) for value in values]
             self.known[values] = sorted_together(*columns) if len(columns) == 2 else (sorted_index(*columns),)
         return self.known[values]
 
     def _is_right(self, name: str) -> bool:
-        return owner(name)[0] == self.index
+        return split_joined_name(name)[0] == self.index

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.kernels.expression import Evaluator
-from headrace.kernels.sets import Sets
-from headrace.plan.join import owner
+from headrace.kernels.sets import QueryBitmaps
+from headrace.plan.join import split_joined_name
 
 Integers = npt.NDArray[np.int64]
 _FEW = 4  # reads of fewer than one value in so many do not concatenate
@@ -68,7 +68,7 @@ class Table:
     @property
     def inputs(self) -> frozenset[int]:
         """The inputs that its columns belong to."""
-        return frozenset(owner(name)[0] for name in self.columns)
+        return frozenset(split_joined_name(name)[0] for name in self.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +110,7 @@ class JoinedRows:
     """Rows of several inputs side by side, each with its query-set; `extra_columns` are additional columns."""
 
     parts: Sequence[Part]
-    sets: Sets
+    sets: QueryBitmaps
     extra: dict[str, pa.Array] = field(default_factory=dict)
     _evaluator: Evaluator | None = None
 
@@ -135,11 +135,11 @@ class JoinedRows:
             self._evaluator = Evaluator(_Columns(self), self.count)
         return self._evaluator
 
-    def take(self, row_ids: Integers, sets: Sets | None = None) -> JoinedRows:
+    def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> JoinedRows:
         """Return the rows at `row_ids`, with other query-sets if given."""
         return JoinedRows([selection.take(row_ids) for selection in self.parts], self.sets[row_ids] if sets is None else sets)
 
-    def beside(self, row_ids: Integers, other_rows: JoinedRows, other_ids: Integers, sets: Sets) -> JoinedRows:
+    def beside(self, row_ids: Integers, other_rows: JoinedRows, other_ids: Integers, sets: QueryBitmaps) -> JoinedRows:
         """Return rows of both sides, paired by row id; −1 stands for a missing row."""
         return JoinedRows(
             [
@@ -154,6 +154,6 @@ class JoinedRows:
         return Table({name: Pieces([self.column(name)]) for name in names}, self.count)
 
 
-def all_of(table: Table, sets: Sets) -> JoinedRows:
+def all_of(table: Table, sets: QueryBitmaps) -> JoinedRows:
     """Return all rows of a table."""
     return JoinedRows([Part(table)], sets)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from headrace.execution.joined_rows import Pieces, Table
-from headrace.plan.join import JoinNode, JoinQuery, nodes_of, owner, present_column
+from headrace.plan.join import JoinNode, WindowJoinQuery, iter_join_nodes, present_column, split_joined_name
 from headrace.plan.logical import AggregateBranch, AggregateQuery
 from headrace.sharing.aggregation import Component, components
 from headrace.sharing.joining import Chain, Leaf, Step, chains, needed_columns
@@ -26,16 +26,16 @@ class Joiner:
 
     def __init__(self, live: LiveQuery, chain: Chain, tree: JoinNode, since: int, until: int) -> None:
         """Join the windows of a live query that start in [since, until) by a chain."""
-        assert isinstance(live.plan, JoinQuery)
+        assert isinstance(live.plan, WindowJoinQuery)
         self.live, self.plan, self.bit = live, live.plan, live.bit
-        self.ends, self.size = live.plan.ends, live.plan.size
+        self.ends, self.size = live.plan.ends, live.plan.longest_window
         self.since, self.until = max(since, live.since), until
         self.chain = chain
-        self.rests = tuple(node.rest for node in nodes_of(tree))
+        self.rests = tuple(node.residual for node in iter_join_nodes(tree))
         self.path: Path = (self.chain.first, *self.chain.steps)
         self._types = {column.name: column.type for column in live.plan.joined_columns}
         self._types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
-        self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.span)
+        self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.longest_span)
 
     @property
     def aggregate(self) -> AggregateQuery:
@@ -64,12 +64,14 @@ class Joiner:
 
     def absent(self, inputs: Iterable[int]) -> Table:
         """Return an empty table with the columns of these inputs."""
-        return Table({name: Pieces([pa.array([], kind)]) for name, kind in self._types.items() if owner(name)[0] in inputs}, 0)
+        return Table(
+            {name: Pieces([pa.array([], kind)]) for name, kind in self._types.items() if split_joined_name(name)[0] in inputs}, 0
+        )
 
 
 def joiners_of(live: LiveQuery) -> tuple[Joiner, ...]:
     """Return the joiners of a live query: one for each of its join order versions, each for its own range of windows."""
-    if not isinstance(live.plan, JoinQuery):
+    if not isinstance(live.plan, WindowJoinQuery):
         return ()
     versions = chains(live.plan, live.arrangements)
     ends = [*(version.since for version, _, _ in versions[1:]), FOREVER]

@@ -20,7 +20,7 @@ from headrace.execution.join_round import Round, Rows
 from headrace.execution.joined_rows import JoinedRows
 from headrace.execution.joiner import Joiner, leaf_of
 from headrace.execution.onward import Moved, Onward
-from headrace.kernels.sets import words
+from headrace.kernels.sets import count_words
 from headrace.model.expression import Expression
 from headrace.sharing.joining import Leaf
 
@@ -32,7 +32,7 @@ class JoinLevel:
         """Take the joiners; `closing_ends` maps each join whose windows may close to (watermark before, last end)."""
         self._joiners = [joiner for joiner in joiners if joiner.live.id in closing_ends]
         self._closing, self._outputs = closing_ends, outputs
-        self._width = words([joiner.bit for joiner in self._joiners])
+        self._width = count_words([joiner.bit for joiner in self._joiners])
 
     def first(self, slices: Sequence[BucketSlice]) -> dict[int, Onward]:
         """Join the buffers of this partition; return the messages to the next level, by partition."""
@@ -98,7 +98,7 @@ class JoinLevel:
                     continue
                 seen_signatures.add(signature)
                 for start in starts[leaf_key]:
-                    ends = joiner.ends.containing(size, start)
+                    ends = joiner.ends.ends_containing(size, start)
                     rounds.update((last - end) // joiner.ends.step for end in ends if before < end <= last)
         return sorted(rounds, reverse=True)
 

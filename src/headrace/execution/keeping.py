@@ -19,8 +19,8 @@ from headrace.execution.bucketing import Bucket
 from headrace.execution.compaction import compact
 from headrace.execution.job import PartRef
 from headrace.execution.windows import Slice
-from headrace.kernels.partial import Partial
-from headrace.kernels.sets import widened
+from headrace.kernels.partial import PartialAggregate
+from headrace.kernels.sets import resize_bitmaps
 
 _MANY_PARTS = 8
 _MANY_BUCKETS = 16
@@ -82,9 +82,9 @@ def _same_file(source: Path, target: Path) -> None:
 def _united(buffers: Sequence[Bucket]) -> Bucket:
     width = max(rows.sets.shape[1] for rows in buffers)
     columns = [pa.concat_arrays(arrays) for arrays in zip(*(rows.columns for rows in buffers), strict=True)]
-    return Bucket(buffers[0].slice_start, columns, np.concatenate([widened(rows.sets, width) for rows in buffers]))
+    return Bucket(buffers[0].slice_start, columns, np.concatenate([resize_bitmaps(rows.sets, width) for rows in buffers]))
 
 
-def constant(partial: Partial) -> Callable[[], Partial]:
+def constant(partial: PartialAggregate) -> Callable[[], PartialAggregate]:
     """Return a loader of a partial that is in memory already."""
     return lambda: partial

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headrace.execution.batch import Batch
 from headrace.kernels import compiled_slots
-from headrace.kernels.columns import ALL_VALID, flat, numbers, take, validity
-from headrace.kernels.keys import direct_domain, encode, partitions
+from headrace.kernels.columns import ALL_VALID, combine_chunks, take, to_numbers, valid_mask
+from headrace.kernels.keys import assign_partitions, encode_keys, find_direct_domain
 from headrace.model.expression import Column, Expression
 from headrace.sharing.slicing import edges_for
 
@@ -58,25 +58,27 @@ class Keying:
         table, codes = self._table(keys)
         if codes is not None:
             return table.place[codes]
-        column = flat(self._batch.evaluate(keys[0]))
-        direct_codes = numbers(column).astype(np.int64) - table.low
+        column = combine_chunks(self._batch.evaluate(keys[0]))
+        direct_codes = to_numbers(column).astype(np.int64) - table.low
         if column.null_count:
-            direct_codes[~validity(column)] = len(table.place) - 1
+            direct_codes[~valid_mask(column)] = len(table.place) - 1
         return table.place[direct_codes]
 
     def _table(self, keys: KeyExpressions) -> tuple[KeyTable, Integers | None]:
         """Return the keys and the preliminary code of every row; no codes where values address the table directly."""
         if keys not in self._tables:
-            domain = direct_domain(self._batch.table[keys[0].name]) if len(keys) == 1 and isinstance(keys[0], Column) else None
+            domain = (
+                find_direct_domain(self._batch.table[keys[0].name]) if len(keys) == 1 and isinstance(keys[0], Column) else None
+            )
             if domain is not None:
                 self._tables[keys] = self._placed([domain[1]], len(domain[1]), domain[0]), None
             else:
-                encoded = encode([self._batch.evaluate(k) for k in keys], self._batch.rows)
+                encoded = encode_keys([self._batch.evaluate(k) for k in keys], self._batch.rows)
                 self._tables[keys] = self._placed(encoded.columns, encoded.count, 0), encoded.codes
         return self._tables[keys]
 
     def _placed(self, columns: list[pa.Array], count: int, low: int) -> KeyTable:
-        owners = partitions(columns, count, self._parts)
+        owners = assign_partitions(columns, count, self._parts)
         order = np.argsort(owners, kind="stable")
         key_ids = np.empty(count, np.int64)
         key_ids[order] = np.arange(count)
@@ -98,12 +100,12 @@ class Keying:
             chunk, edges = self._batch.pieces[number], self.edges(progressions)
             table, codes = self._table(keys)
             if codes is None:
-                column = flat(chunk.evaluate(keys[0]))
-                valid = validity(column) if column.null_count else ALL_VALID
-                self._slots[cache_key] = compiled_slots.slots_direct(
-                    chunk.times, edges, numbers(column), valid, table.low, table.place, table.count
+                column = combine_chunks(chunk.evaluate(keys[0]))
+                valid = valid_mask(column) if column.null_count else ALL_VALID
+                self._slots[cache_key] = compiled_slots.assign_slots_direct(
+                    chunk.times, edges, to_numbers(column), valid, table.low, table.place, table.count
                 )
             else:
                 key_ids = table.place[codes[offset : offset + chunk.rows]]
-                self._slots[cache_key] = compiled_slots.slots(chunk.times, edges, key_ids, table.count)
+                self._slots[cache_key] = compiled_slots.assign_slots(chunk.times, edges, key_ids, table.count)
         return self._slots[cache_key]

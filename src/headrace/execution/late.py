@@ -10,17 +10,17 @@ import numpy.typing as npt
 from headrace.execution.batch import Batch
 from headrace.execution.query_sets import QuerySets
 from headrace.execution.selection import Tagged
-from headrace.model.window import SessionGap, Sliding
+from headrace.model.window import HopWindow, SessionWindow
 from headrace.sharing.shared_plan import Buckets, Member, Store
 
 
 def count_late(operator: Store, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int]) -> Iterator[tuple[int, int]]:
     """Yield (query, late rows) for subscribers with late rows, over rows behind the stream's watermark."""
     times = batch.times if assignment.rows is None else batch.times[assignment.rows]
-    late_masks: dict[tuple[Sliding, int, int], npt.NDArray[np.bool_]] = {}
+    late_masks: dict[tuple[HopWindow, int, int], npt.NDArray[np.bool_]] = {}
     cell_matches = np.zeros(assignment.size, np.bool_)
     for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
-        assert isinstance(subscriber.window, Sliding)
+        assert isinstance(subscriber.window, HopWindow)
         window_key = (subscriber.window, subscriber.since, watermarks[subscriber.query])
         if window_key not in late_masks:
             late_masks[window_key] = _closed(times, *window_key)
@@ -35,14 +35,14 @@ def count_late(operator: Store, assignment: Tagged, batch: Batch, watermarks: Ma
 def counted(subscriber: Member, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
     """Return the mask of times that count for a subscriber: not before it was added, and in a window that is still open."""
     window = subscriber.window
-    if isinstance(window, Sliding):
+    if isinstance(window, HopWindow):
         starts = times // window.slide * window.slide
         return (starts >= subscriber.since) & (times < starts + window.size) & (starts + window.size > watermark)
-    is_open = times + window.gap > watermark if isinstance(window, SessionGap) else True
+    is_open = times + window.gap > watermark if isinstance(window, SessionWindow) else True
     return (times >= subscriber.since) & is_open
 
 
-def _closed(times: npt.NDArray[np.int64], window: Sliding, since: int, watermark: int) -> npt.NDArray[np.bool_]:
+def _closed(times: npt.NDArray[np.int64], window: HopWindow, since: int, watermark: int) -> npt.NDArray[np.bool_]:
     """Return the mask of times that lie in a window starting at `since` or later, the last of which has closed."""
     starts = times // window.slide * window.slide
     return (starts >= since) & (times < starts + window.size) & (starts + window.size <= watermark)
@@ -56,7 +56,7 @@ def count_late_in_joins(
     for subscriber, bit in zip(operator.members, operator.bits, strict=True):
         if subscriber.again:
             continue
-        assert isinstance(subscriber.window, Sliding)
+        assert isinstance(subscriber.window, HopWindow)
         assert subscriber.ends is not None
         offset, step = subscriber.ends.offset, subscriber.ends.step
         last_end = (batch.times + subscriber.window.size - offset) // step * step + offset

@@ -8,7 +8,7 @@ from headrace.execution.job import Parcel
 from headrace.execution.joined_rows import Table
 from headrace.execution.multiway.operator import Traffic
 from headrace.execution.sessions import Runs
-from headrace.kernels.sets import Sets
+from headrace.kernels.sets import QueryBitmaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Moved:
     depth: int
     round: int
     table: Table
-    sets: Sets
+    sets: QueryBitmaps
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from headrace.execution.batch import Batch
 from headrace.execution.selection import segments
 from headrace.kernels import compiled_join
-from headrace.kernels.sets import Sets, set_of, words
-from headrace.model.expression import TRUE, Expression, conjuncts
+from headrace.kernels.sets import QueryBitmaps, count_words, make_bitmap
+from headrace.model.expression import TRUE, Expression, split_conjuncts
 from headrace.sharing.selection import TRUE_CODE, Dimension, dimensions, truth
 
 
@@ -25,18 +25,18 @@ class QuerySets:
 
     def __init__(self, predicates: Sequence[Expression], bits: Sequence[int]) -> None:
         """Predicate i belongs to bit i."""
-        self.width = words(bits)
-        self._everybody = set_of(bits, self.width)
+        self.width = count_words(bits)
+        self._everybody = make_bitmap(bits, self.width)
         self._conditions: dict[Expression, list[int]] = {}
         for predicate, bit in zip(predicates, bits, strict=True):
-            for condition in conjuncts(predicate):
+            for condition in split_conjuncts(predicate):
                 if condition == TRUE:
                     continue
                 self._conditions.setdefault(condition, []).append(bit)
         self.dimensions = dimensions(self._conditions)
 
     @cached_property
-    def _tables(self) -> list[tuple[Dimension, Sets]]:
+    def _tables(self) -> list[tuple[Dimension, QueryBitmaps]]:
         """For each dimension, the query-set of every segment."""
         tables = []
         for dimension in self.dimensions:
@@ -44,24 +44,24 @@ class QuerySets:
             for condition, bits in self._conditions.items():
                 if _only(condition, dimension):
                     holds = truth(condition, (dimension,), [np.arange(dimension.size)]) == TRUE_CODE
-                    table[~np.broadcast_to(holds, dimension.size)] &= ~set_of(bits, self.width)
+                    table[~np.broadcast_to(holds, dimension.size)] &= ~make_bitmap(bits, self.width)
             tables.append((dimension, table))
         return tables
 
     @cached_property
-    def _mixed(self) -> list[tuple[Expression, tuple[Dimension, ...], Sets]]:
+    def _mixed(self) -> list[tuple[Expression, tuple[Dimension, ...], QueryBitmaps]]:
         """Conditions over several dimensions at once."""
         conditions = [(condition, dimensions((condition,)), bits) for condition, bits in self._conditions.items()]
-        return [(condition, dims, set_of(bits, self.width)) for condition, dims, bits in conditions if len(dims) > 1]
+        return [(condition, dims, make_bitmap(bits, self.width)) for condition, dims, bits in conditions if len(dims) > 1]
 
-    def of(self, batch: Batch) -> Sets:
+    def of(self, batch: Batch) -> QueryBitmaps:
         """Return the query-set of every row."""
         sets = np.tile(self._everybody, (batch.rows, 1))
         codes: dict[tuple[Expression, bool], npt.NDArray[np.int64]] = {}
         for dimension, table in self._tables:
             segment_ids = segments(dimension, batch)
             codes[dimension.expression, dimension.boundaries is None] = segment_ids
-            compiled_join.restrict(segment_ids, table, sets)
+            compiled_join.restrict_sets(segment_ids, table, sets)
         dimension_of = {(dimension.expression, dimension.boundaries is None): dimension for dimension in self.dimensions}
         for condition, dims, bits in self._mixed:
             dimension_keys = [(dimension.expression, dimension.boundaries is None) for dimension in dims]

@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.execution.batch import Batch
 from headrace.execution.result import Failures
 from headrace.execution.selection import Tagged, rows_by_predicate
-from headrace.kernels.columns import flat
+from headrace.kernels.columns import combine_chunks
 from headrace.sharing.shared_plan import Router
 
 
@@ -31,7 +31,7 @@ def route(operator: Router, assignment: Tagged, batch: Batch, failures: Failures
                 subscriber.query,
                 subscriber.branch,
                 [
-                    flat(batch.evaluate(output)) if is_full else flat(batch.evaluate(output)).take(row_ids)
+                    combine_chunks(batch.evaluate(output)) if is_full else combine_chunks(batch.evaluate(output)).take(row_ids)
                     for output in subscriber.outputs
                 ],
             )

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.kernels.columns import numbers, validity
-from headrace.model.expression import Call, Expression, columns
+from headrace.kernels.columns import to_numbers, valid_mask
+from headrace.model.expression import Call, Expression, column_names
 
 Integers = npt.NDArray[np.int64]
 Stored = Callable[[str], bool]
@@ -60,7 +60,7 @@ def bound_of(condition: Expression, is_stored: Stored) -> Bound | None:
     left, right = condition.args
     if not (is_whole(left.type) or pa.types.is_floating(left.type)):
         return None
-    left_stored, right_stored = ({is_stored(name) for name in columns(side)} for side in (left, right))
+    left_stored, right_stored = ({is_stored(name) for name in column_names(side)} for side in (left, right))
     if left_stored == {True} and right_stored == {False}:
         return Bound(left, condition.function, right)
     if left_stored == {False} and right_stored == {True}:
@@ -84,8 +84,8 @@ def by_value(bounds: Iterable[Bound]) -> dict[Expression, tuple[Bound, ...]]:
 
 def sorted_index(column: pa.Array) -> SortedIndex:
     """Return an index over numeric values."""
-    values = numbers(column)
-    rows = np.flatnonzero(validity(column)) if column.null_count else np.arange(len(values))
+    values = to_numbers(column)
+    rows = np.flatnonzero(valid_mask(column)) if column.null_count else np.arange(len(values))
     order = rows[np.argsort(values[rows], kind="stable")]
     return SortedIndex(values[order], order.astype(np.int32))
 
@@ -95,9 +95,9 @@ def sorted_together(first: pa.Array, second: pa.Array) -> tuple[SortedIndex, Sor
 
     It exists where both values grow together: x - 1 and x + 1, or the ends of intervals of equal length.
     """
-    valid = [validity(column) for column in (first, second) if column.null_count]
+    valid = [valid_mask(column) for column in (first, second) if column.null_count]
     rows = np.flatnonzero(np.logical_and.reduce(valid)) if valid else np.arange(len(first))
-    first_values, second_values = numbers(first)[rows], numbers(second)[rows]
+    first_values, second_values = to_numbers(first)[rows], to_numbers(second)[rows]
     places = np.lexsort((second_values, first_values))
     first_values, second_values, order = first_values[places], second_values[places], rows[places].astype(np.int32)
     grows = (second_values[:-1] <= second_values[1:]) | np.isnan(second_values[1:])
@@ -109,7 +109,7 @@ def searched(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> tupl
     count = len(bounds[0][1])
     begins, ends = np.zeros(count, np.int64), np.full(count, len(index.order), np.int64)
     for operator, column in bounds:
-        values = numbers(column)
+        values = to_numbers(column)
         if operator in ("lt", "le"):
             upper = np.searchsorted(index.values, values, side="left" if operator == "lt" else "right")
             ends = np.minimum(ends, upper)
@@ -117,5 +117,5 @@ def searched(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> tupl
             lower = np.searchsorted(index.values, values, side="right" if operator == "gt" else "left")
             begins = np.maximum(begins, lower)
         if column.null_count:
-            ends[~validity(column)] = 0
+            ends[~valid_mask(column)] = 0
     return begins, np.maximum(begins, ends)

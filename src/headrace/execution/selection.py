@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.execution.batch import Batch
 from headrace.kernels import compiled
-from headrace.kernels.columns import flat, numbers, validity
+from headrace.kernels.columns import combine_chunks, to_numbers, valid_mask
 from headrace.model.expression import Expression
 from headrace.sharing.selection import NULL_CODE, TRUE_CODE, Dimension, Layout, Selection, Spans, cell_spans, grid_spans
 
@@ -83,7 +83,7 @@ class SharedSelection:
             finder.add_segments(batch, stride, cells)
         if self.selection.layout is Layout.GRID:
             return Tagged(None, cells, self.selection.size, None, self.spans, self.keep)
-        labels, codes = compiled.compress(cells)
+        labels, codes = compiled.factorize_values(cells)
         order = np.argsort(labels)
         rank = np.empty_like(order)
         rank[order] = np.arange(order.size)
@@ -140,20 +140,20 @@ class _Finder:
 
     def integers(self, batch: Batch) -> npt.NDArray[Any] | None:
         """Return the values to look up if they are integers without NULLs; None otherwise."""
-        column = flat(batch.evaluate(self._dimension.expression))
+        column = combine_chunks(batch.evaluate(self._dimension.expression))
         numeric = pa.types.is_integer(column.type) and not column.null_count
-        return numbers(column) if numeric else None
+        return to_numbers(column) if numeric else None
 
     def add_segments(self, batch: Batch, stride: int, cells: Integers) -> None:
         """Add stride · segment to the cell of every row."""
         if self._bounds is None:
             cells += _truth_codes(self._dimension.expression, batch) * np.int64(stride)
             return
-        column = flat(batch.evaluate(self._dimension.expression))
+        column = combine_chunks(batch.evaluate(self._dimension.expression))
         if pa.types.is_string(column.type):
             cells += _string_segments(column, self._bounds, self._null) * stride
             return
-        values, valid = numbers(column), validity(column)
+        values, valid = to_numbers(column), valid_mask(column)
         if values.dtype == np.float64:
             compiled.add_segments_search(values, valid, self._floats, len(self._bounds), self._null, stride, cells)
         elif self.table is not None:
@@ -169,6 +169,6 @@ def _string_segments(column: pa.Array, bounds: Sequence[Any], null_segment: int)
 
 
 def _truth_codes(expression: Expression, batch: Batch) -> Integers:
-    column = flat(batch.evaluate(expression))
+    column = combine_chunks(batch.evaluate(expression))
     codes = pc.multiply(column.cast(pa.int8()), pa.scalar(TRUE_CODE, pa.int8()))
     return np.asarray(pc.fill_null(codes, pa.scalar(NULL_CODE, pa.int8()))).astype(np.int64)

@@ -21,10 +21,10 @@ from headrace.execution.keying import Keying
 from headrace.execution.result import Failures, Results
 from headrace.execution.selection import Tagged, rows_by_predicate
 from headrace.kernels import compiled
-from headrace.kernels.columns import Numbers, take, wide
-from headrace.kernels.component import Accumulator, combine, empty, listed
-from headrace.kernels.keys import encode
-from headrace.model.window import SessionGap
+from headrace.kernels.columns import Numbers, take, widen_integers
+from headrace.kernels.component import Accumulator, allocate_neutral, combine_partials, reduce_listed
+from headrace.kernels.keys import encode_keys
+from headrace.model.window import SessionWindow
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.aggregation import Component
 from headrace.sharing.shared_plan import Member, Sessions
@@ -55,7 +55,7 @@ def runs(
     """Yield (partition, query, runs, late rows) for every subscriber with rows; late rows are reported with partition −1."""
     rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_of)))
     for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
-        gap = subscriber.window.gap if isinstance(subscriber.window, SessionGap) else 0
+        gap = subscriber.window.gap if isinstance(subscriber.window, SessionWindow) else 0
         rows = rows_of[predicate]
         rows = rows[batch.times[rows] >= subscriber.since]
         is_late = batch.times[rows] + gap <= watermarks[subscriber.query]
@@ -71,7 +71,7 @@ def _runs_of(subscriber: Member, gap: int, rows: Integers, batch: Batch, encoder
     codes, times = encoder.codes(subscriber.keys)[rows], batch.times[rows]
     order = np.lexsort((times, codes))
     rows, codes, times = rows[order], codes[order], times[order]
-    is_first = compiled.session_heads(codes, times, times, gap)
+    is_first = compiled.mark_session_heads(codes, times, times, gap)
     places = np.cumsum(is_first) - 1
     first_rows = np.flatnonzero(is_first)
     last_rows = np.append(first_rows[1:], len(rows)) - 1
@@ -79,11 +79,11 @@ def _runs_of(subscriber: Member, gap: int, rows: Integers, batch: Batch, encoder
     count = len(first_rows)
     accumulator = Accumulator([component.signature if component.is_dense else None for component in subscriber.needs], count)
     accumulator.add(places, [[batch.evaluate(argument) for argument in component.args] for component in subscriber.needs], rows)
-    dense = accumulator.arrays(np.arange(count))
+    dense = accumulator.export_arrays(np.arange(count))
     entries = {}
     for index, component in enumerate(subscriber.needs):
         if not component.is_dense:
-            entries[index] = listed(
+            entries[index] = reduce_listed(
                 component.kind, [batch.evaluate(argument).take(pa.array(rows)) for argument in component.args], places
             )
     for partition in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
@@ -104,9 +104,9 @@ def merge(components: Sequence[Component], gap: int, run_lists: Sequence[Runs]) 
     """Merge the runs of one query that touch."""
     firsts, lasts = (np.concatenate([getattr(run_list, name) for run_list in run_lists]) for name in ("firsts", "lasts"))
     columns = [pa.concat_arrays([run_list.keys[i] for run_list in run_lists]) for i in range(len(run_lists[0].keys))]
-    codes = encode(columns, len(firsts)).codes
+    codes = encode_keys(columns, len(firsts)).codes
     order = np.lexsort((firsts, codes))
-    is_first = compiled.session_heads(codes[order], firsts[order], lasts[order], gap)
+    is_first = compiled.mark_session_heads(codes[order], firsts[order], lasts[order], gap)
     places = np.empty(len(order), np.int64)
     places[order] = np.cumsum(is_first) - 1
     count = int(is_first.sum())
@@ -125,10 +125,10 @@ def merge_components(
     entries: dict[int, Listed] = {}
     offsets = np.cumsum([0, *(len(run_list.firsts) for run_list in run_lists)])
     for index, component in enumerate(components):
-        totals = empty(*component.signature, count) if component.is_dense else []
+        totals = allocate_neutral(*component.signature, count) if component.is_dense else []
         if component.is_dense:
             for run_list, offset in zip(run_lists, offsets, strict=False):
-                combine(component.kind, run_list.dense[index], places[offset : offset + len(run_list.firsts)], totals)
+                combine_partials(component.kind, run_list.dense[index], places[offset : offset + len(run_list.firsts)], totals)
         else:
             entries[index] = _merge_listed(component, index, run_lists, offsets, places)
         dense.append(totals)
@@ -140,8 +140,8 @@ def _merge_listed(component: Component, index: int, run_lists: Sequence[Runs], o
         [places[run_list.listed[index].rows + offset] for run_list, offset in zip(run_lists, offsets, strict=False)]
     )
     columns = [pa.concat_arrays([run_list.listed[index].values[i] for run_list in run_lists]) for i in range(len(component.args))]
-    counts = np.concatenate([wide(run_list.listed[index].counts) for run_list in run_lists])
-    return Listed(*listed(component.kind, columns, groups, counts))
+    counts = np.concatenate([widen_integers(run_list.listed[index].counts) for run_list in run_lists])
+    return Listed(*reduce_listed(component.kind, columns, groups, counts))
 
 
 def split(sessions: Runs, gap: int, watermark: int) -> tuple[Runs, Runs]:
@@ -170,5 +170,5 @@ def emit(query: int, plan: AggregateQuery, gap: int, closed: Runs, results: Resu
     """Emit closed sessions as result rows, in the order of their start."""
     ordered = subset(closed, np.argsort(closed.firsts, kind="stable"))
     queries = np.full(len(ordered.firsts), query, np.int64)
-    dense = [[wide(array) for array in accumulators] for accumulators in ordered.dense]
+    dense = [[widen_integers(array) for array in accumulators] for accumulators in ordered.dense]
     finish(plan, Combined(queries, ordered.firsts, ordered.lasts + gap, ordered.keys, dense, ordered.listed), results, failures)

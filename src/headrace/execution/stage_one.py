@@ -29,7 +29,7 @@ from headrace.execution.routing import route
 from headrace.execution.selection import SharedSelection, Tagged
 from headrace.execution.sessions import runs
 from headrace.execution.unfolding import looked_at, made_of, unfold
-from headrace.kernels.sets import Sets, set_of
+from headrace.kernels.sets import QueryBitmaps, make_bitmap
 from headrace.sharing.selection import Dimension
 from headrace.sharing.shared_plan import Buckets, Member, Operator, Store
 from headrace.sharing.slicing import NEVER
@@ -149,8 +149,8 @@ class Pass:
                 continue
             self._note_predicates(operator, set_assigner, batch)
             oldest = self._oldest(operator)
-            live = set_of(bits, set_assigner.width)
-            samples: list[Sets] = [live[None, :]]
+            live = make_bitmap(bits, set_assigner.width)
+            samples: list[QueryBitmaps] = [live[None, :]]
             for partition, buffered in bucket(operator, set_assigner, live, batch, encoder, self.job.partitions, oldest, samples):
                 self.parcels[partition].buckets.append((self.name, epoch, number, buffered))
             self.header.samples.setdefault((self.name, operator.slot), []).append(np.concatenate(samples))

@@ -31,12 +31,12 @@ from headrace.execution.result import Failures, Results
 from headrace.execution.stage_one import Pass
 from headrace.execution.windows import Slice, due_windows, evaluate
 from headrace.kernels import pack
-from headrace.kernels.columns import flat, from_numbers, numbers
-from headrace.kernels.partial import Partial
+from headrace.kernels.columns import combine_chunks, from_numbers, to_numbers
+from headrace.kernels.partial import PartialAggregate
 from headrace.model.schema import TIMESTAMP
-from headrace.model.window import SessionGap, Sliding
+from headrace.model.window import HopWindow, SessionWindow
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.stacked import TIME
+from headrace.plan.stacked import HIDDEN_TIME
 from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.shared_plan import Buckets, Store
 from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
@@ -95,7 +95,7 @@ class _Partition:
         self.queries = {q: job.query(q) for q in job.queries}
         self.levels = {number: job.level(query.plan) for number, query in self.queries.items()} if job.depths else {}
         self.marks: dict[tuple[str, ...], tuple[int, int]] = {}
-        self.holders: dict[int, set[tuple[Sliding, int, int]]] = {}
+        self.holders: dict[int, set[tuple[HopWindow, int, int]]] = {}
         self.slices, self.buckets = self._slices(guests=False), self._buckets(guests=False)
         self.onward: dict[int, Onward] = {}
         self.joined: dict[tuple[int, int], tuple[int, int]] = {}
@@ -155,7 +155,7 @@ class _Partition:
                 slices.append((slice_key, None, self._slice(*slice_key, constant(partial))))
         return [entry for entry in slices if not guests or self._is_wanted(entry[2].store)]
 
-    def _slice(self, stream: str, epoch: int, operator: int, start: int, load: Callable[[], Partial]) -> Slice:
+    def _slice(self, stream: str, epoch: int, operator: int, start: int, load: Callable[[], PartialAggregate]) -> Slice:
         loaded = self._plan(stream, epoch)
         aggregation = loaded.plan.stores[operator]
         return Slice(aggregation, loaded.selection(aggregation), start, load)
@@ -252,10 +252,10 @@ class _Partition:
         if not starts:
             return
         by_shape: dict[int, list[tuple[LoadedQuery, list[int]]]] = defaultdict(list)
-        closing_starts: dict[tuple[Sliding, int, int, int], list[int]] = {}
+        closing_starts: dict[tuple[HopWindow, int, int, int], list[int]] = {}
         for query in self.queries.values():
             plan = query.plan
-            if isinstance(plan, AggregateQuery) and isinstance(plan.window, Sliding) and self._is_due(query.live.id):
+            if isinstance(plan, AggregateQuery) and isinstance(plan.window, HopWindow) and self._is_due(query.live.id):
                 since = query.live.since if query.live.since > starts[0] - plan.window.size else NEVER
                 window_key = (plan.window, since, *self._marks(query))
                 if window_key not in closing_starts:
@@ -281,7 +281,7 @@ class _Partition:
                 stored_refs[ref.query].append(ref)
         still_open, untouched = {}, []
         for number, query in self.queries.items():
-            if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionGap):
+            if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionWindow):
                 continue
             if not self._is_due(number):
                 continue
@@ -326,7 +326,7 @@ class _Partition:
         level = f"-{self.level}" if self.level else ""
         file = f"state/{self.job.batch:010d}-{self.number:05d}{level}.part"
         refs: list[PartRef] = []
-        partials: list[Partial] = []
+        partials: list[PartialAggregate] = []
         by_slice: dict[tuple[str, int, int, int], list[tuple[PartRef | None, Slice]]] = defaultdict(list)
         for slice_key, ref, slice_partial in self.slices:
             by_slice[slice_key].append((ref, slice_partial))
@@ -370,7 +370,7 @@ class _Partition:
             self.holders[id(operator)] = {
                 (subscriber.window, subscriber.since, self._marks(query)[1])
                 for subscriber, query in live_subscribers
-                if isinstance(subscriber.window, Sliding)
+                if isinstance(subscriber.window, HopWindow)
             }
         ends = ((last_end(window, since, slice_start), watermark) for window, since, watermark in self.holders[id(operator)])
         return any(end is not None and end > watermark for end, watermark in ends)
@@ -396,14 +396,16 @@ def results_as_rows(job: Job, sender: int, results: Mapping[str, Sequence[pa.Rec
     blocks = [Parcel(sender, report) for _ in range(job.partitions)]
     for name in sorted(results):
         table = pa.Table.from_batches(results[name]).combine_chunks()
-        last_times = from_numbers(numbers(flat(table[TIME])) - 1, TIMESTAMP)
-        Pass(job, job.streams[name], report, blocks).run(table.set_column(table.schema.get_field_index(TIME), TIME, last_times))
+        last_times = from_numbers(to_numbers(combine_chunks(table[HIDDEN_TIME])) - 1, TIMESTAMP)
+        Pass(job, job.streams[name], report, blocks).run(
+            table.set_column(table.schema.get_field_index(HIDDEN_TIME), HIDDEN_TIME, last_times)
+        )
     return list(enumerate(blocks))
 
 
-def _loader(job: Job, ref: PartRef) -> Callable[[], Partial]:
-    def load() -> Partial:
-        partial: Partial = job.state(ref.file)["partials"][ref.index]
+def _loader(job: Job, ref: PartRef) -> Callable[[], PartialAggregate]:
+    def load() -> PartialAggregate:
+        partial: PartialAggregate = job.state(ref.file)["partials"][ref.index]
         return partial
 
     return load

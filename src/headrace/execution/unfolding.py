@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.execution.job import Job, StreamJob
-from headrace.kernels.columns import flat
+from headrace.kernels.columns import combine_chunks
 from headrace.kernels.expression import Evaluator
-from headrace.model.expression import columns
-from headrace.plan.unfolded import Unfolded
+from headrace.model.expression import column_names
+from headrace.plan.unfolded import UnnestedStream
 
 
 def looked_at(job: Job, stream: StreamJob) -> set[str]:
@@ -17,18 +17,18 @@ def looked_at(job: Job, stream: StreamJob) -> set[str]:
     plans = (stream.plan, *(epoch.plan for epoch in stream.epochs))
     needed = {name for plan in plans for name in job.plan(plan).plan.columns}
     for unnested in made_of(job, stream.stream.name):
-        needed |= columns(unnested.values) | looked_at(job, job.streams[unnested.name])
+        needed |= column_names(unnested.list_expression) | looked_at(job, job.streams[unnested.name])
     return needed
 
 
-def made_of(job: Job, stream: str) -> list[Unfolded]:
+def made_of(job: Job, stream: str) -> list[UnnestedStream]:
     """Return the UNNEST streams directly over a stream."""
     return [unnested for unnested in job.unfolded if unnested.base == stream]
 
 
-def unfold(unnested: Unfolded, table: pa.Table) -> tuple[pa.Table, str]:
+def unfold(unnested: UnnestedStream, table: pa.Table) -> tuple[pa.Table, str]:
     """Return a row for each element, and the error of evaluating the lists, if any; a failed list counts as empty."""
     evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows)
-    lists = flat(evaluator(unnested.values))
+    lists = combine_chunks(evaluator(unnested.list_expression))
     rows = table.take(pc.list_parent_indices(lists))
-    return rows.append_column(unnested.element.name, pc.list_flatten(lists)), evaluator.message(unnested.values)
+    return rows.append_column(unnested.element.name, pc.list_flatten(lists)), evaluator.message(unnested.list_expression)

@@ -18,10 +18,10 @@ from headrace.execution.finish import Combined, Listed, finish
 from headrace.execution.result import Failures, Results
 from headrace.execution.selection import SharedSelection
 from headrace.kernels import compiled, compiled_few
-from headrace.kernels.columns import Numbers, take, wide
-from headrace.kernels.component import empty, listed, neutral
-from headrace.kernels.keys import unify
-from headrace.kernels.partial import Entries, Partial
+from headrace.kernels.columns import Numbers, take, widen_integers
+from headrace.kernels.component import allocate_neutral, neutral_extreme, reduce_listed
+from headrace.kernels.keys import unify_keys
+from headrace.kernels.partial import PartialAggregate, ValueEntries
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.aggregation import Component
 from headrace.sharing.selection import Layout, Spans, cell_spans
@@ -39,7 +39,7 @@ class Slice:
     store: Store
     selection: SharedSelection
     start: int
-    load: Callable[[], Partial]
+    load: Callable[[], PartialAggregate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Slices:
     """
 
     starts: Integers
-    partials: list[Partial]
+    partials: list[PartialAggregate]
     rows: list[Integers]
     cells: list[Integers]
     spans: Spans
@@ -93,7 +93,7 @@ def evaluate(
     if not used_groups:
         return
     loaded = [[(s, s.load()) for s in sorted(group, key=lambda s: s.start)] for group, _ in used_groups]
-    columns, count, maps = unify([(partial.keys, partial.key_count) for group in loaded for _, partial in group])
+    columns, count, maps = unify_keys([(partial.keys, partial.key_count) for group in loaded for _, partial in group])
     key_maps = iter(maps)
     loaded_slices = [_slices(group, [next(key_maps) for _ in group]) for group in loaded]
     step = max(1, _MAX_ACCUMULATORS // max(count, 1))
@@ -129,7 +129,7 @@ def _firsts(queries: Integers) -> tuple[list[int], list[tuple[int, int]]]:
     return [int(queries[begin]) for begin, _ in ranges], ranges
 
 
-def _slices(group: Sequence[tuple[Slice, Partial]], key_ids: list[Integers]) -> _Slices:
+def _slices(group: Sequence[tuple[Slice, PartialAggregate]], key_ids: list[Integers]) -> _Slices:
     starts = np.array([s.start for s, _ in group], np.int64)
     partials = [partial for _, partial in group]
     cells = [partial.cells for partial in partials]
@@ -151,7 +151,7 @@ class _Grid:
         self._needs, self._due, self._keys = components, due, key_count
         width = len(due.queries)
         self._dense: list[list[Numbers]] = [
-            [array.reshape(width, key_count) for array in empty(*component.signature, width * key_count)]
+            [array.reshape(width, key_count) for array in allocate_neutral(*component.signature, width * key_count)]
             if component.is_dense
             else []
             for component in components
@@ -198,48 +198,52 @@ class _Grid:
             for limb, total in enumerate(self._dense[index]):
                 values = _column(slices, place, limb, places[0] if component.kind == "count" else None)
                 if values is not None:
-                    compiled.window_sums(firsts, lasts, cells, values, slices.spans.size, begins, ends, windows, *spans, total)
+                    compiled.window_sums_prefix(
+                        firsts, lasts, cells, values, slices.spans.size, begins, ends, windows, *spans, total
+                    )
 
     def _add_few_sums(self, slices: _Slices, number: int, places: Sequence[int], window_table: tuple[Integers, ...]) -> None:
         """Add the sums of one partial, entry by entry."""
         partial, key_ids = slices.partials[number], slices.rows[number]
-        base = (wide(partial.starts), slices.cells[number])
+        base = (widen_integers(partial.starts), slices.cells[number])
         for index, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             if component.kind == "count":
                 counts, row_counts = partial.dense[place][0], partial.dense[places[0]][0]
                 if counts is not row_counts:
-                    compiled_few.window_sums(
-                        *base, wide(row_counts) - wide(counts), key_ids, *window_table, self._dense[index][0]
+                    compiled_few.window_sums_scan(
+                        *base, widen_integers(row_counts) - widen_integers(counts), key_ids, *window_table, self._dense[index][0]
                     )
             elif component.kind in {"rows", "add"}:
                 for limb, total in enumerate(self._dense[index]):
-                    compiled_few.window_sums(*base, wide(partial.dense[place][limb]), key_ids, *window_table, total)
+                    compiled_few.window_sums_scan(
+                        *base, widen_integers(partial.dense[place][limb]), key_ids, *window_table, total
+                    )
 
     def _add_others(
         self, slices: _Slices, number: int, places: Sequence[int], window_table: tuple[Integers, ...], *, few: bool
     ) -> None:
         partial, key_ids, cell_count = slices.partials[number], slices.rows[number], slices.spans.size
-        base = (wide(partial.starts), wide(slices.cells[number]))
+        base = (widen_integers(partial.starts), widen_integers(slices.cells[number]))
         for index, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             totals = self._dense[index]
             if component.kind in {"float", "square"} and few:
-                compiled_few.window_floats(*base, *partial.dense[place], key_ids, *window_table, *totals)
+                compiled_few.window_floats_scan(*base, *partial.dense[place], key_ids, *window_table, *totals)
             elif component.kind in {"float", "square"}:
-                compiled.window_floats(*base, *partial.dense[place], key_ids, cell_count, *window_table, *totals)
+                compiled.window_floats_tree(*base, *partial.dense[place], key_ids, cell_count, *window_table, *totals)
             elif component.kind in {"min", "max"}:
-                neutral_value = neutral(component.kind, component.args[0].type)
-                values = wide(partial.dense[place][0])
-                compiled.window_extremes(
+                neutral_value = neutral_extreme(component.kind, component.args[0].type)
+                values = widen_integers(partial.dense[place][0])
+                compiled.window_extremes_tree(
                     int(component.kind == "max"), neutral_value, *base, values, key_ids, cell_count, *window_table, totals[0]
                 )
             elif not component.is_dense:
                 entries = partial.listed[place]
-                cells = wide(entries.cells)
+                cells = widen_integers(entries.cells)
                 local_cells = cells if slices.labels is None else np.searchsorted(slices.labels, cells)
-                self._take_entries(index, entries, local_cells, key_ids[wide(entries.keys)], window_table)
+                self._take_entries(index, entries, local_cells, key_ids[widen_integers(entries.keys)], window_table)
 
     def _take_entries(
-        self, index: int, entries: Entries, cells: Integers, keys: Integers, window_table: tuple[Integers, ...]
+        self, index: int, entries: ValueEntries, cells: Integers, keys: Integers, window_table: tuple[Integers, ...]
     ) -> None:
         windows, offsets, lows, highs = window_table
         for use, window in enumerate(windows.tolist()):
@@ -250,12 +254,12 @@ class _Grid:
             if entry_ids.size:
                 slots = window * self._keys + keys[entry_ids]
                 self._listed[index].append(
-                    (slots, [take(column, entry_ids) for column in entries.values], wide(entries.counts)[entry_ids])
+                    (slots, [take(column, entry_ids) for column in entries.values], widen_integers(entries.counts)[entry_ids])
                 )
 
     def combined(self, columns: list[Any]) -> Combined:
         """Return the windows and keys that have rows, sorted by query, window and key."""
-        slots, key_ids, counts = compiled.occupied(self._dense[0][0])
+        slots, key_ids, counts = compiled.find_nonzero_entries(self._dense[0][0])
         is_full = slots.size == self._dense[0][0].size
         dense = [[array.reshape(-1) if is_full else array.reshape(-1)[slots] for array in arrays] for arrays in self._dense]
         for index, component in enumerate(self._needs):
@@ -263,7 +267,7 @@ class _Grid:
                 dense[index] = [dense[0][0] - dense[index][0]]
         entries = {index: self._reduced(index, slots) for index in self._listed}
         window_columns = (self._due.queries, self._due.starts, self._due.ends)
-        queries, starts, ends = (compiled.repeated(array, counts, slots.size) for array in window_columns)
+        queries, starts, ends = (compiled.repeat_values(array, counts, slots.size) for array in window_columns)
         return Combined(queries, starts, ends, [take(column, key_ids) for column in columns], dense, entries)
 
     def _reduced(self, index: int, slots: Integers) -> Listed:
@@ -273,7 +277,9 @@ class _Grid:
             return Listed(np.zeros(0, np.int64), [pa.array([], kind) for kind in types], np.zeros(0, np.int64))
         rows = np.searchsorted(slots, np.concatenate([entries[0] for entries in entry_lists]))
         values = [pa.concat_arrays([entries[1][i] for entries in entry_lists]) for i in range(len(types))]
-        return Listed(*listed(self._needs[index].kind, values, rows, np.concatenate([entries[2] for entries in entry_lists])))
+        return Listed(
+            *reduce_listed(self._needs[index].kind, values, rows, np.concatenate([entries[2] for entries in entry_lists]))
+        )
 
 
 def _are_few(slices: _Slices, covered: int, window_count: int) -> bool:
@@ -291,7 +297,7 @@ def _ranges(slices: _Slices, key_count: int) -> tuple[Integers, Integers]:
     firsts, lasts = np.zeros((len(slices.partials), key_count), np.int64), np.zeros((len(slices.partials), key_count), np.int64)
     offset = 0
     for index, (partial, key_ids) in enumerate(zip(slices.partials, slices.rows, strict=True)):
-        starts = wide(partial.starts) + offset
+        starts = widen_integers(partial.starts) + offset
         firsts[index, key_ids], lasts[index, key_ids] = starts[:-1], starts[1:]
         offset += len(partial.cells)
     return firsts, lasts
@@ -303,7 +309,9 @@ def _column(slices: _Slices, place: int, limb: int, against: int | None) -> Inte
         return _joined([partial.dense[place][limb] for partial in slices.partials])
     if all(partial.dense[place][0] is partial.dense[against][0] for partial in slices.partials):
         return None
-    return np.concatenate([wide(partial.dense[against][0]) - wide(partial.dense[place][0]) for partial in slices.partials])
+    return np.concatenate(
+        [widen_integers(partial.dense[against][0]) - widen_integers(partial.dense[place][0]) for partial in slices.partials]
+    )
 
 
 def _joined(arrays: Sequence[Integers]) -> Integers:

@@ -47,7 +47,7 @@ def add_segments_search(values, valid, boundaries, above, null_segment, stride, 
 
 
 @_jit
-def ids(slot, cells, keep, size):
+def compute_slot_cell_ids(slot, cells, keep, size):
     """Return slot · size + cell, or −1 where no query selects the cell."""
     out = np.empty(slot.size, np.int64)
     for i in range(slot.size):
@@ -57,7 +57,7 @@ def ids(slot, cells, keep, size):
 
 
 @_jit
-def compress(values):
+def factorize_values(values):
     """Return (distinct values ≥ 0, code of each value or −1), in the order of first occurrence."""
     capacity = 1024
     while capacity < values.size * 2 and capacity < 1 << 16:
@@ -95,7 +95,7 @@ def compress(values):
 
 
 @_jit
-def add_rows(at, out):
+def count_rows(at, out):
     """Count rows in out[:, 0]."""
     for i in range(at.size):
         if at[i] >= 0:
@@ -103,7 +103,7 @@ def add_rows(at, out):
 
 
 @_jit
-def add_rows_and_integers(at, values, valid, out):
+def count_rows_and_sum_integers(at, values, valid, out):
     """Count rows in out[:, 0] and sum integers in out[:, 1]: two results per cache line."""
     for i in range(at.size):
         if at[i] >= 0:
@@ -113,7 +113,7 @@ def add_rows_and_integers(at, values, valid, out):
 
 
 @_jit
-def add_rows_and_floats(at, values, valid, counts, sums):
+def count_rows_and_sum_floats(at, values, valid, counts, sums):
     """Count rows in counts[:, 0] and sum floats in sums[:, 1] and sums[:, 2].
 
     Both are views of the same memory, one line per group.
@@ -130,7 +130,7 @@ def add_rows_and_floats(at, values, valid, counts, sums):
 
 
 @_jit
-def add_valid(at, valid, out):
+def count_valid(at, valid, out):
     """Count rows that are not NULL."""
     for i in range(at.size):
         if at[i] >= 0 and valid[i]:
@@ -138,7 +138,7 @@ def add_valid(at, valid, out):
 
 
 @_jit
-def add_integers(at, values, valid, out):
+def sum_integers(at, values, valid, out):
     """Sum integers."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]):
@@ -146,7 +146,7 @@ def add_integers(at, values, valid, out):
 
 
 @_jit
-def add_floats(at, values, valid, high, low):
+def sum_floats(at, values, valid, high, low):
     """Sum floats with compensation for rounding: high + low is the sum to twice the precision."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]):
@@ -158,7 +158,7 @@ def add_floats(at, values, valid, high, low):
 
 
 @_jit
-def least_integers(at, values, valid, out):
+def min_integers(at, values, valid, out):
     """Update minima."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]) and values[i] < out[at[i]]:
@@ -166,7 +166,7 @@ def least_integers(at, values, valid, out):
 
 
 @_jit
-def greatest_integers(at, values, valid, out):
+def max_integers(at, values, valid, out):
     """Update maxima."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]) and values[i] > out[at[i]]:
@@ -174,7 +174,7 @@ def greatest_integers(at, values, valid, out):
 
 
 @_jit
-def least_floats(at, values, valid, out):
+def min_floats(at, values, valid, out):
     """Update minima; NaN is greater than everything, and the initial value of an empty cell."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]):
@@ -184,7 +184,7 @@ def least_floats(at, values, valid, out):
 
 
 @_jit
-def greatest_floats(at, values, valid, out):
+def max_floats(at, values, valid, out):
     """Update maxima; NaN is greater than everything."""
     for i in range(at.size):
         if at[i] >= 0 and (valid.size == 0 or valid[i]):
@@ -194,7 +194,7 @@ def greatest_floats(at, values, valid, out):
 
 
 @_jit
-def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offsets, lows, highs, out):
+def window_sums_prefix(firsts, lasts, cells, values, size, begins, ends, targets, offsets, lows, highs, out):
     """Add to out[targets[q], key] the sum over parts begins[q] … ends[q] − 1 of the cells in the spans of q, for every key.
 
     Parts are ordered by slice; the cells of key k in part p are firsts[p, k] … lasts[p, k] − 1, ascending. Prefix sums over
@@ -239,7 +239,7 @@ def window_sums(firsts, lasts, cells, values, size, begins, ends, targets, offse
 
 
 @_jit
-def occupied(rows):
+def find_nonzero_entries(rows):
     """Return (flat positions, columns, number per row) of the nonzero entries of a matrix."""
     counts = np.zeros(rows.shape[0], np.int64)
     for w in range(rows.shape[0]):
@@ -258,7 +258,7 @@ def occupied(rows):
 
 
 @_jit
-def repeated(values, counts, total):
+def repeat_values(values, counts, total):
     """Return each values[i] counts[i] times in a row, like np.repeat."""
     out = np.empty(total, np.int64)
     at = 0
@@ -270,7 +270,7 @@ def repeated(values, counts, total):
 
 
 @_jit
-def _pick(op, a, b):
+def _pick_extreme(op, a, b):
     """Return the lesser (op 0) or greater (op 1) of two partial results; NaN is greater than everything."""
     if op == 0:
         return b if (a != a or b < a) else a
@@ -278,7 +278,7 @@ def _pick(op, a, b):
 
 
 @_jit
-def window_extremes(op, neutral, starts, cells, values, rows, size, targets, offsets, lows, highs, out):
+def window_extremes_tree(op, neutral, starts, cells, values, rows, size, targets, offsets, lows, highs, out):
     """Combine into out[targets[q], rows[key]] the least (op 0) or greatest (op 1) over the cells in the spans of q.
 
     A segment tree over the cells of a key answers each span in logarithmic time, without an inverse operation.
@@ -293,25 +293,25 @@ def window_extremes(op, neutral, starts, cells, values, rows, size, targets, off
         for c in range(starts[k], starts[k + 1]):
             tree[width + cells[c]] = values[c]
         for n in range(width - 1, 0, -1):
-            tree[n] = _pick(op, tree[2 * n], tree[2 * n + 1])
+            tree[n] = _pick_extreme(op, tree[2 * n], tree[2 * n + 1])
         for q in range(targets.size):
             best = out[targets[q], row]
             for s in range(offsets[q], offsets[q + 1]):
                 left, right = lows[s] + width, highs[s] + width
                 while left < right:
                     if left & 1:
-                        best = _pick(op, best, tree[left])
+                        best = _pick_extreme(op, best, tree[left])
                         left += 1
                     if right & 1:
                         right -= 1
-                        best = _pick(op, best, tree[right])
+                        best = _pick_extreme(op, best, tree[right])
                     left >>= 1
                     right >>= 1
             out[targets[q], row] = best
 
 
 @_jit
-def window_floats(starts, cells, high, low, rows, size, targets, offsets, lows, highs, out_high, out_low):
+def window_floats_tree(starts, cells, high, low, rows, size, targets, offsets, lows, highs, out_high, out_low):
     """Add to (out_high, out_low)[targets[q], rows[key]] the float pairs of the cells in the spans of q.
 
     Uses a segment tree, not prefix sums: subtracting float sums would lose precision.
@@ -380,7 +380,7 @@ def hash_strings(offsets, data, state):
 
 
 @_jit
-def session_heads(keys, starts, ends, gap):
+def mark_session_heads(keys, starts, ends, gap):
     """Mark the first interval of each session, for intervals sorted by (key, start); intervals at most `gap` apart merge."""
     heads = np.zeros(keys.size, np.bool_)
     reach = np.int64(0)

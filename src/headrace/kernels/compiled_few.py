@@ -13,7 +13,7 @@ _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 
 @_jit
-def window_sums(starts, cells, values, rows, targets, offsets, lows, highs, out):
+def window_sums_scan(starts, cells, values, rows, targets, offsets, lows, highs, out):
     """Add to out[targets[q], rows[key]] the integers of the cells in the spans of q."""
     for k in range(starts.size - 1):
         row = rows[k]
@@ -26,7 +26,7 @@ def window_sums(starts, cells, values, rows, targets, offsets, lows, highs, out)
 
 
 @_jit
-def window_floats(starts, cells, high, low, rows, targets, offsets, lows, highs, out_high, out_low):
+def window_floats_scan(starts, cells, high, low, rows, targets, offsets, lows, highs, out_high, out_low):
     """Add to (out_high, out_low)[targets[q], rows[key]] the float pairs of the cells in the spans of q, compensated."""
     for k in range(starts.size - 1):
         row = rows[k]

@@ -12,7 +12,7 @@ _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 
 @_jit
-def restrict(codes, table, sets):
+def restrict_sets(codes, table, sets):
     """AND into the set of each row the set that the table holds for its code."""
     for i in range(codes.size):
         for w in range(sets.shape[1]):
@@ -20,7 +20,7 @@ def restrict(codes, table, sets):
 
 
 @_jit
-def alive(sets):
+def find_live_rows(sets):
     """Return the rows whose query-set is not empty."""
     rows = np.empty(sets.shape[0], np.int64)
     count = 0
@@ -41,7 +41,7 @@ def fold_keys(values, low, span, into):
 
 
 @_jit
-def _scattered(values, valid, shift):
+def _scatter_by_hash(values, valid, shift):
     """Partition non-NULL values by the upper bits of their hash; return (values, row numbers, start of each partition)."""
     parts = 1 << (64 - shift)
     begins = np.zeros(parts + 1, np.int64)
@@ -73,8 +73,8 @@ def index_keys(right, right_valid, left, left_valid):
     shift = 63
     while shift > 52 and right.size >> (63 - shift) > 8192:
         shift -= 1
-    right_keys, right_rows, right_begins = _scattered(right, right_valid, shift)
-    left_keys, left_rows, left_begins = _scattered(left, left_valid, shift)
+    right_keys, right_rows, right_begins = _scatter_by_hash(right, right_valid, shift)
+    left_keys, left_rows, left_begins = _scatter_by_hash(left, left_valid, shift)
     largest_part = 0
     for p in range(right_begins.size - 1):
         largest_part = max(largest_part, right_begins[p + 1] - right_begins[p])
@@ -131,7 +131,7 @@ def index_keys(right, right_valid, left, left_valid):
 
 
 @_jit
-def by_key(codes, count):
+def group_rows_by_key(codes, count):
     """Return (starts, order): the rows of key k are order[starts[k]:starts[k + 1]], in order of arrival."""
     starts = np.zeros(count + 1, np.int64)
     for i in range(codes.size):
@@ -150,7 +150,7 @@ def by_key(codes, count):
 
 
 @_jit
-def pairs(left_codes, left_sets, starts, order, right_sets, row, place, out_left, out_right, out_sets):
+def find_pairs_by_key(left_codes, left_sets, starts, order, right_sets, row, place, out_left, out_right, out_sets):
     """Find pairs of rows with equal keys and intersecting query-sets, from (left row, place among its partners) on.
 
     `right_sets` are in the order of `order`. Return (count, row, place) when all rows are done or the output is full.
@@ -181,7 +181,7 @@ def pairs(left_codes, left_sets, starts, order, right_sets, row, place, out_left
 
 
 @_jit
-def pairs_within(begins, ends, left_sets, order, right_sets, row, place, out_left, out_right, out_sets):
+def find_pairs_in_ranges(begins, ends, left_sets, order, right_sets, row, place, out_left, out_right, out_sets):
     """Find pairs of rows with intersecting query-sets, from (left row, place among its partners) on.
 
     The partners of left row i are order[begins[i] : ends[i]]; `right_sets` are in the order of `order`. Return (count, row,
@@ -211,7 +211,7 @@ def pairs_within(begins, ends, left_sets, order, right_sets, row, place, out_lef
 
 
 @_jit
-def join_sets(rows, sets, into):
+def merge_sets(rows, sets, into):
     """OR sets into the sets of the rows they belong to."""
     for i in range(rows.size):
         for w in range(sets.shape[1]):
@@ -219,7 +219,7 @@ def join_sets(rows, sets, into):
 
 
 @_jit
-def members(sets, mask):
+def list_rows_by_bit(sets, mask):
     """Return (bits, rows): for every bit of the mask, ascending, the rows whose set contains it."""
     total = 0
     counts = np.zeros(sets.shape[1] * 64 + 1, np.int64)

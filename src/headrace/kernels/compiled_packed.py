@@ -10,12 +10,12 @@ import numpy as np
 from numba import njit
 
 _jit = njit(cache=True, nogil=True, boundscheck=False)
-ONE_ROW = np.int64(1 << 40)
-HALF_ROW = np.int64(1 << 39)
+PACKED_ROW = np.int64(1 << 40)
+PACKED_HALF_ROW = np.int64(1 << 39)
 
 
 @_jit
-def select_slice_add(values, base, table, slot, size, summed, out):
+def select_and_add_packed(values, base, table, slot, size, summed, out):
     """Compute cell, group, row count and sum in one pass, for the common query shape.
 
     That shape compares one integer and sums one integer, without NULLs. No query selects rows with a cell of −1.
@@ -24,16 +24,16 @@ def select_slice_add(values, base, table, slot, size, summed, out):
     for i in range(values.size):
         cell = table[min(max(np.int64(values[i]) - base, 0), top)]
         if cell >= 0:
-            out[slot[i] * size + cell] += ONE_ROW + summed[i]
+            out[slot[i] * size + cell] += PACKED_ROW + summed[i]
 
 
 @_jit
-def unpack(packed, out):
+def unpack_counts_and_sums(packed, out):
     """Add the packed counts and sums to (out[:, 0], out[:, 1]), and clear the packed words."""
     for i in range(packed.size):
         word = packed[i]
         if word:
-            total = ((word + HALF_ROW) & (ONE_ROW - 1)) - HALF_ROW
+            total = ((word + PACKED_HALF_ROW) & (PACKED_ROW - 1)) - PACKED_HALF_ROW
             out[i, 0] += (word - total) >> 40
             out[i, 1] += total
             packed[i] = 0

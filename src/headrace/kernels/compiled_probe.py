@@ -48,7 +48,7 @@ def index_hashes(hashes, valid, bits):
 
 
 @_jit
-def look_up(hashes, valid, directory, ordered, bits):
+def look_up_hashes(hashes, valid, directory, ordered, bits):
     """Return for each hash the range of positions that have it: (begins, ends)."""
     shift = np.uint64(64 - bits)
     begins = np.zeros(hashes.size, np.int64)
@@ -69,7 +69,7 @@ def look_up(hashes, valid, directory, ordered, bits):
 
 
 @_jit
-def meet(begins, ends, order, sets, stored, low, high, times, births, before, row, place, out_own, out_theirs, out_sets):
+def find_matches(begins, ends, order, sets, stored, low, high, times, births, before, row, place, out_own, out_theirs, out_sets):
     """Find pairs of a probing row and a state row with intersecting query-sets, from (row, place among its partners) on.
 
     The partners of row i are order[begins[i] : ends[i]] (an empty `order` is the identity) whose time is between low[i] and
@@ -105,7 +105,7 @@ def meet(begins, ends, order, sets, stored, low, high, times, births, before, ro
 
 
 @_jit
-def outside(one, two, one_range, two_range, bits, sets):
+def clear_outside_windows(one, two, one_range, two_range, bits, sets):
     """Clear the bits of pairs in which either time is older than the other by more than its range."""
     for i in range(one.size):
         if one[i] + one_range < two[i] or two[i] + two_range < one[i]:
@@ -114,7 +114,7 @@ def outside(one, two, one_range, two_range, bits, sets):
 
 
 @_jit
-def too_early(times, since, bits, sets):
+def clear_early_rows(times, since, bits, sets):
     """Clear the bits of rows whose time is before `since`."""
     for i in range(times.size):
         if times[i] < since:

@@ -12,7 +12,7 @@ _jit = njit(cache=True, nogil=True, boundscheck=False)
 
 
 @_jit
-def _last_not_after(edges, time):
+def _find_slice(edges, time):
     low, high = 0, edges.size - 1
     while low < high:
         middle = (low + high + 1) >> 1
@@ -24,27 +24,27 @@ def _last_not_after(edges, time):
 
 
 @_jit
-def slots(times, edges, keys, key_count):
+def assign_slots(times, edges, keys, key_count):
     """Return slice · key_count + key for each row; the slice of a row is the last edge not after its time."""
     out = np.empty(times.size, np.int64)
     at, last = 0, edges.size - 1
     for i in range(times.size):
         t = times[i]
         if t < edges[at] or (at < last and t >= edges[at + 1]):
-            at = _last_not_after(edges, t)
+            at = _find_slice(edges, t)
         out[i] = at * key_count + keys[i]
     return out
 
 
 @_jit
-def slots_direct(times, edges, values, valid, low, place, key_count):
+def assign_slots_direct(times, edges, values, valid, low, place, key_count):
     """Return slice · key_count + key for each row, with key = place[value − low] (last entry: NULL)."""
     out = np.empty(times.size, np.int64)
     at, last = 0, edges.size - 1
     for i in range(times.size):
         t = times[i]
         if t < edges[at] or (at < last and t >= edges[at + 1]):
-            at = _last_not_after(edges, t)
+            at = _find_slice(edges, t)
         key = place[place.size - 1] if valid.size and not valid[i] else place[values[i] - low]
         out[i] = at * key_count + key
     return out

@@ -10,11 +10,11 @@ import numpy as np
 from numba import njit
 
 _jit = njit(cache=True, nogil=True, boundscheck=False)
-_ANY, _ONE = ord("%"), ord("_")
+_PERCENT, _UNDERSCORE = ord("%"), ord("_")
 
 
 @_jit
-def _width(first):
+def _character_width(first):
     """Return the number of bytes of the character with this first byte."""
     if first < 0xC0:
         return 1
@@ -22,7 +22,7 @@ def _width(first):
 
 
 @_jit
-def _same(data, at, search, begin, size):
+def _equal_bytes(data, at, search, begin, size):
     i = 0
     while i < size and data[at + i] == search[begin + i]:
         i += 1
@@ -30,23 +30,23 @@ def _same(data, at, search, begin, size):
 
 
 @_jit
-def _fits(data, at, end, pattern, begin, stop, escape):
+def _matches_like(data, at, end, pattern, begin, stop, escape):
     """Return whether data[at:end] is LIKE pattern[begin:stop]; `%` takes as little as possible, and more on a mismatch."""
     p, after_percent, retry_at = begin, -1, at
     while at < end:
         if p < stop:
-            if stop - p >= escape.size and _same(pattern, p, escape, 0, escape.size):
+            if stop - p >= escape.size and _equal_bytes(pattern, p, escape, 0, escape.size):
                 literal = p if p + escape.size == stop else p + escape.size
-                size = _width(pattern[literal])
-                if end - at >= size and _same(data, at, pattern, literal, size):
+                size = _character_width(pattern[literal])
+                if end - at >= size and _equal_bytes(data, at, pattern, literal, size):
                     at, p = at + size, literal + size
                     continue
-            elif pattern[p] == _ANY:
+            elif pattern[p] == _PERCENT:
                 p += 1
                 after_percent, retry_at = p, at
                 continue
-            elif pattern[p] == _ONE:
-                at, p = at + _width(data[at]), p + 1
+            elif pattern[p] == _UNDERSCORE:
+                at, p = at + _character_width(data[at]), p + 1
                 continue
             elif pattern[p] == data[at]:
                 at, p = at + 1, p + 1
@@ -55,19 +55,21 @@ def _fits(data, at, end, pattern, begin, stop, escape):
             return True
         if after_percent < 0:
             return False
-        retry_at += _width(data[retry_at])
+        retry_at += _character_width(data[retry_at])
         at, p = retry_at, after_percent
-    while p < stop and pattern[p] == _ANY and not (stop - p >= escape.size and _same(pattern, p, escape, 0, escape.size)):
+    while (
+        p < stop and pattern[p] == _PERCENT and not (stop - p >= escape.size and _equal_bytes(pattern, p, escape, 0, escape.size))
+    ):
         p += 1
     return p == stop
 
 
 @_jit
-def like(data, starts, pattern, pattern_starts, escape):
+def match_like(data, starts, pattern, pattern_starts, escape):
     """Return for each row whether its text is LIKE its pattern; `escape` holds the bytes of the escape character."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
-        out[i] = _fits(data, starts[i], starts[i + 1], pattern, pattern_starts[i], pattern_starts[i + 1], escape)
+        out[i] = _matches_like(data, starts[i], starts[i + 1], pattern, pattern_starts[i], pattern_starts[i + 1], escape)
     return out
 
 
@@ -77,7 +79,7 @@ def starts_with(data, starts, search, search_starts):
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
         size = search_starts[i + 1] - search_starts[i]
-        out[i] = starts[i + 1] - starts[i] >= size and _same(data, starts[i], search, search_starts[i], size)
+        out[i] = starts[i + 1] - starts[i] >= size and _equal_bytes(data, starts[i], search, search_starts[i], size)
     return out
 
 
@@ -87,19 +89,19 @@ def ends_with(data, starts, search, search_starts):
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
         size = search_starts[i + 1] - search_starts[i]
-        out[i] = starts[i + 1] - starts[i] >= size and _same(data, starts[i + 1] - size, search, search_starts[i], size)
+        out[i] = starts[i + 1] - starts[i] >= size and _equal_bytes(data, starts[i + 1] - size, search, search_starts[i], size)
     return out
 
 
 @_jit
-def contains(data, starts, search, search_starts):
+def contains_text(data, starts, search, search_starts):
     """Return for each row whether its text contains its search string."""
     out = np.empty(starts.size - 1, np.bool_)
     for i in range(out.size):
         size = search_starts[i + 1] - search_starts[i]
         out[i] = False
         for at in range(starts[i], starts[i + 1] - size + 1):
-            if _same(data, at, search, search_starts[i], size):
+            if _equal_bytes(data, at, search, search_starts[i], size):
                 out[i] = True
                 break
     return out

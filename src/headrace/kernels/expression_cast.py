@@ -19,28 +19,36 @@ import pyarrow.compute as pc
 
 from headrace.kernels import expression_decimal as decimals
 from headrace.kernels import expression_time as times
-from headrace.kernels.expression_arithmetic import round_units, to_integer
+from headrace.kernels.expression_arithmetic import doubles_to_integers, round_to_units
 from headrace.kernels.expression_text import (
-    print_decimal,
-    print_double,
-    print_single,
-    read_boolean,
-    read_date,
-    read_decimal,
-    read_double,
-    read_integer,
-    read_time,
+    format_decimal,
+    format_double,
+    format_single,
+    parse_boolean,
+    parse_date,
+    parse_decimal,
+    parse_double,
+    parse_integer,
+    parse_timestamp,
 )
-from headrace.kernels.expression_values import Kernel, Outcome, Value, nulls, numbers, outcome, per_distinct
+from headrace.kernels.expression_values import (
+    EvaluationResult,
+    Kernel,
+    Value,
+    build_arrow_result,
+    map_distinct,
+    null_mask,
+    to_filled_numbers,
+)
 from headrace.model.expression import Call
 from headrace.model.schema import TIMESTAMP, type_name
 
-Cast: TypeAlias = Callable[[Call, Value], Value | Outcome]
+CastKernel: TypeAlias = Callable[[Call, Value], Value | EvaluationResult]
 _EXACT_INTEGER = 2**53
-_NEVER = 10**12  # more seconds from the epoch than any year up to 9999
+_MAX_ABS_SECONDS = 10**12  # more seconds from the epoch than any year up to 9999
 
 
-def _kind(dtype: pa.DataType) -> str:
+def _type_family(dtype: pa.DataType) -> str:
     """Return the family of a type, a key of the cast table."""
     tests = {
         "integer": pa.types.is_integer,
@@ -54,28 +62,28 @@ def _kind(dtype: pa.DataType) -> str:
     return next((name for name, test in tests.items() if test(dtype)), "null")
 
 
-def _cast(call: Call, args: Sequence[Value]) -> Value | Outcome:
+def _cast_value(call: Call, args: Sequence[Value]) -> Value | EvaluationResult:
     value = args[0]
     if value.type == call.type:
         return value
     if pa.types.is_null(value.type):
         return pa.nulls(len(value), call.type)
-    cast = _CASTS.get((_kind(value.type), _kind(call.type)))
+    cast = _CASTS.get((_type_family(value.type), _type_family(call.type)))
     if cast:
         return cast(call, value)
     message = f"cannot cast {type_name(value.type)} to {type_name(call.type)}"
-    return outcome(pa.nulls(len(value), call.type), pc.is_valid(value), message)
+    return build_arrow_result(pa.nulls(len(value), call.type), pc.is_valid(value), message)
 
 
-def _out_of_range(call: Call) -> str:
+def _out_of_range_message(call: Call) -> str:
     return f"value out of range of {type_name(call.type)} in {call}"
 
 
-def _arrow(call: Call, value: Value) -> Value:
+def _cast_by_arrow(call: Call, value: Value) -> Value:
     return value.cast(call.type, safe=False)
 
 
-def _not_zero(_: Call, value: Value) -> Value:
+def _is_nonzero(_: Call, value: Value) -> Value:
     zero: object = Decimal(0) if pa.types.is_decimal(value.type) else 0
     return pc.not_equal(value, pa.scalar(zero, value.type))
 
@@ -83,26 +91,26 @@ def _not_zero(_: Call, value: Value) -> Value:
 # --- to integers -------------------------------------------------------------------------------------------------------
 
 
-def _narrow(call: Call, value: Value) -> Value | Outcome:
+def _narrow_to_integer(call: Call, value: Value) -> Value | EvaluationResult:
     """Cast integers, or integral decimals, to an integer type."""
     try:
         return value.cast(call.type)
     except pa.ArrowInvalid:
         limits = np.iinfo(call.type.to_pandas_dtype())
         exact = value if pa.types.is_decimal(value.type) else value.cast(pa.decimal128(19, 0))
-        exact = decimals.widened(exact, 0)
+        exact = decimals.widen_decimals(exact, 0)
         least, greatest = (pa.scalar(Decimal(int(limit)), exact.type) for limit in (limits.min, limits.max))
         overflows = pc.or_(pc.less(exact, least), pc.greater(exact, greatest))
-        checked = outcome(exact, overflows, _out_of_range(call))
-        return Outcome(checked.value.cast(pa.decimal128(19, 0)).cast(call.type), checked.errors, checked.message)
+        checked = build_arrow_result(exact, overflows, _out_of_range_message(call))
+        return EvaluationResult(checked.value.cast(pa.decimal128(19, 0)).cast(call.type), checked.errors, checked.message)
 
 
-def _decimal_to_integer(call: Call, value: Value) -> Value | Outcome:
-    return _narrow(call, pc.trunc(value).cast(pa.decimal128(38, 0)))
+def _decimal_to_integer(call: Call, value: Value) -> Value | EvaluationResult:
+    return _narrow_to_integer(call, pc.trunc(value).cast(pa.decimal128(38, 0)))
 
 
-def _float_to_integer(call: Call, value: Value) -> Outcome:
-    return to_integer(value.cast(pa.float64()), call.type, _out_of_range(call))
+def _float_to_integer(call: Call, value: Value) -> EvaluationResult:
+    return doubles_to_integers(value.cast(pa.float64()), call.type, _out_of_range_message(call))
 
 
 def _string_to_integer(call: Call, value: Value) -> Value:
@@ -111,15 +119,15 @@ def _string_to_integer(call: Call, value: Value) -> Value:
         limits = np.iinfo(call.type.to_pandas_dtype())
         fits = pc.and_(pc.greater_equal(integers, int(limits.min)), pc.less_equal(integers, int(limits.max)))
         return pc.if_else(fits, integers, pa.scalar(None, pa.int64())).cast(call.type)
-    return per_distinct(value, lambda text: read_integer(text, call.type), call.type)
+    return map_distinct(value, lambda text: parse_integer(text, call.type), call.type)
 
 
 def _all_match(value: Value, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(value, pattern=pattern), min_count=0).as_py())
 
 
-def _time_to_integer(call: Call, value: Value) -> Value | Outcome:
-    return _narrow(call, times.unix_seconds(value))
+def _time_to_integer(call: Call, value: Value) -> Value | EvaluationResult:
+    return _narrow_to_integer(call, times.to_unix_seconds(value))
 
 
 # --- to floats ---------------------------------------------------------------------------------------------------------
@@ -130,76 +138,78 @@ def _integer_to_float(call: Call, value: Value) -> Value:
 
 
 def _decimal_to_float(call: Call, value: Value) -> Value:
-    return decimals.to_double(value).cast(call.type, safe=False)
+    return decimals.decimals_to_doubles(value).cast(call.type, safe=False)
 
 
 def _string_to_float(call: Call, value: Value) -> Value:
     if _all_match(value, r"\A-?[0-9]+(\.[0-9]+)?\z"):
         return value.cast(pa.float64()).cast(call.type, safe=False)
-    return per_distinct(value, read_double, pa.float64()).cast(call.type, safe=False)
+    return map_distinct(value, parse_double, pa.float64()).cast(call.type, safe=False)
 
 
 def _time_to_float(call: Call, value: Value) -> Value:
-    counts = times.micros(value)
+    counts = times.to_epoch_micros(value)
     if (np.abs(counts) > _EXACT_INTEGER).any():
-        seconds = per_distinct(value.view(pa.int64()), lambda count: count / 1_000_000, pa.float64())
+        seconds = map_distinct(value.view(pa.int64()), lambda count: count / 1_000_000, pa.float64())
     else:
-        seconds = pa.array(counts / 1e6, mask=nulls(value))
+        seconds = pa.array(counts / 1e6, mask=null_mask(value))
     return seconds.cast(call.type, safe=False)
 
 
 # --- to decimals -------------------------------------------------------------------------------------------------------
 
 
-def _integer_to_decimal(call: Call, value: Value) -> Outcome:
-    return decimals.fit(value.cast(pa.int64()).cast(pa.decimal128(19, 0)), call.type, _out_of_range(call))
+def _integer_to_decimal(call: Call, value: Value) -> EvaluationResult:
+    return decimals.fit_decimals(value.cast(pa.int64()).cast(pa.decimal128(19, 0)), call.type, _out_of_range_message(call))
 
 
-def _decimal_to_decimal(call: Call, value: Value) -> Outcome:
-    return decimals.fit(value, call.type, _out_of_range(call))
+def _decimal_to_decimal(call: Call, value: Value) -> EvaluationResult:
+    return decimals.fit_decimals(value, call.type, _out_of_range_message(call))
 
 
-def _float_to_decimal(call: Call, value: Value) -> Outcome:
+def _float_to_decimal(call: Call, value: Value) -> EvaluationResult:
     """Round the shortest decimal that denotes each double half up."""
-    values = numbers(value.cast(pa.float64()))
-    units, certain = round_units(values, call.type.scale)
+    values = to_filled_numbers(value.cast(pa.float64()))
+    units, certain = round_to_units(values, call.type.scale)
     if certain.all() and units.max(initial=0) < 10.0 ** min(call.type.precision, 15):
-        return Outcome(decimals.from_units(np.copysign(units, values).astype(np.int64), nulls(value), call.type))
-    result = per_distinct(value.cast(pa.float64()), lambda number: _double_to_decimal(number, call.type), call.type)
-    return outcome(result, pc.and_(pc.is_valid(value), pc.is_null(result)), _out_of_range(call))
+        return EvaluationResult(
+            decimals.decimals_from_units(np.copysign(units, values).astype(np.int64), null_mask(value), call.type)
+        )
+    result = map_distinct(value.cast(pa.float64()), lambda number: _double_to_decimal(number, call.type), call.type)
+    return build_arrow_result(result, pc.and_(pc.is_valid(value), pc.is_null(result)), _out_of_range_message(call))
 
 
 def _double_to_decimal(number: float, kind: pa.DataType) -> Decimal | None:
-    return decimals.rounded(Fraction(repr(number)), kind) if math.isfinite(number) else None
+    return decimals.round_to_decimal(Fraction(repr(number)), kind) if math.isfinite(number) else None
 
 
 def _string_to_decimal(call: Call, value: Value) -> Value:
-    return per_distinct(value, lambda text: read_decimal(text, call.type), call.type)
+    return map_distinct(value, lambda text: parse_decimal(text, call.type), call.type)
 
 
-def _time_to_decimal(call: Call, value: Value) -> Outcome:
-    seconds = decimals.from_units(times.micros(value), nulls(value), pa.decimal128(19, 6))
-    return decimals.fit(seconds, call.type, _out_of_range(call))
+def _time_to_decimal(call: Call, value: Value) -> EvaluationResult:
+    seconds = decimals.decimals_from_units(times.to_epoch_micros(value), null_mask(value), pa.decimal128(19, 6))
+    return decimals.fit_decimals(seconds, call.type, _out_of_range_message(call))
 
 
 # --- to strings, booleans, dates and times -----------------------------------------------------------------------------
 
 
 def _float_to_string(call: Call, value: Value) -> Value:
-    return per_distinct(value, print_single if value.type == pa.float32() else print_double, call.type)
+    return map_distinct(value, format_single if value.type == pa.float32() else format_double, call.type)
 
 
 def _decimal_to_string(call: Call, value: Value) -> Value:
-    return per_distinct(value, print_decimal, call.type)
+    return map_distinct(value, format_decimal, call.type)
 
 
 def _time_to_string(_: Call, value: Value) -> Value:
-    text = times.clock(value).cast(pa.string())  # always with six fractional digits
+    text = times.strip_time_zone(value).cast(pa.string())  # always with six fractional digits
     return pc.replace_substring_regex(text, pattern=r"\.?0+\z", replacement="")
 
 
 def _string_to_boolean(call: Call, value: Value) -> Value:
-    return per_distinct(value, read_boolean, call.type)
+    return map_distinct(value, parse_boolean, call.type)
 
 
 def _string_to_date(call: Call, value: Value) -> Value:
@@ -208,14 +218,14 @@ def _string_to_date(call: Call, value: Value) -> Value:
             return value.cast(call.type)
         except pa.ArrowInvalid:
             pass  # invalid month or day
-    return per_distinct(value, read_date, call.type)
+    return map_distinct(value, parse_date, call.type)
 
 
 def _string_to_time(call: Call, value: Value) -> Value:
-    return per_distinct(value, read_time, call.type)
+    return map_distinct(value, parse_timestamp, call.type)
 
 
-def _integer_to_time(call: Call, value: Value) -> Outcome:
+def _integer_to_time(call: Call, value: Value) -> EvaluationResult:
     """Convert seconds since the epoch; values beyond every valid time are clamped, so that the product cannot overflow."""
     max_seconds = times.LAST_MICRO // 1_000_000 + 1
     seconds = value.cast(pa.int64())
@@ -225,38 +235,38 @@ def _integer_to_time(call: Call, value: Value) -> Outcome:
     return _micros_to_time(call, pc.multiply(seconds, 1_000_000))
 
 
-def _number_to_time(call: Call, value: Value) -> Outcome:
+def _number_to_time(call: Call, value: Value) -> EvaluationResult:
     """Convert fractional seconds since the epoch, rounded down to microseconds; NaN is out of range."""
 
     def count(seconds: float | Decimal) -> int:
-        if not -_NEVER < seconds < _NEVER:
+        if not -_MAX_ABS_SECONDS < seconds < _MAX_ABS_SECONDS:
             return times.LAST_MICRO + 1
         return math.floor(Fraction(seconds) * 1_000_000)
 
-    return _micros_to_time(call, per_distinct(value, count, pa.int64()))
+    return _micros_to_time(call, map_distinct(value, count, pa.int64()))
 
 
-def _micros_to_time(call: Call, counts: pa.Array) -> Outcome:
-    return times.bounded(counts, times.FIRST_MICRO, times.LAST_MICRO, call.type, _out_of_range(call))
+def _micros_to_time(call: Call, counts: pa.Array) -> EvaluationResult:
+    return times.to_bounded_times(counts, times.FIRST_MICRO, times.LAST_MICRO, call.type, _out_of_range_message(call))
 
 
 def _time_to_date(call: Call, value: Value) -> Value:
-    return times.clock(value).cast(call.type, safe=False)
+    return times.strip_time_zone(value).cast(call.type, safe=False)
 
 
 def _date_to_time(_: Call, value: Value) -> Value:
     return value.cast(pa.timestamp("us")).cast(pa.int64()).cast(TIMESTAMP)
 
 
-_CASTS: dict[tuple[str, str], Cast] = {
-    ("integer", "integer"): _narrow,
+_CASTS: dict[tuple[str, str], CastKernel] = {
+    ("integer", "integer"): _narrow_to_integer,
     ("float", "integer"): _float_to_integer,
     ("decimal", "integer"): _decimal_to_integer,
-    ("boolean", "integer"): _arrow,
+    ("boolean", "integer"): _cast_by_arrow,
     ("string", "integer"): _string_to_integer,
     ("time", "integer"): _time_to_integer,
     ("integer", "float"): _integer_to_float,
-    ("float", "float"): _arrow,
+    ("float", "float"): _cast_by_arrow,
     ("decimal", "float"): _decimal_to_float,
     ("boolean", "float"): lambda call, value: value.cast(pa.int8()).cast(call.type),
     ("string", "float"): _string_to_float,
@@ -267,15 +277,15 @@ _CASTS: dict[tuple[str, str], Cast] = {
     ("boolean", "decimal"): lambda call, value: _integer_to_decimal(call, value.cast(pa.int8())),
     ("string", "decimal"): _string_to_decimal,
     ("time", "decimal"): _time_to_decimal,
-    ("integer", "boolean"): _not_zero,
-    ("float", "boolean"): _not_zero,
-    ("decimal", "boolean"): _not_zero,
+    ("integer", "boolean"): _is_nonzero,
+    ("float", "boolean"): _is_nonzero,
+    ("decimal", "boolean"): _is_nonzero,
     ("string", "boolean"): _string_to_boolean,
-    ("integer", "string"): _arrow,
+    ("integer", "string"): _cast_by_arrow,
     ("float", "string"): _float_to_string,
     ("decimal", "string"): _decimal_to_string,
-    ("boolean", "string"): _arrow,
-    ("date", "string"): _arrow,
+    ("boolean", "string"): _cast_by_arrow,
+    ("date", "string"): _cast_by_arrow,
     ("time", "string"): _time_to_string,
     ("string", "date"): _string_to_date,
     ("time", "date"): _time_to_date,
@@ -286,4 +296,4 @@ _CASTS: dict[tuple[str, str], Cast] = {
     ("decimal", "time"): _number_to_time,
 }
 
-KERNELS: dict[str, Kernel] = {"cast": _cast}
+KERNELS: dict[str, Kernel] = {"cast": _cast_value}

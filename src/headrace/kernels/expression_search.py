@@ -24,18 +24,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.kernels import compiled_text
-from headrace.kernels.expression_values import Kernel, Outcome, Value, is_scalar, nulls, outcome, spread
+from headrace.kernels.expression_values import (
+    EvaluationResult,
+    Kernel,
+    Value,
+    broadcast_args,
+    build_arrow_result,
+    is_scalar,
+    null_mask,
+)
 from headrace.model.expression import Call
 
-_ESCAPE = "\\"
-_NOTHING = np.frombuffer(b"\0", np.uint8)  # read-only, like arrays over Arrow buffers, so that numba compiles no second version
-_Texts: TypeAlias = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]
+_DEFAULT_ESCAPE = "\\"
+_EMPTY_BYTES = np.frombuffer(
+    b"\0", np.uint8
+)  # read-only, like arrays over Arrow buffers, so that numba compiles no second version
+_TextBuffers: TypeAlias = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]
 
 # --- constant search strings -------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
-def _tokens(pattern: str, escape: str) -> tuple[str, ...]:
+def _tokenize_like(pattern: str, escape: str) -> tuple[str, ...]:
     """Split into `%`, `_` and literals; a leading backslash marks a literal."""
     tokens: list[str] = []
     characters = iter(pattern)
@@ -51,17 +61,17 @@ def _tokens(pattern: str, escape: str) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def _like_constant(text: pa.Array, pattern: str, escape: str) -> pa.Array:
-    tokens = _tokens(pattern, escape)
+def _match_constant_like(text: pa.Array, pattern: str, escape: str) -> pa.Array:
+    tokens = _tokenize_like(pattern, escape)
     shape = "".join(token if token in ("%", "_") else "x" for token in tokens)
     pieces = [token[1:] for token in tokens if token.startswith("\\")]
-    if shape in _SHAPES:
-        return _SHAPES[shape](text, pieces[0] if pieces else "")
-    regex = "".join({"%": ".*", "_": "."}.get(token) or _quote(token[1:]) for token in tokens)
+    if shape in _LIKE_SHAPES:
+        return _LIKE_SHAPES[shape](text, pieces[0] if pieces else "")
+    regex = "".join({"%": ".*", "_": "."}.get(token) or _quote_regex(token[1:]) for token in tokens)
     return pc.match_substring_regex(text, pattern=rf"\A(?s:{regex})\z")
 
 
-def _quote(literal: str) -> str:
+def _quote_regex(literal: str) -> str:
     """Quote for RE2, which supports fewer escapes than Python."""
     return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", literal)
 
@@ -74,94 +84,96 @@ def _ends_with(text: pa.Array, piece: str) -> pa.Array:
     return pc.ends_with(text, pattern=piece)
 
 
-def _contains(text: pa.Array, piece: str) -> pa.Array:
+def _contains_text(text: pa.Array, piece: str) -> pa.Array:
     return pc.match_substring(text, pattern=piece)
 
 
-_SHAPES: dict[str, Callable[[pa.Array, str], pa.Array]] = {
+_LIKE_SHAPES: dict[str, Callable[[pa.Array, str], pa.Array]] = {
     "": pc.equal,
     "x": pc.equal,
     "x%": _starts_with,
     "%x": _ends_with,
-    "%x%": _contains,
+    "%x%": _contains_text,
 }
 
 # --- search strings by row ---------------------------------------------------------------------------------------------
 
 
-def _varying(call: Call, args: Sequence[Value], compiled: Callable[..., npt.NDArray[np.bool_]], *more: object) -> pa.Array:
+def _search_by_row(call: Call, args: Sequence[Value], compiled: Callable[..., npt.NDArray[np.bool_]], *more: object) -> pa.Array:
     """Run a kernel of `engine.kernels.like` over texts and search strings, at least one of which is an array."""
-    text, search = spread(args)
+    text, search = broadcast_args(args)
     if not len(text):
         return pa.nulls(0, call.type)
-    return pa.array(compiled(*_bytes(text), *_bytes(search), *more), mask=nulls(text, search))
+    return pa.array(compiled(*_text_buffers(text), *_text_buffers(search), *more), mask=null_mask(text, search))
 
 
-def _bytes(text: pa.Array) -> _Texts:
+def _text_buffers(text: pa.Array) -> _TextBuffers:
     """Return the bytes of all rows and the start of each row, without a copy; there must be at least one row."""
     _, starts, data = text.buffers()
     filled = data is not None and data.size
-    return np.frombuffer(data, np.uint8) if filled else _NOTHING, np.frombuffer(starts, np.int32, len(text) + 1, text.offset * 4)
+    return np.frombuffer(data, np.uint8) if filled else _EMPTY_BYTES, np.frombuffer(
+        starts, np.int32, len(text) + 1, text.offset * 4
+    )
 
 
-def _searched(constant: Callable[[pa.Array, str], pa.Array], compiled: Callable[..., npt.NDArray[np.bool_]]) -> Kernel:
+def _make_search(constant: Callable[[pa.Array, str], pa.Array], compiled: Callable[..., npt.NDArray[np.bool_]]) -> Kernel:
     """Make a predicate of a text and a search string from a kernel for constants and a compiled loop for arrays."""
 
     def kernel(call: Call, args: Sequence[Value]) -> Value:
         text, search = args
         if not is_scalar(search):
-            return _varying(call, args, compiled)
+            return _search_by_row(call, args, compiled)
         return constant(text, search.as_py()) if search.is_valid else pa.nulls(len(text), call.type)
 
     return kernel
 
 
-def _like(call: Call, args: Sequence[Value]) -> Value:
+def _match_like(call: Call, args: Sequence[Value]) -> Value:
     """Match whole texts; the optional third argument is the constant escape character, a backslash by default."""
     text, pattern = args[:2]
-    escape = args[2].as_py() if args[2:] else _ESCAPE
+    escape = args[2].as_py() if args[2:] else _DEFAULT_ESCAPE
     if not is_scalar(pattern):
-        return _varying(call, args[:2], compiled_text.like, np.frombuffer(escape.encode(), np.uint8))
-    return _like_constant(text, pattern.as_py(), escape) if pattern.is_valid else pa.nulls(len(text), call.type)
+        return _search_by_row(call, args[:2], compiled_text.match_like, np.frombuffer(escape.encode(), np.uint8))
+    return _match_constant_like(text, pattern.as_py(), escape) if pattern.is_valid else pa.nulls(len(text), call.type)
 
 
 # --- regular expressions -----------------------------------------------------------------------------------------------
 
 
-def _rlike(call: Call, args: Sequence[Value]) -> Value | Outcome:
+def _match_regex(call: Call, args: Sequence[Value]) -> Value | EvaluationResult:
     """Search by RE2; an invalid pattern is an error on every row."""
     text, pattern = args
     if not is_scalar(pattern):
-        return _rlike_varying(call, text, pattern)
+        return _match_regex_by_row(call, text, pattern)
     if not pattern.is_valid:
         return pa.nulls(len(text), call.type)
     try:
         return pc.match_substring_regex(text, pattern=pattern.as_py())
     except pa.ArrowInvalid:
         message = f"invalid regular expression '{pattern.as_py()}'"
-        return outcome(pa.nulls(len(text), call.type), pc.is_valid(text), message)
+        return build_arrow_result(pa.nulls(len(text), call.type), pc.is_valid(text), message)
 
 
-def _rlike_varying(call: Call, text: Value, pattern: pa.Array) -> Outcome:
+def _match_regex_by_row(call: Call, text: Value, pattern: pa.Array) -> EvaluationResult:
     """Search pattern by pattern, each over the rows that have it."""
-    text = spread([text, pattern])[0]
+    text = broadcast_args([text, pattern])[0]
     patterns = [single for single in pattern.unique() if single.is_valid]
     value, failed = pa.nulls(len(text), call.type), pa.repeat(False, len(text))
     message = ""
     for single in patterns:
         rows = pc.fill_null(pc.equal(pattern, single), False)
-        part = _rlike(call, [text.filter(rows), single])
-        if isinstance(part, Outcome):
+        part = _match_regex(call, [text.filter(rows), single])
+        if isinstance(part, EvaluationResult):
             message, failed = part.message or message, pc.or_(failed, rows)
         else:
             value = pc.replace_with_mask(value, rows, part)
-    return outcome(value, pc.and_(failed, pc.is_valid(text)), message)
+    return build_arrow_result(value, pc.and_(failed, pc.is_valid(text)), message)
 
 
 KERNELS: dict[str, Kernel] = {
-    "like": _like,
-    "rlike": _rlike,
-    "starts_with": _searched(_starts_with, compiled_text.starts_with),
-    "ends_with": _searched(_ends_with, compiled_text.ends_with),
-    "contains": _searched(_contains, compiled_text.contains),
+    "like": _match_like,
+    "rlike": _match_regex,
+    "starts_with": _make_search(_starts_with, compiled_text.starts_with),
+    "ends_with": _make_search(_ends_with, compiled_text.ends_with),
+    "contains": _make_search(_contains_text, compiled_text.contains_text),
 }

@@ -11,25 +11,25 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expression_decimal import rounded
+from headrace.kernels.expression_decimal import round_to_decimal
 
-_WHOLE = re.compile(r"([+-]?\d+)(?:\.\d*)?|([+-]?)\.\d+", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_SPECIAL = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
-_DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
-_TIME = re.compile(
+_INTEGER_TEXT = re.compile(r"([+-]?\d+)(?:\.\d*)?|([+-]?)\.\d+", re.ASCII)
+_NUMBER_TEXT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_SPECIAL_FLOAT_TEXT = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
+_DATE_TEXT = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
+_TIMESTAMP_TEXT = re.compile(
     r"(?P<day>\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
     r"(?:[ T](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
     r"\s*(?P<zone>Z|UTC|(?P<sign>[+-])(?P<ahead>\d{1,2})(?::(?P<more>\d{2}))?)?)?",
     re.ASCII,
 )
-_BOOLEANS = {**dict.fromkeys(("t", "true", "y", "yes", "1"), True), **dict.fromkeys(("f", "false", "n", "no", "0"), False)}
-_MOST_DIGITS = 400  # a number with a greater exponent is out of range of every type
+_BOOLEAN_TEXTS = {**dict.fromkeys(("t", "true", "y", "yes", "1"), True), **dict.fromkeys(("f", "false", "n", "no", "0"), False)}
+_MAX_EXPONENT = 400  # a number with a greater exponent is out of range of every type
 
 
-def read_integer(text: str, kind: pa.DataType) -> int | None:
+def parse_integer(text: str, kind: pa.DataType) -> int | None:
     """Parse an integer, dropping a fraction; return None if the text is no number or out of range of the type."""
-    match = _WHOLE.fullmatch(text.strip())
+    match = _INTEGER_TEXT.fullmatch(text.strip())
     if not match:
         return None
     digits = (match[1] or "0").lstrip("+")
@@ -39,41 +39,41 @@ def read_integer(text: str, kind: pa.DataType) -> int | None:
     return int(digits) if -bound <= int(digits) < bound else None
 
 
-def read_double(text: str) -> float | None:
+def parse_double(text: str) -> float | None:
     """Parse a number, infinity or NaN."""
     text = text.strip()
-    return float(text) if _NUMBER.fullmatch(text) or _SPECIAL.fullmatch(text) else None
+    return float(text) if _NUMBER_TEXT.fullmatch(text) or _SPECIAL_FLOAT_TEXT.fullmatch(text) else None
 
 
-def read_decimal(text: str, kind: pa.DataType) -> Decimal | None:
+def parse_decimal(text: str, kind: pa.DataType) -> Decimal | None:
     """Parse a number, rounded half up to the scale; return None if the text is no number or does not fit."""
     text = text.strip()
-    if not _NUMBER.fullmatch(text):
+    if not _NUMBER_TEXT.fullmatch(text):
         return None
     number = Decimal(text)
-    if abs(number.adjusted()) > _MOST_DIGITS:
-        return rounded(Fraction(0), kind) if number.adjusted() < 0 or not number else None
-    return rounded(Fraction(number), kind)
+    if abs(number.adjusted()) > _MAX_EXPONENT:
+        return round_to_decimal(Fraction(0), kind) if number.adjusted() < 0 or not number else None
+    return round_to_decimal(Fraction(number), kind)
 
 
-def read_boolean(text: str) -> bool | None:
+def parse_boolean(text: str) -> bool | None:
     """Parse true, yes, 1 and the like."""
-    return _BOOLEANS.get(text.strip().lower())
+    return _BOOLEAN_TEXTS.get(text.strip().lower())
 
 
-def read_date(text: str) -> date | None:
+def parse_date(text: str) -> date | None:
     """Parse year, year-month or year-month-day; after a blank or T, any text may follow."""
-    match = _DATE.fullmatch(text.strip())
+    match = _DATE_TEXT.fullmatch(text.strip())
     try:
         return date(int(match[1]), int(match[2] or 1), int(match[3] or 1)) if match else None
     except ValueError:
         return None
 
 
-def read_time(text: str) -> datetime | None:
+def parse_timestamp(text: str) -> datetime | None:
     """Parse a date with an optional time and offset from UTC; fractional digits after the sixth are dropped."""
-    match = _TIME.fullmatch(text.strip())
-    day = read_date(match["day"]) if match else None
+    match = _TIMESTAMP_TEXT.fullmatch(text.strip())
+    day = parse_date(match["day"]) if match else None
     if not match or not day:
         return None
     hour, minute, second = (int(match[part] or 0) for part in ("hour", "minute", "second"))
@@ -87,22 +87,22 @@ def read_time(text: str) -> datetime | None:
         return None
 
 
-def print_decimal(value: Decimal) -> str:
+def format_decimal(value: Decimal) -> str:
     """Format with all digits of the scale, never with an exponent."""
     return format(value, "f")
 
 
-def print_double(value: float) -> str:
+def format_double(value: float) -> str:
     """Format with the shortest digits that parse to the same double, in the form of Java."""
-    return _java(value, repr(value))
+    return _format_like_java(value, repr(value))
 
 
-def print_single(value: float) -> str:
+def format_single(value: float) -> str:
     """Format with the shortest digits that parse to the same 32-bit float, in the form of Java."""
-    return _java(value, np.format_float_scientific(np.float32(value), unique=True))
+    return _format_like_java(value, np.format_float_scientific(np.float32(value), unique=True))
 
 
-def _java(value: float, text: str) -> str:
+def _format_like_java(value: float, text: str) -> str:
     """Arrange digits as Java does: plain from 10⁻³ to 10⁷, else `d.dddE±n`; always with a decimal point."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -24,7 +24,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EvaluationResult:
     """A value, the rows on which evaluation failed (NULL there; None if there are none), and the error message."""
 
     value: Value
@@ -32,7 +32,7 @@ class Outcome:
     message: str = ""
 
 
-Kernel: TypeAlias = Callable[[Call, Sequence[Value]], Value | Outcome]
+Kernel: TypeAlias = Callable[[Call, Sequence[Value]], Value | EvaluationResult]
 
 
 def is_scalar(value: Value) -> bool:
@@ -40,24 +40,24 @@ def is_scalar(value: Value) -> bool:
     return isinstance(value, pa.Scalar)
 
 
-def broadcast(value: Value, rows: int) -> pa.Array:
+def broadcast_value(value: Value, rows: int) -> pa.Array:
     """Return an array of `rows` entries; arrays are returned unchanged."""
     return pa.repeat(value, rows) if is_scalar(value) else value
 
 
-def spread(args: Sequence[Value]) -> list[pa.Array]:
+def broadcast_args(args: Sequence[Value]) -> list[pa.Array]:
     """Broadcast scalars to arrays as long as the other arguments."""
     rows = next(len(arg) for arg in args if not is_scalar(arg))
-    return [broadcast(arg, rows) for arg in args]
+    return [broadcast_value(arg, rows) for arg in args]
 
 
-def numbers(array: pa.Array, filler: Any = 0) -> Numbers:
+def to_filled_numbers(array: pa.Array, filler: Any = 0) -> Numbers:
     """Return the values of a numeric array as NumPy, without a copy unless there are NULLs; NULLs become `filler`."""
     filled = array.fill_null(filler) if array.null_count else array
     return filled.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def nulls(*arrays: pa.Array) -> Mask | None:
+def null_mask(*arrays: pa.Array) -> Mask | None:
     """Return a mask of the rows on which any of the arrays is NULL; None if there are none."""
     union = None
     for array in arrays:
@@ -67,47 +67,49 @@ def nulls(*arrays: pa.Array) -> Mask | None:
     return union
 
 
-def either(first: Mask | None, second: Mask | None) -> Mask | None:
+def union_masks(first: Mask | None, second: Mask | None) -> Mask | None:
     """Return the union of two masks; None is the empty mask."""
     if first is None or second is None:
         return second if first is None else first
     return first | second
 
 
-def without_nulls(failed: Mask, *arrays: pa.Array) -> Mask:
+def exclude_nulls(failed: Mask, *arrays: pa.Array) -> Mask:
     """Remove the rows on which an argument is NULL: NULL cannot overflow."""
-    missing = nulls(*arrays)
+    missing = null_mask(*arrays)
     return failed if missing is None else failed & ~missing
 
 
-def checked(values: Numbers, failed: Mask, args: Sequence[pa.Array], kind: pa.DataType, message: str) -> Outcome:
+def build_numpy_result(
+    values: Numbers, failed: Mask, args: Sequence[pa.Array], kind: pa.DataType, message: str
+) -> EvaluationResult:
     """Build the result of a NumPy computation over `args` that failed on the rows of `failed`; NULL there and at NULLs."""
-    failed = without_nulls(failed, *args)
-    result = pa.array(values, type=kind, mask=either(nulls(*args), failed))
-    return Outcome(result, pa.array(failed) if failed.any() else None, message)
+    failed = exclude_nulls(failed, *args)
+    result = pa.array(values, type=kind, mask=union_masks(null_mask(*args), failed))
+    return EvaluationResult(result, pa.array(failed) if failed.any() else None, message)
 
 
-def outcome(value: pa.Array, failed: pa.Array, message: str) -> Outcome:
+def build_arrow_result(value: pa.Array, failed: pa.Array, message: str) -> EvaluationResult:
     """Build the result of an Arrow computation that failed on the rows of `failed` (NULL counts as not failed)."""
     errors = failed.fill_null(False)
     if not pc.any(errors).as_py():
-        return Outcome(value)
-    return Outcome(blank(value, errors), errors, message)
+        return EvaluationResult(value)
+    return EvaluationResult(set_null(value, errors), errors, message)
 
 
-def blank(value: pa.Array, rows: pa.Array) -> pa.Array:
+def set_null(value: pa.Array, rows: pa.Array) -> pa.Array:
     """Set the given rows to NULL."""
     return pc.if_else(rows, pa.scalar(None, value.type), value)
 
 
-def per_distinct(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
+def map_distinct(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> pa.Array:
     """Apply a Python function once to each distinct value; NULL stays NULL."""
     encoded = array.dictionary_encode()
     results = pa.array([function(value) for value in encoded.dictionary.to_pylist()], type=kind)
     return results.take(encoded.indices)
 
 
-def per_row(args: Sequence[Value], function: Callable[..., Any], kind: pa.DataType) -> pa.Array:
+def map_rows(args: Sequence[Value], function: Callable[..., Any], kind: pa.DataType) -> pa.Array:
     """Apply a Python function row by row, the last resort; NULL if any argument is NULL."""
-    columns = [array.to_pylist() for array in spread(args)]
+    columns = [array.to_pylist() for array in broadcast_args(args)]
     return pa.array([None if None in row else function(*row) for row in zip(*columns, strict=True)], type=kind)

@@ -16,80 +16,80 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.kernels import compiled
-from headrace.kernels.columns import flat, from_numbers, numbers, take, validity
+from headrace.kernels.columns import combine_chunks, from_numbers, take, to_numbers, valid_mask
 
-Codes = npt.NDArray[np.int64]
-_DIRECT = 1 << 12
+KeyCodes = npt.NDArray[np.int64]
+_MIN_DIRECT_SPAN = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class EncodedKeys:
     """Encoded keys: `codes[i]` is the index of the key of row i in `columns`; of the `count` keys some may have no row."""
 
-    codes: Codes
+    codes: KeyCodes
     columns: list[pa.Array]
     count: int
 
 
-def encode(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Keys:
+def encode_keys(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> EncodedKeys:
     """Assign codes to the distinct keys of rows."""
     if not columns:
-        return Keys(np.zeros(rows, np.int64), [], 1)
-    keys = _encode_one(flat(columns[0]))
+        return EncodedKeys(np.zeros(rows, np.int64), [], 1)
+    keys = _encode_column(combine_chunks(columns[0]))
     for column in columns[1:]:
-        keys = _pair(keys, _encode_one(flat(column)))
+        keys = _combine_keys(keys, _encode_column(combine_chunks(column)))
     return keys
 
 
-def _encode_one(array: pa.Array) -> Keys:
-    domain = direct_domain(array)
+def _encode_column(array: pa.Array) -> EncodedKeys:
+    domain = find_direct_domain(array)
     if domain is not None:
-        codes = numbers(array).astype(np.int64) - domain[0]
+        codes = to_numbers(array).astype(np.int64) - domain[0]
         if array.null_count:
-            codes[~validity(array)] = len(domain[1]) - 1
-        return Keys(codes, [domain[1]], len(domain[1]))
+            codes[~valid_mask(array)] = len(domain[1]) - 1
+        return EncodedKeys(codes, [domain[1]], len(domain[1]))
     if pa.types.is_floating(array.type):
-        values = numbers(array) + 0.0
+        values = to_numbers(array) + 0.0
         array = from_numbers(
-            np.where(np.isnan(values), np.nan, values), array.type, None if array.null_count == 0 else ~validity(array)
+            np.where(np.isnan(values), np.nan, values), array.type, None if array.null_count == 0 else ~valid_mask(array)
         )
     encoded = array.dictionary_encode(null_encoding="encode")
     codes = np.asarray(encoded.indices).astype(np.int64)
-    return Keys(codes, [encoded.dictionary], len(encoded.dictionary))
+    return EncodedKeys(codes, [encoded.dictionary], len(encoded.dictionary))
 
 
-def direct_domain(column: pa.Array | pa.ChunkedArray) -> tuple[int, pa.Array] | None:
+def find_direct_domain(column: pa.Array | pa.ChunkedArray) -> tuple[int, pa.Array] | None:
     """Return (least value, all values up to the greatest, NULL last) if that domain is small; None otherwise."""
     kind = column.type
     if not pa.types.is_integer(kind) or len(column) == 0:
         return None
     limits = pc.min_max(column).as_py()
-    if limits["min"] is None or limits["max"] - limits["min"] >= max(_DIRECT, len(column) // 2):
+    if limits["min"] is None or limits["max"] - limits["min"] >= max(_MIN_DIRECT_SPAN, len(column) // 2):
         return None
     values = pa.array(np.arange(limits["max"] - limits["min"] + 1) + np.int64(limits["min"])).cast(kind)
     return limits["min"], pa.concat_arrays([values, pa.nulls(1, kind)]) if column.null_count else values
 
 
-def _pair(left: Keys, right: Keys) -> Keys:
-    distinct, codes = compiled.compress(left.codes * right.count + right.codes)
+def _combine_keys(left: EncodedKeys, right: EncodedKeys) -> EncodedKeys:
+    distinct, codes = compiled.factorize_values(left.codes * right.count + right.codes)
     columns = [take(c, distinct // right.count) for c in left.columns] + [take(right.columns[0], distinct % right.count)]
-    return Keys(codes, columns, len(distinct))
+    return EncodedKeys(codes, columns, len(distinct))
 
 
-def partitions(columns: Sequence[pa.Array], count: int, parts: int) -> npt.NDArray[np.int64]:
+def assign_partitions(columns: Sequence[pa.Array], count: int, parts: int) -> npt.NDArray[np.int64]:
     """Return the partition of each of `count` keys: a function of the value of the key alone."""
-    return (hashes(columns, count) >> np.uint64(33)).astype(np.int64) % parts
+    return (hash_keys(columns, count) >> np.uint64(33)).astype(np.int64) % parts
 
 
-def hashes(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.uint64]:
+def hash_keys(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.uint64]:
     """Return a hash of each of `count` keys; equal keys have equal hashes, and for a single integer column the hash is unique."""
     state = np.zeros(count, np.uint64)
     for column in columns:
-        _mix(column, state)
+        _mix_column(column, state)
     return state
 
 
-def _mix(column: pa.Array, state: npt.NDArray[np.uint64]) -> None:
+def _mix_column(column: pa.Array, state: npt.NDArray[np.uint64]) -> None:
     if pa.types.is_string(column.type):
         filled = pc.fill_null(column, "\x00null")
         offsets = np.frombuffer(filled.buffers()[1], np.int32, len(filled) + 1, filled.offset * 4)
@@ -98,21 +98,21 @@ def _mix(column: pa.Array, state: npt.NDArray[np.uint64]) -> None:
         compiled.hash_strings(offsets, data, state)
         return
     if pa.types.is_decimal(column.type) and column.type.precision > 18:
-        _mix(pc.cast(column, pa.string()), state)
+        _mix_column(pc.cast(column, pa.string()), state)
         return
-    values: Any = numbers(column)
+    values: Any = to_numbers(column)
     bits = (values + 0.0).view(np.int64) if values.dtype == np.float64 else values.astype(np.int64)
     if values.dtype == np.float64:
         bits = np.where(np.isnan(values), np.int64(0x7FF8 << 48), bits)
     if column.null_count:
-        bits = np.where(validity(column), bits, np.int64(-0x5DEECE66D))
+        bits = np.where(valid_mask(column), bits, np.int64(-0x5DEECE66D))
     compiled.hash_integers(bits, state)
 
 
-def unify(parts: Sequence[tuple[Sequence[pa.Array], int]]) -> tuple[list[pa.Array], int, list[Codes]]:
+def unify_keys(parts: Sequence[tuple[Sequence[pa.Array], int]]) -> tuple[list[pa.Array], int, list[KeyCodes]]:
     """Give keys of several sources common codes: (columns of all keys, number of keys, for each source old code → new code)."""
     counts = [count for _, count in parts]
     width = len(parts[0][0]) if parts else 0
     columns = [pa.concat_arrays([keys[i] for keys, _ in parts]) for i in range(width)]
-    unified = encode(columns, sum(counts))
+    unified = encode_keys(columns, sum(counts))
     return unified.columns, unified.count, np.split(unified.codes, np.cumsum(counts)[:-1])

@@ -12,14 +12,14 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.columns import Mask, Numbers, decimals, from_numbers, numbers
+from headrace.kernels.columns import Mask, Numbers, decimals_from_integers, from_numbers, to_numbers
 from headrace.model.aggregate import AggregateCall
 
-Arrays: TypeAlias = Sequence[Sequence[Numbers]]
-Lowered: TypeAlias = tuple[pa.Array, Mask | None]
+ComponentArrays: TypeAlias = Sequence[Sequence[Numbers]]
+LoweredColumn: TypeAlias = tuple[pa.Array, Mask | None]
 
 
-def lower(call: AggregateCall, parts: Arrays) -> Lowered:
+def lower_aggregate(call: AggregateCall, parts: ComponentArrays) -> LoweredColumn:
     """Return the results of an aggregate whose components are all dense."""
     if call.function == "count":
         return pa.array(parts[0][0], pa.int64()), None
@@ -29,17 +29,17 @@ def lower(call: AggregateCall, parts: Arrays) -> Lowered:
         return from_numbers(values if values.dtype == np.float64 else values.astype(np.int64), call.type, missing), None
     argument_type = call.args[0].type
     if pa.types.is_floating(argument_type):
-        return _float_result(call, parts, missing), None
+        return _lower_floats(call, parts, missing), None
     if call.function == "sum":
-        return _exact_sum(call, parts[0], missing)
+        return _lower_exact_sum(call, parts[0], missing)
     if pa.types.is_decimal(call.type):
-        return _decimal_average(call, parts, missing), None
-    totals = _as_float(parts[0])
+        return _average_decimals(call, parts, missing), None
+    totals = _limbs_to_floats(parts[0])
     with np.errstate(divide="ignore", invalid="ignore"):
         return pa.array(totals / parts[1][0], pa.float64(), mask=missing), None
 
 
-def _as_float(limbs: Sequence[Numbers]) -> Numbers:
+def _limbs_to_floats(limbs: Sequence[Numbers]) -> Numbers:
     if len(limbs) == 1:
         return limbs[0].astype(np.float64)
     high, low = limbs[1] + (limbs[0] >> 32), limbs[0] & 0xFFFFFFFF
@@ -47,8 +47,8 @@ def _as_float(limbs: Sequence[Numbers]) -> Numbers:
     return floats
 
 
-def _float_result(call: AggregateCall, parts: Arrays, missing: Mask) -> pa.Array:
-    total = _collapse(*parts[0])
+def _lower_floats(call: AggregateCall, parts: ComponentArrays, missing: Mask) -> pa.Array:
+    total = _add_high_low(*parts[0])
     counts = parts[-1][0]
     with np.errstate(all="ignore"):
         if call.function == "sum":
@@ -56,23 +56,23 @@ def _float_result(call: AggregateCall, parts: Arrays, missing: Mask) -> pa.Array
         elif call.function == "avg":
             values = total / counts
         else:
-            values, missing = _spread(call.function, parts, counts)
+            values, missing = _compute_variance(call.function, parts, counts)
     return pa.array(values, pa.float64(), mask=missing)
 
 
-def _collapse(high: Numbers, low: Numbers) -> Numbers:
+def _add_high_low(high: Numbers, low: Numbers) -> Numbers:
     with np.errstate(all="ignore"):
         return np.where(np.isfinite(high), high + low, high)
 
 
-def _spread(function: str, parts: Arrays, counts: Numbers) -> tuple[Numbers, Mask]:
+def _compute_variance(function: str, parts: ComponentArrays, counts: Numbers) -> tuple[Numbers, Mask]:
     """Compute variance or standard deviation from exact sums: n·Σx² − (Σx)², both to twice the precision, then one division."""
     (s_high, s_low), (q_high, q_low) = parts[0], parts[1]
     n = counts.astype(np.float64)
     mean = (s_high + s_low) / n
-    rest = (s_high - _product(mean, n)[0]) - _product(mean, n)[1] + s_low  # Σx − n·mean, nearly exact
-    m_high, m_low = _product(mean, mean)
-    n_high, n_low = _product(n, m_high)
+    rest = (s_high - _multiply_exactly(mean, n)[0]) - _multiply_exactly(mean, n)[1] + s_low  # Σx − n·mean, nearly exact
+    m_high, m_low = _multiply_exactly(mean, mean)
+    n_high, n_low = _multiply_exactly(n, m_high)
     squares = (q_high - n_high) + (q_low - n_low - n * m_low)  # Σx² − n·mean²
     centred = np.maximum(squares - 2 * mean * rest, 0.0)
     centred = np.where(np.isnan(squares), np.nan, centred)
@@ -82,7 +82,7 @@ def _spread(function: str, parts: Arrays, counts: Numbers) -> tuple[Numbers, Mas
     return values, counts <= (1 if is_sample else 0)
 
 
-def _product(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
+def _multiply_exactly(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
     """Return a·b rounded, and its rounding error."""
     product = a * b
     a_big, b_big = a * 134217729.0, b * 134217729.0
@@ -91,7 +91,7 @@ def _product(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
     return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
 
 
-def _exact_sum(call: AggregateCall, limbs: Sequence[Numbers], missing: Mask) -> Lowered:
+def _lower_exact_sum(call: AggregateCall, limbs: Sequence[Numbers], missing: Mask) -> LoweredColumn:
     if len(limbs) == 1:
         return pa.array(limbs[0], call.type, mask=missing), None
     if len(limbs) == 2:
@@ -101,26 +101,31 @@ def _exact_sum(call: AggregateCall, limbs: Sequence[Numbers], missing: Mask) -> 
             return from_numbers((high << 32) + low, call.type, missing), None
         if not pa.types.is_decimal(call.type):
             return from_numbers(np.where(overflows, 0, (high << 32) + low), call.type, missing | overflows), overflows
-    totals = _totals(limbs)
+    totals = _limbs_to_integers(limbs)
     limit = 10**call.type.precision
     overflows = np.array([abs(t) >= limit for t in totals], np.bool_)
-    return decimals(np.where(overflows, 0, totals), call.type, missing | overflows), (overflows if overflows.any() else None)
+    return decimals_from_integers(np.where(overflows, 0, totals), call.type, missing | overflows), (
+        overflows if overflows.any() else None
+    )
 
 
-def _totals(limbs: Sequence[Numbers]) -> Numbers:
+def _limbs_to_integers(limbs: Sequence[Numbers]) -> Numbers:
     total = np.zeros(len(limbs[0]), object)
     for exponent, limb in enumerate(limbs):
         total += limb.astype(object) << (32 * exponent)
     return total
 
 
-def _decimal_average(call: AggregateCall, parts: Arrays, missing: Mask) -> pa.Array:
+def _average_decimals(call: AggregateCall, parts: ComponentArrays, missing: Mask) -> pa.Array:
     scale = 10 ** (call.type.scale - call.args[0].type.scale)
-    averages = [_half_up(int(t) * scale, int(n)) if n else 0 for t, n in zip(_totals(parts[0]), parts[1][0], strict=True)]
-    return decimals(np.array(averages, object), call.type, missing)
+    averages = [
+        _divide_half_up(int(t) * scale, int(n)) if n else 0
+        for t, n in zip(_limbs_to_integers(parts[0]), parts[1][0], strict=True)
+    ]
+    return decimals_from_integers(np.array(averages, object), call.type, missing)
 
 
-def _half_up(numerator: int, denominator: int) -> int:
+def _divide_half_up(numerator: int, denominator: int) -> int:
     quotient, rest = divmod(abs(numerator), denominator)
     quotient += 2 * rest >= denominator
     return quotient if numerator >= 0 else -quotient
@@ -134,21 +139,21 @@ def lower_listed(call: AggregateCall, groups: Numbers, values: Sequence[pa.Array
         positions = np.full(size, -1, np.int64)
         positions[groups] = np.arange(groups.size)
         return values[0].take(pa.array(positions, mask=positions < 0))
-    order = _value_order(groups, values[0])
-    firsts, lasts, totals, below = _ranks(groups[order], counts[order], size)
+    order = _order_by_group_and_value(groups, values[0])
+    firsts, lasts, totals, below = _group_bounds(groups[order], counts[order], size)
     missing = totals == 0
-    rank = _rank(call, totals)
-    low, high = (_at_rank(r, firsts, lasts, below) for r in (np.floor(rank), np.ceil(rank)))
+    rank = _percentile_ranks(call, totals)
+    low, high = (_positions_at_rank(r, firsts, lasts, below) for r in (np.floor(rank), np.ceil(rank)))
     sorted_values = values[0].take(pa.array(order))
     if call.function == "percentile_disc":
         return sorted_values.take(pa.array(low, mask=missing))
-    numeric = numbers(sorted_values) if len(sorted_values) else np.zeros(1)
+    numeric = to_numbers(sorted_values) if len(sorted_values) else np.zeros(1)
     a, b, fraction = numeric[np.where(missing, 0, low)], numeric[np.where(missing, 0, high)], rank - np.floor(rank)
     with np.errstate(invalid="ignore"):
         return pa.array(np.where(a == b, a, (1 - fraction) * a + fraction * b), pa.float64(), mask=missing)
 
 
-def _rank(call: AggregateCall, totals: Numbers) -> Numbers:
+def _percentile_ranks(call: AggregateCall, totals: Numbers) -> Numbers:
     share = 0.5 if call.parameter is None else call.parameter
     rank: Numbers
     if call.function == "percentile":
@@ -158,7 +163,7 @@ def _rank(call: AggregateCall, totals: Numbers) -> Numbers:
     return rank
 
 
-def _value_order(groups: Numbers, values: pa.Array) -> Numbers:
+def _order_by_group_and_value(groups: Numbers, values: pa.Array) -> Numbers:
     """Return positions sorted by group, then value; NaN last."""
     ranks = np.empty(len(values), np.int64)
     by_value = np.asarray(pa.compute.sort_indices(values)).astype(np.int64)
@@ -166,14 +171,14 @@ def _value_order(groups: Numbers, values: pa.Array) -> Numbers:
     return np.lexsort((ranks, groups))
 
 
-def _ranks(groups: Numbers, counts: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def _group_bounds(groups: Numbers, counts: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     firsts = np.searchsorted(groups, np.arange(size), side="left")
     lasts = np.searchsorted(groups, np.arange(size), side="right")
     running = np.concatenate([[0], np.cumsum(counts)])
     return firsts, lasts, running[lasts] - running[firsts], running
 
 
-def _at_rank(rank: Numbers, firsts: Numbers, lasts: Numbers, running: Numbers) -> Numbers:
+def _positions_at_rank(rank: Numbers, firsts: Numbers, lasts: Numbers, running: Numbers) -> Numbers:
     """Return the position of the value with that rank (from 0) within each group."""
     targets = running[firsts] + rank.astype(np.int64)
     positions = np.searchsorted(running, targets, side="right") - 1

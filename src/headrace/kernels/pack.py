@@ -17,12 +17,12 @@ from typing import Any
 from headrace.errors import CheckpointError
 
 _MAGIC = b"HRPK1\0\0\0"
-_ALIGN = 64
+_ALIGNMENT = 64
 
 
 def pack(value: object) -> bytes:
     """Return bytes from which `unpack` restores an equal value."""
-    return b"".join(_chunks(value))
+    return b"".join(_encode_chunks(value))
 
 
 def unpack(data: bytes | memoryview) -> Any:
@@ -35,12 +35,12 @@ def unpack(data: bytes | memoryview) -> Any:
     if len(head) != head_size or zlib.crc32(head) != checksum:
         raise ValueError("the header of the container is damaged")
     structure, sizes = pickle.loads(head)
-    buffers, at = [], _aligned(20 + head_size)
+    buffers, at = [], _align_up(20 + head_size)
     for size in sizes:
         if at + size > len(view):
             raise ValueError("the container is truncated")
         buffers.append(view[at : at + size])
-        at = _aligned(at + size)
+        at = _align_up(at + size)
     return pickle.loads(structure, buffers=buffers)
 
 
@@ -48,7 +48,7 @@ def write(path: Path, value: object, *, sync: bool = True) -> None:
     """Write a file atomically: it exists completely or not at all; without `sync` a power failure may lose it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with scratch.open("wb") as file:
-        file.writelines(_chunks(value))
+        file.writelines(_encode_chunks(value))
         if sync:
             file.flush()
             os.fsync(file.fileno())
@@ -69,7 +69,7 @@ def read(path: Path) -> Any:
         ) from error
 
 
-def _chunks(value: object) -> list[Any]:
+def _encode_chunks(value: object) -> list[Any]:
     buffers: list[pickle.PickleBuffer] = []
     structure = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     raw_buffers = [buffer.raw() for buffer in buffers]
@@ -78,12 +78,12 @@ def _chunks(value: object) -> list[Any]:
         _MAGIC,
         struct.pack("<QI", len(head), zlib.crc32(head)),
         head,
-        bytes(_aligned(20 + len(head)) - 20 - len(head)),
+        bytes(_align_up(20 + len(head)) - 20 - len(head)),
     ]
     for raw in raw_buffers:
-        chunks += [raw, bytes(_aligned(raw.nbytes) - raw.nbytes)]
+        chunks += [raw, bytes(_align_up(raw.nbytes) - raw.nbytes)]
     return chunks
 
 
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+def _align_up(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -9,21 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Integers = npt.NDArray[Any]
+IntegerArray = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class ValueEntries:
     """Values stored individually (distinct values, extremes of strings): key code, cell, value columns, counts."""
 
-    keys: Integers
-    cells: Integers
+    keys: IntegerArray
+    cells: IntegerArray
     values: list[pa.Array]
-    counts: Integers
+    counts: IntegerArray
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
+class PartialAggregate:
     """Partial aggregates of some rows of a slice, for one shared aggregation.
 
     The cells of key k are the entries starts[k] … starts[k + 1] − 1, ascending by cell. `dense[c]` has the 64-bit arrays of
@@ -32,10 +32,10 @@ class Partial:
 
     slice_start: int
     keys: list[pa.Array]
-    starts: Integers
-    cells: Integers
-    dense: list[list[Integers]]
-    listed: dict[int, Entries] = field(default_factory=dict)
+    starts: IntegerArray
+    cells: IntegerArray
+    dense: list[list[IntegerArray]]
+    listed: dict[int, ValueEntries] = field(default_factory=dict)
 
     @property
     def key_count(self) -> int:
@@ -50,7 +50,7 @@ class Partial:
         return int(self.starts.nbytes + self.cells.nbytes + sum(dense.values()) + sum(column.nbytes for column in columns))
 
 
-def group_starts(sorted_codes: Integers) -> tuple[Integers, Integers]:
+def find_group_starts(sorted_codes: IntegerArray) -> tuple[IntegerArray, IntegerArray]:
     """Return (distinct codes, start of each and the end) of an ascending array."""
     heads = (
         np.flatnonzero(np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]]))

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-Sets = npt.NDArray[np.uint64]
+QueryBitmaps = npt.NDArray[np.uint64]
 
 
-def words(bits: Iterable[int]) -> int:
+def count_words(bits: Iterable[int]) -> int:
     """Return the number of words that sets of these bits need."""
     return max(bits, default=0) // 64 + 1
 
 
-def set_of(bits: Iterable[int], width: int) -> Sets:
+def make_bitmap(bits: Iterable[int], width: int) -> QueryBitmaps:
     """Return one set, as an array of `width` words."""
     bitmap = np.zeros(width, np.uint64)
     for bit in bits:
@@ -23,7 +23,7 @@ def set_of(bits: Iterable[int], width: int) -> Sets:
     return bitmap
 
 
-def widened(sets: Sets, width: int) -> Sets:
+def resize_bitmaps(sets: QueryBitmaps, width: int) -> QueryBitmaps:
     """Return the same sets with more words, or with fewer where no query needs the dropped words."""
     if sets.shape[1] == width:
         return sets
@@ -32,15 +32,15 @@ def widened(sets: Sets, width: int) -> Sets:
     return np.concatenate([sets, np.zeros((len(sets), width - sets.shape[1]), np.uint64)], axis=1)
 
 
-def share_wanted(samples: Iterable[Sets], bits: frozenset[int]) -> float | None:
+def estimate_selected_share(samples: Iterable[QueryBitmaps], bits: frozenset[int]) -> float | None:
     """Return the share of sampled rows whose set has any of the bits; None if no sample covers all of the bits.
 
     The first set of a sample contains all bits that the sample covers.
     """
-    mask = set_of(bits, words(bits))
+    mask = make_bitmap(bits, count_words(bits))
     rows = hits = 0
     for sample in samples:
-        sets = widened(sample, len(mask))
+        sets = resize_bitmaps(sample, len(mask))
         if np.array_equal(sets[0] & mask, mask):
             rows += len(sets) - 1
             hits += int(np.any(sets[1:] & mask, axis=1).sum())

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.model.expression import Expression
 
-AGGREGATES = frozenset({
+AGGREGATE_FUNCTIONS = frozenset({
     "count", "sum", "avg", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp",
     "count_distinct", "percentile", "percentile_disc",
 })  # fmt: skip
@@ -33,7 +33,7 @@ class AggregateCall:
 
     def __post_init__(self) -> None:
         """Reject unknown function names and missing arguments."""
-        if self.function not in AGGREGATES:
+        if self.function not in AGGREGATE_FUNCTIONS:
             raise ValueError(f"unknown aggregate '{self.function}'")
         if not self.args and self.function != "count":
             raise ValueError(f"aggregate '{self.function}' needs an argument")

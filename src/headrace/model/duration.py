@@ -7,12 +7,12 @@ from fractions import Fraction
 
 from headrace.errors import HeadraceError
 
-_UNITS = {
+_MICROSECONDS_PER_UNIT = {
     "microsecond": 1, "us": 1, "µs": 1, "millisecond": 1_000, "ms": 1_000, "second": 1_000_000, "sec": 1_000_000,
     "s": 1_000_000, "minute": 60_000_000, "min": 60_000_000, "m": 60_000_000, "hour": 3_600_000_000, "h": 3_600_000_000,
     "day": 86_400_000_000, "d": 86_400_000_000, "week": 604_800_000_000,
 }  # fmt: skip
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
+_AMOUNT_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 
 
 class DurationError(HeadraceError):
@@ -24,18 +24,20 @@ def parse_duration(text: str) -> int:
     body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE).strip().strip("'")
     total, at = Fraction(0), 0
     while at < len(body):
-        match = _PART.match(body, at)
-        unit = match and (_UNITS.get(match[2].lower()) or _UNITS.get(match[2].lower().removesuffix("s")))
+        match = _AMOUNT_AND_UNIT.match(body, at)
+        unit = match and (
+            _MICROSECONDS_PER_UNIT.get(match[2].lower()) or _MICROSECONDS_PER_UNIT.get(match[2].lower().removesuffix("s"))
+        )
         if not match or not unit:
-            raise _refused(text)
+            raise _invalid_duration(text)
         total += Fraction(match[1]) * unit
         at = match.end()
     if not body or total.denominator != 1:
-        raise _refused(text)
+        raise _invalid_duration(text)
     return int(total)
 
 
-def _refused(text: str) -> DurationError:
+def _invalid_duration(text: str) -> DurationError:
     return DurationError(
         f"invalid duration '{text}'",
         hint="write a number and a unit, such as '8 seconds', '250 ms', '1 minute 30 seconds' (not months or years)",

@@ -8,7 +8,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def microseconds(instant: datetime) -> int:
+def to_microseconds(instant: datetime) -> int:
     """Return the event time of an instant; a naive datetime counts as UTC."""
     aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
     return (aware - EPOCH) // _MICROSECOND

@@ -16,10 +16,10 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-LOGIC = frozenset({"and", "or", "not", "is_null"})
-COMPARISON = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-ARITHMETIC = frozenset({"add", "sub", "mul", "div", "int_div", "mod", "neg"})
-OTHER = frozenset({
+LOGIC_FUNCTIONS = frozenset({"and", "or", "not", "is_null"})
+COMPARISON_FUNCTIONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+ARITHMETIC_FUNCTIONS = frozenset({"add", "sub", "mul", "div", "int_div", "mod", "neg"})
+OTHER_FUNCTIONS = frozenset({
     "eq_null_safe", "in", "like", "rlike", "case", "coalesce", "cast",
     "abs", "ceil", "floor", "round", "sqrt", "exp", "ln", "log10", "log2", "pow", "sign", "greatest", "least",
     "upper", "lower", "length", "trim", "ltrim", "rtrim", "substring", "concat", "replace",
@@ -27,7 +27,7 @@ OTHER = frozenset({
     "year", "quarter", "month", "day", "dayofweek", "dayofyear", "hour", "minute", "second",
     "date_trunc", "date_add", "date_diff", "time_add", "unix_seconds",
 })  # fmt: skip
-FUNCTIONS = LOGIC | COMPARISON | ARITHMETIC | OTHER
+BUILTIN_FUNCTIONS = LOGIC_FUNCTIONS | COMPARISON_FUNCTIONS | ARITHMETIC_FUNCTIONS | OTHER_FUNCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +77,28 @@ class Call:
 
     def __post_init__(self) -> None:
         """Reject function names that no evaluator supports."""
-        if self.function not in FUNCTIONS and "@" not in self.function:
+        if self.function not in BUILTIN_FUNCTIONS and "@" not in self.function:
             raise ValueError(f"unknown function '{self.function}'")
 
     def __str__(self) -> str:
         """Return a readable form, infix for the usual operators."""
-        return _text(self)
+        return _render_call(self)
 
 
 Expression: TypeAlias = Column | Literal | Call
 
 TRUE = Literal(True, pa.bool_())
 
-_INFIX = {
+_INFIX_OPERATORS = {
     "and": "AND", "or": "OR", "eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "add": "+", "sub": "-", "mul": "*", "div": "/", "int_div": "DIV", "mod": "%", "like": "LIKE",
 }  # fmt: skip
 
 
-def _text(call: Call) -> str:
-    args = [f"({a})" if isinstance(a, Call) and a.function in _INFIX else str(a) for a in call.args]
-    if call.function in _INFIX and len(args) == 2:
-        return f"{args[0]} {_INFIX[call.function]} {args[1]}"
+def _render_call(call: Call) -> str:
+    args = [f"({a})" if isinstance(a, Call) and a.function in _INFIX_OPERATORS else str(a) for a in call.args]
+    if call.function in _INFIX_OPERATORS and len(args) == 2:
+        return f"{args[0]} {_INFIX_OPERATORS[call.function]} {args[1]}"
     if call.function == "not":
         return f"NOT {args[0]}"
     if call.function == "is_null":
@@ -108,25 +108,25 @@ def _text(call: Call) -> str:
     return f"{call.function}({', '.join(map(str, call.args))})"
 
 
-def walk(expression: Expression) -> Iterator[Expression]:
+def walk_expression(expression: Expression) -> Iterator[Expression]:
     """Yield the expression and all its descendants."""
     yield expression
     if isinstance(expression, Call):
         for arg in expression.args:
-            yield from walk(arg)
+            yield from walk_expression(arg)
 
 
-def columns(expression: Expression) -> frozenset[str]:
+def column_names(expression: Expression) -> frozenset[str]:
     """Return the names of all columns that the expression reads."""
-    return frozenset(node.name for node in walk(expression) if isinstance(node, Column))
+    return frozenset(node.name for node in walk_expression(expression) if isinstance(node, Column))
 
 
-def substitute(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:
+def substitute_columns(expression: Expression, replacements: Mapping[str, Expression]) -> Expression:
     """Replace columns by expressions, by name; columns without a replacement stay."""
     if isinstance(expression, Column):
         return replacements.get(expression.name, expression)
     if isinstance(expression, Call):
-        return Call(expression.function, tuple(substitute(a, replacements) for a in expression.args), expression.type)
+        return Call(expression.function, tuple(substitute_columns(a, replacements) for a in expression.args), expression.type)
     return expression
 
 
@@ -137,14 +137,14 @@ def is_always_null(expression: Expression) -> bool:
     return isinstance(expression, Literal) and expression.value is None
 
 
-def conjuncts(condition: Expression) -> list[Expression]:
+def split_conjuncts(condition: Expression) -> list[Expression]:
     """Return the operands of a chain of ANDs."""
     if isinstance(condition, Call) and condition.function == "and":
-        return [part for arg in condition.args for part in conjuncts(arg)]
+        return [part for arg in condition.args for part in split_conjuncts(arg)]
     return [condition]
 
 
-def conjunction(parts: list[Expression]) -> Expression:
+def combine_conjuncts(parts: list[Expression]) -> Expression:
     """AND the conditions together; return TRUE if there are none."""
     conditions = [part for part in parts if part != TRUE]
     if not conditions:

@@ -17,11 +17,11 @@ import pyarrow as pa
 from headrace.errors import EvaluationError
 from headrace.model.schema import parse_type, type_name
 
-Code: TypeAlias = Callable[..., Any]
+UdfCode: TypeAlias = Callable[..., Any]
 """Maps Arrow arrays of equal length to one value per entry: an Arrow array, a NumPy array or a list."""
 
-_CODE: dict[str, Code] = {}
-_ARRAY = re.compile(r"\s*ARRAY\s*<(.+)>\s*$", re.IGNORECASE | re.DOTALL)
+_UDF_CODE: dict[str, UdfCode] = {}
+_ARRAY_TYPE = re.compile(r"\s*ARRAY\s*<(.+)>\s*$", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class UserFunction:
 
     name: str
     digest: str
-    arguments: tuple[pa.DataType | None, ...]
-    result: pa.DataType
+    argument_types: tuple[pa.DataType | None, ...]
+    result_type: pa.DataType
 
     @property
     def tag(self) -> str:
@@ -40,42 +40,47 @@ class UserFunction:
 
     def to_json(self) -> list[Any]:
         """Return a JSON value for `from_json`."""
-        return [self.name, self.digest, [kind and type_name(kind) for kind in self.arguments], _result_name(self.result)]
+        return [
+            self.name,
+            self.digest,
+            [kind and type_name(kind) for kind in self.argument_types],
+            _result_type_name(self.result_type),
+        ]
 
     @staticmethod
     def from_json(value: list[Any]) -> UserFunction:
         """Build the function from the value of `to_json`."""
         name, digest, arguments, result = value
-        return UserFunction(name, digest, tuple(kind and parse_type(kind) for kind in arguments), result_type(result))
+        return UserFunction(name, digest, tuple(kind and parse_type(kind) for kind in arguments), parse_result_type(result))
 
 
-def result_type(text: str) -> pa.DataType:
+def parse_result_type(text: str) -> pa.DataType:
     """Parse the result type of a UDF: a SQL type, or `ARRAY<type>` for a list of values per row."""
-    array_type = _ARRAY.match(text)
+    array_type = _ARRAY_TYPE.match(text)
     return pa.list_(parse_type(array_type[1])) if array_type else parse_type(text)
 
 
-def _result_name(kind: pa.DataType) -> str:
+def _result_type_name(kind: pa.DataType) -> str:
     return f"ARRAY<{type_name(kind.value_type)}>" if pa.types.is_list(kind) else type_name(kind)
 
 
-def is_tag(function: str) -> bool:
+def is_udf_tag(function: str) -> bool:
     """Return whether the function name of a call is the tag of a UDF."""
     return "@" in function
 
 
-def named(tag: str) -> str:
+def udf_name(tag: str) -> str:
     """Return the SQL name of a UDF."""
     return tag.partition("@")[0]
 
 
-def provide(tag: str, code: Code) -> None:
+def register_udf_code(tag: str, code: UdfCode) -> None:
     """Make the code of a UDF available to the evaluators of this process."""
-    _CODE[tag] = code
+    _UDF_CODE[tag] = code
 
 
-def code_of(tag: str) -> Code:
+def get_udf_code(tag: str) -> UdfCode:
     """Return the code of a UDF; raise EvaluationError if it is not registered in this process."""
-    if tag not in _CODE:
-        raise EvaluationError(f"function '{named(tag)}' is not loaded in this process")
-    return _CODE[tag]
+    if tag not in _UDF_CODE:
+        raise EvaluationError(f"function '{udf_name(tag)}' is not loaded in this process")
+    return _UDF_CODE[tag]

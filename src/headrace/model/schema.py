@@ -16,7 +16,7 @@ from headrace.errors import SchemaError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-_NAMED = {
+_TYPES_BY_NAME = {
     "TINYINT": pa.int8(),
     "BYTE": pa.int8(),
     "SMALLINT": pa.int16(),
@@ -35,20 +35,20 @@ _NAMED = {
     "DATE": pa.date32(),
     "TIMESTAMP": TIMESTAMP,
 }
-_SQL_NAME = {kind: name for name, kind in reversed(_NAMED.items())}
-_DECIMAL = re.compile(r"(?:DECIMAL|NUMERIC|DEC)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?$")
-_COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|\w+)\s*:?\s+(.+?)\s*$", re.DOTALL)
-_MAX_PRECISION = 38
+_NAMES_BY_TYPE = {kind: name for name, kind in reversed(_TYPES_BY_NAME.items())}
+_DECIMAL_TYPE = re.compile(r"(?:DECIMAL|NUMERIC|DEC)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?$")
+_COLUMN_DECLARATION = re.compile(r"\s*(`(?:[^`]|``)+`|\w+)\s*:?\s+(.+?)\s*$", re.DOTALL)
+_MAX_DECIMAL_PRECISION = 38
 
 
 def parse_type(text: str) -> pa.DataType:
     """Return the Arrow type of a SQL type name; `DECIMAL` alone is `DECIMAL(10, 0)`."""
     name = text.strip().upper()
-    if name in _NAMED:
-        return _NAMED[name]
-    if match := _DECIMAL.match(name):
+    if name in _TYPES_BY_NAME:
+        return _TYPES_BY_NAME[name]
+    if match := _DECIMAL_TYPE.match(name):
         precision, scale = int(match[1] or 10), int(match[2] or 0)
-        if 1 <= precision <= _MAX_PRECISION and scale <= precision:
+        if 1 <= precision <= _MAX_DECIMAL_PRECISION and scale <= precision:
             return pa.decimal128(precision, scale)
         raise SchemaError(f"decimal type '{text.strip()}' is out of range", hint="1 ≤ precision ≤ 38, 0 ≤ scale ≤ precision")
     raise SchemaError(
@@ -61,24 +61,24 @@ def type_name(kind: pa.DataType) -> str:
     """Return the SQL name of a type, for messages and schemas."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
-    return "VOID" if pa.types.is_null(kind) else _SQL_NAME.get(kind, str(kind).upper())
+    return "VOID" if pa.types.is_null(kind) else _NAMES_BY_TYPE.get(kind, str(kind).upper())
 
 
-def normal_type(kind: pa.DataType) -> pa.DataType:
+def normalize_type(kind: pa.DataType) -> pa.DataType:
     """Return the type that headrace uses for external values of an Arrow type."""
     if pa.types.is_timestamp(kind):
         return TIMESTAMP
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_dictionary(kind):
-        return normal_type(kind.value_type)
+        return normalize_type(kind.value_type)
     if pa.types.is_date(kind):
         return pa.date32()
     if pa.types.is_decimal(kind):
         return pa.decimal128(kind.precision, kind.scale)
     widened = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
     kind = widened.get(kind, kind)
-    if kind not in _SQL_NAME:
+    if kind not in _NAMES_BY_TYPE:
         raise SchemaError(f"type '{kind}' is not supported", hint="drop the column, or cast it before headrace reads it")
     return kind
 
@@ -134,14 +134,14 @@ class Schema:
     @staticmethod
     def from_arrow(schema: pa.Schema) -> Schema:
         """Build a schema from the names and (normalized) types of an Arrow schema."""
-        return Schema(tuple(Field(field.name, normal_type(field.type)) for field in schema))
+        return Schema(tuple(Field(field.name, normalize_type(field.type)) for field in schema))
 
     @staticmethod
     def parse(ddl: str) -> Schema:
         """Parse a declaration such as `user_id INT, price DECIMAL(10, 2), time TIMESTAMP`."""
         fields = []
         for part in _split_columns(ddl):
-            match = _COLUMN.match(part)
+            match = _COLUMN_DECLARATION.match(part)
             if not match:
                 raise SchemaError(f"invalid column declaration '{part.strip()}'", hint="write: name TYPE, name TYPE, …")
             name = match[1][1:-1].replace("``", "`") if match[1].startswith("`") else match[1]

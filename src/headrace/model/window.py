@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Sliding:
+class HopWindow:
     """TUMBLE and HOP: windows [k·slide, k·slide + size) for every integer k; with gaps when slide > size."""
 
     size: int
@@ -26,12 +26,12 @@ class Sliding:
     def __str__(self) -> str:
         """Return the SQL spelling."""
         if self.size == self.slide:
-            return f"TUMBLE({duration(self.size)})"
-        return f"HOP({duration(self.size)}, {duration(self.slide)})"
+            return f"TUMBLE({format_duration(self.size)})"
+        return f"HOP({format_duration(self.size)}, {format_duration(self.slide)})"
 
 
 @dataclass(frozen=True, slots=True)
-class SessionGap:
+class SessionWindow:
     """SESSION: per key, rows at most `gap` apart share a window (as in Spark); it is [first, last + gap)."""
 
     gap: int
@@ -43,11 +43,11 @@ class SessionGap:
 
     def __str__(self) -> str:
         """Return the SQL spelling."""
-        return f"SESSION({duration(self.gap)})"
+        return f"SESSION({format_duration(self.gap)})"
 
 
 @dataclass(frozen=True, slots=True)
-class Trailing:
+class SlidingWindow:
     """SLIDING: at every moment, the rows of the last `length`; rows more than `lateness` behind the watermark are late."""
 
     length: int
@@ -60,70 +60,70 @@ class Trailing:
 
     def __str__(self) -> str:
         """Return the SQL spelling."""
-        late = f", {duration(self.lateness)}" if self.lateness else ""
-        return f"SLIDING({duration(self.length)}{late})"
+        late = f", {format_duration(self.lateness)}" if self.lateness else ""
+        return f"SLIDING({format_duration(self.length)}{late})"
 
 
-Window: TypeAlias = Sliding | SessionGap
+Window: TypeAlias = HopWindow | SessionWindow
 
-_UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms"), (1, "µs"))
+_DURATION_UNITS = ((86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms"), (1, "µs"))
 
 
-def duration(microseconds: int) -> str:
+def format_duration(microseconds: int) -> str:
     """Return the duration in the largest unit that divides it."""
     if microseconds == 0:
         return "0 s"
-    unit, name = next(pair for pair in _UNITS if microseconds % pair[0] == 0)
+    unit, name = next(pair for pair in _DURATION_UNITS if microseconds % pair[0] == 0)
     return f"{microseconds // unit} {name}"
 
 
-def first_start(window: Sliding, time: int) -> int:
+def first_window_start(window: HopWindow, time: int) -> int:
     """Return the start of the earliest window that may contain `time` (it does unless `time` is in a gap)."""
     return ((time - window.size) // window.slide + 1) * window.slide
 
 
-def last_start(window: Sliding, time: int) -> int:
+def last_window_start(window: HopWindow, time: int) -> int:
     """Return the start of the latest window with start ≤ `time`."""
     return time // window.slide * window.slide
 
 
-def starts_containing(window: Sliding, time: int) -> range:
+def window_starts_containing(window: HopWindow, time: int) -> range:
     """Return the starts of all windows that contain `time`, ascending; empty in a gap."""
-    return range(first_start(window, time), last_start(window, time) + 1, window.slide)
+    return range(first_window_start(window, time), last_window_start(window, time) + 1, window.slide)
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class WindowEnds:
     """The window ends k·step + offset, for every integer k."""
 
     offset: int
     step: int
 
-    def containing(self, size: int, time: int) -> range:
+    def ends_containing(self, size: int, time: int) -> range:
         """Return the ends of all windows of that size that contain `time`, ascending."""
         first = (time - self.offset) // self.step * self.step + self.offset + self.step
         return range(first, time + size + 1, self.step)
 
-    def between(self, after: int, until: int) -> range:
+    def ends_between(self, after: int, until: int) -> range:
         """Return the ends in (after, until], ascending."""
         first = (after - self.offset) // self.step * self.step + self.offset + self.step
         return range(first, until + 1, self.step)
 
 
-def ends_of(window: Sliding) -> Ends:
+def ends_of_window(window: HopWindow) -> WindowEnds:
     """Return the ends of the windows."""
-    return Ends(window.size % window.slide, window.slide)
+    return WindowEnds(window.size % window.slide, window.slide)
 
 
-def common_ends(windows: Iterable[Sliding]) -> Ends | None:
+def find_common_ends(windows: Iterable[HopWindow]) -> WindowEnds | None:
     """Return the ends that the windows of all given kinds have in common; None if there are none."""
-    ends = Ends(0, 1)
+    ends = WindowEnds(0, 1)
     for window in windows:
         divisor = math.gcd(ends.step, window.slide)
-        distance = ends_of(window).offset - ends.offset
+        distance = ends_of_window(window).offset - ends.offset
         if distance % divisor:
             return None
         step = ends.step // divisor * window.slide
         times = distance // divisor * pow(ends.step // divisor, -1, window.slide // divisor) if window.slide > divisor else 0
-        ends = Ends((ends.offset + times * ends.step) % step, step)
+        ends = WindowEnds((ends.offset + times * ends.step) % step, step)
     return ends

@@ -18,11 +18,11 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import TRUE, Call, Column, Expression, walk
+from headrace.model.expression import TRUE, Call, Column, Expression, walk_expression
 from headrace.model.schema import Schema
-from headrace.model.window import Ends, Sliding, common_ends
+from headrace.model.window import HopWindow, WindowEnds, find_common_ends
 
-MAX_INPUTS = 5
+MAX_WINDOW_JOIN_INPUTS = 5
 
 
 def joined_column(index: int, name: str, kind: pa.DataType) -> Column:
@@ -35,27 +35,27 @@ def present_column(index: int) -> Column:
     return Column(f"{index}.", pa.bool_())
 
 
-def owner(name: str) -> tuple[int, str]:
+def split_joined_name(name: str) -> tuple[int, str]:
     """Split the name of a joined column into input and column name."""
     index, _, column = name.partition(".")
     return int(index), column
 
 
-def lifted(expression: Expression, index: int) -> Expression:
+def to_joined_columns(expression: Expression, index: int) -> Expression:
     """Rewrite an expression over the columns of a stream to the joined columns of input `index`."""
     if isinstance(expression, Column):
         return joined_column(index, expression.name, expression.type)
     if isinstance(expression, Call):
-        return Call(expression.function, tuple(lifted(arg, index) for arg in expression.args), expression.type)
+        return Call(expression.function, tuple(to_joined_columns(arg, index) for arg in expression.args), expression.type)
     return expression
 
 
-def lowered(expression: Expression) -> Expression:
+def to_stream_columns(expression: Expression) -> Expression:
     """Rewrite an expression over the joined columns of one input to the columns of its stream."""
     if isinstance(expression, Column):
-        return Column(owner(expression.name)[1], expression.type)
+        return Column(split_joined_name(expression.name)[1], expression.type)
     if isinstance(expression, Call):
-        return Call(expression.function, tuple(map(lowered, expression.args)), expression.type)
+        return Call(expression.function, tuple(map(to_stream_columns, expression.args)), expression.type)
     return expression
 
 
@@ -80,7 +80,7 @@ class JoinKind(Enum):
         return self in (JoinKind.RIGHT, JoinKind.FULL)
 
     @property
-    def pairs(self) -> bool:
+    def has_both_sides(self) -> bool:
         """Whether the result has columns of both sides."""
         return self not in (JoinKind.SEMI, JoinKind.ANTI)
 
@@ -93,13 +93,13 @@ class JoinInput:
     """
 
     stream: str
-    window: Sliding
+    window: HopWindow
     predicate: Expression = TRUE
     span: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Equality:
+class JoinEquality:
     """Equi-join condition `left` = `right`.
 
     Each side reads only joined columns of inputs of its own side; both have the same type; NULL equals nothing.
@@ -119,34 +119,34 @@ class JoinNode:
     kind: JoinKind
     left: JoinTree
     right: JoinTree
-    equalities: tuple[Equality, ...]
-    rest: Expression = TRUE
+    equalities: tuple[JoinEquality, ...]
+    residual: Expression = TRUE
 
 
 JoinTree: TypeAlias = int | JoinNode
 
 
-def inputs_of(tree: JoinTree) -> Iterator[int]:
+def iter_inputs(tree: JoinTree) -> Iterator[int]:
     """Yield the inputs below a node, left to right."""
     if isinstance(tree, int):
         yield tree
     else:
-        yield from inputs_of(tree.left)
-        yield from inputs_of(tree.right)
+        yield from iter_inputs(tree.left)
+        yield from iter_inputs(tree.right)
 
 
-def visible(tree: JoinTree) -> frozenset[int]:
+def visible_inputs(tree: JoinTree) -> frozenset[int]:
     """Return the inputs whose columns the rows of a tree contain."""
     if isinstance(tree, int):
         return frozenset({tree})
-    return visible(tree.left) | (visible(tree.right) if tree.kind.pairs else frozenset())
+    return visible_inputs(tree.left) | (visible_inputs(tree.right) if tree.kind.has_both_sides else frozenset())
 
 
-def nodes_of(tree: JoinTree) -> Iterator[JoinNode]:
+def iter_join_nodes(tree: JoinTree) -> Iterator[JoinNode]:
     """Yield all joins of a tree, bottom-up."""
     if isinstance(tree, JoinNode):
-        yield from nodes_of(tree.left)
-        yield from nodes_of(tree.right)
+        yield from iter_join_nodes(tree.left)
+        yield from iter_join_nodes(tree.right)
         yield tree
 
 
@@ -160,7 +160,7 @@ class JoinGrouping:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinQuery:
+class WindowJoinQuery:
     """A window join, then `predicate` (WHERE, over joined columns), then an optional aggregation, then the outputs.
 
     `output` is over joined columns and the window bounds; with a grouping it is over the columns of an aggregation.
@@ -175,9 +175,9 @@ class JoinQuery:
 
     def __post_init__(self) -> None:
         """Check that the tree covers the inputs, that windows have common ends, and that outputs match the schema."""
-        if sorted(inputs_of(self.tree)) != list(range(len(self.inputs))):
+        if sorted(iter_inputs(self.tree)) != list(range(len(self.inputs))):
             raise ValueError("the tree of a join must contain every input exactly once")
-        if common_ends([source.window for source in self.inputs]) is None:
+        if find_common_ends([source.window for source in self.inputs]) is None:
             raise ValueError("the windows of a join have no common end")
         if tuple(e.type for e in self.output) != tuple(f.type for f in self.schema):
             raise ValueError("the outputs of a join do not match its schema")
@@ -187,7 +187,7 @@ class JoinQuery:
         """The streams read, each once, in order."""
         return tuple(dict.fromkeys(source.stream for source in self.inputs))
 
-    def slot(self, index: int) -> int:
+    def stream_occurrence(self, index: int) -> int:
         """Return how many earlier inputs read the same stream; distinguishes the inputs of a self-join."""
         return sum(source.stream == self.inputs[index].stream for source in self.inputs[:index])
 
@@ -195,26 +195,26 @@ class JoinQuery:
     def joined_columns(self) -> frozenset[Column]:
         """All joined columns that the query reads after selection."""
         expressions: list[Expression] = [self.predicate, *self.output]
-        for node in nodes_of(self.tree):
-            expressions += [node.rest, *(side for e in node.equalities for side in (e.left, e.right))]
+        for node in iter_join_nodes(self.tree):
+            expressions += [node.residual, *(side for e in node.equalities for side in (e.left, e.right))]
         if self.grouping is not None:
             expressions += [*self.grouping.keys, *(arg for call in self.grouping.aggregates for arg in call.args)]
-        references = (part for expression in expressions for part in walk(expression) if isinstance(part, Column))
+        references = (part for expression in expressions for part in walk_expression(expression) if isinstance(part, Column))
         return frozenset(column for column in references if column.name[:1].isdigit())
 
     @property
-    def ends(self) -> Ends:
+    def ends(self) -> WindowEnds:
         """The common ends of the windows of all inputs."""
-        ends = common_ends([source.window for source in self.inputs])
+        ends = find_common_ends([source.window for source in self.inputs])
         assert ends is not None
         return ends
 
     @property
-    def size(self) -> int:
+    def longest_window(self) -> int:
         """The size of the longest window."""
         return max(source.window.size for source in self.inputs)
 
     @property
-    def span(self) -> int:
+    def longest_span(self) -> int:
         """The time from window_start to window_end: the longest window, including inner windows whose results are joined."""
         return max(source.span or source.window.size for source in self.inputs)

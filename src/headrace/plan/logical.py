@@ -20,8 +20,8 @@ from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Column, Expression
 from headrace.model.schema import TIMESTAMP, Schema
 from headrace.model.window import Window
-from headrace.plan.join import JoinQuery
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.join import WindowJoinQuery
+from headrace.plan.multiway import SlidingJoinQuery
 
 WINDOW_START = Column("window_start", TIMESTAMP)
 WINDOW_END = Column("window_end", TIMESTAMP)
@@ -101,4 +101,4 @@ class AggregateQuery:
         return tuple(dict.fromkeys(branch.stream for branch in self.branches))
 
 
-LogicalQuery: TypeAlias = StatelessQuery | AggregateQuery | JoinQuery | MultiwayQuery
+LogicalQuery: TypeAlias = StatelessQuery | AggregateQuery | WindowJoinQuery | SlidingJoinQuery

@@ -20,30 +20,30 @@ from typing import TypeAlias, TypeGuard, TypeVar
 from headrace.model.expression import Column
 from headrace.model.schema import TIMESTAMP, Field, Schema
 from headrace.model.stream import Stream
-from headrace.model.window import Sliding, ends_of
-from headrace.plan.join import JoinQuery
+from headrace.model.window import HopWindow, ends_of_window
+from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, key_column
-from headrace.plan.multiway import MultiwayQuery
-from headrace.plan.unfolded import Unfolded, declared
+from headrace.plan.multiway import SlidingJoinQuery
+from headrace.plan.unfolded import UnnestedStream, resolve_declared_name
 
-START, END, TIME = "#start", "#end", "#time"
-BOUNDS = (Column(START, TIMESTAMP), Column(END, TIMESTAMP))
-HIDDEN = 3  # hidden columns after those of the inner query
-MAX_PARTS = 16  # per query
+HIDDEN_START, HIDDEN_END, HIDDEN_TIME = "#start", "#end", "#time"
+HIDDEN_BOUNDS = (Column(HIDDEN_START, TIMESTAMP), Column(HIDDEN_END, TIMESTAMP))
+HIDDEN_COLUMN_COUNT = 3  # hidden columns after those of the inner query
+MAX_INNER_QUERIES = 16  # per query
 
-Windowed: TypeAlias = AggregateQuery | JoinQuery
-_Plan = TypeVar("_Plan", bound=LogicalQuery)
+WindowedQuery: TypeAlias = AggregateQuery | WindowJoinQuery
+_PlanT = TypeVar("_PlanT", bound=LogicalQuery)
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class DerivedStream:
     """An inner query and the stream of its results; the last outputs are the window bounds and the window end.
 
     The engine sets the event time from the window end.
     """
 
     stream: Stream
-    plan: Windowed
+    plan: WindowedQuery
 
     @property
     def name(self) -> str:
@@ -52,16 +52,16 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
-class StackedQuery:
+class NestedQuery:
     """A query over the results of inner queries.
 
     Each of `inner` reads declared streams and earlier inner queries; `outer` reads any of them. `unnested` are the unnested
     streams that they read, each after the stream that it is based on.
     """
 
-    inner: tuple[Derived, ...]
+    inner: tuple[DerivedStream, ...]
     outer: LogicalQuery
-    unfolded: tuple[Unfolded, ...] = ()
+    unnested: tuple[UnnestedStream, ...] = ()
 
     @property
     def schema(self) -> Schema:
@@ -71,36 +71,36 @@ class StackedQuery:
     @property
     def streams(self) -> tuple[str, ...]:
         """The declared streams that the query reads, each once."""
-        derived_names, unnested = {source.name for source in self.inner}, {source.name: source for source in self.unfolded}
+        derived_names, unnested = {source.name for source in self.inner}, {source.name: source for source in self.unnested}
         names = (name for plan in (*(source.plan for source in self.inner), self.outer) for name in plan.streams)
-        return tuple(dict.fromkeys(declared(name, unnested) for name in names if name not in derived_names))
+        return tuple(dict.fromkeys(resolve_declared_name(name, unnested) for name in names if name not in derived_names))
 
 
-AnyQuery: TypeAlias = LogicalQuery | StackedQuery
+AnyQuery: TypeAlias = LogicalQuery | NestedQuery
 
 
-def derived(plan: Windowed) -> Derived:
+def derive_stream(plan: WindowedQuery) -> DerivedStream:
     """Return the results of a query as a stream; equal queries give equal streams."""
-    schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (START, END, TIME))))
-    extended = replace(plan, output=(*plan.output, *bounds(plan), WINDOW_END), schema=schema)
+    schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (HIDDEN_START, HIDDEN_END, HIDDEN_TIME))))
+    extended = replace(plan, output=(*plan.output, *result_bounds(plan), WINDOW_END), schema=schema)
     name = f"~{hashlib.sha256(repr(extended).encode()).hexdigest()[:12]}"
-    return Derived(Stream(name, schema, TIME), extended)
+    return DerivedStream(Stream(name, schema, HIDDEN_TIME), extended)
 
 
-def bounds(plan: Windowed) -> tuple[Column, Column]:
+def result_bounds(plan: WindowedQuery) -> tuple[Column, Column]:
     """Return the window bounds of a result, as columns after its aggregation."""
-    if in_inner_windows(plan):
+    if has_inner_window_keys(plan):
         keys = plan.branches[0].keys
         return key_column(len(keys) - 2, TIMESTAMP), key_column(len(keys) - 1, TIMESTAMP)
     return WINDOW_START, WINDOW_END
 
 
-def in_inner_windows(plan: Windowed) -> TypeGuard[AggregateQuery]:
+def has_inner_window_keys(plan: WindowedQuery) -> TypeGuard[AggregateQuery]:
     """Return whether the query aggregates results within their own windows: their bounds are its last keys."""
-    return isinstance(plan, AggregateQuery) and plan.branches[0].keys[-2:] == BOUNDS
+    return isinstance(plan, AggregateQuery) and plan.branches[0].keys[-2:] == HIDDEN_BOUNDS
 
 
-def own(query: StackedQuery, number: int) -> StackedQuery:
+def isolate_inner_queries(query: NestedQuery, number: int) -> NestedQuery:
     """Rename the inner streams that must not be shared with other queries.
 
     Results of tumbling and hopping aggregations are, from some time on, the same for all queries. Sessions depend on the start
@@ -109,24 +109,24 @@ def own(query: StackedQuery, number: int) -> StackedQuery:
     names: dict[str, str] = {}
     inner = []
     for source in query.inner:
-        is_shared = isinstance(source.plan, AggregateQuery) and isinstance(source.plan.window, Sliding)
+        is_shared = isinstance(source.plan, AggregateQuery) and isinstance(source.plan.window, HopWindow)
         if not is_shared or any(name in names for name in source.plan.streams):
             names[source.name] = f"{source.name}-{number}"
             stream = replace(source.stream, name=names[source.name])
-            inner.append(Derived(stream, reading(source.plan, names)))
+            inner.append(DerivedStream(stream, rename_streams(source.plan, names)))
         else:
             inner.append(source)
-    return StackedQuery(tuple(inner), reading(query.outer, names), query.unfolded)
+    return NestedQuery(tuple(inner), rename_streams(query.outer, names), query.unnested)
 
 
-def reading(plan: _Plan, names: Mapping[str, str]) -> _Plan:
+def rename_streams(plan: _PlanT, names: Mapping[str, str]) -> _PlanT:
     """Return the plan with streams renamed."""
-    if isinstance(plan, JoinQuery | MultiwayQuery):
+    if isinstance(plan, WindowJoinQuery | SlidingJoinQuery):
         return replace(plan, inputs=tuple(replace(side, stream=names.get(side.stream, side.stream)) for side in plan.inputs))  # type: ignore[arg-type]
     return replace(plan, branches=tuple(replace(part, stream=names.get(part.stream, part.stream)) for part in plan.branches))  # type: ignore[arg-type]
 
 
-def beginnings(query: StackedQuery, since: int | None) -> tuple[int | None, ...]:
+def compute_start_times(query: NestedQuery, since: int | None) -> tuple[int | None, ...]:
     """Return the event time from which each inner query, and last the outer query, sees rows if the query starts at `since`.
 
     An outer window is complete if all inner windows that end in it start at or after that time. None means −∞.
@@ -137,27 +137,27 @@ def beginnings(query: StackedQuery, since: int | None) -> tuple[int | None, ...]
         if since is None:
             starts.append(None)
             continue
-        start = _begin(plan, {name: stream_starts.get(name, since) for name in plan.streams})
+        start = _compute_start_time(plan, {name: stream_starts.get(name, since) for name in plan.streams})
         starts.append(start)
         if len(starts) <= len(query.inner):
-            assert isinstance(plan, AggregateQuery | JoinQuery)
-            stream_starts[query.inner[len(starts) - 1].name] = _first_result(plan, start)
+            assert isinstance(plan, AggregateQuery | WindowJoinQuery)
+            stream_starts[query.inner[len(starts) - 1].name] = _last_incomplete_end(plan, start)
     return tuple(starts)
 
 
-def _begin(plan: LogicalQuery, stream_starts: Mapping[str, int]) -> int:
-    if not isinstance(plan, JoinQuery):
+def _compute_start_time(plan: LogicalQuery, stream_starts: Mapping[str, int]) -> int:
+    if not isinstance(plan, WindowJoinQuery):
         return max(stream_starts.values())
     # shorter windows start later
-    return max(stream_starts[side.stream] - (plan.size - side.window.size) for side in plan.inputs)
+    return max(stream_starts[side.stream] - (plan.longest_window - side.window.size) for side in plan.inputs)
 
 
-def _first_result(plan: Windowed, since: int) -> int:
+def _last_incomplete_end(plan: WindowedQuery, since: int) -> int:
     """Return the end of the last window that started before `since`: the results of later windows are complete."""
-    if isinstance(plan, JoinQuery):
-        ends, size = plan.ends, plan.size
-    elif isinstance(plan.window, Sliding):
-        ends, size = ends_of(plan.window), plan.window.size
+    if isinstance(plan, WindowJoinQuery):
+        ends, size = plan.ends, plan.longest_window
+    elif isinstance(plan.window, HopWindow):
+        ends, size = ends_of_window(plan.window), plan.window.size
     else:
         return since
     first_complete = since + size  # no complete window ends before this time

@@ -19,7 +19,7 @@ from headrace.model.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
-class Unfolded:
+class UnnestedStream:
     """A stream with a row for each element of `list_expression`, a list over columns of `base`.
 
     A row whose list is NULL or empty yields no rows.
@@ -27,7 +27,7 @@ class Unfolded:
 
     stream: Stream
     base: str
-    values: Expression
+    list_expression: Expression
 
     @property
     def name(self) -> str:
@@ -41,24 +41,24 @@ class Unfolded:
         return Column(last.name, last.type)
 
 
-def unfolded(base: Stream, values: Expression) -> Unfolded:
+def unnest_stream(base: Stream, values: Expression) -> UnnestedStream:
     """Return the unnested stream of a list expression; equal lists of one stream give equal streams."""
     element = Field(f"#{len(base.schema)}", values.type.value_type)
     name = f"{base.name}*{hashlib.sha256(repr(values).encode()).hexdigest()[:12]}"
-    return Unfolded(Stream(name, Schema((*base.schema.fields, element)), base.time, base.delay), base.name, values)
+    return UnnestedStream(Stream(name, Schema((*base.schema.fields, element)), base.time, base.delay), base.name, values)
 
 
-def needed(names: Iterable[str], known: Mapping[str, Unfolded]) -> tuple[Unfolded, ...]:
+def collect_unnested(names: Iterable[str], known: Mapping[str, UnnestedStream]) -> tuple[UnnestedStream, ...]:
     """Return the unnested streams among `names`, each after the unnested streams that it is based on."""
-    collected: dict[str, Unfolded] = {}
+    collected: dict[str, UnnestedStream] = {}
     for name in names:
         source = known.get(name)
         if source is not None and name not in collected:
-            collected |= {base.name: base for base in needed([source.base], known)} | {name: source}
+            collected |= {base.name: base for base in collect_unnested([source.base], known)} | {name: source}
     return tuple(collected.values())
 
 
-def declared(name: str, unnested: Mapping[str, Unfolded]) -> str:
+def resolve_declared_name(name: str, unnested: Mapping[str, UnnestedStream]) -> str:
     """Return the declared stream that an unnested stream is ultimately based on; any other name is returned unchanged."""
     while name in unnested:
         name = unnested[name].base

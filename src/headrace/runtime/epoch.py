@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headrace.execution.job import Epoch
-from headrace.model.window import Sliding, last_start
-from headrace.plan.join import JoinQuery
+from headrace.model.window import HopWindow, last_window_start
+from headrace.plan.join import WindowJoinQuery
 from headrace.runtime.state import EngineState, StreamState
 from headrace.sharing.arrangement import Arrangement, written
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan, plan_stream
@@ -50,8 +50,8 @@ def retire(stream: StreamState, plans: Mapping[str, StreamPlan], watermarks: Map
 
 def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
     for member in plan.members:
-        if member.query in watermarks and isinstance(member.window, Sliding):
-            closes = last_start(member.window, end - 1) + member.window.size
+        if member.query in watermarks and isinstance(member.window, HopWindow):
+            closes = last_window_start(member.window, end - 1) + member.window.size
             if closes > watermarks[member.query]:
                 return True
     return False
@@ -64,12 +64,12 @@ def rearrange(query: LiveQuery, new: Arrangement | None, seen: int, watermark: i
     windows that start before the next version have closed.
     """
     plan = query.plan
-    assert isinstance(plan, JoinQuery)
+    assert isinstance(plan, WindowJoinQuery)
     versions = list(query.arrangements)
     if new is not None:
         start = start_of(seen)
         kept = [version for version in versions or [Arrangement(written(plan))] if version.since < start]
         versions = [*kept, replace(new, since=start)] if kept else [replace(new, since=NEVER)]
-    while len(versions) > 1 and watermark >= versions[1].since + plan.size:
+    while len(versions) > 1 and watermark >= versions[1].since + plan.longest_window:
         del versions[0]
     return replace(query, arrangements=tuple(versions))

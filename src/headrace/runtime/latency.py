@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace.model.window import Ends, SessionGap, ends_of
-from headrace.plan.join import JoinQuery
+from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
+from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.runtime.report import BatchReport, Marks
 from headrace.sharing.shared_plan import LiveQuery
@@ -56,13 +56,13 @@ def _oldest(plan: LogicalQuery, before: BatchReport, after: BatchReport) -> int 
         return None
     ends = _ends(plan)
     if ends is not None:
-        return next(iter(ends.between(begin.watermark, end.watermark)), None)
+        return next(iter(ends.ends_between(begin.watermark, end.watermark)), None)
     return begin.watermark if isinstance(plan, AggregateQuery) else begin.newest  # sessions may end at any time
 
 
-def _ends(plan: LogicalQuery) -> Ends | None:
-    if isinstance(plan, JoinQuery):
+def _ends(plan: LogicalQuery) -> WindowEnds | None:
+    if isinstance(plan, WindowJoinQuery):
         return plan.ends
-    if isinstance(plan, AggregateQuery) and not isinstance(plan.window, SessionGap):
-        return ends_of(plan.window)
+    if isinstance(plan, AggregateQuery) and not isinstance(plan.window, SessionWindow):
+        return ends_of_window(plan.window)
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.execution.job import Outcome
-from headrace.kernels.sets import Sets, share_wanted
+from headrace.kernels.sets import QueryBitmaps, estimate_selected_share
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.join_order import FULL, JoinStatistics, arrange
@@ -24,7 +24,7 @@ class Optimizer:
     def __init__(self, every: int = 4) -> None:
         """Plan again at least after this many batches; the interval grows with the number of queries."""
         self._every = every
-        self._samples: dict[tuple[str, int], list[Sets]] = {}
+        self._samples: dict[tuple[str, int], list[QueryBitmaps]] = {}
         self._sampled: frozenset[int] = frozenset()
         self._queries: frozenset[int] = frozenset()
         self._looked = -1
@@ -66,4 +66,4 @@ class Optimizer:
         return JoinStatistics(rates, keys, self._wanted, self._rows)
 
     def _wanted(self, stream: str, slot: int, bits: frozenset[int]) -> float | None:
-        return share_wanted(self._samples.get((stream, slot), ()), bits)
+        return estimate_selected_share(self._samples.get((stream, slot), ()), bits)

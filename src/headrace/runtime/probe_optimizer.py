@@ -116,7 +116,7 @@ class ProbeOptimizer:
         for name in probes.ranks:
             stream = state.streams[probes.streams[name]]
             rates[name] = max(1e-3, (stream.rate or _GUESS) * self._wanted(name))
-            ranges = [query.inputs[name].range for query in probes.queries if name in query.inputs]
+            ranges = [query.inputs[name].length for query in probes.queries if name in query.inputs]
             windows[name] = max(ranges) / _SECOND or 1e-6
         return Windowed(rates, windows, selectivities(probes.queries, self._samples))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.errors import SessionError
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.multiway import SlidingJoinQuery
 from headrace.runtime.state import EngineState, QueryState
 from headrace.sharing.multiway.asked import Asked, asked
 from headrace.sharing.multiway.first import first_orders, most_used, stores_of
@@ -30,7 +30,7 @@ def replan(
     """
     unshared = entry["sharing"] == "none"
     residual = _loose(previous, entry["probing"])
-    joins = [query for query in live.values() if isinstance(query.plan, MultiwayQuery)]
+    joins = [query for query in live.values() if isinstance(query.plan, SlidingJoinQuery)]
     queries = tuple(asked(query, apart=unshared, loose=residual) for query in joins)
     if not queries:
         state.probing, state.stores = "", ()
@@ -56,7 +56,7 @@ def replan(
 
 def imagined(live: Iterable[LiveQuery], previous: ProbePlan | None, partitions: int, sharing: str) -> ProbePlan | None:
     """Return a plan as if all these queries had run from the start; queries of the `previous` plan keep their probe orders."""
-    joins = [query for query in live if isinstance(query.plan, MultiwayQuery)]
+    joins = [query for query in live if isinstance(query.plan, SlidingJoinQuery)]
     queries = tuple(asked(query, apart=sharing == "none", loose=_loose(previous, None)) for query in joins)
     if not queries:
         return None
@@ -89,7 +89,7 @@ def with_past(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineSt
     Return it unchanged if the stored state does not cover all of its inputs.
     """
     first = {number: state.queries[number].first_batch for number in before}
-    backfills = loans(query, before.values(), first) if isinstance(query.plan, MultiwayQuery) else ()
+    backfills = loans(query, before.values(), first) if isinstance(query.plan, SlidingJoinQuery) else ()
     return replace(query, lent=backfills, since=max(backfill.since for backfill in backfills)) if backfills else query
 
 

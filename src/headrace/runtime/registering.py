@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from headrace.errors import NameTakenError, NotFoundError, SchemaError, SqlError
 from headrace.execution.functions import function_path, write_function
-from headrace.model.function import Code, UserFunction
+from headrace.model.function import UdfCode, UserFunction
 from headrace.runtime.backends import pickled
 from headrace.runtime.code_digest import digest_of
 from headrace.runtime.commands import Add, from_json
@@ -15,7 +15,7 @@ from headrace.sql.user_functions import called, check_name
 
 
 def register(
-    coordinator: Coordinator, name: str, code: Code, result: pa.DataType, arguments: tuple[pa.DataType | None, ...]
+    coordinator: Coordinator, name: str, code: UdfCode, result: pa.DataType, arguments: tuple[pa.DataType | None, ...]
 ) -> UserFunction:
     """Register a UDF for queries that are added later; the caller must hold the batch lock.
 

@@ -10,8 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction, conjuncts
-from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, inputs_of, joined_column, nodes_of, owner
+from headrace.model.expression import TRUE, Call, Column, Expression, column_names, combine_conjuncts, split_conjuncts
+from headrace.plan.join import (
+    JoinEquality,
+    JoinKind,
+    JoinNode,
+    JoinTree,
+    WindowJoinQuery,
+    iter_inputs,
+    iter_join_nodes,
+    joined_column,
+    split_joined_name,
+)
 from headrace.sharing.slicing import NEVER
 
 
@@ -24,17 +34,17 @@ class Arrangement:
     since: int = NEVER
 
 
-def is_free(plan: JoinQuery) -> bool:
+def is_free(plan: WindowJoinQuery) -> bool:
     """Return whether the inputs may be reordered: all joins must be inner joins."""
-    return all(node.kind is JoinKind.INNER for node in nodes_of(plan.tree))
+    return all(node.kind is JoinKind.INNER for node in iter_join_nodes(plan.tree))
 
 
-def written(plan: JoinQuery) -> tuple[int, ...]:
+def written(plan: WindowJoinQuery) -> tuple[int, ...]:
     """Return the order of inputs in the query text."""
-    return tuple(inputs_of(plan.tree))
+    return tuple(iter_inputs(plan.tree))
 
 
-def canonical(plan: JoinQuery) -> JoinQuery:
+def canonical(plan: WindowJoinQuery) -> WindowJoinQuery:
     """Return an inner join with its inputs numbered by stream name, so that equal joins written in different orders are equal."""
     if not is_free(plan):
         return plan
@@ -47,7 +57,7 @@ def canonical(plan: JoinQuery) -> JoinQuery:
         if isinstance(expression, Column):
             if not expression.name[:1].isdigit():
                 return expression
-            index, name = owner(expression.name)
+            index, name = split_joined_name(expression.name)
             return joined_column(number[index], name, expression.type)
         if isinstance(expression, Call):
             return Call(expression.function, tuple(map(renumber, expression.args)), expression.type)
@@ -56,8 +66,8 @@ def canonical(plan: JoinQuery) -> JoinQuery:
     def renumber_tree(node: JoinTree) -> JoinTree:
         if isinstance(node, int):
             return number[node]
-        equalities = tuple(Equality(renumber(e.left), renumber(e.right)) for e in node.equalities)
-        return JoinNode(node.kind, renumber_tree(node.left), renumber_tree(node.right), equalities, renumber(node.rest))
+        equalities = tuple(JoinEquality(renumber(e.left), renumber(e.right)) for e in node.equalities)
+        return JoinNode(node.kind, renumber_tree(node.left), renumber_tree(node.right), equalities, renumber(node.residual))
 
     grouping = plan.grouping
     if grouping is not None:
@@ -66,10 +76,10 @@ def canonical(plan: JoinQuery) -> JoinQuery:
     root = renumber_tree(plan.tree)
     assert isinstance(root, JoinNode)
     output = plan.output if grouping is not None else tuple(map(renumber, plan.output))
-    return JoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, renumber(plan.predicate), grouping)
+    return WindowJoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, renumber(plan.predicate), grouping)
 
 
-def arranged(plan: JoinQuery, order: Sequence[int]) -> JoinNode:
+def arranged(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
     """Return the left-deep tree that joins the inputs in an order and applies each condition as early as possible."""
     if tuple(order) == written(plan):
         return plan.tree
@@ -82,7 +92,7 @@ def arranged(plan: JoinQuery, order: Sequence[int]) -> JoinNode:
         pending = [condition for condition in pending if not inputs(condition) <= reached]
         candidates = [equality(condition, joined, index) for condition in due]
         equalities = tuple(candidate for candidate in candidates if candidate is not None)
-        rest = conjunction([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
+        rest = combine_conjuncts([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
         tree, joined = JoinNode(JoinKind.INNER, tree, index, equalities, rest), reached
     assert isinstance(tree, JoinNode)
     return tree
@@ -97,27 +107,27 @@ def products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
     return count
 
 
-def conditions(plan: JoinQuery) -> Iterable[Expression]:
+def conditions(plan: WindowJoinQuery) -> Iterable[Expression]:
     """Yield all conditions between inputs, node by node, the equalities of a node first."""
-    for node in nodes_of(plan.tree):
+    for node in iter_join_nodes(plan.tree):
         for pair in node.equalities:
             yield Call("eq", tuple(sorted((pair.left, pair.right), key=str)), TRUE.type)
-        yield from (part for part in conjuncts(node.rest) if part != TRUE)
+        yield from (part for part in split_conjuncts(node.residual) if part != TRUE)
 
 
 @lru_cache(maxsize=1 << 14)
 def inputs(condition: Expression) -> frozenset[int]:
     """Return the inputs that a condition refers to."""
-    return frozenset(owner(name)[0] for name in columns(condition))
+    return frozenset(split_joined_name(name)[0] for name in column_names(condition))
 
 
 @lru_cache(maxsize=1 << 14)
-def equality(condition: Expression, joined: frozenset[int], index: int) -> Equality | None:
+def equality(condition: Expression, joined: frozenset[int], index: int) -> JoinEquality | None:
     """Return a condition as an equality between the joined inputs and one more; None for any other condition."""
     if isinstance(condition, Call) and condition.function == "eq":
         first, second = condition.args
         if inputs(second) == {index} and inputs(first) and inputs(first) <= joined:
-            return Equality(first, second)
+            return JoinEquality(first, second)
         if inputs(first) == {index} and inputs(second) and inputs(second) <= joined:
-            return Equality(second, first)
+            return JoinEquality(second, first)
     return None

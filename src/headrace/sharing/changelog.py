@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.plan.logical import LogicalQuery
-from headrace.plan.unfolded import Unfolded
+from headrace.plan.unfolded import UnnestedStream
 from headrace.sharing.shared_plan import LiveQuery
 
 
@@ -27,7 +27,7 @@ class Addition:
     plan: LogicalQuery
     since: int
     feeds: str = ""
-    unfolded: tuple[Unfolded, ...] = ()
+    unfolded: tuple[UnnestedStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

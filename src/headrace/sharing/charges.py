@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.sharing.account import Charge
 from headrace.sharing.explain import alone_costs, shared_cost
 from headrace.sharing.join_order import JoinStatistics, Work, cost
@@ -61,7 +61,7 @@ def join_charges(live: Sequence[LiveQuery], plans: Iterable[StreamPlan], statist
             yield _keeping(plan.stream, buckets, rate, statistics)
     paths: dict[tuple[Leaf | Step, ...], list[LiveQuery]] = {}
     for query in live:
-        if isinstance(query.plan, JoinQuery) and all(statistics.rates.get(name) for name in query.plan.streams):
+        if isinstance(query.plan, WindowJoinQuery) and all(statistics.rates.get(name) for name in query.plan.streams):
             chain = chains(query.plan, query.arrangements)[-1][2]
             path: tuple[Leaf | Step, ...] = (chain.first, *chain.steps)
             for length in range(2, len(path) + 1):
@@ -83,7 +83,7 @@ def _keeping(stream: str, buckets: Buckets, rate: float, statistics: JoinStatist
 def _step(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics) -> float:
     """Return the cost of the last step of a path for some queries, in seconds of work per second."""
     plan = queries[0].plan
-    assert isinstance(plan, JoinQuery)
+    assert isinstance(plan, WindowJoinQuery)
     work = Work.of(plan, frozenset(query.bit for query in queries), statistics)
     order = [(element if isinstance(element, Leaf) else element.leaf).input for element in path]
     matches = work.cardinality(frozenset(order))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.model.expression import Column, Expression, columns, substitute
-from headrace.model.window import SessionGap, Sliding
-from headrace.plan.join import JoinQuery, owner
+from headrace.model.expression import Column, Expression, column_names, substitute_columns
+from headrace.model.window import HopWindow, SessionWindow
+from headrace.plan.join import WindowJoinQuery, split_joined_name
 from headrace.plan.logical import AggregateQuery, LogicalQuery
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.multiway import SlidingJoinQuery
 from headrace.sharing.grouping import costs
 from headrace.sharing.join_order import JoinStatistics, Work, cost
 from headrace.sharing.joining import Leaf, Step, chains
@@ -45,7 +45,7 @@ def explain(
 
 def _trails(plan: LogicalQuery, stream: str) -> bool:
     """Return whether a query joins a stream in SLIDING windows."""
-    return isinstance(plan, MultiwayQuery) and stream in plan.streams
+    return isinstance(plan, SlidingJoinQuery) and stream in plan.streams
 
 
 def _made(stream: str, live: Sequence[LiveQuery]) -> str:
@@ -53,12 +53,12 @@ def _made(stream: str, live: Sequence[LiveQuery]) -> str:
     if makers:
         return f" (results of {listed([query.name for query in makers])}: {_described(makers[0].plan)})"
     unnested = next((candidate for query in live for candidate in query.unfolded if candidate.name == stream), None)
-    return "" if unnested is None else f" (elements of {unnested.values} in {unnested.base})"
+    return "" if unnested is None else f" (elements of {unnested.list_expression} in {unnested.base})"
 
 
 def bucket_lines(buckets: Buckets, names: Mapping[int, str]) -> list[str]:
     """Return the description of a join buffer."""
-    windows = sorted({m.window for m in buckets.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
+    windows = sorted({m.window for m in buckets.members if isinstance(m.window, HopWindow)}, key=lambda w: (w.size, w.slide))
     predicate_count = len({m.predicate for m in buckets.members})
     return [
         f"join buffer {_by(buckets.keys)} · used by {_users(buckets, names)}",
@@ -72,7 +72,7 @@ def _chains(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: Joi
     """Return the steps of all window joins as a tree: queries with a common prefix, in one group, share its steps."""
     paths: dict[tuple[Leaf | Step, ...], list[LiveQuery]] = {}
     for query in live:
-        if isinstance(query.plan, JoinQuery):
+        if isinstance(query.plan, WindowJoinQuery):
             chain = chains(query.plan, query.arrangements)[-1][2]
             full_path: tuple[Leaf | Step, ...] = (chain.first, *chain.steps)
             for depth in range(1, len(full_path) + 1):
@@ -88,7 +88,7 @@ def _chains(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: Joi
 def _estimate(path: tuple[Leaf | Step, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics) -> str:
     """Return the estimate of the model for one window, from measured statistics or, before these exist, from defaults."""
     plan = queries[0].plan
-    assert isinstance(plan, JoinQuery)
+    assert isinstance(plan, WindowJoinQuery)
     work = Work.of(plan, frozenset(query.bit for query in queries), statistics)
     order = [(element if isinstance(element, Leaf) else element.leaf).input for element in path]
     if len(order) == 1:
@@ -125,9 +125,10 @@ def _by(keys: Sequence[Expression]) -> str:
 def _named(expression: Expression, stream_names: Mapping[int, str]) -> str:
     """Return an expression over joined columns with stream names instead of input numbers."""
     qualified = {
-        name: Column(f"{stream_names[owner(name)[0]]}.{owner(name)[1]}", expression.type) for name in columns(expression)
+        name: Column(f"{stream_names[split_joined_name(name)[0]]}.{split_joined_name(name)[1]}", expression.type)
+        for name in column_names(expression)
     }
-    return str(substitute(expression, qualified))
+    return str(substitute_columns(expression, qualified))
 
 
 def operator_lines(operator: Operator, names: Mapping[int, str], stats: Statistics) -> list[str]:
@@ -135,7 +136,7 @@ def operator_lines(operator: Operator, names: Mapping[int, str], stats: Statisti
     lines = [f"{_kind(operator)} · used by {_users(operator, names)}"]
     lines += [f"  {line}" for line in _selection(operator.selection)]
     if isinstance(operator, Store):
-        windows = sorted({m.window for m in operator.members if isinstance(m.window, Sliding)}, key=lambda w: (w.size, w.slide))
+        windows = sorted({m.window for m in operator.members if isinstance(m.window, HopWindow)}, key=lambda w: (w.size, w.slide))
         lines.append(f"  slices: edges of {listed([str(w) for w in windows])}")
         lines.append(f"  partial aggregates per slice, key and cell: {listed([str(c) for c in operator.components])}")
     lines.append(f"  cost: {_saving(operator, stats)}")
@@ -147,8 +148,8 @@ def _kind(operator: Operator) -> str:
     if isinstance(operator, Store):
         return f"aggregation {keys}"
     if isinstance(operator, Sessions):
-        gaps = sorted({m.window.gap for m in operator.members if isinstance(m.window, SessionGap)})
-        return f"sessions {keys}, {listed([str(SessionGap(gap)) for gap in gaps])}"
+        gaps = sorted({m.window.gap for m in operator.members if isinstance(m.window, SessionWindow)})
+        return f"sessions {keys}, {listed([str(SessionWindow(gap)) for gap in gaps])}"
     assert isinstance(operator, Router)
     return "stateless routing"
 
@@ -200,7 +201,7 @@ def _users(operator: Operator | Buckets, names: Mapping[int, str]) -> str:
 
 
 def _described(plan: LogicalQuery) -> str:
-    if isinstance(plan, JoinQuery):
+    if isinstance(plan, WindowJoinQuery):
         windows = ", ".join(dict.fromkeys(str(join_input.window) for join_input in plan.inputs))
         return f"{'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
     kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "rows"

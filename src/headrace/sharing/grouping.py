@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from headrace.model.expression import Expression
-from headrace.model.window import Sliding, Window
+from headrace.model.window import HopWindow, Window
 from headrace.sharing.selection import Layout, dimensions
 from headrace.sharing.statistics import Load, Statistics, load
 
@@ -93,7 +93,7 @@ def group(members: Iterable[M], stats: Statistics) -> list[tuple[Layout, list[M]
 
 def _granularity(window: Window | None) -> int:
     """Return a granularity class: within one class, slice lengths differ so little that slices are always shared."""
-    return math.gcd(window.size, window.slide).bit_length() // 3 if isinstance(window, Sliding) else 0
+    return math.gcd(window.size, window.slide).bit_length() // 3 if isinstance(window, HopWindow) else 0
 
 
 def _pays(host: Sequence[Selective], others: Sequence[Selective], stats: Statistics) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from headrace.model.expression import Call, Expression
-from headrace.plan.join import JoinQuery, lowered
+from headrace.plan.join import WindowJoinQuery, to_stream_columns
 from headrace.sharing.arrangement import Arrangement, conditions, equality, inputs, is_free, products, written
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sharing.statistics import GUESS
@@ -51,17 +51,17 @@ class Work:
     inputs.
     """
 
-    plan: JoinQuery
+    plan: WindowJoinQuery
     statistics: JoinStatistics
     rows: tuple[float, ...]
     conditions: tuple[Expression, ...]
 
     @staticmethod
-    def of(plan: JoinQuery, bits: frozenset[int], statistics: JoinStatistics) -> Work:
+    def of(plan: WindowJoinQuery, bits: frozenset[int], statistics: JoinStatistics) -> Work:
         """Return the workload of the queries with these bits."""
         row_counts = []
         for index, join_input in enumerate(plan.inputs):
-            share = statistics.wanted(join_input.stream, plan.slot(index), bits)
+            share = statistics.wanted(join_input.stream, plan.stream_occurrence(index), bits)
             rate = statistics.rates.get(join_input.stream) or float(GUESS.rate)
             row_counts.append(max(1.0, rate * join_input.window.size / _SECOND * (1.0 if share is None else share)))
         return Work(plan, statistics, tuple(row_counts), tuple(conditions(plan)))
@@ -70,7 +70,7 @@ class Work:
         """Return the number of distinct values of one side of an equality."""
         index = min(inputs(expression))
         stream = self.plan.inputs[index].stream
-        known = self.statistics.keys.get((stream, str(lowered(expression))))
+        known = self.statistics.keys.get((stream, str(to_stream_columns(expression))))
         return min(self.rows[index], float(known or GUESS.default_keys))
 
     def cardinality(self, among: frozenset[int]) -> float:
@@ -159,7 +159,7 @@ def _keys(work: Work, joined: frozenset[int], index: int) -> tuple[frozenset[str
     return frozenset(str(e.left) for e in equalities), frozenset(str(e.right) for e in equalities)
 
 
-def shape(plan: JoinQuery, among: frozenset[int] | None = None) -> Shape:
+def shape(plan: WindowJoinQuery, among: frozenset[int] | None = None) -> Shape:
     """Return what queries must have in common to share the join of some inputs: streams and all equalities, but not windows.
 
     Equalities decide which orders are good, so an order of one query suits all queries of the same shape.
@@ -181,7 +181,7 @@ def groups_of(queries: Sequence[LiveQuery], statistics: JoinStatistics, known: M
     group_by_query: dict[int, int] = {}
     groups_by_shape: dict[Shape, dict[int, list[LiveQuery]]] = {}
     for query in sorted(queries, key=lambda q: (q.id not in known, q.id)):
-        assert isinstance(query.plan, JoinQuery)
+        assert isinstance(query.plan, WindowJoinQuery)
         shape_groups = groups_by_shape.setdefault(shape(query.plan), {})
         number = known.get(query.id)
         if number is None:
@@ -196,7 +196,7 @@ def groups_of(queries: Sequence[LiveQuery], statistics: JoinStatistics, known: M
 def _gains(group: Sequence[LiveQuery], query: LiveQuery, statistics: JoinStatistics) -> bool:
     """Return whether joining a query with a group costs no more than joining them separately."""
     plan, bits = query.plan, frozenset(member.bit for member in group)
-    assert isinstance(plan, JoinQuery)
+    assert isinstance(plan, WindowJoinQuery)
 
     def estimate_cost(query_bits: frozenset[int]) -> float:
         return cost(Work.of(plan, query_bits, statistics), written(plan))
@@ -208,13 +208,13 @@ def arrange(
     queries: Iterable[LiveQuery], statistics: JoinStatistics, *, anew: bool = False, relations: int = RELATIONS
 ) -> dict[int, Arrangement]:
     """Return new join order versions for joins that gain from another order or group; `regroup` also regroups from scratch."""
-    reorderable = [(query, query.plan) for query in queries if isinstance(query.plan, JoinQuery) and is_free(query.plan)]
+    reorderable = [(query, query.plan) for query in queries if isinstance(query.plan, WindowJoinQuery) and is_free(query.plan)]
     current = {
         query.id: query.arrangements[-1] if query.arrangements else Arrangement(written(plan)) for query, plan in reorderable
     }
     known_groups = {} if anew else {query.id: current[query.id].group for query, _ in reorderable if query.arrangements}
     groups = groups_of([query for query, _ in reorderable], statistics, known_groups)
-    queries_by_shape: dict[tuple[int, Shape], list[tuple[LiveQuery, JoinQuery]]] = {}
+    queries_by_shape: dict[tuple[int, Shape], list[tuple[LiveQuery, WindowJoinQuery]]] = {}
     for query, plan in reorderable:
         queries_by_shape.setdefault((groups[query.id], shape(plan)), []).append((query, plan))
     sharing: dict[tuple[int, Shape], int] = {}
@@ -235,7 +235,7 @@ def arrange(
     return changed
 
 
-def _parts(plan: JoinQuery) -> dict[Shape, frozenset[int]]:
+def _parts(plan: WindowJoinQuery) -> dict[Shape, frozenset[int]]:
     """Return every subjoin of two or more inputs, by its shape."""
     every = range(len(plan.inputs))
     sets = [frozenset(among) for size in range(2, len(plan.inputs) + 1) for among in combinations(every, size)]

@@ -15,7 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.model.expression import Expression
-from headrace.plan.join import Equality, JoinKind, JoinNode, JoinQuery, JoinTree, lowered, nodes_of, owner
+from headrace.plan.join import (
+    JoinEquality,
+    JoinKind,
+    JoinNode,
+    JoinTree,
+    WindowJoinQuery,
+    iter_join_nodes,
+    split_joined_name,
+    to_stream_columns,
+)
 from headrace.sharing.arrangement import Arrangement, arranged, written
 
 Keys = tuple[Expression, ...]
@@ -58,13 +67,13 @@ class Chain:
         return sum(step.moves for step in self.steps)
 
 
-def chain_of(plan: JoinQuery, tree: JoinNode, group: int = 0) -> Chain:
+def chain_of(plan: WindowJoinQuery, tree: JoinNode, group: int = 0) -> Chain:
     """Return the chain of a join under a left-deep tree."""
-    nodes = list(nodes_of(tree))
+    nodes = list(iter_join_nodes(tree))
 
     def leaf(index: JoinTree, keys: Keys) -> Leaf:
         assert isinstance(index, int)
-        return Leaf(index, plan.inputs[index].stream, tuple(map(lowered, keys)), plan.slot(index), group)
+        return Leaf(index, plan.inputs[index].stream, tuple(map(to_stream_columns, keys)), plan.stream_occurrence(index), group)
 
     first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
     steps: list[Step] = []
@@ -80,7 +89,7 @@ def chain_of(plan: JoinQuery, tree: JoinNode, group: int = 0) -> Chain:
     return Chain(first, tuple(steps))
 
 
-def chains(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> list[tuple[Arrangement, JoinNode, Chain]]:
+def chains(plan: WindowJoinQuery, arrangements: Sequence[Arrangement]) -> list[tuple[Arrangement, JoinNode, Chain]]:
     """Return the tree and the chain of a join for each join order version; for the written order if there are no versions."""
     result = []
     for version in arrangements or (Arrangement(written(plan)),):
@@ -97,7 +106,7 @@ def _placed(partitioning: list[frozenset[Expression]], keys: Keys) -> bool:
 def _after(partitioning: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[Expression]]:
     """Return the partitioning of rows after a join; where rows may lack their left side, only the right side counts."""
 
-    def extend_names(known: frozenset[Expression], equalities: tuple[Equality, ...]) -> frozenset[Expression]:
+    def extend_names(known: frozenset[Expression], equalities: tuple[JoinEquality, ...]) -> frozenset[Expression]:
         equal = frozenset(e.right for e in equalities if e.left in known)
         if node.kind is JoinKind.FULL:
             return frozenset()
@@ -108,12 +117,12 @@ def _after(partitioning: list[frozenset[Expression]], node: JoinNode) -> list[fr
     return [extend_names(known, node.equalities) for known in partitioning]
 
 
-def levels(plan: JoinQuery, arrangements: Sequence[Arrangement]) -> int:
+def levels(plan: WindowJoinQuery, arrangements: Sequence[Arrangement]) -> int:
     """Return the number of shuffles of a join after the first: where keys change, and where joined rows are grouped."""
     return max(chain.levels for *_, chain in chains(plan, arrangements)) + (plan.grouping is not None)
 
 
-def leaves(plan: JoinQuery, arrangements: Sequence[Arrangement], stream: str) -> Iterator[tuple[int, int, Keys]]:
+def leaves(plan: WindowJoinQuery, arrangements: Sequence[Arrangement], stream: str) -> Iterator[tuple[int, int, Keys]]:
     """Yield the distinct (input, slot, keys) of each input that reads a stream, for the keys of all join order versions."""
     distinct: dict[tuple[int, int, Keys], None] = {}
     for _, _, chain in reversed(chains(plan, arrangements)):
@@ -123,7 +132,7 @@ def leaves(plan: JoinQuery, arrangements: Sequence[Arrangement], stream: str) ->
     yield from distinct
 
 
-def needed_columns(plan: JoinQuery, index: int) -> frozenset[str]:
+def needed_columns(plan: WindowJoinQuery, index: int) -> frozenset[str]:
     """Return the columns of an input that are read after the selection of its rows."""
-    owners = (owner(column.name) for column in plan.joined_columns)
+    owners = (split_joined_name(column.name) for column in plan.joined_columns)
     return frozenset(name for input_index, name in owners if input_index == index and name)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.model.stream import Stream
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import LogicalQuery
-from headrace.plan.stacked import MAX_PARTS, AnyQuery, StackedQuery, beginnings, own
-from headrace.plan.unfolded import Unfolded
+from headrace.plan.stacked import MAX_INNER_QUERIES, AnyQuery, NestedQuery, compute_start_times, isolate_inner_queries
+from headrace.plan.unfolded import UnnestedStream
 from headrace.sharing.arrangement import canonical
 from headrace.sharing.changelog import Addition
 from headrace.sharing.shared_plan import LiveQuery
@@ -32,13 +32,15 @@ class Part:
 
 def parts_of(query_id: int, name: str, query: AnyQuery, since: int = NEVER) -> list[Part]:
     """Return the parts of a query that sees rows from `since` on, inner ones first; the last part has the query's own id."""
-    if not isinstance(query, StackedQuery):
+    if not isinstance(query, NestedQuery):
         return [Part(Addition(query_id, name, _ready(query), since))]
-    own_query, unnested = own(query, query_id), query.unfolded
-    starts = [NEVER if start is None else start for start in beginnings(own_query, None if since == NEVER else since)]
+    own_query, unnested = isolate_inner_queries(query, query_id), query.unnested
+    starts = [NEVER if start is None else start for start in compute_start_times(own_query, None if since == NEVER else since)]
     inner_parts = [
         Part(
-            Addition(_PARTS + query_id * MAX_PARTS + n, f"{name}/{n + 1}", _ready(inner.plan), start, inner.name, unnested),
+            Addition(
+                _PARTS + query_id * MAX_INNER_QUERIES + n, f"{name}/{n + 1}", _ready(inner.plan), start, inner.name, unnested
+            ),
             inner.stream,
         )
         for n, (inner, start) in enumerate(zip(own_query.inner, starts, strict=False))
@@ -46,7 +48,7 @@ def parts_of(query_id: int, name: str, query: AnyQuery, since: int = NEVER) -> l
     return [*inner_parts, Part(Addition(query_id, name, _ready(own_query.outer), starts[-1], unfolded=unnested))]
 
 
-def unfolded_of(live: Iterable[LiveQuery]) -> tuple[Unfolded, ...]:
+def unfolded_of(live: Iterable[LiveQuery]) -> tuple[UnnestedStream, ...]:
     """Return the distinct unnested streams that live queries read, each after the streams that it is derived from."""
     return tuple({stream.name: stream for query in live for stream in query.unfolded}.values())
 
@@ -58,7 +60,7 @@ def made_of(live: Iterable[LiveQuery]) -> frozenset[str]:
 
 def whole(part: int) -> int:
     """Return the id of the query that a part belongs to; the id of a query itself is returned unchanged."""
-    return part if part < _PARTS else (part - _PARTS) // MAX_PARTS
+    return part if part < _PARTS else (part - _PARTS) // MAX_INNER_QUERIES
 
 
 def depths(live: Iterable[LiveQuery]) -> dict[str, int]:
@@ -85,4 +87,4 @@ def level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:
 
 
 def _ready(plan: LogicalQuery) -> LogicalQuery:
-    return canonical(plan) if isinstance(plan, JoinQuery) else plan
+    return canonical(plan) if isinstance(plan, WindowJoinQuery) else plan

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.model.expression import COMPARISON, TRUE, Call, Expression, Literal
+from headrace.model.expression import COMPARISON_FUNCTIONS, TRUE, Call, Expression, Literal
 
 FALSE_CODE, NULL_CODE, TRUE_CODE = 0, 1, 2
 Boundary: TypeAlias = int | float | str
@@ -89,7 +89,7 @@ def atom_of(expression: Expression) -> Atom:
     if isinstance(expression, Call):
         if expression.function == "is_null" and is_ordered(expression.args[0].type):
             return OrderedAtom(expression.args[0], (), null_is_true=True)
-        if expression.function in COMPARISON:
+        if expression.function in COMPARISON_FUNCTIONS:
             return _comparison(expression) or BooleanAtom(expression)
         if expression.function == "in":
             return _membership(expression) or BooleanAtom(expression)

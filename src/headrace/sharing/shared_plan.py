@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from headrace.model.expression import Expression, columns
-from headrace.model.window import Ends, SessionGap, Sliding, Window
-from headrace.plan.join import JoinQuery, owner
+from headrace.model.expression import Expression, column_names
+from headrace.model.window import HopWindow, SessionWindow, Window, WindowEnds
+from headrace.plan.join import WindowJoinQuery, split_joined_name
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
-from headrace.plan.multiway import MultiwayQuery
-from headrace.plan.unfolded import Unfolded
+from headrace.plan.multiway import SlidingJoinQuery
+from headrace.plan.unfolded import UnnestedStream
 from headrace.sharing.aggregation import Component, components_of
 from headrace.sharing.arrangement import Arrangement
 from headrace.sharing.grouping import group
@@ -39,7 +39,7 @@ class LiveQuery:
     arrangements: tuple[Arrangement, ...] = ()  # of a window join: versions of its join order
     feeds: str = ""  # the derived stream of its results, read by other queries
     lent: tuple[Loan, ...] = ()  # earlier rows, taken from the state of other queries
-    unfolded: tuple[Unfolded, ...] = ()  # unnested streams that it reads
+    unfolded: tuple[UnnestedStream, ...] = ()  # unnested streams that it reads
 
     @property
     def signature(self) -> str:
@@ -49,7 +49,7 @@ class LiveQuery:
     @property
     def levels(self) -> int:
         """The number of shuffles after that of its input streams."""
-        return levels(self.plan, self.arrangements) if isinstance(self.plan, JoinQuery) else 0
+        return levels(self.plan, self.arrangements) if isinstance(self.plan, WindowJoinQuery) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Member:
     streams: tuple[str, ...]  # all streams of the query; together they decide its watermark
     needs: tuple[Component, ...] = ()
     outputs: tuple[Expression, ...] = ()
-    ends: Ends | None = None  # window ends, where they differ from those of `window`
+    ends: WindowEnds | None = None  # window ends, where they differ from those of `window`
     longest: int = 0  # time from the earliest start to the common end of windows that end together
     again: bool = False  # the input has another join buffer, which counts its rows
 
@@ -178,15 +178,17 @@ def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: Statistics = G
         base = (selection, tuple(group_members), tuple(positions[m.predicate] for m in group_members))
         if group_members[0].window is None:
             routers.append(Router(*base))
-        elif isinstance(group_members[0].window, SessionGap):
+        elif isinstance(group_members[0].window, SessionWindow):
             sessions.append(Sessions(*base))
         else:
             stores.append(_store(*base))
     buckets = plan_buckets(stream, ordered)
     join_columns = [name for buffer in buckets for name in buffer.columns]
-    join_columns += [name for buffer in buckets for m in buffer.members for name in columns(m.predicate)]
-    join_columns += [name for query in ordered if isinstance(query.plan, MultiwayQuery) for name in _multiway(stream, query.plan)]
-    needed = frozenset(name for m in members for e in _expressions(m) for name in columns(e)).union(join_columns)
+    join_columns += [name for buffer in buckets for m in buffer.members for name in column_names(m.predicate)]
+    join_columns += [
+        name for query in ordered if isinstance(query.plan, SlidingJoinQuery) for name in _multiway(stream, query.plan)
+    ]
+    needed = frozenset(name for m in members for e in _expressions(m) for name in column_names(e)).union(join_columns)
     return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), buckets, needed, stats)
 
 
@@ -194,12 +196,12 @@ def plan_buckets(stream: str, queries: Iterable[LiveQuery]) -> tuple[Buckets, ..
     """Return the join buffers of a stream: one for each set of join keys."""
     members_by_key: dict[tuple[tuple[Expression, ...], int], list[tuple[Member, int, frozenset[str]]]] = {}
     for query in queries:
-        if isinstance(query.plan, JoinQuery):
+        if isinstance(query.plan, WindowJoinQuery):
             seen_inputs: set[int] = set()
             for index, slot, keys in leaves(query.plan, query.arrangements, stream):
                 plan, join_input = query.plan, query.plan.inputs[index]
                 base = (query.id, index, join_input.predicate, keys, join_input.window, query.since, plan.streams)
-                member = Member(*base, ends=plan.ends, longest=plan.size, again=index in seen_inputs)
+                member = Member(*base, ends=plan.ends, longest=plan.longest_window, again=index in seen_inputs)
                 seen_inputs.add(index)
                 members_by_key.setdefault((keys, slot), []).append((member, query.bit, needed_columns(plan, index)))
     return tuple(
@@ -208,15 +210,15 @@ def plan_buckets(stream: str, queries: Iterable[LiveQuery]) -> tuple[Buckets, ..
             tuple(member for member, _, _ in members),
             tuple(bit for _, bit, _ in members),
             tuple(sorted(frozenset().union(*(names for *_, names in members)))),
-            progressions({m.window for m, *_ in members if isinstance(m.window, Sliding)}),
-            max(m.window.size for m, *_ in members if isinstance(m.window, Sliding)),
+            progressions({m.window for m, *_ in members if isinstance(m.window, HopWindow)}),
+            max(m.window.size for m, *_ in members if isinstance(m.window, HopWindow)),
         )
         for (_, slot), members in members_by_key.items()
     )
 
 
 def _store(selection: Selection, members: tuple[Member, ...], predicate_of: tuple[int, ...]) -> Store:
-    windows = [m.window for m in members if isinstance(m.window, Sliding)]
+    windows = [m.window for m in members if isinstance(m.window, HopWindow)]
     needs = tuple(dict.fromkeys(need for m in members for need in m.needs))
     positions = {need: i for i, need in enumerate(needs)}
     component_positions = tuple(tuple(positions[need] for need in m.needs) for m in members)
@@ -241,13 +243,13 @@ def _members(stream: str, query: LiveQuery) -> Iterable[Member]:
                 yield Member(query.id, index, branch.predicate, branch.keys, plan.window, query.since, plan.streams, needs=needs)
 
 
-def _multiway(stream: str, plan: MultiwayQuery) -> Iterable[str]:
+def _multiway(stream: str, plan: SlidingJoinQuery) -> Iterable[str]:
     """Yield the columns of a stream that a sliding join reads."""
     input_indexes = {index for index, join_input in enumerate(plan.inputs) if join_input.stream == stream}
     for index in input_indexes:
-        yield from columns(plan.inputs[index].predicate)
+        yield from column_names(plan.inputs[index].predicate)
     for expression in (*plan.conditions, *plan.output):
-        yield from (name for number, name in map(owner, columns(expression)) if number in input_indexes)
+        yield from (name for number, name in map(split_joined_name, column_names(expression)) if number in input_indexes)
 
 
 def _expressions(member: Member) -> Iterable[Expression]:

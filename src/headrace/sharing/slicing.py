@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.model.window import Sliding, first_start, last_start
+from headrace.model.window import HopWindow, first_window_start, last_window_start
 
 Times = npt.NDArray[np.int64]
 NEVER = int(np.iinfo(np.int64).min)  # −∞ as a 64-bit time
@@ -25,7 +25,7 @@ FOREVER = int(np.iinfo(np.int64).max)
 _BUCKETS = 4096
 
 
-def progressions(windows: Iterable[Sliding]) -> tuple[tuple[int, int], ...]:
+def progressions(windows: Iterable[HopWindow]) -> tuple[tuple[int, int], ...]:
     """Return the distinct (offset, step) progressions that contain every start and end of the windows, none within another."""
     pairs: set[tuple[int, int]] = set()
     for window in windows:
@@ -64,19 +64,19 @@ def edges_for(low: int, high: int, times: Callable[[], Times], steps: tuple[tupl
     return edges[: np.searchsorted(edges, high, side="right")]
 
 
-def last_end(window: Sliding, since: int, slice_start: int) -> int | None:
+def last_end(window: HopWindow, since: int, slice_start: int) -> int | None:
     """Return the end of the last window (starting at `since` or later) that contains a slice; None if there is none."""
-    start = last_start(window, slice_start)
+    start = last_window_start(window, slice_start)
     return start + window.size if start >= since and slice_start < start + window.size else None
 
 
-def closing(window: Sliding, since: int, slice_starts: Iterable[int], after: int, until: int) -> list[int]:
+def closing(window: HopWindow, since: int, slice_starts: Iterable[int], after: int, until: int) -> list[int]:
     """Return, ascending, the starts of windows that contain one of the slices and end in (after, until]."""
     starts: set[int] = set()
     earliest = max(-(-since // window.slide), (after - window.size) // window.slide + 1) * window.slide
     latest = (until - window.size) // window.slide * window.slide
     for slice_start in slice_starts:
-        first = max(first_start(window, slice_start), earliest)
-        last = min(last_start(window, slice_start), latest)
+        first = max(first_window_start(window, slice_start), earliest)
+        last = min(last_window_start(window, slice_start), latest)
         starts.update(range(first, last + 1, window.slide))
     return sorted(starts)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.model.expression import Expression
-from headrace.model.window import Sliding, Window
+from headrace.model.window import HopWindow, Window
 from headrace.sharing.slicing import progressions
 
 _SECOND = 1_000_000
@@ -48,7 +48,7 @@ def key_text(keys: Sequence[Expression]) -> str:
 
 def load(windows: Iterable[Window | None], keys: Sequence[Expression], stats: Statistics) -> Load:
     """Return the load of branches that share an operator; rows without slices count as one slice per second."""
-    steps = progressions({w for w in windows if isinstance(w, Sliding)})
+    steps = progressions({w for w in windows if isinstance(w, HopWindow)})
     return Load(stats.rate, sum(_SECOND / step for _, step in steps) or 1.0, stats.distinct(keys))
 
 

@@ -17,10 +17,20 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns, conjunction, conjuncts, substitute
+from headrace.model.expression import (
+    TRUE,
+    Call,
+    Column,
+    Expression,
+    Literal,
+    column_names,
+    combine_conjuncts,
+    split_conjuncts,
+    substitute_columns,
+)
 from headrace.model.schema import Field, Schema
-from headrace.model.window import Sliding
-from headrace.plan.join import JoinKind, joined_column, owner
+from headrace.model.window import HopWindow
+from headrace.plan.join import JoinKind, joined_column, split_joined_name
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
 from headrace.sql.aggregation import bind_aggregation
 from headrace.sql.casts import cast
@@ -79,7 +89,7 @@ def _sides(context: Context, nodes: Sequence[exp.Expr]) -> tuple[_Side, _Side] |
             return None
         inner_context = with_ctes(context, node.this)
         plans.append(bind_aggregation(inner_context, node.this, bind_from(inner_context, node.this)))
-    if plans[0].window != plans[1].window or not isinstance(plans[0].window, Sliding):
+    if plans[0].window != plans[1].window or not isinstance(plans[0].window, HopWindow):
         return None
     return _Side(plans[0], 0), _Side(plans[1], len(plans[0].branches[0].aggregates) + 1)
 
@@ -123,14 +133,14 @@ class _Merger:
         plain = [self._outputs(number) for number in (0, 1)]
         has_row = [self._there(number) for number in (0, 1)]
         non_null_keys = [_not(Call("is_null", (key_column(n, kind),), BOOLEAN)) for n, kind in enumerate(self._keys.types)]
-        is_matched = conjunction([*has_row, *non_null_keys, *(self._translated(part, plain) for part in self._rest)])
+        is_matched = combine_conjuncts([*has_row, *non_null_keys, *(self._translated(part, plain) for part in self._rest)])
         values = [self._optional(number, plain[number], is_matched) for number in (0, 1)]
         window = self._sides[0].plan.window
         items = bind_items(self._context, self._select, Scope(self._source, self._joined, "SELECT", window=window))
         output = tuple(self._translated(item.value, values) for item in items)
-        where = conjuncts(self._translated(bind_where(self._context, self._select, self._joined), values))
+        where = split_conjuncts(self._translated(bind_where(self._context, self._select, self._joined), values))
         schema = Schema(tuple(Field(item.name, value.type) for item, value in zip(items, output, strict=True)))
-        having = conjunction([*conjuncts(self._kept(has_row, is_matched)), *where])
+        having = combine_conjuncts([*split_conjuncts(self._kept(has_row, is_matched)), *where])
         return AggregateQuery(window, (*self._branches(0), *self._branches(1)), output, schema, having)
 
     def _matched_keys(self) -> tuple[_Keys, list[Expression]]:
@@ -150,7 +160,7 @@ class _Merger:
     def _conditions(self, join: exp.Join) -> list[Expression]:
         if join.args.get("on") is not None:
             both = replace(self._joined, steps=(Step(JoinKind.INNER, ()),))  # ON sees both sides, also of a SEMI or ANTI join
-            return conjuncts(bind_condition(Scope(self._source, both, "ON"), join.args["on"]))
+            return split_conjuncts(bind_condition(Scope(self._source, both, "ON"), join.args["on"]))
         conditions = []
         for name in join.args.get("using") or []:
             left, right = (self._joined.sides[number].find(name.name) for number in (0, 1))
@@ -172,7 +182,7 @@ class _Merger:
             expression = expression.args[0]
         if not isinstance(expression, Column):
             return None
-        number, name = owner(expression.name)
+        number, name = split_joined_name(expression.name)
         plan = self._sides[number].plan
         value = plan.output[plan.schema.names.index(name)]
         return (number, int(value.name[3:])) if isinstance(value, Column) and value.name.startswith("key") else None
@@ -186,18 +196,18 @@ class _Merger:
 
     def _outputs(self, number: int) -> dict[str, Expression]:
         plan, moved = self._sides[number].plan, self._moved(number)
-        return {name: substitute(value, moved) for name, value in zip(plan.schema.names, plan.output, strict=True)}
+        return {name: substitute_columns(value, moved) for name, value in zip(plan.schema.names, plan.output, strict=True)}
 
     def _there(self, number: int) -> Expression:
         """Return the condition that a side has a row for a group."""
         side = self._sides[number]
         is_counted = Call("gt", (side.rows, Literal(0, BIGINT)), BOOLEAN)
-        return conjunction([is_counted, *conjuncts(substitute(side.plan.having, self._moved(number)))])
+        return combine_conjuncts([is_counted, *split_conjuncts(substitute_columns(side.plan.having, self._moved(number)))])
 
     def _optional(self, number: int, values: dict[str, Expression], is_matched: Expression) -> dict[str, Expression]:
         """Return the outputs of a side in joined rows; in an outer join they are NULL for rows without a match."""
         may_be_unmatched = self._kind.keeps_left if number else self._kind.keeps_right
-        if not may_be_unmatched or not self._kind.pairs:
+        if not may_be_unmatched or not self._kind.has_both_sides:
             return values
         return {name: Call("case", (is_matched, value, Literal(None, value.type)), value.type) for name, value in values.items()}
 
@@ -207,17 +217,17 @@ class _Merger:
             return is_matched
         if self._kind is JoinKind.ANTI:
             unmatched = Call("case", (is_matched, Literal(False, BOOLEAN), TRUE), BOOLEAN)
-            return conjunction([*conjuncts(has_row[0]), unmatched])
+            return combine_conjuncts([*split_conjuncts(has_row[0]), unmatched])
         return has_row[0] if self._kind is JoinKind.LEFT else has_row[1]
 
     def _translated(self, expression: Expression, values: Sequence[dict[str, Expression]]) -> Expression:
         """Rewrite an expression over outputs of the sides as an expression over the merged groups."""
         replacements: dict[str, Expression] = {START.name: WINDOW_START, END.name: WINDOW_END}
-        for name in columns(expression):
+        for name in column_names(expression):
             if name[:1].isdigit():
-                number, column = owner(name)
+                number, column = split_joined_name(name)
                 replacements[name] = values[number][column]
-        return substitute(expression, replacements)
+        return substitute_columns(expression, replacements)
 
     def _branches(self, number: int) -> Iterator[AggregateBranch]:
         """Yield the branches of a side with the aggregates of both sides; the arguments of the other side are NULL."""

@@ -12,11 +12,11 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import TRUE, Call, Column, Expression, Literal, columns, substitute
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal, column_names, substitute_columns
 from headrace.model.schema import TIMESTAMP, Field, Schema
 from headrace.model.window import Window
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
-from headrace.plan.stacked import BOUNDS
+from headrace.plan.stacked import HIDDEN_BOUNDS
 from headrace.sql.expressions import bind, bind_condition
 from headrace.sql.flatten import Context, Item, bind_items, bind_where, check_clauses
 from headrace.sql.joined import Joined, shown
@@ -79,9 +79,9 @@ def _in_inner_windows(groups: Groups) -> Groups:
     bound_keys = {WINDOW_START.name: key_column(count, TIMESTAMP), WINDOW_END.name: key_column(count + 1, TIMESTAMP)}
     return replace(
         groups,
-        keys=(*groups.keys, *BOUNDS),
-        output=tuple(substitute(output, bound_keys) for output in groups.output),
-        having=substitute(groups.having, bound_keys),
+        keys=(*groups.keys, *HIDDEN_BOUNDS),
+        output=tuple(substitute_columns(output, bound_keys) for output in groups.output),
+        having=substitute_columns(groups.having, bound_keys),
     )
 
 
@@ -144,7 +144,7 @@ def _keys(scope: Scope, grouping: Grouping, items: list[Item]) -> list[Expressio
         problem = too_many(len(candidates), KEYS, "keys to group by", "put several into one: concat(…)")
         raise scope.source.placed(problem, candidates[KEYS][1])
     for key, node in candidates:
-        names = columns(key)
+        names = column_names(key)
         if names & _BOUND_NAMES and names - _BOUND_NAMES:
             raise scope.source.error(
                 node, "a key cannot mix columns with bounds of the window", hint="group by the columns alone"
@@ -155,7 +155,7 @@ def _keys(scope: Scope, grouping: Grouping, items: list[Item]) -> list[Expressio
 
 
 def _is_aggregate(value: Expression) -> bool:
-    return any(name.startswith("\0agg") for name in columns(value))
+    return any(name.startswith("\0agg") for name in column_names(value))
 
 
 def _key(scope: Scope, node: exp.Expr, items: list[Item]) -> Expression:

@@ -8,11 +8,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import HeadraceError, SqlError
-from headrace.model.expression import columns, conjunction, conjuncts, substitute
+from headrace.model.expression import column_names, combine_conjuncts, split_conjuncts, substitute_columns
 from headrace.model.schema import Schema
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, SelectBranch, StatelessQuery
-from headrace.plan.stacked import AnyQuery, Derived, StackedQuery, Windowed
-from headrace.plan.unfolded import needed as of_streams
+from headrace.plan.stacked import AnyQuery, DerivedStream, NestedQuery, WindowedQuery
+from headrace.plan.unfolded import collect_unnested as of_streams
 from headrace.sql.aggregation import bind_aggregation
 from headrace.sql.catalog import Catalog
 from headrace.sql.flatten import Context, Inner, aggregates, bind_from, flatten, project, with_ctes
@@ -65,7 +65,7 @@ def _is_windowed(select: exp.Select) -> bool:
     return bool(select.args.get("joins")) or aggregates(select)
 
 
-def _windowed(context: Context, select: exp.Select) -> Windowed:
+def _windowed(context: Context, select: exp.Select) -> WindowedQuery:
     """Bind a SELECT that aggregates or joins."""
     context = with_ctes(context, select)
     if select.args.get("joins"):
@@ -100,32 +100,34 @@ def _unwindowed(context: Context, node: exp.Expr) -> LogicalQuery:
     return StatelessQuery(branches, Schema(relation.fields))
 
 
-def _narrowed(plan: Windowed, relation: Relation) -> Windowed | None:
+def _narrowed(plan: WindowedQuery, relation: Relation) -> WindowedQuery | None:
     """Fuse a filter and projection over the results of a windowed query into that query; None if that is impossible."""
     branch = relation.branches[0]
     values = dict(zip(plan.schema.names, plan.output, strict=True))
-    output = tuple(substitute(column, values) for column in branch.columns)
-    predicates = conjuncts(substitute(branch.predicate, values))
+    output = tuple(substitute_columns(column, values) for column in branch.columns)
+    predicates = split_conjuncts(substitute_columns(branch.predicate, values))
     narrowed = replace(plan, output=output, schema=Schema(relation.fields))
     if isinstance(narrowed, AggregateQuery):
-        return replace(narrowed, having=conjunction([*conjuncts(narrowed.having), *predicates]))
+        return replace(narrowed, having=combine_conjuncts([*split_conjuncts(narrowed.having), *predicates]))
     if narrowed.grouping is None:
-        if any(columns(part) & _BOUNDS for part in predicates):  # the predicate of a join runs before window bounds are known
+        if any(
+            column_names(part) & _BOUNDS for part in predicates
+        ):  # the predicate of a join runs before window bounds are known
             return None
-        return replace(narrowed, predicate=conjunction([*conjuncts(narrowed.predicate), *predicates]))
-    having = conjunction([*conjuncts(narrowed.grouping.having), *predicates])
+        return replace(narrowed, predicate=combine_conjuncts([*split_conjuncts(narrowed.predicate), *predicates]))
+    having = combine_conjuncts([*split_conjuncts(narrowed.grouping.having), *predicates])
     return replace(narrowed, grouping=replace(narrowed.grouping, having=having))
 
 
 def _stacked(context: Context, plan: LogicalQuery) -> AnyQuery:
     """Return the plan together with the derived and unnested streams that it reads, if any."""
     needed = set(plan.streams)
-    inner: list[Derived] = []
+    inner: list[DerivedStream] = []
     for stream in reversed(context.inner.found.values()):
         if stream.name in needed:
             needed.update(stream.plan.streams)
             inner.insert(0, stream)
     unfolded = of_streams(sorted(needed), context.inner.unfolded)
-    query = StackedQuery(tuple(inner), plan, unfolded) if inner or unfolded else plan
+    query = NestedQuery(tuple(inner), plan, unfolded) if inner or unfolded else plan
     check_size(query)
     return query

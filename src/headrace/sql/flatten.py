@@ -14,8 +14,8 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.expression import Expression
 from headrace.model.schema import Field
-from headrace.plan.stacked import MAX_PARTS, Derived, Windowed, derived, in_inner_windows
-from headrace.plan.unfolded import Unfolded
+from headrace.plan.stacked import MAX_INNER_QUERIES, DerivedStream, WindowedQuery, derive_stream, has_inner_window_keys
+from headrace.plan.unfolded import UnnestedStream
 from headrace.sql.aggregates import AGGREGATES, UNSUPPORTED
 from headrace.sql.catalog import Catalog
 from headrace.sql.coerce import NULL
@@ -56,17 +56,17 @@ class Inner:
     windows, and None for any other query; both are passed in because they live in modules that import this one.
     """
 
-    bind: Callable[[Context, exp.Select], Windowed]
+    bind: Callable[[Context, exp.Select], WindowedQuery]
     sliding: Callable[[Context, exp.Expr, str], Trails | None]
-    found: dict[str, Derived] = field(default_factory=dict)
-    unfolded: dict[str, Unfolded] = field(default_factory=dict)
+    found: dict[str, DerivedStream] = field(default_factory=dict)
+    unfolded: dict[str, UnnestedStream] = field(default_factory=dict)
     _results: dict[str, Results | None] = field(default_factory=dict)
 
-    def add(self, plan: Windowed) -> Relation:
+    def add(self, plan: WindowedQuery) -> Relation:
         """Add an inner query, unless an equal one exists; return its results as a relation."""
-        stream = derived(plan)
+        stream = derive_stream(plan)
         self.found.setdefault(stream.name, stream)
-        self._results[stream.name] = self._results[plan.branches[0].stream] if in_inner_windows(plan) else results(plan)
+        self._results[stream.name] = self._results[plan.branches[0].stream] if has_inner_window_keys(plan) else results(plan)
         return of_results(stream, self._results[stream.name])
 
 
@@ -284,8 +284,8 @@ def _results(context: Context, select: exp.Select) -> Relation:
         raise context.source.error(select, f"an output of a sub-query cannot be called '{reserved}'", hint="leave out the '#'")
     _sized(context, select, plan)
     relation = context.inner.add(plan)
-    if len(context.inner.found) > MAX_PARTS:
-        raise context.source.error(select, f"a query of more than {MAX_PARTS} windowed sub-queries is not supported")
+    if len(context.inner.found) > MAX_INNER_QUERIES:
+        raise context.source.error(select, f"a query of more than {MAX_INNER_QUERIES} windowed sub-queries is not supported")
     return relation
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.errors import SqlError
-from headrace.model.expression import Call, Column, Expression, Literal, columns, substitute
+from headrace.model.expression import Call, Column, Expression, Literal, column_names, substitute_columns
 from headrace.model.schema import Field
-from headrace.model.window import Sliding, Window
-from headrace.plan.join import JoinKind, joined_column, lifted, owner, present_column
+from headrace.model.window import HopWindow, Window
+from headrace.plan.join import JoinKind, joined_column, present_column, split_joined_name, to_joined_columns
 from headrace.sql.relation import Relation
 
 
@@ -37,7 +37,7 @@ class Joined:
     @property
     def window(self) -> Window:
         """The longest window of a side: the query sees its bounds."""
-        windows = [side.window for side in self.sides if isinstance(side.window, Sliding)]
+        windows = [side.window for side in self.sides if isinstance(side.window, HopWindow)]
         return max(windows, key=lambda window: window.size)
 
     @property
@@ -48,14 +48,14 @@ class Joined:
     @property
     def visible(self) -> frozenset[int]:
         """The sides whose columns joined rows contain."""
-        return frozenset({0} | {index + 1 for index, step in enumerate(self.steps) if step.kind.pairs})
+        return frozenset({0} | {index + 1 for index, step in enumerate(self.steps) if step.kind.has_both_sides})
 
     def optional(self, steps: int) -> frozenset[int]:
         """Return the sides that may be missing (NULL) from a row after so many joins."""
         nullable: set[int] = set()
         for index, step in enumerate(self.steps[:steps]):
             nullable |= set(range(index + 1)) if step.kind.keeps_right else set()
-            nullable |= {index + 1} if step.kind.keeps_left and step.kind.pairs else set()
+            nullable |= {index + 1} if step.kind.keeps_left and step.kind.has_both_sides else set()
         return frozenset(nullable)
 
     def lookup(self, table: str, name: str) -> Expression | None:
@@ -104,13 +104,13 @@ class Joined:
     def pushed(self, expression: Expression, steps: int | None = None) -> Expression:
         """Rewrite an expression over the sides as one over the streams, for rows after so many joins (default: all)."""
         nullable = self.optional(len(self.steps) if steps is None else steps)
-        names = [name for name in columns(expression) if name[0].isdigit()]
-        return substitute(expression, {name: self._pushed(*owner(name), nullable) for name in names})
+        names = [name for name in column_names(expression) if name[0].isdigit()]
+        return substitute_columns(expression, {name: self._pushed(*split_joined_name(name), nullable) for name in names})
 
     def _pushed(self, index: int, name: str, nullable: frozenset[int]) -> Expression:
         side = self.sides[index]
         value = dict(zip(side.names, side.branches[0].columns, strict=True))[name]
-        lifted_value = lifted(value, index)
+        lifted_value = to_joined_columns(value, index)
         if index in nullable and not isinstance(
             lifted_value, Column
         ):  # a missing row gives NULL, whatever the expression computes
@@ -120,4 +120,4 @@ class Joined:
 
 def shown(name: str) -> str:
     """Return a column's name as written in the query, without the input number."""
-    return owner(name)[1] if name[:1].isdigit() and "." in name else name
+    return split_joined_name(name)[1] if name[:1].isdigit() and "." in name else name

@@ -13,20 +13,29 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import TRUE, Call, Column, Expression, columns, conjunction, conjuncts, substitute
+from headrace.model.expression import (
+    TRUE,
+    Call,
+    Column,
+    Expression,
+    column_names,
+    combine_conjuncts,
+    split_conjuncts,
+    substitute_columns,
+)
 from headrace.model.schema import Field, Schema
-from headrace.model.window import Sliding, common_ends, duration
+from headrace.model.window import HopWindow, find_common_ends, format_duration
 from headrace.plan.join import (
-    MAX_INPUTS,
-    Equality,
+    MAX_WINDOW_JOIN_INPUTS,
+    JoinEquality,
     JoinGrouping,
     JoinInput,
     JoinKind,
     JoinNode,
-    JoinQuery,
     JoinTree,
-    lowered,
-    owner,
+    WindowJoinQuery,
+    split_joined_name,
+    to_stream_columns,
 )
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.sql.aggregate_joins import is_aggregate, merged_aggregations
@@ -54,7 +63,7 @@ _KINDS = {
 }
 
 
-def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuery:
+def bind_join(context: Context, select: exp.Select) -> WindowJoinQuery | AggregateQuery:
     """Bind the join of a SELECT; a join of aggregations on their keys becomes a single aggregation."""
     check_clauses(context, select, _CLAUSES)
     joins = select.args["joins"]
@@ -66,7 +75,7 @@ def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuer
         if merged is not None:
             return merged
     joined = _joined(context, select)
-    where = [joined.pushed(part) for part in conjuncts(bind_where(context, select, joined))]
+    where = [joined.pushed(part) for part in split_conjuncts(bind_where(context, select, joined))]
     builder = _Builder(joined)
     tree, predicate = builder.tree(where)
     inputs = tuple(builder.input(index) for index in range(len(joined.sides)))
@@ -74,19 +83,21 @@ def bind_join(context: Context, select: exp.Select) -> JoinQuery | AggregateQuer
         groups = bind_groups(context, select, joined)
         calls = tuple(replace(call, args=tuple(map(joined.pushed, call.args))) for call in groups.calls)
         grouping = JoinGrouping(tuple(map(joined.pushed, groups.keys)), calls, groups.having)
-        return JoinQuery(inputs, tree, groups.output, groups.schema, predicate, grouping)
+        return WindowJoinQuery(inputs, tree, groups.output, groups.schema, predicate, grouping)
     items = bind_items(context, select, Scope(context.source, joined, "SELECT", window=joined.window))
     bounds = {START.name: WINDOW_START, END.name: WINDOW_END}
-    output = tuple(substitute(joined.pushed(item.value), bounds) for item in items)
+    output = tuple(substitute_columns(joined.pushed(item.value), bounds) for item in items)
     schema = Schema(tuple(Field(item.name, value.type) for item, value in zip(items, output, strict=True)))
-    return JoinQuery(inputs, tree, output, schema, predicate)
+    return WindowJoinQuery(inputs, tree, output, schema, predicate)
 
 
 def _joined(context: Context, select: exp.Select) -> Joined:
     """Bind the sides and their conditions from left to right."""
     joins = select.args["joins"]
-    if len(joins) >= MAX_INPUTS:
-        raise context.source.error(joins[MAX_INPUTS - 1], f"a join of more than {MAX_INPUTS} streams is not supported")
+    if len(joins) >= MAX_WINDOW_JOIN_INPUTS:
+        raise context.source.error(
+            joins[MAX_WINDOW_JOIN_INPUTS - 1], f"a join of more than {MAX_WINDOW_JOIN_INPUTS} streams is not supported"
+        )
     scope = Joined((_side(context, select.args["from_"].this, ()),))
     for join in joins:
         kind = _kind(context, join)
@@ -94,7 +105,7 @@ def _joined(context: Context, select: exp.Select) -> Joined:
         extended = replace(scope, sides=(*scope.sides, side), steps=(*scope.steps, Step(JoinKind.INNER, ())))
         conditions: tuple[Expression, ...] = ()
         if join.args.get("on") is not None:
-            conditions = tuple(conjuncts(bind_condition(Scope(context.source, extended, "ON"), join.args["on"])))
+            conditions = tuple(split_conjuncts(bind_condition(Scope(context.source, extended, "ON"), join.args["on"])))
         for name in join.args.get("using") or []:
             conditions = (*conditions, _using(context, name, scope, extended))
         merged = {**scope.merged}
@@ -102,7 +113,7 @@ def _joined(context: Context, select: exp.Select) -> Joined:
             merged[name.name.lower()] = _merged(name.name, kind, scope, side)
         scope = replace(extended, steps=(*scope.steps, Step(kind, conditions)), merged=merged)
     _check_results(context, select, scope)
-    if common_ends([side.window for side in scope.sides if isinstance(side.window, Sliding)]) is None:
+    if find_common_ends([side.window for side in scope.sides if isinstance(side.window, HopWindow)]) is None:
         raise context.source.error(joins[-1], "the windows of this join never end at the same time", hint="use the same window")
     return scope
 
@@ -114,7 +125,7 @@ def _check_results(context: Context, select: exp.Select, scope: Joined) -> None:
         if windows is not None and windows.ends.offset and _is_own(side):
             raise context.source.error(
                 [source_of(context, select), *select.args["joins"]][number],
-                f"results of windows of {duration(windows.size)} every {duration(windows.ends.step)} cannot be joined",
+                f"results of windows of {format_duration(windows.size)} every {format_duration(windows.ends.step)} cannot be joined",
                 hint="make the size a multiple of the slide, or put a window around: TUMBLE((SELECT …), '8 seconds')",
             )
 
@@ -135,7 +146,7 @@ def _side(context: Context, node: exp.Expr, before: tuple[Relation, ...]) -> Rel
     side = bind_source(context, node)
     if side.same_window is not None:
         side = replace(side, window=side.same_window)
-    if not isinstance(side.window, Sliding):
+    if not isinstance(side.window, HopWindow):
         subject = f"'{side.name}'" if side.name else "one side"
         reason = "has no window" if side.window is None else "is in a SESSION window"
         raise context.source.error(
@@ -195,11 +206,11 @@ class _Builder:
     def input(self, index: int) -> JoinInput:
         """Return an input with all its predicates."""
         branch, window = self.joined.sides[index].branches[0], self.joined.sides[index].window
-        assert isinstance(window, Sliding)
-        predicates = [*conjuncts(branch.predicate), *map(lowered, self.selections.get(index, []))]
+        assert isinstance(window, HopWindow)
+        predicates = [*split_conjuncts(branch.predicate), *map(to_stream_columns, self.selections.get(index, []))]
         side = self.joined.sides[index]
         span = side.results_of.size if side.results_of is not None and _is_own(side) else 0
-        return JoinInput(branch.stream.name, window, conjunction(predicates), span)
+        return JoinInput(branch.stream.name, window, combine_conjuncts(predicates), span)
 
     def tree(self, where: list[Expression]) -> tuple[JoinNode, Expression]:
         """Return the join tree, and the WHERE conditions that remain for joined rows."""
@@ -212,7 +223,7 @@ class _Builder:
         assert isinstance(root, _Node)
         if all(step.kind is JoinKind.INNER for step in self.joined.steps):
             root = self._in_order(root)
-        return self._finished(root), conjunction(remaining)
+        return self._finished(root), combine_conjuncts(remaining)
 
     def _place_on(self, node: _Node, condition: Expression) -> None:
         """Assign an ON condition to its join, or push it below where dropping the rows that fail it has no other effect."""
@@ -235,7 +246,7 @@ class _Builder:
         used = _inputs(condition)
         if used and used <= _below(node.left) and not node.kind.keeps_right and self._place(node.left, condition):
             return True
-        pairs = node.kind.pairs and not node.kind.keeps_left
+        pairs = node.kind.has_both_sides and not node.kind.keeps_left
         if used and used <= _below(node.right) and pairs and self._place(node.right, condition):
             return True
         if node.kind is not JoinKind.INNER:
@@ -272,7 +283,7 @@ class _Builder:
                 rest.append(condition)
             else:
                 equalities.append(equality)
-        return JoinNode(node.kind, self._side(node.left), self._side(node.right), tuple(equalities), conjunction(rest))
+        return JoinNode(node.kind, self._side(node.left), self._side(node.right), tuple(equalities), combine_conjuncts(rest))
 
     def _side(self, node: _Node | int) -> JoinTree:
         return node if isinstance(node, int) else self._finished(node)
@@ -283,12 +294,12 @@ def _below(node: _Node | int) -> frozenset[int]:
 
 
 def _inputs(condition: Expression) -> frozenset[int]:
-    return frozenset(owner(name)[0] for name in columns(condition))
+    return frozenset(split_joined_name(name)[0] for name in column_names(condition))
 
 
 def _selects(condition: Expression) -> bool:
     """Tell whether a condition on one input reads only stream columns, not the presence of a row."""
-    return all(owner(name)[1] for name in columns(condition))
+    return all(split_joined_name(name)[1] for name in column_names(condition))
 
 
 def _equals_another(index: int, others: Iterable[int], conditions: Sequence[Expression]) -> bool:
@@ -308,14 +319,14 @@ def _nearness(joined_inputs: frozenset[int], index: int, conditions: Sequence[Ex
     )
 
 
-def _equality(condition: Expression, left: frozenset[int], right: frozenset[int]) -> Equality | None:
+def _equality(condition: Expression, left: frozenset[int], right: frozenset[int]) -> JoinEquality | None:
     """Return the condition as an equality of the two sides, or None."""
     if not isinstance(condition, Call) or condition.function != "eq":
         return None
     first, second = condition.args
     if _inputs(first) and _inputs(second):
         if _inputs(first) <= left and _inputs(second) <= right:
-            return Equality(first, second)
+            return JoinEquality(first, second)
         if _inputs(first) <= right and _inputs(second) <= left:
-            return Equality(second, first)
+            return JoinEquality(second, first)
     return None

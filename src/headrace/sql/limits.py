@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.expression import Call, Column, Expression, Literal
-from headrace.model.window import Sliding, duration
+from headrace.model.window import HopWindow, format_duration
 
 NESTING = 32  # nested parentheses, calls, CASEs, NOTs and sub-queries
 LEVELS = 120  # of a syntax tree, and of an expression with sub-queries expanded: a chain of n ANDs has depth n
@@ -101,12 +101,12 @@ def _extent(expressions: Iterable[Expression]) -> tuple[int, int]:
     return terms, depth
 
 
-def check_window(window: Sliding) -> None:
+def check_window(window: HopWindow) -> None:
     """Reject windows that start so often, or overlap so much, that they would slow down all queries."""
     if window.slide < SHORTEST_SLIDE:
         raise SqlError(
-            f"windows that start every {duration(window.slide)} are too frequent",
-            detail=f"the shortest slide is {duration(SHORTEST_SLIDE)}",
+            f"windows that start every {format_duration(window.slide)} are too frequent",
+            detail=f"the shortest slide is {format_duration(SHORTEST_SLIDE)}",
             hint="use a longer slide, or SESSION windows",
         )
     windows = -(-window.size // window.slide)
@@ -114,5 +114,5 @@ def check_window(window: Sliding) -> None:
         raise SqlError(
             f"each row would be in {windows:,} windows",
             detail=f"{WINDOWS_OF_A_ROW:,} are possible",
-            hint=f"use a slide of {duration(-(-window.size // WINDOWS_OF_A_ROW))} or more, or a shorter window",
+            hint=f"use a slide of {format_duration(-(-window.size // WINDOWS_OF_A_ROW))} or more, or a shorter window",
         )

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from headrace.errors import SqlError
-from headrace.model.expression import TRUE, Column, Expression, conjunction, conjuncts, substitute
+from headrace.model.expression import TRUE, Column, Expression, combine_conjuncts, split_conjuncts, substitute_columns
 from headrace.model.schema import Field
 from headrace.model.stream import Stream
-from headrace.model.window import Ends, Sliding, Window, ends_of
-from headrace.plan.join import JoinQuery
-from headrace.plan.stacked import HIDDEN, Derived, Windowed
+from headrace.model.window import HopWindow, Window, WindowEnds, ends_of_window
+from headrace.plan.join import WindowJoinQuery
+from headrace.plan.stacked import HIDDEN_COLUMN_COUNT, DerivedStream, WindowedQuery
 from headrace.sql.casts import cast
 from headrace.sql.coerce import common_type, mismatch
 
@@ -34,7 +34,7 @@ class Branch:
 class Results:
     """The windows that produced the results a relation reads: when they end, and their size."""
 
-    ends: Ends
+    ends: WindowEnds
     size: int
 
 
@@ -62,10 +62,10 @@ class Relation:
         return tuple(item.name for item in self.fields)
 
     @property
-    def same_window(self) -> Sliding | None:
+    def same_window(self) -> HopWindow | None:
         """The window of a query over results that has none of its own: each contains the results of exactly one inner window."""
         windows = self.results_of if self.window is None else None
-        return None if windows is None else Sliding(windows.ends.step, windows.ends.step)
+        return None if windows is None else HopWindow(windows.ends.step, windows.ends.step)
 
     def find(self, name: str) -> Field | None:
         """Return the column of that name, ignoring case, or None."""
@@ -89,7 +89,7 @@ class Relation:
 
     def push(self, expression: Expression, branch: Branch) -> Expression:
         """Rewrite an expression over the relation's columns as one over the columns of a branch's stream."""
-        return substitute(expression, dict(zip(self.names, branch.columns, strict=True)))
+        return substitute_columns(expression, dict(zip(self.names, branch.columns, strict=True)))
 
     def filtered(self, predicate: Expression) -> Relation:
         """Return the relation with one more predicate on every branch."""
@@ -117,7 +117,7 @@ class Relation:
 
 def _conjoined(left: Expression, right: Expression) -> Expression:
     """AND both conditions in one flat chain, so that nesting in the text does not affect plan equality."""
-    return conjunction([*conjuncts(left), *conjuncts(right)])
+    return combine_conjuncts([*split_conjuncts(left), *split_conjuncts(right)])
 
 
 def of_stream(stream: Stream) -> Relation:
@@ -126,18 +126,18 @@ def of_stream(stream: Stream) -> Relation:
     return Relation(stream.schema.fields, (Branch(stream, columns),), stream.name)
 
 
-def of_results(derived: Derived, results_of: Results | None) -> Relation:
+def of_results(derived: DerivedStream, results_of: Results | None) -> Relation:
     """Return the relation of the results of a windowed query."""
-    fields = derived.stream.schema.fields[:-HIDDEN]
+    fields = derived.stream.schema.fields[:-HIDDEN_COLUMN_COUNT]
     columns = tuple(Column(item.name, item.type) for item in fields)
     return Relation(fields, (Branch(derived.stream, columns),), results_of=results_of)
 
 
-def results(plan: Windowed) -> Results | None:
+def results(plan: WindowedQuery) -> Results | None:
     """Return the windows that produce the results of a query; None for SESSION windows."""
-    if isinstance(plan, JoinQuery):
-        return Results(plan.ends, plan.size)
-    return Results(ends_of(plan.window), plan.window.size) if isinstance(plan.window, Sliding) else None
+    if isinstance(plan, WindowJoinQuery):
+        return Results(plan.ends, plan.longest_window)
+    return Results(ends_of_window(plan.window), plan.window.size) if isinstance(plan.window, HopWindow) else None
 
 
 def event_time(stream: Stream) -> Column:

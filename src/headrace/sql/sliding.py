@@ -9,7 +9,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.expression import Expression
 from headrace.model.schema import Field, Schema
-from headrace.plan.multiway import MAX_RELATIONS, MultiwayQuery, canonical
+from headrace.plan.multiway import MAX_SLIDING_JOIN_INPUTS, SlidingJoinQuery, canonicalize_join
 from headrace.sql.expressions import bind_condition
 from headrace.sql.flatten import (
     Context,
@@ -51,7 +51,7 @@ def is_sliding(context: Context, node: exp.Expr | None) -> bool:
     )
 
 
-def bind_sliding(context: Context, select: exp.Select) -> MultiwayQuery:
+def bind_sliding(context: Context, select: exp.Select) -> SlidingJoinQuery:
     """Bind the join of a SELECT."""
     scope, items = _bound(context, select)
     if len(scope.inputs) < 2:
@@ -60,11 +60,11 @@ def bind_sliding(context: Context, select: exp.Select) -> MultiwayQuery:
             "SLIDING windows are for joins, and there is nothing to join here",
             hint="JOIN SLIDING(other, '8 seconds') ON …, or read the stream without a window",
         )
-    if len(scope.inputs) > MAX_RELATIONS:
-        raise context.source.error(select, f"a join of more than {MAX_RELATIONS} streams is not supported")
+    if len(scope.inputs) > MAX_SLIDING_JOIN_INPUTS:
+        raise context.source.error(select, f"a join of more than {MAX_SLIDING_JOIN_INPUTS} streams is not supported")
     output = tuple(item.value for item in items)
     schema = Schema(tuple(Field(item.name, item.value.type) for item in items))
-    return canonical(MultiwayQuery(scope.inputs, scope.conditions, output, schema))
+    return canonicalize_join(SlidingJoinQuery(scope.inputs, scope.conditions, output, schema))
 
 
 def trails_of(context: Context, node: exp.Expr, name: str) -> Trails:

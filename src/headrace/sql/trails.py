@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.errors import SqlError
-from headrace.model.expression import TRUE, Call, Column, Expression, conjunction, conjuncts
+from headrace.model.expression import TRUE, Call, Column, Expression, combine_conjuncts, split_conjuncts
 from headrace.model.schema import Field
-from headrace.plan.join import joined_column, lifted, lowered, owner
-from headrace.plan.multiway import RangeInput, inputs_of
+from headrace.plan.join import joined_column, split_joined_name, to_joined_columns, to_stream_columns
+from headrace.plan.multiway import SlidingInput, referenced_inputs
 from headrace.sql.relation import Relation
 
 
@@ -35,7 +35,7 @@ class Table:
 class Trails:
     """Inputs and conditions; tables in the order of the text; USING columns by lower-case name."""
 
-    inputs: tuple[RangeInput, ...] = ()
+    inputs: tuple[SlidingInput, ...] = ()
     conditions: tuple[Expression, ...] = ()
     tables: tuple[Table, ...] = ()
     merged: Mapping[str, Expression] = field(default_factory=dict)
@@ -92,13 +92,13 @@ class Trails:
     def filtered(self, condition: Expression) -> Trails:
         """Add a condition: conjuncts over one input become its predicate, the others stay conditions between inputs."""
         inputs, between = list(self.inputs), list(self.conditions)
-        for part in conjuncts(condition):
-            used = inputs_of(part)
+        for part in split_conjuncts(condition):
+            used = referenced_inputs(part)
             if len(used) > 1:
                 between.append(part)
             elif part != TRUE:
                 index = min(used, default=0)
-                predicate = conjunction([*conjuncts(inputs[index].predicate), lowered(part)])
+                predicate = combine_conjuncts([*split_conjuncts(inputs[index].predicate), to_stream_columns(part)])
                 inputs[index] = replace(inputs[index], predicate=predicate)
         return replace(self, inputs=tuple(inputs), conditions=tuple(between))
 
@@ -106,16 +106,16 @@ class Trails:
 def trail(relation: Relation, length: int, lateness: int, name: str) -> Trails:
     """Return the scope of a single stream in a SLIDING window."""
     branch = relation.branches[0]
-    values = tuple(lifted(column, 0) for column in branch.columns)
+    values = tuple(to_joined_columns(column, 0) for column in branch.columns)
     return Trails(
-        (RangeInput(branch.stream.name, length, branch.predicate, lateness),), (), (Table(name, relation.fields, values),)
+        (SlidingInput(branch.stream.name, length, branch.predicate, lateness),), (), (Table(name, relation.fields, values),)
     )
 
 
 def shifted(expression: Expression, by: int) -> Expression:
     """Renumber the inputs of an expression over joined columns after `by` inputs are inserted before them."""
     if isinstance(expression, Column):
-        index, name = owner(expression.name)
+        index, name = split_joined_name(expression.name)
         return joined_column(index + by, name, expression.type)
     if isinstance(expression, Call):
         return Call(expression.function, tuple(shifted(arg, by) for arg in expression.args), expression.type)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.schema import Field
-from headrace.plan.unfolded import Unfolded, unfolded
+from headrace.plan.unfolded import UnnestedStream, unnest_stream
 from headrace.sql.expressions import bind
 from headrace.sql.parse import Source
 from headrace.sql.relation import Branch, Relation
@@ -19,7 +19,7 @@ from headrace.sql.user_functions import apply, user_function
 _USAGE = "write LATERAL VIEW explode(words(text)) AS word, with a registered function that returns ARRAY<…>"
 
 
-def unfold(source: Source, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, Unfolded]) -> Relation:
+def unfold(source: Source, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, UnnestedStream]) -> Relation:
     """Return the relation with a column for the elements, one row per element; add its streams to `unnested_streams`."""
     try:
         return _unfold(source, relation, view, unnested_streams)
@@ -27,14 +27,14 @@ def unfold(source: Source, relation: Relation, view: exp.Lateral, unnested_strea
         raise source.placed(problem, view) from None
 
 
-def _unfold(source: Source, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, Unfolded]) -> Relation:
+def _unfold(source: Source, relation: Relation, view: exp.Lateral, unnested_streams: dict[str, UnnestedStream]) -> Relation:
     alias, generator = view.args.get("alias"), view.this
     names = [column.name for column in alias.columns] if alias is not None else []
     call = generator.expressions[0] if isinstance(generator, exp.Anonymous) and len(generator.expressions) == 1 else None
     function = None if call is None else user_function(call)
     if call is None or generator.name.lower() != "explode" or len(names) != 1 or view.args.get("outer"):
         raise SqlError("this LATERAL VIEW is not supported", hint=_USAGE)
-    if function is None or not pa.types.is_list(function.result):
+    if function is None or not pa.types.is_list(function.result_type):
         raise SqlError("only lists of registered functions can be exploded", hint=_USAGE)
     if relation.find(names[0]) is not None:
         raise SqlError(f"column '{names[0]}' already exists", hint="choose another name for the elements")
@@ -44,9 +44,9 @@ def _unfold(source: Source, relation: Relation, view: exp.Lateral, unnested_stre
     values = apply(function, [bind(scope, arg) for arg in call.expressions], lists=True)
 
     def unnest_branch(branch: Branch) -> Branch:
-        unnested = unfolded(branch.stream, relation.push(values, branch))
+        unnested = unnest_stream(branch.stream, relation.push(values, branch))
         unnested_streams[unnested.name] = unnested
         return replace(branch, stream=unnested.stream, columns=(*branch.columns, unnested.element))
 
-    fields = (*relation.fields, Field(names[0], function.result.value_type))
+    fields = (*relation.fields, Field(names[0], function.result_type.value_type))
     return replace(relation, fields=fields, branches=tuple(map(unnest_branch, relation.branches)))

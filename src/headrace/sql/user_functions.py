@@ -6,7 +6,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import Call, Expression, columns
+from headrace.model.expression import Call, Expression, column_names
 from headrace.model.function import UserFunction
 from headrace.model.schema import type_name
 from headrace.sql.aggregates import AGGREGATES, UNSUPPORTED
@@ -43,16 +43,18 @@ def apply(function: UserFunction, args: list[Expression], *, lists: bool = False
 
     A function that returns lists is rejected unless `lists` is set.
     """
-    if pa.types.is_list(function.result) and not lists:
+    if pa.types.is_list(function.result_type) and not lists:
         raise SqlError(
             f"function '{function.name}' returns lists", hint=f"write FROM … LATERAL VIEW explode({function.name}(…)) AS element"
         )
-    if len(args) != len(function.arguments):
-        raise SqlError(f"function '{function.name}' takes {len(function.arguments)} arguments, not {len(args)}")
-    if not any(map(columns, args)):
+    if len(args) != len(function.argument_types):
+        raise SqlError(f"function '{function.name}' takes {len(function.argument_types)} arguments, not {len(args)}")
+    if not any(map(column_names, args)):
         raise SqlError(f"function '{function.name}' needs a column among its arguments", hint="write the value itself")
-    arguments = (_argument(function, n, arg, kind) for n, (arg, kind) in enumerate(zip(args, function.arguments, strict=True)))
-    return Call(function.tag, tuple(arguments), function.result)
+    arguments = (
+        _argument(function, n, arg, kind) for n, (arg, kind) in enumerate(zip(args, function.argument_types, strict=True))
+    )
+    return Call(function.tag, tuple(arguments), function.result_type)
 
 
 def _argument(function: UserFunction, index: int, value: Expression, kind: pa.DataType | None) -> Expression:

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.duration import DurationError, parse_duration
-from headrace.model.window import SessionGap, Sliding, Trailing, Window
+from headrace.model.window import HopWindow, SessionWindow, SlidingWindow, Window
 from headrace.sql.limits import check_window
 
 _LONGEST = 100 * 366 * 86_400_000_000  # a century
@@ -81,15 +81,15 @@ def window_of(name: str, arguments: list[exp.Expr]) -> Window:
     if any(value <= 0 for value in lengths[:2]):
         raise SqlError(f"window '{name}' needs lengths greater than zero")
     if kind in ("session", "session_window"):
-        return SessionGap(lengths[0])
+        return SessionWindow(lengths[0])
     if any(lengths[2:]):
         raise SqlError("windows start at 1970-01-01T00:00Z; another start time is not supported", hint="leave it out")
-    window = Sliding(lengths[0], lengths[1] if len(lengths) > 1 else lengths[0])
+    window = HopWindow(lengths[0], lengths[1] if len(lengths) > 1 else lengths[0])
     check_window(window)
     return window
 
 
-def trailing_of(arguments: list[exp.Expr]) -> Trailing:
+def trailing_of(arguments: list[exp.Expr]) -> SlidingWindow:
     """Return the window of SLIDING(stream, range[, lateness]); `arguments` follow the stream."""
     if not 1 <= len(arguments) <= 2:
         raise SqlError(
@@ -99,7 +99,7 @@ def trailing_of(arguments: list[exp.Expr]) -> Trailing:
     lengths = [length(argument) for argument in arguments]
     if any(value < 0 for value in lengths):
         raise SqlError("window 'SLIDING' needs lengths that are not negative")
-    return Trailing(*lengths)
+    return SlidingWindow(*lengths)
 
 
 _USAGE = {

@@ -44,7 +44,7 @@ def test_look_ups_find_the_rows_of_equal_hash_in_order_of_arrival(here, asked, b
     asked = asked + here[:10]
     valid, wanted = chance.random(len(here)) < 0.8, chance.random(len(asked)) < 0.8
     directory, ordered, order = compiled_probe.index_hashes(np.array(here, np.uint64), valid, bits)
-    begins, ends = compiled_probe.look_up(np.array(asked, np.uint64), wanted, directory, ordered, bits)
+    begins, ends = compiled_probe.look_up_hashes(np.array(asked, np.uint64), wanted, directory, ordered, bits)
     for i, one in enumerate(asked):
         expected = [j for j, other in enumerate(here) if valid[j] and other == one] if wanted[i] else []
         assert order[begins[i] : ends[i]].tolist() == expected
@@ -53,7 +53,7 @@ def test_look_ups_find_the_rows_of_equal_hash_in_order_of_arrival(here, asked, b
 def test_no_mask_says_that_all_rows_are_valid():
     here = np.array([7, 7, 2**64 - 1, 0], np.uint64)
     directory, ordered, order = compiled_probe.index_hashes(here, EVERYBODY, 2)
-    begins, ends = compiled_probe.look_up(here, EVERYBODY, directory, ordered, 2)
+    begins, ends = compiled_probe.look_up_hashes(here, EVERYBODY, directory, ordered, 2)
     assert [sorted(order[b:e].tolist()) for b, e in zip(begins, ends, strict=True)] == [[0, 1], [0, 1], [2], [3]]
 
 
@@ -76,7 +76,7 @@ def test_pairs_whose_sets_and_times_meet(seed: int, words: int, size: int, in_or
     found, row, place = [], 0, 0
     while row < mine:
         own, other, both = np.empty(size, np.int64), np.empty(size, np.int64), np.empty((size, words), np.uint64)
-        count, row, place = compiled_probe.meet(
+        count, row, place = compiled_probe.find_matches(
             begins, ends, order, sets, theirs, low, high, times, births, before, row, place, own, other, both
         )
         assert count <= size
@@ -89,7 +89,7 @@ def test_windows_are_looked_at_for_those_who_have_them():
     #   times  0   and   4, 5, 6;   5 and 3, 2
     one, two = np.array([0, 0, 0, 5, 5]), np.array([4, 5, 6, 3, 2])
     sets = np.full((5, 1), 0b11, np.uint64)
-    compiled_probe.outside(one, two, 5, 2, np.array([0b10], np.uint64), sets)
+    compiled_probe.clear_outside_windows(one, two, 5, 2, np.array([0b10], np.uint64), sets)
     assert sets[:, 0].tolist() == [0b11, 0b11, 0b01, 0b11, 0b01]
 
 

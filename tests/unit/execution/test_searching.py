@@ -17,8 +17,8 @@ from headrace.backends.reference.numeric import order
 from headrace.execution.join_search import Known, Rests, searches
 from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
 from headrace.execution.searching import Bound, best_bounds, bound_of, searched, sorted_index, sorted_together
-from headrace.kernels.sets import set_of
-from headrace.model.expression import TRUE, Call, Column, Expression, Literal, conjunction
+from headrace.kernels.sets import make_bitmap
+from headrace.model.expression import TRUE, Call, Column, Expression, Literal, combine_conjuncts
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "integers": (pa.int32(), [3, None, -3, 0, 3, 2**31 - 1, -(2**31)]),
@@ -99,7 +99,9 @@ def test_the_value_with_most_comparisons_is_sorted() -> None:
 def rows(**columns: list[int]) -> JoinedRows:
     table = {name.replace("_", "."): Pieces([pa.array(values, INT)]) for name, values in columns.items()}
     count = len(next(iter(columns.values())))
-    return all_of(Table({name[1:]: column for name, column in table.items()}, count), set_of([0, 1], 1)[None, :].repeat(count, 0))
+    return all_of(
+        Table({name[1:]: column for name, column in table.items()}, count), make_bitmap([0, 1], 1)[None, :].repeat(count, 0)
+    )
 
 
 LEFT, RIGHT = rows(_0_a=[1, 5, 9]), rows(_1_b=[1, 2, 3, 4, 5, 6], _1_c=[0, 0, 0, 9, 9, 9])
@@ -112,7 +114,7 @@ def tried(rests: Rests) -> list[tuple[int, Rests]]:
 def test_a_comparison_that_all_have_is_not_looked_at_again() -> None:
     less, other = call("lt", A, B), call("ne", A, C)
     assert tried({less: [0]}) == [(6, {TRUE: [0]})]
-    assert tried({conjunction([less, other]): [0], less: [1]}) == [(6, {other: [0], TRUE: [1]})]
+    assert tried({combine_conjuncts([less, other]): [0], less: [1]}) == [(6, {other: [0], TRUE: [1]})]
 
 
 def test_without_a_comparison_everything_is_tried() -> None:
@@ -127,7 +129,7 @@ def test_queries_with_different_comparisons_search_apart_where_that_is_less() ->
     narrow, low, wide = call("lt", A, B), call("gt", A, C), call("le", A, call("add", B, Literal(9, INT), kind=INT))
     assert tried({narrow: [0], low: [1]}) == [(6, {TRUE: [0]}), (9, {TRUE: [1]})]
     assert tried({narrow: [0], wide: [1]}) == [(18, {narrow: [0], wide: [1]})]
-    both = {conjunction([narrow, low]): [0], conjunction([low, wide]): [1]}
+    both = {combine_conjuncts([narrow, low]): [0], combine_conjuncts([low, wide]): [1]}
     assert tried(both) == [(9, {narrow: [0], wide: [1]})]
 
 
@@ -141,14 +143,14 @@ def test_rows_are_sorted_once() -> None:
 
 def test_two_values_that_grow_together_are_a_band() -> None:
     low, high = call("sub", B, Literal(1, INT), kind=INT), call("add", B, Literal(1, INT), kind=INT)
-    band, more = conjunction([call("ge", A, low), call("le", A, high)]), call("ne", A, C)
+    band, more = combine_conjuncts([call("ge", A, low), call("le", A, high)]), call("ne", A, C)
     assert tried({band: [0]}) == [(5, {TRUE: [0]})]  # 1 has 1 and 2, 5 has 4, 5 and 6, 9 has nothing
-    assert tried({conjunction([band, more]): [0], band: [1]}) == [(5, {more: [0], TRUE: [1]})]
+    assert tried({combine_conjuncts([band, more]): [0], band: [1]}) == [(5, {more: [0], TRUE: [1]})]
 
 
 def test_values_that_do_not_grow_together_are_searched_by_one() -> None:
     falling = call("sub", Literal(7, INT), B, kind=INT)
-    rest = conjunction([call("gt", A, B), call("lt", A, falling)])
+    rest = combine_conjuncts([call("gt", A, B), call("lt", A, falling)])
     assert tried({rest: [0]}) == [(10, {call("lt", A, falling): [0]})]
 
 

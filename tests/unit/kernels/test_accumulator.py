@@ -38,9 +38,9 @@ def test_packed_sums_are_exact_over_many_pieces(magnitude):
             one.add(slots * CELLS, [[], [pa.array(summed, pa.int32())]], None)
             np.add.at(counts, slots * CELLS, 1)
             np.add.at(sums, slots * CELLS, summed)
-    occupied = one.occupied()
+    occupied = one.occupied_groups()
     assert occupied.tolist() == np.flatnonzero(counts).tolist()
-    (rows,), (total,) = one.arrays(occupied)
+    (rows,), (total,) = one.export_arrays(occupied)
     assert rows.tolist() == counts[occupied].tolist()
     assert total.tolist() == sums[occupied].tolist()
 
@@ -49,10 +49,10 @@ def test_sums_that_cannot_share_a_word_are_left_to_the_general_path():
     one = Accumulator(SIGNATURES, PLACES * CELLS)
     values, slots = np.full(300, 10), np.zeros(300, np.int64)
     assert not one.add_selected((values, 10, TABLE), slots, CELLS, np.full(300, 1 << 31), 1 << 31)
-    assert one.occupied().size == 0
+    assert one.occupied_groups().size == 0
 
 
 def test_nothing_added_is_nothing_occupied():
     one = Accumulator(SIGNATURES, 4)
-    assert one.occupied().tolist() == []
-    assert [a.tolist() for (a,) in one.arrays(one.occupied())] == [[], []]
+    assert one.occupied_groups().tolist() == []
+    assert [a.tolist() for (a,) in one.export_arrays(one.occupied_groups())] == [[], []]

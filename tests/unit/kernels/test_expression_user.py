@@ -12,13 +12,13 @@ from headrace.backends.reference.evaluate import evaluate
 from headrace.errors import EvaluationError
 from headrace.kernels.expression import Evaluator
 from headrace.model.expression import Call, Column, Literal
-from headrace.model.function import UserFunction, provide
+from headrace.model.function import UserFunction, register_udf_code
 
 X = Column("x", pa.int64())
 
 
 def called(code, *args, result: pa.DataType = pa.int64(), tag: str = "f@0"):  # noqa: B008
-    provide(tag, code)
+    register_udf_code(tag, code)
     return Call(tag, args or (X,), result)
 
 

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from headrace.errors import CheckpointError
 from headrace.execution.compaction import compact
 from headrace.kernels import compiled, pack
-from headrace.kernels.columns import from_numbers, narrow, numbers, wide
-from headrace.kernels.component import Accumulator, combine, empty, listed, neutral
-from headrace.kernels.keys import encode, partitions, unify
-from headrace.kernels.lower import lower
-from headrace.kernels.partial import Partial
+from headrace.kernels.columns import from_numbers, narrow_integers, to_numbers, widen_integers
+from headrace.kernels.component import Accumulator, allocate_neutral, combine_partials, neutral_extreme, reduce_listed
+from headrace.kernels.keys import assign_partitions, encode_keys, unify_keys
+from headrace.kernels.lower import lower_aggregate
+from headrace.kernels.partial import PartialAggregate
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Column
 from headrace.sharing.aggregation import Component
@@ -84,7 +84,7 @@ def tuples(columns: Sequence[pa.Array], codes: Sequence[int]) -> list[tuple[Any,
 @given(st.lists(st.integers(-2, 40) | st.integers(0, 2**62), max_size=200))
 def test_compress_numbers_what_occurs(values: list[int]):
     given_values = np.array(values, np.int64)
-    distinct, codes = compiled.compress(given_values)
+    distinct, codes = compiled.factorize_values(given_values)
     kept = given_values[given_values >= 0]
     assert sorted(distinct.tolist()) == np.unique(kept).tolist()
     assert distinct.tolist() == list(dict.fromkeys(kept.tolist())), "in the order of first occurrence"
@@ -94,7 +94,7 @@ def test_compress_numbers_what_occurs(values: list[int]):
 
 def test_compress_grows_as_it_must():
     values = np.random.default_rng(7).permutation(np.arange(300_000, dtype=np.int64) * 2**40 // 2**20)
-    distinct, codes = compiled.compress(np.concatenate([values, values]))
+    distinct, codes = compiled.factorize_values(np.concatenate([values, values]))
     assert len(distinct) == len(values)
     assert (distinct[codes] == np.concatenate([values, values])).all()
 
@@ -103,7 +103,7 @@ def test_compress_grows_as_it_must():
 @given(key_columns(), st.integers(0, 3))
 def test_equal_keys_have_equal_codes_and_codes_give_back_the_keys(drawn, before: int):
     types, rows = drawn
-    found = encode(arrays(types, rows, before), len(rows))
+    found = encode_keys(arrays(types, rows, before), len(rows))
     expected = [tuple(map(same_key, row)) for row in rows]
     assert tuples(found.columns, found.codes.tolist()) == expected
     assert len(set(found.codes.tolist())) == len(set(expected))
@@ -112,7 +112,7 @@ def test_equal_keys_have_equal_codes_and_codes_give_back_the_keys(drawn, before:
 
 
 def test_without_key_columns_all_rows_have_one_key():
-    found = encode([], 3)
+    found = encode_keys([], 3)
     assert (found.codes.tolist(), found.count) == ([0, 0, 0], 1)
 
 
@@ -123,9 +123,9 @@ def test_unify_gives_keys_of_several_places_one_numbering(data, drawn, places: i
     parts = []
     for place in range(places):
         chosen = data.draw(st.lists(st.sampled_from(rows), max_size=10)) if rows else []
-        encoded = encode(arrays(types, chosen, place), len(chosen))
+        encoded = encode_keys(arrays(types, chosen, place), len(chosen))
         parts.append(encoded)
-    columns, count, maps = unify([(part.columns, part.count) for part in parts])
+    columns, count, maps = unify_keys([(part.columns, part.count) for part in parts])
     meaning = tuples(columns, range(count))
     for part, numbering in zip(parts, maps, strict=True):
         assert [meaning[new] for new in numbering] == tuples(part.columns, range(part.count))
@@ -141,9 +141,9 @@ def test_equal_keys_go_to_equal_partitions_however_they_are_held(data, drawn, pa
     for before in range(3):
         shuffled = data.draw(st.permutations(rows))
         raw = arrays(types, shuffled, before)
-        encoded = encode(raw, len(shuffled))
+        encoded = encode_keys(raw, len(shuffled))
         for columns, count in ((raw, len(shuffled)), (encoded.columns, encoded.count)):
-            found = partitions(columns, count, parts)
+            found = assign_partitions(columns, count, parts)
             assert all(0 <= part < parts for part in found.tolist())
             for key, part in zip(tuples(columns, range(count)), found.tolist(), strict=True):
                 assert place.setdefault(key, part) == part, key
@@ -153,11 +153,11 @@ def test_what_lies_under_a_null_does_not_matter():
     """NULLs may hide anything in the buffer below."""
     masks = pa.array([True, False]).buffers()[1]
     hidden = [pa.Array.from_buffers(pa.int64(), 2, [masks, pa.py_buffer(np.array([1, junk]))]) for junk in (0, 1, 77)]
-    assert {tuple(partitions([column], 2, 1 << 20).tolist()) for column in hidden} == {
-        tuple(partitions([pa.array([1, None], pa.int64())], 2, 1 << 20).tolist())
+    assert {tuple(assign_partitions([column], 2, 1 << 20).tolist()) for column in hidden} == {
+        tuple(assign_partitions([pa.array([1, None], pa.int64())], 2, 1 << 20).tolist())
     }
     for column in hidden:
-        assert tuples(encode([column], 2).columns, encode([column], 2).codes.tolist()) == [(1,), (None,)]
+        assert tuples(encode_keys([column], 2).columns, encode_keys([column], 2).codes.tolist()) == [(1,), (None,)]
 
 
 def test_many_keys_spread_over_partitions():
@@ -166,7 +166,7 @@ def test_many_keys_spread_over_partitions():
         pa.array([f"key-{i}" for i in range(10_000)]),
         pa.array([float(i) for i in range(10_000)]),
     ):
-        counts = np.bincount(partitions([column], 10_000, 8), minlength=8)
+        counts = np.bincount(assign_partitions([column], 10_000, 8), minlength=8)
         assert counts.min() > 800, "a partition is starved"
 
 
@@ -174,7 +174,7 @@ def test_many_keys_spread_over_partitions():
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), st.integers(0, 40))
 def test_narrow_and_wide_undo_each_other(values: list[int], shift: int):
     given_values = np.array(values, np.int64) >> shift
-    assert wide(narrow(given_values)).tolist() == given_values.tolist()
+    assert widen_integers(narrow_integers(given_values)).tolist() == given_values.tolist()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_narrow_and_wide_undo_each_other(values: list[int], shift: int):
 def test_numbers_and_back(kind: pa.DataType):
     column = pa.array([KEYS[kind][0], *KEYS[kind]], kind).slice(1)
     missing = np.array([value is None for value in KEYS[kind]])
-    back = from_numbers(numbers(column), kind, missing)
+    back = from_numbers(to_numbers(column), kind, missing)
     assert [same_key(value) for value in back.to_pylist()] == [same_key(value) for value in KEYS[kind]]
 
 
@@ -235,7 +235,7 @@ def test_window_sums_are_sums(data, store: dict[str, Any]):
     out = np.full((len(store["spans"]), keys), 7, np.int64)
     begins, ends = (np.array([r[i] for r in store["ranges"]], np.int64) for i in range(2))
     targets = np.array(store["targets"], np.int64)
-    compiled.window_sums(
+    compiled.window_sums_prefix(
         firsts,
         lasts,
         np.array(cells, np.int64),
@@ -271,10 +271,10 @@ def one_part(data: st.DataObject, store: dict[str, Any], values: st.SearchStrate
 def test_window_extremes_are_extremes(data, store: dict[str, Any], kind: str, floating: bool):
     simple = st.sampled_from([0.0, 1.5, -2.0, NAN, math.inf, -math.inf]) if floating else st.integers(-(2**63), 2**63 - 1)
     starts, cells, drawn, rows = one_part(data, store, simple)
-    dtype, none = (np.float64, neutral(kind, pa.float64())) if floating else (np.int64, neutral(kind, pa.int64()))
+    dtype, none = (np.float64, neutral_extreme(kind, pa.float64())) if floating else (np.int64, neutral_extreme(kind, pa.int64()))
     out = np.full((len(store["spans"]), store["keys"]), none)
     targets = np.array(store["targets"], np.int64)
-    compiled.window_extremes(
+    compiled.window_extremes_tree(
         int(kind == "max"), none, starts, cells, np.array(drawn, dtype), rows, store["size"], targets, *table(store["spans"]), out
     )
     rank = lambda value: (math.isnan(value), value if not math.isnan(value) else 0) if floating else value  # noqa: E731
@@ -292,7 +292,7 @@ def test_window_floats_are_sums_to_twice_the_precision(data, store: dict[str, An
     high, low = np.array(drawn, np.float64), np.array([value * 1e-17 for value in drawn])
     out_high, out_low = np.zeros((len(store["spans"]), store["keys"])), np.zeros((len(store["spans"]), store["keys"]))
     targets = np.array(store["targets"], np.int64)
-    compiled.window_floats(starts, cells, high, low, rows, store["size"], targets, *table(store["spans"]), out_high, out_low)
+    compiled.window_floats_tree(starts, cells, high, low, rows, store["size"], targets, *table(store["spans"]), out_high, out_low)
     for query, spans in enumerate(store["spans"]):
         for key in range(store["keys"]):
             places = [place for place in range(starts[key], starts[key + 1]) if inside(int(cells[place]), spans)]
@@ -326,13 +326,13 @@ def lifted(kind: str, of: pa.DataType, rows: Sequence[tuple[Any, int]], count: i
         mine = rows[batch::batches]
         column = pa.array([value for value, _ in mine], of)
         accumulator.add(np.array([place for _, place in mine], np.int64), [[], [column]], None)
-    return accumulator.arrays(np.arange(count))[1]
+    return accumulator.export_arrays(np.arange(count))[1]
 
 
 def together(kind: str, of: pa.DataType, *parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    into = empty(kind, (of,), len(parts[0][0]))
+    into = allocate_neutral(kind, (of,), len(parts[0][0]))
     for part in parts:
-        combine(kind, part, np.arange(len(part[0])), into)
+        combine_partials(kind, part, np.arange(len(part[0])), into)
     return into
 
 
@@ -376,7 +376,7 @@ def test_components_are_what_their_names_say(kind: str, name: str, data):
     there = [value for value in pa.array(values, of).to_pylist() if value is not None]
     scale = 10**of.scale if pa.types.is_decimal(of) else 1
     exact = [value if isinstance(value, float) else int(value * scale) for value in there]
-    none = neutral(kind, of) if kind in {"min", "max"} else 0
+    none = neutral_extreme(kind, of) if kind in {"min", "max"} else 0
     obvious = {
         "rows": lambda: len(values),
         "count": lambda: len(there),
@@ -405,7 +405,7 @@ def test_several_components_over_picked_and_repeated_rows():
     columns = [[], [x], [x], [x], [y], [y], [pa.array([10, 20, 30], pa.int32())]]
     accumulator.add(np.array([0, 1, 1, -1]), columns, np.array([0, 1, 2, 0]))
     accumulator.add(np.array([1]), columns, np.array([2]))
-    found = [[array.tolist() for array in arrays] for arrays in accumulator.arrays(np.arange(2))]
+    found = [[array.tolist() for array in arrays] for arrays in accumulator.export_arrays(np.arange(2))]
     assert found[:3] == [[[1, 3]], [[1, 2]], [[1, 6]]]
     assert found[4:] == [[[1.5, 2.5], [0.0, 0.0]], [[1, 1]], [[10, 80]]]
 
@@ -452,7 +452,7 @@ def test_spread_around_a_large_mean(function: str, mean: float, noise: list[floa
     kinds = ("float", "count") if function in {"avg", "sum"} else ("float", "square", "count")
     rows = [[(value, 0) for value in values[piece::pieces]] for piece in range(pieces)]
     totals = [together(kind, pa.float64(), *(lifted(kind, pa.float64(), piece) for piece in rows)) for kind in kinds]
-    found, bad = lower(AggregateCall(function, (Column("x", pa.float64()),), pa.float64()), totals)
+    found, bad = lower_aggregate(AggregateCall(function, (Column("x", pa.float64()),), pa.float64()), totals)
     assert bad is None
     assert found.to_pylist()[0] == pytest.approx(obvious, rel=1e-9, abs=1e-9)
 
@@ -469,7 +469,7 @@ def test_exact_squares_are_exact():
 def test_listed_values_are_counted_by_place(data, kind: pa.DataType):
     rows = data.draw(st.lists(st.tuples(st.sampled_from(KEYS[kind]), st.integers(-1, 3), st.integers(1, 5)), max_size=30))
     column, at = pa.array([row[0] for row in rows], kind), np.array([row[1] for row in rows], np.int64)
-    places, values, counts = listed("values", [column], at, np.array([row[2] for row in rows], np.int64))
+    places, values, counts = reduce_listed("values", [column], at, np.array([row[2] for row in rows], np.int64))
     found = dict(zip(zip(places.tolist(), map(same_key, values[0].to_pylist()), strict=True), counts.tolist(), strict=True))
     expected: dict[Any, int] = {}
     for value, place, count in rows:
@@ -494,8 +494,8 @@ def test_compaction_keeps_what_the_parts_hold(data, count: int):
         cells = sorted(held, key=lambda at: (keys.index(at[0]), at[1]))
         starts = np.searchsorted([keys.index(key) for key, _ in cells], np.arange(len(keys) + 1))
         values = np.array([held[at] for at in cells], np.int64)
-        dense = [[np.ones(len(cells), np.int64)], [values & 0xFFFFFFFF, values >> 32], [narrow(values)]]
-        parts.append(Partial(5, [pa.array(keys)], starts, narrow(np.array([cell for _, cell in cells])), dense))
+        dense = [[np.ones(len(cells), np.int64)], [values & 0xFFFFFFFF, values >> 32], [narrow_integers(values)]]
+        parts.append(PartialAggregate(5, [pa.array(keys)], starts, narrow_integers(np.array([cell for _, cell in cells])), dense))
         for at in cells:
             expected.setdefault(at, []).append(held[at])
     found = compact(components, parts)
@@ -506,9 +506,13 @@ def test_compaction_keeps_what_the_parts_hold(data, count: int):
         for i in range(found.starts[key], found.starts[key + 1])
     ]
     assert len(at) == len(set(at)) == len(found.cells)
-    assert dict(zip(at, wide(found.dense[0][0]).tolist(), strict=True)) == {key: len(values) for key, values in expected.items()}
+    assert dict(zip(at, widen_integers(found.dense[0][0]).tolist(), strict=True)) == {
+        key: len(values) for key, values in expected.items()
+    }
     assert dict(zip(at, settled("add", found.dense[1]), strict=True)) == {key: sum(values) for key, values in expected.items()}
-    assert dict(zip(at, wide(found.dense[2][0]).tolist(), strict=True)) == {key: min(values) for key, values in expected.items()}
+    assert dict(zip(at, widen_integers(found.dense[2][0]).tolist(), strict=True)) == {
+        key: min(values) for key, values in expected.items()
+    }
     for key in range(found.key_count):
         mine = found.cells[found.starts[key] : found.starts[key + 1]].tolist()
         assert mine == sorted(mine)

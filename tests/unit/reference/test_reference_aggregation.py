@@ -8,7 +8,7 @@ import pytest
 
 from headrace.backends.reference.aggregation import aggregate
 from headrace.errors import EvaluationError
-from headrace.model.aggregate import AGGREGATES, AggregateCall
+from headrace.model.aggregate import AGGREGATE_FUNCTIONS, AggregateCall
 from headrace.model.expression import Column
 
 DOUBLE, BIGINT = pa.float64(), pa.int64()
@@ -29,7 +29,7 @@ def test_count_star_counts_rows_and_count_counts_values():
     assert result("count", [1, None, 2], BIGINT) == 2
 
 
-@pytest.mark.parametrize("function", sorted(AGGREGATES - {"count", "count_distinct"}))
+@pytest.mark.parametrize("function", sorted(AGGREGATE_FUNCTIONS - {"count", "count_distinct"}))
 def test_over_nulls_only_there_is_no_value(function):
     assert result(function, [None, None], parameter=0.5) is None
 

@@ -11,7 +11,7 @@ from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Call, Column, Expression
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.model.window import Sliding
+from headrace.model.window import HopWindow
 from headrace.plan.logical import WINDOW_START, AggregateBranch, AggregateQuery, SelectBranch, StatelessQuery, agg_column
 
 SECOND = 1_000_000
@@ -29,7 +29,7 @@ def counting(*streams: str, argument: Expression = X) -> AggregateQuery:
     """SELECT window_start, SUM(x) … in tumbling windows of five seconds."""
     branches = tuple(AggregateBranch(stream, (), (AggregateCall("sum", (argument,), BIGINT),)) for stream in streams)
     return AggregateQuery(
-        Sliding(5 * SECOND, 5 * SECOND),
+        HopWindow(5 * SECOND, 5 * SECOND),
         branches,
         (WINDOW_START, agg_column(0, BIGINT)),
         Schema.parse("start TIMESTAMP, total BIGINT"),

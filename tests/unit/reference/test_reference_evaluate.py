@@ -9,7 +9,7 @@ import pytest
 
 from headrace.backends.reference.evaluate import KNOWN, evaluate
 from headrace.errors import EvaluationError
-from headrace.model.expression import FUNCTIONS, Call, Column, Expression, Literal
+from headrace.model.expression import BUILTIN_FUNCTIONS, Call, Column, Expression, Literal
 from headrace.model.schema import TIMESTAMP, parse_type
 
 INT, BIGINT, TINYINT, DOUBLE, FLOAT = pa.int32(), pa.int64(), pa.int8(), pa.float64(), pa.float32()
@@ -42,7 +42,7 @@ def same(left: object, right: object) -> bool:
 
 
 def test_every_function_is_known():
-    assert KNOWN == FUNCTIONS
+    assert KNOWN == BUILTIN_FUNCTIONS
 
 
 def test_columns_and_missing_columns():

@@ -14,7 +14,7 @@ from headrace.errors import EvaluationError
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal
 from headrace.model.schema import TIMESTAMP, Schema
-from headrace.model.window import SessionGap, Sliding, Window
+from headrace.model.window import HopWindow, SessionWindow, Window
 from headrace.plan.logical import (
     WINDOW_END,
     WINDOW_START,
@@ -52,8 +52,8 @@ def counting(
 
 def seconds(window: str, size: float, slide: float | None = None) -> Window:
     if window == "session":
-        return SessionGap(int(size * SECOND))
-    return Sliding(int(size * SECOND), int((slide or size) * SECOND))
+        return SessionWindow(int(size * SECOND))
+    return HopWindow(int(size * SECOND), int((slide or size) * SECOND))
 
 
 def brief(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
@@ -282,7 +282,7 @@ def test_times_are_exact_to_the_microsecond():
     # |1|
     #   |
     moment = datetime(9000, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
-    query = ReferenceQuery(counting(Sliding(1, 1)), None, TIMES)
+    query = ReferenceQuery(counting(HopWindow(1, 1)), None, TIMES)
     (emitted,) = query.batch({"s": [{"t": moment, "x": 1}]}, None, math.inf)
     assert (emitted["start"], emitted["end"]) == (moment, moment + timedelta(microseconds=1))
     assert pa.scalar(emitted["start"], TIMESTAMP).as_py() == moment

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import headrace as hr
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.runtime.epoch import rearrange
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.state import EngineState
@@ -79,7 +79,7 @@ def query() -> LiveQuery:
         session.create_stream(name, hr.MemorySource("k INT, x INT, n INT, time TIMESTAMP"), time="time")
     plan = bind_query(SQL, session._coordinator.catalog())
     session.close()
-    assert isinstance(plan, JoinQuery)
+    assert isinstance(plan, WindowJoinQuery)
     return LiveQuery(1, "q", plan)
 
 
@@ -121,7 +121,7 @@ class Forced(Optimizer):
         self._batch, self._order, self._apart = batch, order, apart
 
     def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
-        joins = [number for number, query in live.items() if isinstance(query.plan, JoinQuery)]
+        joins = [number for number, query in live.items() if isinstance(query.plan, WindowJoinQuery)]
         due = joins if state.batch + 1 == self._batch else []
         return {number: Arrangement(self._order, number if self._apart else 0) for number in due}
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import JoinQuery, nodes_of
+from headrace.plan.join import WindowJoinQuery, iter_join_nodes
 from headrace.sharing.arrangement import Arrangement, arranged, canonical, conditions, is_free, products, written
 from headrace.sharing.join_order import GAIN, JoinStatistics, Work, arrange, best_order, cost, groups_of, shape
 from headrace.sharing.shared_plan import LiveQuery
@@ -21,13 +21,13 @@ COLUMNS = Schema.parse("k INT, x INT, y INT, time TIMESTAMP")
 CATALOG = Catalog.of([Stream(name, COLUMNS, "time") for name in NAMES])
 
 
-def bound(text: str) -> JoinQuery:
+def bound(text: str) -> WindowJoinQuery:
     found = bind_query(text, CATALOG)
-    assert isinstance(found, JoinQuery)
+    assert isinstance(found, WindowJoinQuery)
     return canonical(found)
 
 
-def joined(names: str, *conditions: str, where: str = "") -> JoinQuery:
+def joined(names: str, *conditions: str, where: str = "") -> WindowJoinQuery:
     sides = ", ".join(f"TUMBLE({name}, '5 s') {name}" for name in names)
     return bound(f"SELECT {names[0]}.k FROM {sides} WHERE {' AND '.join([*conditions, *([where] if where else [])])}")
 
@@ -47,7 +47,7 @@ def statistics(seed: int) -> JoinStatistics:
 
 @pytest.mark.parametrize("plan", [CHAIN, STAR, CYCLE, THETA], ids=["chain", "star", "cycle", "theta"])
 @pytest.mark.parametrize("seed", range(12))
-def test_dynamic_programming_finds_what_exhaustive_search_finds(plan: JoinQuery, seed: int) -> None:
+def test_dynamic_programming_finds_what_exhaustive_search_finds(plan: WindowJoinQuery, seed: int) -> None:
     work = Work.of(plan, frozenset({0}), statistics(seed))
     fewest = without_equality(plan, written(plan))
     orders = [order for order in permutations(range(len(plan.inputs))) if without_equality(plan, order) == fewest]
@@ -68,17 +68,19 @@ def test_an_order_keeps_every_condition() -> None:
     plan = joined("abcd", "a.k = b.k", "b.x = c.x", "c.y = d.y", "d.x = a.x", "a.y < c.y")
 
     def asked(tree) -> list[str]:
-        found = [str(node.rest) for node in nodes_of(tree) if str(node.rest) != "True"]
-        return sorted([*found, *(" = ".join(sorted((str(e.left), str(e.right)))) for n in nodes_of(tree) for e in n.equalities)])
+        found = [str(node.residual) for node in iter_join_nodes(tree) if str(node.residual) != "True"]
+        return sorted(
+            [*found, *(" = ".join(sorted((str(e.left), str(e.right)))) for n in iter_join_nodes(tree) for e in n.equalities)]
+        )
 
     for order in permutations(range(4)):
         texts = [text for one in asked(arranged(plan, order)) for text in one.replace("(", "").replace(")", "").split(" AND ")]
         assert sorted(texts) == ["0.k = 1.k", "0.x = 3.x", "0.y < 2.y", "1.x = 2.x", "2.y = 3.y"]
 
 
-def without_equality(plan: JoinQuery, order: Sequence[int]) -> int:
+def without_equality(plan: WindowJoinQuery, order: Sequence[int]) -> int:
     found = products(tuple(conditions(plan)), order)
-    assert found == sum(not node.equalities for node in nodes_of(arranged(plan, order)))
+    assert found == sum(not node.equalities for node in iter_join_nodes(arranged(plan, order)))
     return found
 
 
@@ -116,7 +118,7 @@ def test_the_order_of_the_text_makes_no_difference() -> None:
     assert outer.inputs[0].stream == "b"
 
 
-def live(number: int, plan: JoinQuery) -> LiveQuery:
+def live(number: int, plan: WindowJoinQuery) -> LiveQuery:
     return LiveQuery(number, f"q{number}", plan, bit=number)
 
 
@@ -174,7 +176,7 @@ def test_an_order_is_never_given_to_a_query_that_lacks_the_equality_it_needs() -
             queries = [live(0, first), live(1, second)]
             for number, one in arrange(queries, statistics(seed)).items():
                 plan = queries[number].plan
-                assert isinstance(plan, JoinQuery)
+                assert isinstance(plan, WindowJoinQuery)
                 assert without_equality(plan, one.order) == 0
 
 

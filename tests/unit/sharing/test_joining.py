@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.sharing.explain import explain
 from headrace.sharing.joining import chain_of, levels, needed_columns
 from headrace.sharing.shared_plan import LiveQuery, plan_stream
@@ -15,9 +15,9 @@ CATALOG = Catalog.of([Stream(name, COLUMNS, "time") for name in ("a", "b", "c")]
 A, B, C = (f"TUMBLE({name}, '5 s') {name}" for name in "abc")
 
 
-def bound(text: str) -> JoinQuery:
+def bound(text: str) -> WindowJoinQuery:
     found = bind_query(text, CATALOG)
-    assert isinstance(found, JoinQuery)
+    assert isinstance(found, WindowJoinQuery)
     return found
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery
-from headrace.plan.stacked import StackedQuery, beginnings
+from headrace.plan.stacked import NestedQuery, compute_start_times
 from headrace.sharing.changelog import Changelog, apply
 from headrace.sharing.parts import depths, level, parts_of, whole
 from headrace.sharing.shared_plan import LiveQuery
@@ -22,9 +22,9 @@ SUMS = "SELECT k, SUM(x) AS t FROM TUMBLE(a, '2 seconds') GROUP BY k"
 PAIRS = "SELECT l.k, COUNT(*) AS n FROM TUMBLE(a, '2 seconds') l JOIN TUMBLE(b, '2 seconds') r ON l.k = r.k GROUP BY l.k"
 
 
-def stacked(text: str) -> StackedQuery:
+def stacked(text: str) -> NestedQuery:
     plan = bind_query(text, CATALOG)
-    assert isinstance(plan, StackedQuery)
+    assert isinstance(plan, NestedQuery)
     return plan
 
 
@@ -46,20 +46,20 @@ def live(*texts: str) -> tuple[LiveQuery, ...]:
 )
 def test_a_window_over_results_begins_when_all_of_them_are_there(inner: str, since: int, first: int) -> None:
     plan = stacked(f"SELECT MAX(t) AS m FROM TUMBLE((SELECT SUM(x) AS t FROM {inner}), '1 minute')")
-    assert beginnings(plan, since * SECOND) == (since * SECOND, first * SECOND)
-    assert beginnings(plan, None) == (None, None)
+    assert compute_start_times(plan, since * SECOND) == (since * SECOND, first * SECOND)
+    assert compute_start_times(plan, None) == (None, None)
 
 
 def test_beginnings_add_up() -> None:
     text = f"SELECT MAX(m) AS m FROM TUMBLE((SELECT MAX(t) AS m FROM HOP(({SUMS}), '8 seconds', '4 seconds')), '1 minute')"
-    assert beginnings(stacked(text), 3 * SECOND) == (3 * SECOND, 4 * SECOND, 8 * SECOND)
+    assert compute_start_times(stacked(text), 3 * SECOND) == (3 * SECOND, 4 * SECOND, 8 * SECOND)
 
 
 def test_rows_and_results_meet_in_the_first_window_that_has_both() -> None:
     text = "SELECT r.x, s.t FROM HOP(a, '8 s', '4 s') r JOIN (SELECT k, SUM(x) AS t FROM HOP(a, '8 s', '4 s') GROUP BY k) s ON r.k = s.k"
     plan = stacked(text)
-    assert isinstance(plan.outer, JoinQuery)
-    assert beginnings(plan, 3 * SECOND) == (3 * SECOND, 4 * SECOND)  # [4 12): all its rows, and the sums of it
+    assert isinstance(plan.outer, WindowJoinQuery)
+    assert compute_start_times(plan, 3 * SECOND) == (3 * SECOND, 4 * SECOND)  # [4 12): all its rows, and the sums of it
 
 
 def test_parts_are_told_from_queries_by_their_ids() -> None:

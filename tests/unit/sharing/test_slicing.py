@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.window import Sliding, starts_containing
+from headrace.model.window import HopWindow, window_starts_containing
 from headrace.sharing.slicing import FOREVER, NEVER, closing, edges_for, last_end, progressions
 
-windows = st.builds(Sliding, st.integers(1, 50), st.integers(1, 30))
+windows = st.builds(HopWindow, st.integers(1, 50), st.integers(1, 30))
 times = st.lists(st.integers(-300, 300), min_size=1, max_size=30)
 
 
 @given(st.lists(windows, min_size=1, max_size=5), times, st.none() | st.integers(-300, 0))
-def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[Sliding], at: list[int], epoch: int | None) -> None:
+def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[HopWindow], at: list[int], epoch: int | None) -> None:
     """
     window      |————————|
     slices   |——|—|——————|————|      never  |———#———|  across an edge
@@ -26,28 +26,28 @@ def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[Sliding]
         assert start <= time
         for window in found:
             if epoch is None or start > epoch:
-                assert list(starts_containing(window, start)) == list(starts_containing(window, time))
+                assert list(window_starts_containing(window, start)) == list(window_starts_containing(window, time))
 
 
 def test_a_stray_row_does_not_conjure_up_decades_of_slices() -> None:
-    edges = edges_for(0, 10**15, lambda: np.array([0, 10**15]), progressions([Sliding(10, 5)]), NEVER)
+    edges = edges_for(0, 10**15, lambda: np.array([0, 10**15]), progressions([HopWindow(10, 5)]), NEVER)
     assert len(edges) < 1000
 
 
 @given(windows, times, st.integers(-300, 300), st.integers(-300, 300), st.integers(0, 200))
 def test_closing_finds_what_looking_at_every_window_finds(
-    window: Sliding, slices: list[int], since: int, after: int, more: int
+    window: HopWindow, slices: list[int], since: int, after: int, more: int
 ) -> None:
-    every = {start for time in slices for start in starts_containing(window, time)}
+    every = {start for time in slices for start in window_starts_containing(window, time)}
     expected = sorted(s for s in every if s >= since and after < s + window.size <= after + more)
     assert closing(window, since, slices, after, after + more) == expected
 
 
 @given(windows, st.integers(-300, 300), st.integers(-300, 300))
-def test_last_end(window: Sliding, since: int, time: int) -> None:
-    ends = [start + window.size for start in starts_containing(window, time) if start >= since]
+def test_last_end(window: HopWindow, since: int, time: int) -> None:
+    ends = [start + window.size for start in window_starts_containing(window, time) if start >= since]
     assert last_end(window, since, time) == (max(ends) if ends else None)
 
 
 def test_everything_closes_at_the_end() -> None:
-    assert closing(Sliding(10, 5), NEVER, [3], NEVER, FOREVER) == [-5, 0]
+    assert closing(HopWindow(10, 5), NEVER, [3], NEVER, FOREVER) == [-5, 0]

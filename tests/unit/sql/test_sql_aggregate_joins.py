@@ -14,9 +14,9 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SqlError
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery
-from headrace.plan.stacked import StackedQuery
+from headrace.plan.stacked import NestedQuery
 from support.compare import same_rows
 
 BASE = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -108,8 +108,8 @@ def test_a_join_of_aggregations_is_one_aggregation(bind) -> None:
 )  # fmt: skip
 def test_where_a_key_has_several_rows_results_are_joined(bind, text: str) -> None:
     plan = bind(text)
-    assert isinstance(plan, StackedQuery)
-    assert isinstance(plan.outer, JoinQuery)
+    assert isinstance(plan, NestedQuery)
+    assert isinstance(plan.outer, WindowJoinQuery)
 
 
 @pytest.mark.parametrize(

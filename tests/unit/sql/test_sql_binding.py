@@ -15,7 +15,7 @@ from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Call, Column, Literal
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.model.window import Sliding
+from headrace.model.window import HopWindow
 from headrace.plan.logical import (
     WINDOW_START,
     AggregateBranch,
@@ -51,7 +51,7 @@ def test_a_windowed_aggregation_exactly(bind: Bind) -> None:
         "SELECT window_start, gem_pack, SUM(price) AS revenue FROM HOP(purchases, '8 seconds', '4 seconds') "
         "WHERE price > 10 GROUP BY gem_pack HAVING revenue > 5"
     ) == AggregateQuery(
-        Sliding(8_000_000, 4_000_000),
+        HopWindow(8_000_000, 4_000_000),
         (
             AggregateBranch(
                 "purchases",

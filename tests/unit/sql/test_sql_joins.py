@@ -8,25 +8,25 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.model.window import Ends, Sliding
-from headrace.plan.join import JoinKind, JoinNode, JoinQuery, inputs_of, nodes_of
+from headrace.model.window import HopWindow, WindowEnds
+from headrace.plan.join import JoinKind, JoinNode, WindowJoinQuery, iter_inputs, iter_join_nodes
 from headrace.plan.logical import LogicalQuery
 
 Bind = Callable[[str], LogicalQuery]
 P, A = "TUMBLE(purchases, '5 s') p", "TUMBLE(ads, '5 s') a"
 
 
-def bound(bind: Bind, text: str) -> JoinQuery:
+def bound(bind: Bind, text: str) -> WindowJoinQuery:
     found = bind(text)
-    assert isinstance(found, JoinQuery)
+    assert isinstance(found, WindowJoinQuery)
     return found
 
 
-def conditions(plan: JoinQuery) -> dict[str, list[str]]:
+def conditions(plan: WindowJoinQuery) -> dict[str, list[str]]:
     """Everything that is asked of rows, by where it is asked."""
     found = {f"input {i}": [str(each.predicate)] for i, each in enumerate(plan.inputs)}
-    for i, node in enumerate(nodes_of(plan.tree), 1):
-        found[f"step {i}"] = [*(f"{e.left} = {e.right}" for e in node.equalities), str(node.rest)]
+    for i, node in enumerate(iter_join_nodes(plan.tree), 1):
+        found[f"step {i}"] = [*(f"{e.left} = {e.right}" for e in node.equalities), str(node.residual)]
     return {**found, "where": [str(plan.predicate)]}
 
 
@@ -62,7 +62,7 @@ def test_a_comma_is_an_inner_join_by_the_conditions_of_where(bind: Bind) -> None
 
 def test_inner_joins_are_ordered_so_that_each_has_an_equality(bind: Bind) -> None:
     plan = bound(bind, f"SELECT p.price FROM {P}, {A}, TUMBLE(purchases, '5 s') q WHERE p.name = q.name AND q.big = a.user_id")
-    assert [str(node.right) for node in nodes_of(plan.tree)] == ["2", "1"]
+    assert [str(node.right) for node in iter_join_nodes(plan.tree)] == ["2", "1"]
     assert conditions(plan)["step 2"] == ["2.big = 1.user_id", "True"]
 
 
@@ -91,8 +91,8 @@ def test_everything_is_joined_with_everything_where_nothing_is_asked(bind: Bind,
 def test_inner_joins_with_an_equality_come_first_then_those_with_a_condition(bind: Bind) -> None:
     q, r = "TUMBLE(purchases, '5 s') q", "TUMBLE(purchases, '5 s') r"
     plan = bound(bind, f"SELECT p.price FROM {P}, {A}, {q}, {r} WHERE q.big = r.big AND p.price < r.price")
-    assert [str(index) for index in inputs_of(plan.tree)] == ["2", "3", "0", "1"]
-    assert [len(node.equalities) for node in nodes_of(plan.tree)] == [1, 0, 0]
+    assert [str(index) for index in iter_inputs(plan.tree)] == ["2", "3", "0", "1"]
+    assert [len(node.equalities) for node in iter_join_nodes(plan.tree)] == [1, 0, 0]
     asked = conditions(plan)
     assert [asked[f"step {i}"] for i in (1, 2, 3)] == [["2.big = 3.big", "True"], ["0.price < 3.price"], ["True"]]
 
@@ -129,8 +129,8 @@ def test_what_a_sub_query_computes_is_null_where_there_is_no_row(bind: Bind) -> 
 
 def test_windows_of_different_sides_meet_at_their_ends(bind: Bind) -> None:
     plan = bound(bind, f"SELECT window_start, p.price FROM {P} JOIN HOP(ads, '9 s', '3 s') a ON p.big = a.user_id")
-    assert [each.window for each in plan.inputs] == [Sliding(5_000_000, 5_000_000), Sliding(9_000_000, 3_000_000)]
-    assert (plan.ends, plan.size) == (Ends(0, 15_000_000), 9_000_000)
+    assert [each.window for each in plan.inputs] == [HopWindow(5_000_000, 5_000_000), HopWindow(9_000_000, 3_000_000)]
+    assert (plan.ends, plan.longest_window) == (WindowEnds(0, 15_000_000), 9_000_000)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from headrace.errors import SqlError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.plan.logical import LogicalQuery
-from headrace.plan.multiway import MAX_RELATIONS, MultiwayQuery, RangeInput
+from headrace.plan.multiway import MAX_SLIDING_JOIN_INPUTS, SlidingInput, SlidingJoinQuery
 from headrace.sql import Catalog, bind_query
 from support.rows import SCHEMA
 from support.sliding_queries import Side, SlidingJoin, drawn_join
@@ -29,9 +29,9 @@ RST = Catalog.of(Stream(name, Schema.parse("a INT, b INT, c INT, time TIMESTAMP"
 P, A = "SLIDING(purchases, '5 s') p", "SLIDING(ads, '5 s') a"
 
 
-def plan_of(text: str, catalog: Catalog = STREAMS) -> MultiwayQuery:
+def plan_of(text: str, catalog: Catalog = STREAMS) -> SlidingJoinQuery:
     plan = bind_query(text, catalog)
-    assert isinstance(plan, MultiwayQuery)
+    assert isinstance(plan, SlidingJoinQuery)
     return plan
 
 
@@ -125,14 +125,14 @@ def test_sides_that_are_alike_are_told_apart_by_what_is_asked_of_them(conditions
 
 
 def test_many_sides_that_are_alike_are_ordered_at_once() -> None:
-    names = [f"t{number}" for number in range(MAX_RELATIONS)]
+    names = [f"t{number}" for number in range(MAX_SLIDING_JOIN_INPUTS)]
     sides = ", ".join(f"SLIDING(alpha, '5 s') {name}" for name in names)
     for condition in ("TRUE", " AND ".join(f"t0.k = {name}.k" for name in names[1:])):
-        assert len(plan_of(f"SELECT t0.s FROM {sides} WHERE {condition}").inputs) == MAX_RELATIONS
+        assert len(plan_of(f"SELECT t0.s FROM {sides} WHERE {condition}").inputs) == MAX_SLIDING_JOIN_INPUTS
 
 
 def test_other_windows_and_conditions_are_other_queries() -> None:
-    def plan(first: str = "'5 s'", condition: str = "x.k = y.k") -> MultiwayQuery:
+    def plan(first: str = "'5 s'", condition: str = "x.k = y.k") -> SlidingJoinQuery:
         return plan_of(f"SELECT x.s FROM SLIDING(alpha, {first}) x, SLIDING(alpha, '2 s') y WHERE {condition}")
 
     assert plan() != plan("'3 s'")
@@ -150,7 +150,7 @@ def test_each_condition_goes_where_it_belongs() -> None:
         "WHERE r.a = s.a AND s.b < t.b AND r.b = 7 AND t.z IS NOT NULL AND r.c + s.c > t.c",
         RST,
     )
-    assert [(one.stream, one.range, one.lateness) for one in plan.inputs] == [
+    assert [(one.stream, one.length, one.lateness) for one in plan.inputs] == [
         ("r", 5 * SECOND, 0),
         ("s", 2 * SECOND, SECOND),
         ("t", 0, 0),
@@ -190,7 +190,7 @@ def test_a_cte_may_be_read_twice() -> None:
         RST,
     )
     assert [one.stream for one in plan.inputs] == ["r", "r", "s", "s"]
-    assert plan.inputs[0] == RangeInput("r", 5 * SECOND)
+    assert plan.inputs[0] == SlidingInput("r", 5 * SECOND)
 
 
 # --------------------------------------------------------------------------------------------------------------------- refusals
@@ -235,7 +235,7 @@ def test_a_cte_may_be_read_twice() -> None:
         (f"SELECT p.price FROM {P}, SLIDING((SELECT user_id, ts FROM ads UNION ALL SELECT user_id, time FROM purchases), '5 s') a", "a UNION ALL cannot be joined yet"),
         (f"SELECT p.price FROM {P}, SLIDING((SELECT COUNT(*) AS n FROM TUMBLE(ads, '5 s')), '5 s') a", "results of windows cannot be joined in SLIDING windows"),
         (f"SELECT p.price FROM {P}, SLIDING((SELECT * FROM TUMBLE(ads, '5 s')), '5 s') a", "a window over a window is not supported"),
-        ("SELECT t0.a FROM " + ", ".join(f"SLIDING(`my stream`, '5 s') t{n}" for n in range(MAX_RELATIONS + 1)), f"a join of more than {MAX_RELATIONS} streams is not supported"),
+        ("SELECT t0.a FROM " + ", ".join(f"SLIDING(`my stream`, '5 s') t{n}" for n in range(MAX_SLIDING_JOIN_INPUTS + 1)), f"a join of more than {MAX_SLIDING_JOIN_INPUTS} streams is not supported"),
     ],
 )  # fmt: skip
 def test_what_is_refused(bind: Bind, query: str, message: str) -> None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.plan.join import JoinQuery
+from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.stacked import BOUNDS, StackedQuery
+from headrace.plan.stacked import HIDDEN_BOUNDS, NestedQuery
 from support.compare import same_rows
 
 COUNTS = "SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id"
@@ -29,7 +29,7 @@ def test_filtered_and_projected_results_are_the_query_itself(bind) -> None:
 
 def test_united_results_are_rows_of_streams(bind) -> None:
     plan = bind(f"SELECT user_id FROM ({COUNTS}) UNION ALL SELECT user_id FROM ads")
-    assert isinstance(plan, StackedQuery)
+    assert isinstance(plan, NestedQuery)
     assert isinstance(plan.outer, StatelessQuery)
     assert plan.streams == ("purchases", "ads")
 
@@ -37,14 +37,14 @@ def test_united_results_are_rows_of_streams(bind) -> None:
 def test_results_without_a_window_stay_in_theirs(bind) -> None:
     plan = bind(f"SELECT window_start, MAX(n) AS n FROM ({COUNTS})")
     assert isinstance(plan.outer, AggregateQuery)
-    assert plan.outer.branches[0].keys == BOUNDS
+    assert plan.outer.branches[0].keys == HIDDEN_BOUNDS
     assert str(plan.outer.window) == "TUMBLE(5 s)"
 
 
 def test_a_cte_that_is_read_twice_is_one_inner_query(bind) -> None:
     plan = bind(f"WITH c AS ({COUNTS}) SELECT l.n FROM c l JOIN (SELECT MAX(n) AS n FROM c) m ON l.n = m.n")
     assert len(plan.inner) == 2
-    assert isinstance(plan.outer, JoinQuery)
+    assert isinstance(plan.outer, WindowJoinQuery)
 
 
 def test_a_cte_that_is_not_read_is_left_out(bind) -> None:

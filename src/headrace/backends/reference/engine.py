@@ -13,7 +13,7 @@ from headrace.backends.reference.query import ReferenceQuery, Rows
 from headrace.backends.reference.stack import ReferenceStack
 from headrace.errors import EvaluationError, NameTakenError, NotFoundError
 from headrace.model.stream import Stream
-from headrace.plan.stacked import AnyQuery, StackedQuery
+from headrace.plan.stacked import AnyQuery, NestedQuery
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class ReferenceEngine:
         streams = [self._stream(stream) for stream in plan.streams]
         newest_times = [state.newest for state in streams if state.newest is not None]
         times = {state.stream.name: state.time for state in streams}
-        query_class = ReferenceStack if isinstance(plan, StackedQuery) else ReferenceQuery
+        query_class = ReferenceStack if isinstance(plan, NestedQuery) else ReferenceQuery
         self._queries[name] = QueryState(query_class(plan, max(newest_times) + 1 if newest_times else None, times))  # type: ignore[arg-type]
         self._live.add(name)
         self.errors.pop(name, None)

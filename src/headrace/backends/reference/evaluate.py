@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.backends.reference import calendar_time, casting, numeric, text
 from headrace.errors import EvaluationError
 from headrace.model.expression import Call, Column, Expression, Literal
-from headrace.model.function import code_of, is_tag, named
+from headrace.model.function import get_udf_code, is_udf_tag, udf_name
 
 Row = Mapping[str, object]
 
@@ -29,7 +29,7 @@ def evaluate(expression: Expression, row: Row) -> Any:
     if expression.function in _LAZY:
         return _LAZY[expression.function](expression.args, row)
     values = [evaluate(arg, row) for arg in expression.args]
-    if is_tag(expression.function):
+    if is_udf_tag(expression.function):
         return _of_user(expression, values)
     if expression.function in _NULL_AWARE:
         return _NULL_AWARE[expression.function](values)
@@ -56,11 +56,11 @@ def _of_user(call: Call, values: list[Any]) -> Any:
     """Call a UDF with columns of one row."""
     columns = [pa.array([value], type=arg.type) for value, arg in zip(values, call.args, strict=True)]
     try:
-        result = code_of(call.function)(*columns)
+        result = get_udf_code(call.function)(*columns)
         column = result if isinstance(result, pa.Array | pa.ChunkedArray) else pa.array(result, type=call.type)
         (value,) = column.cast(call.type).to_pylist()
     except Exception as error:
-        raise EvaluationError(f"function '{named(call.function)}' failed: {type(error).__name__}: {error}") from error
+        raise EvaluationError(f"function '{udf_name(call.function)}' failed: {type(error).__name__}: {error}") from error
     return value
 
 

@@ -11,7 +11,7 @@ from headrace.backends.reference.numeric import canonical
 from headrace.backends.reference.windows import Outcome
 from headrace.errors import EvaluationError
 from headrace.model.expression import Expression
-from headrace.plan.join import JoinNode, JoinQuery, JoinTree, present_column
+from headrace.plan.join import JoinNode, JoinTree, WindowJoinQuery, present_column
 
 Joined = dict[str, Any]
 
@@ -20,7 +20,7 @@ Joined = dict[str, Any]
 class JoinState:
     """Rows in open windows: common end of the windows → rows of each input in order of arrival."""
 
-    plan: JoinQuery
+    plan: WindowJoinQuery
     since: float
     _open: dict[int, list[list[Joined]]] = field(default_factory=dict)
 
@@ -28,8 +28,8 @@ class JoinState:
         """Add a row of an input to those of its windows that are open."""
         ends = [
             end
-            for end in self.plan.ends.containing(self.plan.inputs[index].window.size, time)
-            if end - self.plan.size >= self.since
+            for end in self.plan.ends.ends_containing(self.plan.inputs[index].window.size, time)
+            if end - self.plan.longest_window >= self.since
         ]
         open_ends = [end for end in ends if end > watermark]
         if not open_ends:
@@ -51,7 +51,7 @@ def _rows(tree: JoinTree, inputs: list[list[Joined]]) -> list[Joined]:
     left, right = _rows(tree.left, inputs), _rows(tree.right, inputs)
     matches = [[number for number, candidate in enumerate(right) if _partners(tree, row, candidate)] for row in left]
     joined: list[Joined] = []
-    if tree.kind.pairs:
+    if tree.kind.has_both_sides:
         joined += [{**row, **right[number]} for row, numbers in zip(left, matches, strict=True) for number in numbers]
     else:
         joined += [] if tree.kind.keeps_left else [row for row, numbers in zip(left, matches, strict=True) if numbers]
@@ -70,7 +70,7 @@ def _partners(node: JoinNode, left: Joined, right: Joined) -> bool:
         if left_value is None or right_value is None or canonical(left_value) != canonical(right_value):
             return False
     try:
-        return holds(node.rest, {**left, **right})
+        return holds(node.residual, {**left, **right})
     except EvaluationError:
         return False
 

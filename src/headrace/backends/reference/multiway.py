@@ -10,8 +10,8 @@ from headrace.backends.reference.evaluate import Row, holds
 from headrace.backends.reference.windows import Outcome
 from headrace.errors import EvaluationError
 from headrace.model.expression import Expression
-from headrace.plan.join import owner
-from headrace.plan.multiway import MultiwayQuery, inputs_of
+from headrace.plan.join import split_joined_name
+from headrace.plan.multiway import SlidingJoinQuery, referenced_inputs
 
 Timed = tuple[int, Row]
 
@@ -20,7 +20,7 @@ Timed = tuple[int, Row]
 class MultiwayState:
     """All rows that were not late, by input, in order of arrival; without eviction."""
 
-    plan: MultiwayQuery
+    plan: SlidingJoinQuery
     _rows: list[list[Timed]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class MultiwayState:
         """Backfill an input with the rows of another query's input from event time `since` on; emit no results for them."""
         for time, row in donor._rows[donor_index]:
             if time >= since:
-                self._rows[index].append((time, {f"{index}.{owner(name)[1]}": value for name, value in row.items()}))
+                self._rows[index].append((time, {f"{index}.{split_joined_name(name)[1]}": value for name, value in row.items()}))
 
     def _completed(self, index: int, arrived: Timed) -> Iterator[Row]:
         """Yield the joined rows that a new row completes: extend it by each other input in turn, checking conditions early."""
@@ -54,7 +54,7 @@ class MultiwayState:
         conditions = [
             condition
             for condition in self.plan.conditions
-            if number in inputs_of(condition) and inputs_of(condition) <= {*times, number}
+            if number in referenced_inputs(condition) and referenced_inputs(condition) <= {*times, number}
         ]
         for time, match in self._rows[number]:
             joined = {**row, **match}
@@ -64,7 +64,7 @@ class MultiwayState:
     def _meet(self, times: dict[int, int]) -> bool:
         """Tell whether every row is within the range of its input before the newest row."""
         newest = max(times.values())
-        return all(time >= newest - self.plan.inputs[number].range for number, time in times.items())
+        return all(time >= newest - self.plan.inputs[number].length for number, time in times.items())
 
 
 def _holds(condition: Expression, row: Row) -> bool:

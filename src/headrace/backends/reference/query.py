@@ -14,9 +14,9 @@ from headrace.backends.reference.multiway import MultiwayState
 from headrace.backends.reference.numeric import canonical, representative
 from headrace.backends.reference.windows import ClosedWindow, Item, Outcome, window_state
 from headrace.model.expression import Expression
-from headrace.plan.join import JoinGrouping, JoinQuery
+from headrace.plan.join import JoinGrouping, WindowJoinQuery
 from headrace.plan.logical import AggregateBranch, AggregateQuery, LogicalQuery, StatelessQuery
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.multiway import SlidingJoinQuery
 
 Rows = Mapping[str, Sequence[Row]]
 
@@ -32,8 +32,8 @@ class ReferenceQuery:
         self._since = -math.inf if since is None else since
         self._times = dict(times)
         self._windows = window_state(plan.window, self._since) if isinstance(plan, AggregateQuery) else None
-        self._joins = JoinState(plan, self._since) if isinstance(plan, JoinQuery) else None
-        self._multiway = MultiwayState(plan) if isinstance(plan, MultiwayQuery) else None
+        self._joins = JoinState(plan, self._since) if isinstance(plan, WindowJoinQuery) else None
+        self._multiway = MultiwayState(plan) if isinstance(plan, SlidingJoinQuery) else None
 
     def borrow(self, index: int, donor: ReferenceQuery, donor_index: int) -> None:
         """Backfill input `index` with the rows that an input of another query has read so far."""
@@ -52,9 +52,9 @@ class ReferenceQuery:
             return list(self._selected(self.plan, rows))
         before = -math.inf if watermark is None else watermark
         after = -math.inf if next_watermark is None else next_watermark
-        if isinstance(self.plan, MultiwayQuery):
+        if isinstance(self.plan, SlidingJoinQuery):
             return list(self._completed(self.plan, rows, before))
-        if isinstance(self.plan, JoinQuery):
+        if isinstance(self.plan, WindowJoinQuery):
             self._collect_join(self.plan, rows, before)
             return list(self._joined(self.plan, after))
         self._collect(self.plan, rows, before)
@@ -86,13 +86,13 @@ class ReferenceQuery:
             if holds(plan.having, row):
                 yield _output(plan, plan.output, row)
 
-    def _collect_join(self, plan: JoinQuery, rows: Rows, watermark: float) -> None:
+    def _collect_join(self, plan: WindowJoinQuery, rows: Rows, watermark: float) -> None:
         assert self._joins is not None
         for index, join_input in enumerate(plan.inputs):
             for time, row in self._seen(join_input.stream, join_input.predicate, rows):
                 self.late[join_input.stream] += self._joins.add(index, time, watermark, row) is Outcome.LATE
 
-    def _completed(self, plan: MultiwayQuery, rows: Rows, watermark: float) -> Iterator[dict[str, Any]]:
+    def _completed(self, plan: SlidingJoinQuery, rows: Rows, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._multiway is not None
         for index, join_input in enumerate(plan.inputs):
             for time, row in self._seen(join_input.stream, join_input.predicate, rows):
@@ -101,10 +101,10 @@ class ReferenceQuery:
                 for joined_row in joined:
                     yield _output(plan, plan.output, joined_row)
 
-    def _joined(self, plan: JoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
+    def _joined(self, plan: WindowJoinQuery, watermark: float) -> Iterator[dict[str, Any]]:
         assert self._joins is not None
         for end, joined in self._joins.close(watermark):
-            bounds = {"window_start": instant(end - plan.span), "window_end": instant(end)}
+            bounds = {"window_start": instant(end - plan.longest_span), "window_end": instant(end)}
             selected = [{**row, **bounds} for row in joined if holds(plan.predicate, row)]
             rows = selected if plan.grouping is None else list(_groups(plan.grouping, selected, bounds))
             for row in rows:

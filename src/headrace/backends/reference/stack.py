@@ -8,29 +8,29 @@ from typing import Any
 
 from headrace.backends.reference.query import ReferenceQuery, Rows
 from headrace.backends.reference.unfold import with_unfolded
-from headrace.plan.stacked import TIME, StackedQuery, beginnings
-from headrace.plan.unfolded import declared
+from headrace.plan.stacked import HIDDEN_TIME, NestedQuery, compute_start_times
+from headrace.plan.unfolded import resolve_declared_name
 
 
 class ReferenceStack:
     """The parts of a nested query, inner ones first; a part uses the watermarks of the declared streams that it depends on."""
 
-    def __init__(self, plan: StackedQuery, since: int | None, times: Mapping[str, str]) -> None:
+    def __init__(self, plan: NestedQuery, since: int | None, times: Mapping[str, str]) -> None:
         """Take the same `since` and `times` as `ReferenceQuery`."""
         self.plan = plan
-        starts = beginnings(plan, since)
+        starts = compute_start_times(plan, since)
         time_columns = {
             **times,
-            **{stream.name: TIME for stream in plan.inner},
-            **{stream.name: stream.stream.time for stream in plan.unfolded},
+            **{stream.name: HIDDEN_TIME for stream in plan.inner},
+            **{stream.name: stream.stream.time for stream in plan.unnested},
         }
         self._parts = [
             ReferenceQuery(part, start, time_columns)
             for part, start in zip([*(derived.plan for derived in plan.inner), plan.outer], starts, strict=True)
         ]
         self._names = [derived.name for derived in plan.inner]
-        unnested = {stream.name: stream for stream in plan.unfolded}
-        self._base: dict[str, tuple[str, ...]] = {name: (declared(name, unnested),) for name in unnested}
+        unnested = {stream.name: stream for stream in plan.unnested}
+        self._base: dict[str, tuple[str, ...]] = {name: (resolve_declared_name(name, unnested),) for name in unnested}
         for derived in plan.inner:
             self._base[derived.name] = self._declared(derived.plan.streams)
 
@@ -46,7 +46,7 @@ class ReferenceStack:
 
     def batch(self, rows: Rows, before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, Any]]:
         """Run a batch and return the rows that the outermost query emits; watermarks are by stream."""
-        rows_by_stream = with_unfolded(dict(rows), self.plan.unfolded)
+        rows_by_stream = with_unfolded(dict(rows), self.plan.unnested)
         emitted: list[dict[str, Any]] = []
         for number, part in enumerate(self._parts):
             streams = self._declared(part.plan.streams)
@@ -61,4 +61,4 @@ class ReferenceStack:
 
 def with_time(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return results as rows of a stream; their event time is the last microsecond of their window."""
-    return [{**row, TIME: row[TIME] - timedelta(microseconds=1)} for row in results]
+    return [{**row, HIDDEN_TIME: row[HIDDEN_TIME] - timedelta(microseconds=1)} for row in results]

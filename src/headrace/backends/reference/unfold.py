@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.backends.reference.evaluate import Row, evaluate
-from headrace.plan.unfolded import Unfolded
+from headrace.plan.unfolded import UnnestedStream
 
 
-def with_unfolded(rows: dict[str, Sequence[Row]], streams: Sequence[Unfolded]) -> dict[str, Sequence[Row]]:
+def with_unfolded(rows: dict[str, Sequence[Row]], streams: Sequence[UnnestedStream]) -> dict[str, Sequence[Row]]:
     """Return the rows of a batch with those of the unnested streams added; raises EvaluationError if a list fails."""
     result = dict(rows)
     for unnested in streams:
@@ -17,5 +17,5 @@ def with_unfolded(rows: dict[str, Sequence[Row]], streams: Sequence[Unfolded]) -
     return result
 
 
-def _elements(unnested: Unfolded, row: Row) -> list[dict[str, Any]]:
-    return [{**row, unnested.element.name: element} for element in evaluate(unnested.values, row) or ()]
+def _elements(unnested: UnnestedStream, row: Row) -> list[dict[str, Any]]:
+    return [{**row, unnested.element.name: element} for element in evaluate(unnested.list_expression, row) or ()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from headrace.model.window import SessionGap, Sliding, Window, starts_containing
+from headrace.model.window import HopWindow, SessionWindow, Window, window_starts_containing
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,20 @@ class WindowState(Protocol):
 
 def window_state(window: Window, since: float) -> WindowState:
     """Return an empty state; windows that start before `since` are ignored."""
-    return SlidingState(window, since) if isinstance(window, Sliding) else SessionState(window)
+    return SlidingState(window, since) if isinstance(window, HopWindow) else SessionState(window)
 
 
 @dataclass(slots=True)
 class SlidingState:
     """State of TUMBLE and HOP windows: start → group → rows."""
 
-    window: Sliding
+    window: HopWindow
     since: float
     _open: dict[int, dict[tuple[Any, ...], list[Item]]] = field(default_factory=dict)
 
     def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
         """Add the row to those of its windows that are open."""
-        starts = [start for start in starts_containing(self.window, time) if start >= self.since]
+        starts = [start for start in window_starts_containing(self.window, time) if start >= self.since]
         open_starts = [start for start in starts if start + self.window.size > watermark]
         if not open_starts:
             return Outcome.LATE if starts else Outcome.OUTSIDE
@@ -86,7 +86,7 @@ class SlidingState:
 class SessionState:
     """State of SESSION windows: group → rows not emitted yet."""
 
-    window: SessionGap
+    window: SessionWindow
     _pending: dict[tuple[Any, ...], list[Item]] = field(default_factory=dict)
 
     def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:

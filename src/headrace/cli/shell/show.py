@@ -17,7 +17,7 @@ from headrace.cli.shell.outcomes import Changed, Columns, Ended, Following, Outc
 from headrace.cli.shell.statements import USAGES
 from headrace.cli.shell.tail import is_number, live, pieces
 from headrace.cli.terminal import cell, seconds
-from headrace.model.window import duration
+from headrace.model.window import format_duration
 
 _STYLES = {"live": "green", "failed": "bold red", "removed": "dim"}
 _NAMED = 6  # queries named in a line; the rest is counted
@@ -193,7 +193,7 @@ def _grid_of_streams(outcome: Streams) -> Grid:
             Text(stream.source),
             Text(f"{stream.rows:,}"),
             Text(seconds(stream.lag_seconds)),
-            Text(duration(stream.stream.delay)),
+            Text(format_duration(stream.stream.delay)),
             Text(stream.stream.time),
             Text(", ".join(f"{name} {kind}" for name, kind in stream.columns.items())),
         )

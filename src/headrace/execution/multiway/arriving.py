@@ -15,8 +15,8 @@ from headrace.execution.multiway.sampling import Sample, sampled
 from headrace.execution.multiway.sending import dealt, sent
 from headrace.execution.multiway.tuples import Packed
 from headrace.kernels import compiled_join, compiled_probe
-from headrace.kernels.columns import flat
-from headrace.kernels.sets import Sets
+from headrace.kernels.columns import combine_chunks
+from headrace.kernels.sets import QueryBitmaps
 from headrace.sharing.multiway.asked import Asked, column_of, time_of
 from headrace.sharing.multiway.probes import EdgeKind
 from headrace.sharing.slicing import NEVER
@@ -92,16 +92,16 @@ class Arriving:
         for limit, limited_queries in limits.items():
             if self._batch.first < limit:
                 bits = self._probes.bits([query.id for query in limited_queries])[: sets.shape[1]]
-                compiled_probe.too_early(self._batch.times, limit, bits, sets)
-        row_ids = compiled_join.alive(sets)
+                compiled_probe.clear_early_rows(self._batch.times, limit, bits, sets)
+        row_ids = compiled_join.find_live_rows(sets)
         return self._packed(relation, row_ids, sets)
 
-    def _packed(self, relation: str, row_ids: np.ndarray[tuple[int], np.dtype[np.int64]], sets: Sets) -> Packed:
+    def _packed(self, relation: str, row_ids: np.ndarray[tuple[int], np.dtype[np.int64]], sets: QueryBitmaps) -> Packed:
         plan, table = self._probes.plan, self._batch.table
         is_full = len(row_ids) == self._batch.rows
         arrow_ids = None if is_full else pa.array(row_ids)
         names = [name for name in table.schema.names if column_of(relation, name) in plan.columns(frozenset({relation}))]
-        columns = {column_of(relation, name): _taken(flat(table[name]), arrow_ids) for name in names}
+        columns = {column_of(relation, name): _taken(combine_chunks(table[name]), arrow_ids) for name in names}
         columns[time_of(relation)] = pa.array(self._batch.times if is_full else self._batch.times[row_ids])
         return Packed(columns, sets if is_full else sets[row_ids], np.full(len(row_ids), plan.fresh(relation), np.uint64))
 

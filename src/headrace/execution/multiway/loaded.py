@@ -12,8 +12,8 @@ import pyarrow as pa
 from headrace.execution.multiway.stored import Keys
 from headrace.execution.query_sets import QuerySets
 from headrace.execution.searching import Bound, best_bounds, bound_of, is_whole
-from headrace.kernels.sets import Sets, set_of, words
-from headrace.model.expression import Call, Column, Expression, columns, walk
+from headrace.kernels.sets import QueryBitmaps, count_words, make_bitmap
+from headrace.model.expression import Call, Column, Expression, column_names, walk_expression
 from headrace.sharing.multiway.asked import Asked, attribute_of, relation_of, relations_of, sides_of, time_of
 from headrace.sharing.multiway.probes import Probe, ProbePlan
 from headrace.sharing.multiway.relations import Attribute
@@ -31,12 +31,12 @@ class LoadedProbe:
     probe: Probe
     stored: tuple[str, ...]
     before: tuple[str, ...]
-    users: Sets
+    users: QueryBitmaps
     keys: Keys
     bounds: tuple[Bound, ...]
-    conditions: Mapping[Expression, Sets]
+    conditions: Mapping[Expression, QueryBitmaps]
     longest: Mapping[str, int]
-    windows: tuple[tuple[Mapping[str, int], Sets], ...]
+    windows: tuple[tuple[Mapping[str, int], QueryBitmaps], ...]
 
 
 class LoadedProbes:
@@ -49,7 +49,7 @@ class LoadedProbes:
         self.queries = {query.id: query for query in plan.queries}
         self.specs = {probe.number: probe for _, probe in plan.probes}
         self.starts = {probe.number: name for name, probe in plan.probes}
-        self.width = words([query.bit for query in plan.queries])
+        self.width = count_words([query.bit for query in plan.queries])
         self._probes: dict[int, LoadedProbe] = {}
         self._tags: dict[str, tuple[list[Asked], QuerySets]] = {}
 
@@ -80,7 +80,7 @@ class LoadedProbes:
             needed |= {
                 name
                 for expression in (*pending_conditions, *query.output)
-                for name in columns(expression)
+                for name in column_names(expression)
                 if relation_of(name) in relations
             }
         return [*sorted(needed), *sorted(map(time_of, relations))]
@@ -89,13 +89,16 @@ class LoadedProbes:
     def types(self) -> Mapping[str, pa.DataType]:
         """The type of every column that a query reads."""
         nodes = (
-            node for query in self.plan.queries for expression in (*query.conditions, *query.output) for node in walk(expression)
+            node
+            for query in self.plan.queries
+            for expression in (*query.conditions, *query.output)
+            for node in walk_expression(expression)
         )
         return {node.name: node.type for node in nodes if isinstance(node, Column)}
 
-    def bits(self, queries: Iterable[int]) -> Sets:
+    def bits(self, queries: Iterable[int]) -> QueryBitmaps:
         """Return the query-set of these queries."""
-        return set_of([self.queries[number].bit for number in queries], self.width)
+        return make_bitmap([self.queries[number].bit for number in queries], self.width)
 
     @cached_property
     def indexes(self) -> Mapping[int, tuple[frozenset[Keys], frozenset[Expression]]]:
@@ -137,10 +140,10 @@ class LoadedProbes:
             due_conditions = {
                 condition: ids for condition, ids in due_conditions.items() if bound_of(condition, is_stored) != bound
             }
-        max_ranges = {name: max(user.inputs[name].range for user in users if name in user.inputs) for name in probe.covered}
+        max_ranges = {name: max(user.inputs[name].length for user in users if name in user.inputs) for name in probe.covered}
         users_by_windows: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
         for user in users:
-            users_by_windows[tuple((name, user.inputs[name].range) for name in sorted(probe.covered))].append(user.id)
+            users_by_windows[tuple((name, user.inputs[name].length) for name in sorted(probe.covered))].append(user.id)
         is_exact = len(users_by_windows) == 1 and len(build_relations) == 1
         return LoadedProbe(
             probe,

@@ -19,7 +19,7 @@ from headrace.execution.multiway.stored import stored
 from headrace.execution.multiway.tuples import Bits, Packed, Tuples, unpacked
 from headrace.execution.result import Failures, Results
 from headrace.kernels import compiled_join
-from headrace.kernels.columns import flat
+from headrace.kernels.columns import combine_chunks
 from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.multiway.probes import Edge, EdgeKind, Feed, Probe
 
@@ -168,7 +168,7 @@ class MultiwayLevel:
         """Send rows to the state store of an intermediate result, for the queries that use it."""
         bits = self._probes.bits(self._plan.uses[feed.store])
         sets = matches.sets & bits
-        alive = compiled_join.alive(sets)
+        alive = compiled_join.find_live_rows(sets)
         if not alive.size:
             return
         spec = self._probes.stores[feed.store]
@@ -184,7 +184,7 @@ class MultiwayLevel:
         for query in queries:
             by_output[query.tail].append(query)
         for same_output in by_output.values():
-            bits, row_ids = compiled_join.members(rows.sets, self._probes.bits([query.id for query in same_output]))
+            bits, row_ids = compiled_join.list_rows_by_bit(rows.sets, self._probes.bits([query.id for query in same_output]))
             if not bits.size:
                 continue
             query_of_bit = np.full(self._probes.width * 64, -1, np.int64)
@@ -195,7 +195,7 @@ class MultiwayLevel:
                 if errors is not None:
                     mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_)
                     self._failures.add_rows(query_ids[mask], selected.evaluate.message(expression))
-            columns = [flat(selected.evaluate(expression)) for expression in same_output[0].output]
+            columns = [combine_chunks(selected.evaluate(expression)) for expression in same_output[0].output]
             self._results.add(query_ids, pa.RecordBatch.from_arrays(columns, schema=same_output[0].schema.to_arrow()))
             self._relieve()
 
@@ -212,7 +212,7 @@ def _joined(prober: Prober, pending: Sequence[tuple[Pairs, Bits | None]], rows: 
 def _restricted(rows: Tuples, loaded: LoadedProbe) -> Tuples:
     """Return the rows that matter to a user of a probe."""
     sets = rows.sets & loaded.users
-    alive = compiled_join.alive(sets)
+    alive = compiled_join.find_live_rows(sets)
     return rows.take(alive, sets[alive])
 
 

@@ -17,9 +17,9 @@ from headrace.execution.multiway.stored import Stored, valid_keys
 from headrace.execution.multiway.tuples import Bits, Integers, Tuples
 from headrace.execution.searching import searched
 from headrace.kernels import compiled_join, compiled_probe
-from headrace.kernels.columns import flat
-from headrace.kernels.keys import hashes
-from headrace.kernels.sets import Sets
+from headrace.kernels.columns import combine_chunks
+from headrace.kernels.keys import hash_keys
+from headrace.kernels.sets import QueryBitmaps
 
 PAIRS = 1 << 18  # limit of pairs in memory at once
 _FEW_PAIRS = 1 << 12
@@ -33,7 +33,7 @@ class Pairs:
 
     own: Integers
     theirs: Integers
-    sets: Sets
+    sets: QueryBitmaps
 
 
 class Prober:
@@ -45,8 +45,8 @@ class Prober:
         times = [(tuples.times(name), loaded.longest[name]) for name in loaded.before]
         self._newest = np.maximum.reduce([event_times for event_times, _ in times])
         self._until = np.minimum.reduce([event_times + max_range for event_times, max_range in times])
-        self._keys = [flat(tuples.evaluate(left)) for left, _ in loaded.probe.keys]
-        self._hashes = hashes(self._keys, tuples.count) if self._keys else None
+        self._keys = [combine_chunks(tuples.evaluate(left)) for left, _ in loaded.probe.keys]
+        self._hashes = hash_keys(self._keys, tuples.count) if self._keys else None
         self._valid = valid_keys(self._keys)
 
     @property
@@ -54,7 +54,7 @@ class Prober:
         """The least and the greatest event time of possible matches."""
         return int(self._newest.min()) - self._loaded.longest[self._loaded.stored[0]], int(self._until.max())
 
-    def pairs(self, segment: Stored, sets: Sets) -> Iterator[Pairs]:
+    def pairs(self, segment: Stored, sets: QueryBitmaps) -> Iterator[Pairs]:
         """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are the segment's current ones."""
         loaded, relation = self._loaded, self._loaded.stored[0]
         begins, ends, order = self._ranges(segment)
@@ -67,7 +67,7 @@ class Prober:
         while row < self._tuples.count:
             probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
             common = np.empty((size, sets.shape[1]), np.uint64)
-            count, row, offset = compiled_probe.meet(
+            count, row, offset = compiled_probe.find_matches(
                 begins,
                 ends,
                 order,
@@ -102,7 +102,7 @@ class Prober:
         for ranges, bits in loaded.windows:
             for probe_relation in loaded.before:
                 for build_relation in loaded.stored:
-                    compiled_probe.outside(
+                    compiled_probe.clear_outside_windows(
                         rows.times(probe_relation),
                         rows.times(build_relation),
                         ranges[probe_relation],
@@ -111,10 +111,10 @@ class Prober:
                         sets,
                     )
         for condition, bits in loaded.conditions.items():
-            holds = np.asarray(flat(rows.evaluate(condition)).fill_null(False))
+            holds = np.asarray(combine_chunks(rows.evaluate(condition)).fill_null(False))
             sets[~holds] &= ~bits
         if loaded.windows or loaded.conditions:
-            alive = compiled_join.alive(sets)
+            alive = compiled_join.find_live_rows(sets)
             if alive.size < len(sets):
                 return rows.take(alive, sets[alive])
         return rows
@@ -124,10 +124,10 @@ class Prober:
         count = self._tuples.count
         if self._hashes is not None:
             index = segment.hash_index(self._loaded.keys)
-            begins, ends = compiled_probe.look_up(self._hashes, self._valid, index.directory, index.hashes, index.bits)
+            begins, ends = compiled_probe.look_up_hashes(self._hashes, self._valid, index.directory, index.hashes, index.bits)
             return begins, ends, index.order
         if not self._loaded.bounds:
             return np.zeros(count, np.int64), np.full(count, segment.rows, np.int64), _EVERYTHING
         sorted_values = segment.sorted_index(self._loaded.bounds[0].stored)
-        bounds = [(bound.operator, flat(self._tuples.evaluate(bound.arriving))) for bound in self._loaded.bounds]
+        bounds = [(bound.operator, combine_chunks(self._tuples.evaluate(bound.arriving))) for bound in self._loaded.bounds]
         return *searched(sorted_values, bounds), sorted_values.order

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from headrace.execution.multiway.loaded import LoadedProbes
 from headrace.execution.multiway.tuples import Packed
-from headrace.kernels.columns import flat
+from headrace.kernels.columns import combine_chunks
 from headrace.kernels.expression import Evaluator
-from headrace.kernels.keys import hashes
-from headrace.model.expression import Expression, columns
+from headrace.kernels.keys import hash_keys
+from headrace.model.expression import Expression, column_names
 from headrace.sharing.multiway.asked import Asked, attribute_of, predicate_of, sides_of
 from headrace.sharing.multiway.relations import Attribute, Predicate
 
@@ -55,7 +55,8 @@ def sampled(loaded_plan: LoadedProbes, relation: str, rows: Packed, stream_rows:
     sketched = rows.take(np.arange(0, rows.rows, step)) if step > 1 else rows
     evaluate = Evaluator(sketched.columns, sketched.rows)
     sketches = {
-        attribute: _sketch(flat(evaluate(side)), sketched.rows) for attribute, side in loaded_plan.sides(relation).items()
+        attribute: _sketch(combine_chunks(evaluate(side)), sketched.rows)
+        for attribute, side in loaded_plan.sides(relation).items()
     }
     sample_rows = sketched.take(np.linspace(0, sketched.rows - 1, min(_SHOWN, sketched.rows)).astype(np.int64))
     return Sample(rows.rows, rows.rows if stream_rows is None else stream_rows, sample_rows.columns, sketches)
@@ -63,7 +64,7 @@ def sampled(loaded_plan: LoadedProbes, relation: str, rows: Packed, stream_rows:
 
 def _sketch(column: pa.Array, rows: int) -> Sketch:
     valid = column.drop_null() if column.null_count else column
-    values, counts = np.unique(hashes([valid], len(valid)), return_counts=True)
+    values, counts = np.unique(hash_keys([valid], len(valid)), return_counts=True)
     if len(values) <= _VALUES:
         return Sketch(values, counts, _SCALE, rows)
     return Sketch(values[:_VALUES], counts[:_VALUES], float(values[_VALUES]), rows)
@@ -120,9 +121,9 @@ def _tried(condition: Expression, left_samples: Sequence[Sample], right_samples:
     joined = {name: column.take(left_ids) for name, column in left.items()} | {
         name: column.take(right_ids) for name, column in right.items()
     }
-    if any(name not in joined for name in columns(condition)):
+    if any(name not in joined for name in column_names(condition)):
         return 1.0
-    holds = np.asarray(flat(Evaluator(joined, left_count * right_count)(condition)).fill_null(False))
+    holds = np.asarray(combine_chunks(Evaluator(joined, left_count * right_count)(condition)).fill_null(False))
     return max(float(holds.sum()), 0.5) / (left_count * right_count)
 
 

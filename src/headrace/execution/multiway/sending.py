@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.execution.multiway.tuples import Packed
-from headrace.kernels.columns import flat
+from headrace.kernels.columns import combine_chunks
 from headrace.kernels.expression import Evaluator
-from headrace.kernels.keys import partitions
+from headrace.kernels.keys import assign_partitions
 from headrace.model.expression import Expression
 from headrace.sharing.multiway.probes import Edge, EdgeKind
 
@@ -27,7 +27,7 @@ def sent(edge: Edge, rows: Packed, partition: int, partition_count: int) -> Iter
         if values.null_count:
             rows = rows.take(np.flatnonzero(np.asarray(values.is_valid())))
             values = values.drop_null()
-        yield from _dealt(rows, partitions([values], rows.rows, partition_count))
+        yield from _dealt(rows, assign_partitions([values], rows.rows, partition_count))
 
 
 def dealt(key: Expression | None, rows: Packed, partition: int, partition_count: int) -> Iterator[tuple[int, Packed]]:
@@ -37,11 +37,11 @@ def dealt(key: Expression | None, rows: Packed, partition: int, partition_count:
     elif key is None:
         yield from _dealt(rows, (np.arange(rows.rows) + partition) % partition_count)
     else:
-        yield from _dealt(rows, partitions([_values(key, rows)], rows.rows, partition_count))
+        yield from _dealt(rows, assign_partitions([_values(key, rows)], rows.rows, partition_count))
 
 
 def _values(key: Expression, rows: Packed) -> pa.Array:
-    return flat(Evaluator(rows.columns, rows.rows)(key))
+    return combine_chunks(Evaluator(rows.columns, rows.rows)(key))
 
 
 def _dealt(rows: Packed, targets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple[int, Packed]]:

@@ -16,9 +16,9 @@ from headrace.execution.multiway.loaded import LoadedProbes
 from headrace.execution.multiway.stored import Stored, indexed, united
 from headrace.execution.multiway.tuples import Integers
 from headrace.kernels import compiled_join, pack
-from headrace.kernels.columns import flat
-from headrace.kernels.keys import partitions
-from headrace.kernels.sets import Sets, widened
+from headrace.kernels.columns import combine_chunks
+from headrace.kernels.keys import assign_partitions
+from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
 from headrace.sharing.multiway.asked import Asked
 from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.multiway.probes import StoreSpec
@@ -35,7 +35,7 @@ class Shelved:
 
     ref: StoreRef
     bucket: Stored
-    sets: Sets
+    sets: QueryBitmaps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,9 +99,9 @@ class Shelf:
         names = self.probes.plan.columns(self.probes.stores[ref.store].relation.relations)
         return self._job.stored(ref).with_columns({name: self.probes.types[name] for name in names})
 
-    def _meant(self, segment: Stored, ref: StoreRef) -> Sets:
+    def _meant(self, segment: Stored, ref: StoreRef) -> QueryBitmaps:
         """Translate query-sets to the current bits: a bit may have belonged to another query when the row was inserted."""
-        sets = widened(segment.sets, self.probes.width)
+        sets = resize_bitmaps(segment.sets, self.probes.width)
         newer_queries = [query for query in self.probes.plan.queries if self._job.born[query.id] > segment.meant]
         first_batches = self.probes.plan.uses.get(ref.store, {})
         rejoined = [(query_id, first_batch) for query_id, first_batch in first_batches.items() if first_batch > ref.oldest]
@@ -118,7 +118,7 @@ class Shelf:
             translated[segment.births < first_batch] &= ~self.probes.bits([query_id])
         return translated
 
-    def _lent(self, segment: Stored, sets: Sets, backfill: Loan, borrower: Asked) -> npt.NDArray[np.bool_]:
+    def _lent(self, segment: Stored, sets: QueryBitmaps, backfill: Loan, borrower: Asked) -> npt.NDArray[np.bool_]:
         """Return the mask of rows inserted for the lender since it was added, at or after the borrower's `since`."""
         word = sets[:, backfill.bit // 64] if backfill.bit // 64 < sets.shape[1] else np.zeros(segment.rows, np.uint64)
         has_bit = (word >> np.uint64(backfill.bit % 64) & np.uint64(1)).astype(np.bool_)
@@ -167,7 +167,7 @@ class Shelf:
         return max((backfill.first for backfill in query.lent), default=self._job.born[query.id])
 
     def _reaches(self, ref: StoreRef, query: Asked, watermark: int) -> bool:
-        return all(last + query.inputs[name].range >= watermark - query.lateness for name, _, last in ref.spans)
+        return all(last + query.inputs[name].length >= watermark - query.lateness for name, _, last in ref.spans)
 
     def _few(self, refs: Sequence[StoreRef]) -> list[StoreRef]:
         """Return the segments after compaction: small adjacent ones are merged where a store has many."""
@@ -188,7 +188,7 @@ class Shelf:
         segments = [self.load(ref) for ref in refs]
         live_set = self.probes.bits([query.id for query in self.probes.plan.queries])
         live_segments = [replace(segment.bucket, sets=segment.sets & live_set) for segment in segments]
-        row_ids = [compiled_join.alive(segment.sets) for segment in live_segments]
+        row_ids = [compiled_join.find_live_rows(segment.sets) for segment in live_segments]
         merged = united(live_segments, row_ids, self.probes.width, self._job.batch)
         return [self._add(store, indexed(merged, *self.probes.indexes[store]))] if merged.rows else []
 
@@ -210,7 +210,7 @@ class Shelf:
         if spec.key is None:
             targets = (np.arange(segment.rows) + ref.partition) % self._job.partitions
         else:
-            targets = partitions([flat(segment.evaluate(spec.key))], segment.rows, self._job.partitions)
+            targets = assign_partitions([combine_chunks(segment.evaluate(spec.key))], segment.rows, self._job.partitions)
         return np.flatnonzero(targets == self._partition)
 
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from headrace.execution.multiway.tuples import Bits, Integers, Packed
 from headrace.execution.searching import SortedIndex, sorted_index
 from headrace.kernels import compiled_probe
-from headrace.kernels.columns import ALL_VALID, flat, numbers, validity
+from headrace.kernels.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
 from headrace.kernels.expression import Evaluator
-from headrace.kernels.keys import hashes
-from headrace.kernels.sets import Sets, widened
+from headrace.kernels.keys import hash_keys
+from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
 from headrace.model.expression import Expression
 from headrace.sharing.multiway.asked import time_of
 
@@ -41,7 +41,7 @@ class Stored:
     """Rows of a relation; `insert_batch` holds the batch of each, `delta_mask` (for rows of this batch) their new relations."""
 
     columns: dict[str, pa.Array]
-    sets: Sets
+    sets: QueryBitmaps
     births: npt.NDArray[np.int32]
     fresh: Bits
     meant: int  # the batch that defines which query each bit of a query-set stands for
@@ -61,11 +61,11 @@ class Stored:
 
     def times(self, relation: str) -> Integers:
         """Return the event times of a relation's rows."""
-        return numbers(flat(self.columns[time_of(relation)]))
+        return to_numbers(combine_chunks(self.columns[time_of(relation)]))
 
     def evaluate(self, expression: Expression) -> pa.Array:
         """Return the values of an expression over the columns."""
-        return flat(Evaluator(self.columns, self.rows)(expression))
+        return combine_chunks(Evaluator(self.columns, self.rows)(expression))
 
     def with_columns(self, types: Mapping[str, pa.DataType]) -> Stored:
         """Return the rows with all of these columns; NULL for columns that no query needed when the rows were inserted."""
@@ -88,13 +88,13 @@ class Stored:
 def hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
     """Return a hash index over key columns."""
     bits = max(1, rows.bit_length() - 1)
-    directory, ordered, order = compiled_probe.index_hashes(hashes(columns, rows), valid_keys(columns), bits)
+    directory, ordered, order = compiled_probe.index_hashes(hash_keys(columns, rows), valid_keys(columns), bits)
     return HashIndex(directory, ordered, order, bits)
 
 
 def valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """Return the mask of rows without a NULL in their key; an empty array if no key has a NULL."""
-    masks = [validity(column) for column in columns if column.null_count]
+    masks = [valid_mask(column) for column in columns if column.null_count]
     return np.logical_and.reduce(masks) if masks else ALL_VALID
 
 
@@ -104,7 +104,7 @@ def stored(
     """Return the segment that a batch inserts, with the indexes that probes will use."""
     names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
     columns = {name: pa.concat_arrays([rows.columns[name] for rows in packed_rows]) for name in names}
-    sets = np.concatenate([widened(rows.sets, width) for rows in packed_rows])
+    sets = np.concatenate([resize_bitmaps(rows.sets, width) for rows in packed_rows])
     insert_batches, delta_masks = np.full(len(sets), batch, np.int32), np.concatenate([rows.fresh for rows in packed_rows])
     segment = Stored(columns, sets, insert_batches, delta_masks, batch)
     return indexed(segment, hashed, sorted_by)
@@ -133,6 +133,6 @@ def united(segments: Sequence[Stored], selected: Sequence[Integers], width: int,
             chunks.append(pa.nulls(len(row_ids), data_type) if column is None else column.take(pa.array(row_ids)))
         columns[name] = pa.concat_arrays(chunks)
     pairs = list(zip(segments, selected, strict=True))
-    sets = np.concatenate([widened(segment.sets, width)[row_ids] for segment, row_ids in pairs])
+    sets = np.concatenate([resize_bitmaps(segment.sets, width)[row_ids] for segment, row_ids in pairs])
     insert_batches = np.concatenate([segment.births[row_ids] for segment, row_ids in pairs])
     return Stored(columns, sets, insert_batches, np.zeros(len(sets), np.uint64), bitmap_version)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
-from headrace.kernels.columns import flat, numbers
+from headrace.kernels.columns import combine_chunks, to_numbers
 from headrace.kernels.expression import Evaluator
-from headrace.kernels.sets import Sets, widened
+from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
 from headrace.sharing.multiway.asked import time_of
 
 Integers = npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ class Tuples:
         return self.rows.count
 
     @property
-    def sets(self) -> Sets:
+    def sets(self) -> QueryBitmaps:
         """The query-set of each row."""
         return self.rows.sets
 
@@ -46,16 +46,16 @@ class Tuples:
 
     def times(self, relation: str) -> Integers:
         """Return the event times of the rows of a relation."""
-        return numbers(flat(self.rows.column(time_of(relation))))
+        return to_numbers(combine_chunks(self.rows.column(time_of(relation))))
 
-    def take(self, row_ids: Integers, sets: Sets | None = None) -> Tuples:
+    def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> Tuples:
         """Return the rows at `row_ids`, with other query-sets if given."""
         return Tuples(self.rows.take(row_ids, sets), self.fresh[row_ids])
 
     def packed(self, names: Iterable[str]) -> Packed:
         """Return the rows with these columns, materialized for shipping."""
         available = [name for name in names if self.has(name)]
-        return Packed({name: flat(self.rows.column(name)) for name in available}, self.sets, self.fresh)
+        return Packed({name: combine_chunks(self.rows.column(name)) for name in available}, self.sets, self.fresh)
 
     def has(self, name: str) -> bool:
         """Return whether the rows have a column."""
@@ -67,7 +67,7 @@ class Packed:
     """Rows for shipping: materialized columns, query-sets and delta masks."""
 
     columns: dict[str, pa.Array]
-    sets: Sets
+    sets: QueryBitmaps
     fresh: Bits
 
     @property
@@ -90,6 +90,6 @@ class Packed:
 def unpacked(packed_rows: Sequence[Packed], width: int) -> Tuples:
     """Concatenate the rows of several senders; `width` is that of query-sets, in words."""
     names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
-    sets = np.concatenate([widened(rows.sets, width) for rows in packed_rows])
+    sets = np.concatenate([resize_bitmaps(rows.sets, width) for rows in packed_rows])
     table = Table({name: Pieces([rows.columns[name] for rows in packed_rows]) for name in names}, len(sets))
     return Tuples(all_of(table, sets), np.concatenate([rows.fresh for rows in packed_rows]))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.model.expression import Call, Column, Expression, columns, substitute, walk
+from headrace.model.expression import Call, Column, Expression, column_names, substitute_columns, walk_expression
 from headrace.model.schema import Schema
-from headrace.plan.join import owner
-from headrace.plan.multiway import MultiwayQuery, RangeInput
+from headrace.plan.join import split_joined_name
+from headrace.plan.multiway import SlidingInput, SlidingJoinQuery
 from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.multiway.relations import Attribute, Join, Predicate
 from headrace.sharing.shared_plan import LiveQuery
@@ -42,7 +42,7 @@ def shown(text: object) -> str:
 
 def relations_of(condition: Expression) -> frozenset[str]:
     """Return the relations that an expression over joined columns refers to."""
-    return frozenset(map(relation_of, columns(condition)))
+    return frozenset(map(relation_of, column_names(condition)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Asked:
     bit: int
     since: int
     streams: tuple[str, ...]
-    inputs: Mapping[str, RangeInput]
+    inputs: Mapping[str, SlidingInput]
     conditions: tuple[Expression, ...]
     output: tuple[Expression, ...]
     schema: Schema
@@ -72,7 +72,7 @@ class Asked:
         """Derive the join graph, and the joined columns that are read after the selection."""
         object.__setattr__(self, "join", Join(frozenset(self.inputs), frozenset(self._binding())))
         expressions = (*self.conditions, *self.output)
-        object.__setattr__(self, "columns", frozenset(name for expression in expressions for name in columns(expression)))
+        object.__setattr__(self, "columns", frozenset(name for expression in expressions for name in column_names(expression)))
 
     @property
     def predicates(self) -> frozenset[Predicate]:
@@ -106,11 +106,11 @@ class Asked:
 def asked(live: LiveQuery, *, apart: bool = False, loose: frozenset[str] = frozenset()) -> Asked:
     """Return a live query in normalized names; if `isolated`, in names that no other query has."""
     plan = live.plan
-    assert isinstance(plan, MultiwayQuery)
+    assert isinstance(plan, SlidingJoinQuery)
     names = tuple(f"{name}@{live.id}" if apart else name for name in relation_names(plan))
     renamed_columns = dict(_renamed(plan, names))
-    conditions = tuple(substitute(expression, renamed_columns) for expression in plan.conditions)
-    output = tuple(substitute(expression, renamed_columns) for expression in plan.output)
+    conditions = tuple(substitute_columns(expression, renamed_columns) for expression in plan.conditions)
+    output = tuple(substitute_columns(expression, renamed_columns) for expression in plan.output)
     inputs = dict(zip(names, plan.inputs, strict=True))
     backfills = () if apart else live.lent
     return Asked(
@@ -118,7 +118,7 @@ def asked(live: LiveQuery, *, apart: bool = False, loose: frozenset[str] = froze
     )
 
 
-def relation_names(plan: MultiwayQuery) -> tuple[str, ...]:
+def relation_names(plan: SlidingJoinQuery) -> tuple[str, ...]:
     """Return the relation name of each input."""
     names: list[str] = []
     for index, join_input in enumerate(plan.inputs):
@@ -127,11 +127,11 @@ def relation_names(plan: MultiwayQuery) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _renamed(plan: MultiwayQuery, names: tuple[str, ...]) -> Iterator[tuple[str, Expression]]:
+def _renamed(plan: SlidingJoinQuery, names: tuple[str, ...]) -> Iterator[tuple[str, Expression]]:
     for expression in (*plan.conditions, *plan.output):
-        for part in walk(expression):
+        for part in walk_expression(expression):
             if isinstance(part, Column):
-                index, name = owner(part.name)
+                index, name = split_joined_name(part.name)
                 yield part.name, Column(column_of(names[index], name), part.type)
 
 
@@ -159,6 +159,8 @@ def attribute_of(side: Expression) -> Attribute:
     """Return one side of an equality as an attribute that can partition its relation."""
     (relation,) = relations_of(side)
     unqualified = {
-        part.name: Column(part.name.partition(_SEPARATOR)[2], part.type) for part in walk(side) if isinstance(part, Column)
+        part.name: Column(part.name.partition(_SEPARATOR)[2], part.type)
+        for part in walk_expression(side)
+        if isinstance(part, Column)
     }
-    return Attribute(relation, str(substitute(side, unqualified)))
+    return Attribute(relation, str(substitute_columns(side, unqualified)))

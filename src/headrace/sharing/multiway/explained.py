@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.window import duration
+from headrace.model.window import format_duration
 from headrace.sharing.multiway.asked import shown
 from headrace.sharing.multiway.pictured import told_conditions
 from headrace.sharing.multiway.probes import EdgeKind, Probe, ProbePlan, StoreSpec
@@ -53,13 +53,13 @@ class _Explanation:
     def told_store(self, store: StoreSpec) -> str:
         kind = "" if store.relation.is_input else ", a materialized join"
         life = f"since batch {store.since}" if store.until is None else f"of batches {store.since} to {store.until - 1}"
-        length = f", for {duration(self._longest(store))}" if store.relation.is_input else ""
+        length = f", for {format_duration(self._longest(store))}" if store.relation.is_input else ""
         used = f"used by {users(self._probing(store))}"
         return f"store {store.number} of {store.relation} {_by(store)}{kind} · rows {life}{length} · {used}"
 
     def _longest(self, store: StoreSpec) -> int:
         name = min(store.relation.relations)
-        return max((query.inputs[name].range for query in self.plan.queries if name in query.inputs), default=0)
+        return max((query.inputs[name].length for query in self.plan.queries if name in query.inputs), default=0)
 
     def _probing(self, store: StoreSpec) -> list[str]:
         """Return the names of the queries that probe a store or use the join materialized in it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headrace.plan.multiway import MultiwayQuery
+from headrace.plan.multiway import SlidingJoinQuery
 from headrace.sharing.multiway.asked import Asked, asked, relation_of
 from headrace.sharing.multiway.loan import Loan
 from headrace.sharing.shared_plan import LiveQuery
@@ -20,7 +20,7 @@ from headrace.sharing.shared_plan import LiveQuery
 def loans(new: LiveQuery, live: Iterable[LiveQuery], first_batches: Mapping[int, int]) -> tuple[Loan, ...]:
     """Return the backfills of each input of a new query; none if for one input no live query covers it."""
     new_join = asked(new)
-    others = [asked(query) for query in live if isinstance(query.plan, MultiwayQuery) and query.id != new.id]
+    others = [asked(query) for query in live if isinstance(query.plan, SlidingJoinQuery) and query.id != new.id]
     backfills = []
     for relation in new_join.inputs:
         sources = [other for other in others if relation in other.inputs and _has_enough(other, new_join, relation)]
@@ -36,7 +36,7 @@ def _has_enough(source: Asked, target: Asked, relation: str) -> bool:
     stored_columns = {name for name in source.columns if relation_of(name) == relation}
     return (
         (available.stream, available.predicate) == (wanted.stream, wanted.predicate)
-        and available.range + source.lateness >= wanted.range + target.lateness
+        and available.length + source.lateness >= wanted.length + target.lateness
         and available.lateness >= wanted.lateness
         and set(target.streams) <= set(source.streams)  # the source's watermark is never ahead: it evicted no row too early
         and {name for name in target.columns if relation_of(name) == relation} <= stored_columns
