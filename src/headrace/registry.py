@@ -12,7 +12,7 @@ from headrace.model.schema import Schema
 from headrace.query import QueryRecord
 from headrace.runtime.commands import Add, from_json
 from headrace.runtime.state import EngineState
-from headrace.sharing.parts import whole
+from headrace.sharing.parts import root_query_id
 
 _REMEMBERED = 1_000
 
@@ -28,7 +28,7 @@ class Registry:
 
     def recover(self, state: EngineState, unfinished: Mapping[str, Any] | None) -> None:
         """Load the queries of the checkpoint, and those of a batch that was logged but not committed."""
-        for query in (query for query in state.queries.values() if whole(query.id) == query.id):
+        for query in (query for query in state.queries.values() if root_query_id(query.id) == query.id):
             record = QueryRecord.known(query.id, query.name, query.sql, query.sink, query.owner)
             record.update(query, state.batch)
             self.records[query.id] = record

@@ -39,7 +39,7 @@ from headrace.runtime.delivery import Delivery
 from headrace.runtime.report import BatchReport
 from headrace.runtime.state import QueryState
 from headrace.sharing.explain import explain
-from headrace.sharing.multiway.pictured import FORMS, pictured
+from headrace.sharing.multiway.pictured import GRAPH_FORMATS, build_physical_graph
 from headrace.sql import bind_query
 from headrace.writing import QueryText, Writing, text_of
 
@@ -334,9 +334,9 @@ class Session(Writing):
 
     def graph(self, form: str = "text") -> str:
         """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
-        if form not in FORMS:
-            raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(FORMS)}")
-        return FORMS[form](pictured(self._coordinator.probes, self._coordinator.state.probed_by))
+        if form not in GRAPH_FORMATS:
+            raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(GRAPH_FORMATS)}")
+        return GRAPH_FORMATS[form](build_physical_graph(self._coordinator.probes, self._coordinator.state.probed_by))
 
     def close(self) -> None:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""

@@ -14,9 +14,15 @@ from headrace.plan.join import WindowJoinQuery
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
-from headrace.sharing.arrangement import Arrangement, conditions, is_free, products, written
-from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
-from headrace.sharing.multiway.relations import Join
+from headrace.sharing.arrangement import (
+    JoinOrderVersion,
+    count_cross_products,
+    get_written_order,
+    is_reorderable,
+    iter_conditions,
+)
+from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.sharing.multiway.relations import JoinGraph
 from headrace.sharing.shared_plan import LiveQuery
 from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
 
@@ -54,19 +60,19 @@ class Restless(Optimizer):
         """Return how many partitions there shall be from now on; None: as many as there are."""
         return self._random.randint(1, 4) if self._random.random() < 0.3 else None
 
-    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
-        found: dict[int, Arrangement] = {}
+    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
+        found: dict[int, JoinOrderVersion] = {}
         for number, query in live.items():
-            if isinstance(query.plan, WindowJoinQuery) and is_free(query.plan) and self._random.random() < 0.5:
-                found[number] = Arrangement(self._random.choice(_orders(query.plan)), self._random.randrange(2))
+            if isinstance(query.plan, WindowJoinQuery) and is_reorderable(query.plan) and self._random.random() < 0.5:
+                found[number] = JoinOrderVersion(self._random.choice(_orders(query.plan)), self._random.randrange(2))
         return found
 
 
 def _orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
     """Return the orders of a join that do not make far more rows: at most one more step of few has no equality."""
-    known = tuple(conditions(plan))
-    most = products(known, written(plan)) + (len(plan.inputs) < 4)
-    return [order for order in permutations(range(len(plan.inputs))) if products(known, order) <= most]
+    known = tuple(iter_conditions(plan))
+    most = count_cross_products(known, get_written_order(plan)) + (len(plan.inputs) < 4)
+    return [order for order in permutations(range(len(plan.inputs))) if count_cross_products(known, order) <= most]
 
 
 class RestlessProber(ProbeOptimizer):
@@ -76,35 +82,37 @@ class RestlessProber(ProbeOptimizer):
         super().__init__(beside=False)
         self._random = Random(seed)
 
-    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         """Return any orders at all: by any stores, by way of joins that are kept, partitioned by anything."""
         if self._random.random() < 0.3:
             return super().decide(state, probes)
         if self._random.random() < 0.5:
             return None
-        kept: dict[Join, Orders] = {}
+        kept: dict[JoinGraph, OrdersByRelation] = {}
         queries = {one.id: self._orders(one.join, kept) for one in probes.queries if self._random.random() < 0.7}
-        return Choice(queries, kept, self._loose(probes))
+        return ProbeOrderChoice(queries, kept, self._loose(probes))
 
-    def _loose(self, probes: ProbePlan) -> frozenset[str]:
+    def _loose(self, probes: SlidingJoinPlan) -> frozenset[str]:
         texts = sorted({one.text for query in probes.queries for one in query.predicates})
         return frozenset(text for text in texts if self._random.random() < 0.3)
 
-    def _orders(self, join: Join, kept: dict[Join, Orders]) -> Orders:
+    def _orders(self, join: JoinGraph, kept: dict[JoinGraph, OrdersByRelation]) -> OrdersByRelation:
         return {start: self._order(join, start, kept) for start in sorted(join.relations)}
 
-    def _order(self, join: Join, start: str, kept: dict[Join, Orders]) -> tuple[Target, ...]:
-        found: list[Target] = []
+    def _order(self, join: JoinGraph, start: str, kept: dict[JoinGraph, OrdersByRelation]) -> tuple[ProbeTarget, ...]:
+        found: list[ProbeTarget] = []
         rest = sorted(join.relations - {start})
         while rest:
             size = self._random.choice((1, 1, 1, 2, 3)) if len(rest) > 1 else 1
             names = self._random.sample(rest, min(size, len(rest)))
-            part = join.within(names)
+            part = join.subgraph(names)
             if len(names) > 1 and part not in kept:
                 kept[part] = {}
                 kept[part] = self._orders(part, kept)
-            sides = {s for one in join.between(names, join.relations - set(names)) for s in one.sides if s.relation in names}
-            found.append(Target(part, self._random.choice([None, *sorted(sides)])))
+            sides = {
+                s for one in join.predicates_between(names, join.relations - set(names)) for s in one.sides if s.relation in names
+            }
+            found.append(ProbeTarget(part, self._random.choice([None, *sorted(sides)])))
             rest = [name for name in rest if name not in names]
         return tuple(found)
 

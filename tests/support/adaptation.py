@@ -22,7 +22,7 @@ import headrace as hr
 from headrace.execution.job import Outcome
 from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
+from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
 from headrace.sharing.multiway.relations import Attribute, input_relation
 
 COLUMNS = {"r": ("a",), "s": ("a", "b"), "t": ("b", "c"), "u": ("c",)}
@@ -95,13 +95,13 @@ ORDERS: Mapping[str, str] = {"r": "sa tb uc", "s": "ra tb uc", "t": "uc sb ra", 
 """The orders that are best before the change, if no join is kept: to which streams, stored by which column."""
 
 
-def initial(partitions: int) -> Orders:
+def initial(partitions: int) -> OrdersByRelation:
     """Return the orders that are best before the change; in one partition a store is not partitioned."""
     return {start: tuple(_target(*one, partitions) for one in order.split()) for start, order in ORDERS.items()}
 
 
-def _target(name: str, column: str, partitions: int) -> Target:
-    return Target(input_relation(name), Attribute(name, column) if partitions > 1 else None)
+def _target(name: str, column: str, partitions: int) -> ProbeTarget:
+    return ProbeTarget(input_relation(name), Attribute(name, column) if partitions > 1 else None)
 
 
 class Adaptive(ProbeOptimizer):
@@ -112,14 +112,14 @@ class Adaptive(ProbeOptimizer):
         self._begun = False
         self.came = self.made = 0
 
-    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         """Return the first choice, and then what the optimizer says."""
         if not self._begun:
             self._begun = True
-            return Choice({one.id: initial(state.partitions) for one in probes.queries})
+            return ProbeOrderChoice({one.id: initial(state.partitions) for one in probes.queries})
         return self._next(state, probes)
 
-    def _next(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def _next(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         return super().decide(state, probes)
 
     def note(self, outcomes: Sequence[Outcome]) -> None:
@@ -132,7 +132,7 @@ class Adaptive(ProbeOptimizer):
 class Static(Adaptive):
     """Stays with the choice it began with."""
 
-    def _next(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def _next(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         return None
 
 
@@ -158,7 +158,7 @@ class Played:
 
     seconds: list[Second]
     results: pa.Table
-    choices: dict[int, Choice] = field(default_factory=dict)
+    choices: dict[int, ProbeOrderChoice] = field(default_factory=dict)
 
     @property
     def checksum(self) -> int:
@@ -197,7 +197,9 @@ def play(
         return Played(played.seconds, query.results(), played.choices)
 
 
-def _advanced(session: hr.Session, prober: Adaptive | None, number: int, choices: dict[int, Choice]) -> Iterator[Second]:
+def _advanced(
+    session: hr.Session, prober: Adaptive | None, number: int, choices: dict[int, ProbeOrderChoice]
+) -> Iterator[Second]:
     before = session._coordinator.probes
     begun = time.perf_counter()
     report = session.advance()

@@ -12,11 +12,19 @@ from collections.abc import Mapping, Sequence
 
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.multiway.asked import Asked, asked, shown
-from headrace.sharing.multiway.probes import Choice, Edge, Orders, Probe, ProbePlan, StoreSpec, Target
-from headrace.sharing.multiway.relations import Attribute, Join
+from headrace.sharing.multiway.asked import NormalizedJoin, format_expression, normalize_join
+from headrace.sharing.multiway.probes import (
+    OrdersByRelation,
+    ProbeOrderChoice,
+    ProbeRouting,
+    ProbeStep,
+    ProbeTarget,
+    SlidingJoinPlan,
+    StoreSpec,
+)
+from headrace.sharing.multiway.relations import Attribute, JoinGraph
 from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import NEVER
+from headrace.sharing.slicing import MIN_TIME
 from headrace.sql import Catalog, bind_query
 
 COLUMNS = "a INT, b INT, c INT, d INT, x DOUBLE, n STRING, time TIMESTAMP"
@@ -39,29 +47,31 @@ def ask(
     lateness: str = "0 s",
     apart: bool = False,
     bit: int | None = None,
-) -> Asked:
+) -> NormalizedJoin:
     """Return a live query; its bit is its number, if it is not given one."""
     plan = bind_query(text_of(conditions, ranges, lateness), CATALOG)
-    return asked(LiveQuery(number, f"q{number}", plan, NEVER, number if bit is None else bit), apart=apart)
+    return normalize_join(LiveQuery(number, f"q{number}", plan, MIN_TIME, number if bit is None else bit), isolated=apart)
 
 
-def targets(join: Join, text: str) -> tuple[Target, ...]:
+def targets(join: JoinGraph, text: str) -> tuple[ProbeTarget, ...]:
     """Read the steps of an order; the relations of kept joins are joined as they are in `join`."""
     found = []
     for names, by in re.findall(r"(\w+)\[([\w.]*)\]", text):
         at = by if "." in by or not by else f"{names}.{by}"
-        found.append(Target(join.within(names), Attribute(*at.split(".")) if at else None))
+        found.append(ProbeTarget(join.subgraph(names), Attribute(*at.split(".")) if at else None))
     return tuple(found)
 
 
-def orders(join: Join, **steps: str) -> Orders:
+def orders(join: JoinGraph, **steps: str) -> OrdersByRelation:
     """Read the orders of a join, by start."""
     return {start: targets(join, text) for start, text in sorted(steps.items())}
 
 
-def choice(*chosen: tuple[Asked, Mapping[str, str]], kept: Mapping[Join, Mapping[str, str]] | None = None) -> Choice:
+def choice(
+    *chosen: tuple[NormalizedJoin, Mapping[str, str]], kept: Mapping[JoinGraph, Mapping[str, str]] | None = None
+) -> ProbeOrderChoice:
     """Read the orders of queries, and of joins that are kept."""
-    return Choice(
+    return ProbeOrderChoice(
         {one.id: orders(one.join, **steps) for one, steps in chosen},
         {join: orders(join, **steps) for join, steps in (kept or {}).items()},
     )
@@ -70,33 +80,43 @@ def choice(*chosen: tuple[Asked, Mapping[str, str]], kept: Mapping[Join, Mapping
 def label(store: StoreSpec) -> str:
     """s[b], st[s.b]"""
     names = "".join(sorted(store.relation.relations))
-    by = "" if store.by is None else store.by.name if store.relation.is_input else str(store.by)
+    by = (
+        ""
+        if store.partitioned_by is None
+        else store.partitioned_by.name
+        if store.relation.is_input
+        else str(store.partitioned_by)
+    )
     return f"{names}[{by}]"
 
 
-def drawn(plan: ProbePlan, start: str) -> list[str]:
+def drawn(plan: SlidingJoinPlan, start: str) -> list[str]:
     """Write the tree of probes of a relation: how rows get there, to which store, and who is complete (!) or fed (→).
 
     A star is a store that is no longer filled, <7 stands for rows of before batch 7.
     """
     stores = {one.number: one for one in plan.stores}
 
-    def lines(probe: Probe, indent: str) -> list[str]:
-        store = stores[probe.store]
-        text = f"{indent}{_edge(probe.edge)} {label(store)}{'*' if store.until is not None else ''}"
-        text += f"<{probe.before}" if probe.before is not None else ""
-        text += "".join(f" !{number}" for number in probe.ends)
-        text += "".join(f" →{label(stores[feed.store])}" for feed in probe.feeds)
+    def lines(probe: ProbeStep, indent: str) -> list[str]:
+        store = stores[probe.store_number]
+        text = f"{indent}{_edge(probe.routing)} {label(store)}{'*' if store.until_batch is not None else ''}"
+        text += f"<{probe.before_batch}" if probe.before_batch is not None else ""
+        text += "".join(f" !{number}" for number in probe.completed_queries)
+        text += "".join(f" →{label(stores[feed.store_number])}" for feed in probe.feeds)
         return [text, *(line for child in probe.children for line in lines(child, indent + "  "))]
 
-    return [line for root in plan.roots[start] for line in lines(root, "")]
+    return [line for root in plan.root_probes[start] for line in lines(root, "")]
 
 
-def _edge(edge: Edge) -> str:
-    return edge.kind.value if edge.by is None or edge.kind.value == "stored" else f"{edge.kind.value} {shown(edge.by)}"
+def _edge(edge: ProbeRouting) -> str:
+    return (
+        edge.kind.value if edge.key is None or edge.kind.value == "stored" else f"{edge.kind.value} {format_expression(edge.key)}"
+    )
 
 
-def stores(plan: ProbePlan) -> list[str]:
+def stores(plan: SlidingJoinPlan) -> list[str]:
     """Write the stores of a plan, by number."""
     found: Sequence[StoreSpec] = sorted(plan.stores, key=lambda one: one.number)
-    return [f"{label(one)} since {one.since}{'' if one.until is None else f' until {one.until}'}" for one in found]
+    return [
+        f"{label(one)} since {one.from_batch}{'' if one.until_batch is None else f' until {one.until_batch}'}" for one in found
+    ]

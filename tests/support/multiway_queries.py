@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from random import Random
 
-from headrace.sharing.multiway.cost import Whole
-from headrace.sharing.multiway.relations import Attribute, Join, Predicate, equal
+from headrace.sharing.multiway.cost import HistoryCardinality
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, JoinPredicate, make_equality
 
 _ATTEMPTS = 50  # for each query, before an environment is said to be too small
 
@@ -22,7 +22,7 @@ class Environment:
     """Relations, and the equality that joins each pair of them."""
 
     relations: tuple[str, ...]
-    equalities: dict[frozenset[str], Predicate]
+    equalities: dict[frozenset[str], JoinPredicate]
 
     @staticmethod
     def drawn(random: Random, relations: int, attributes: int = 3) -> Environment:
@@ -30,22 +30,24 @@ class Environment:
         columns = "abcdefgh"[:attributes]
         pairs = {}
         for one, two in combinations(names, 2):
-            pairs[frozenset({one, two})] = equal(Attribute(one, random.choice(columns)), Attribute(two, random.choice(columns)))
+            pairs[frozenset({one, two})] = make_equality(
+                Attribute(one, random.choice(columns)), Attribute(two, random.choice(columns))
+            )
         return Environment(names, pairs)
 
-    def figures(self, rate: float = 100.0) -> Whole:
+    def figures(self, rate: float = 100.0) -> HistoryCardinality:
         """All relations have the same rate, and a join makes as many rows as its inputs have."""
-        return Whole(dict.fromkeys(self.relations, rate), dict.fromkeys(self.equalities.values(), 1 / rate))
+        return HistoryCardinality(dict.fromkeys(self.relations, rate), dict.fromkeys(self.equalities.values(), 1 / rate))
 
-    def query(self, random: Random, size: int) -> Join:
+    def query(self, random: Random, size: int) -> JoinGraph:
         """Draw a tree: every relation but the first is joined to one before it."""
         names = random.sample(self.relations, size)
         edges = [self.equalities[frozenset({names[k], random.choice(names[:k])})] for k in range(1, size)]
-        return Join(frozenset(names), frozenset(edges))
+        return JoinGraph(frozenset(names), frozenset(edges))
 
-    def queries(self, random: Random, number: int, size: int) -> list[Join]:
+    def queries(self, random: Random, number: int, size: int) -> list[JoinGraph]:
         """Draw so many different ones."""
-        found: dict[Join, None] = {}
+        found: dict[JoinGraph, None] = {}
         for _ in range(number * _ATTEMPTS):
             if len(found) == number:
                 break
@@ -53,7 +55,9 @@ class Environment:
         return list(found)
 
 
-def workload(seed: int, relations: int, number: int, size: int, attributes: int = 3) -> tuple[Sequence[Join], Whole]:
+def workload(
+    seed: int, relations: int, number: int, size: int, attributes: int = 3
+) -> tuple[Sequence[JoinGraph], HistoryCardinality]:
     """Return queries drawn from a drawn environment, and its figures."""
     random = Random(seed)
     environment = Environment.drawn(random, relations, attributes)

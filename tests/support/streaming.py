@@ -12,7 +12,7 @@ import headrace as hr
 from headrace.execution.job import Outcome, StoreRef
 from headrace.runtime.probe_optimizer import ProbeOptimizer, Sharing
 from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import Choice, ProbePlan
+from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
 from support.asking import COLUMNS, label
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,12 +23,12 @@ class Still(ProbeOptimizer):
 
     def __init__(self, sharing: Sharing = Sharing.GLOBAL) -> None:
         super().__init__(beside=False, sharing=sharing)
-        self.told: Choice | None = None
+        self.told: ProbeOrderChoice | None = None
 
     def note(self, outcomes: Sequence[Outcome]) -> None:
         pass
 
-    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         found, self.told = self.told, None
         return found
 
@@ -63,7 +63,7 @@ class Streams:
         self.session.advance()
 
     @property
-    def plan(self) -> ProbePlan:
+    def plan(self) -> SlidingJoinPlan:
         found = self.session._coordinator.probes
         assert found is not None
         return found

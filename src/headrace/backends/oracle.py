@@ -19,8 +19,8 @@ from headrace.execution.result import Results
 from headrace.kernels import pack
 from headrace.model.event_time import to_microseconds
 from headrace.plan.multiway import SlidingJoinQuery
-from headrace.sharing.multiway.asked import relation_names
-from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sharing.multiway.asked import name_relations
+from headrace.sharing.slicing import MAX_TIME, MIN_TIME
 
 
 class OracleBackend:
@@ -41,7 +41,7 @@ class OracleBackend:
             and not self._queries
             and job.queries
             and self._next == 0
-            and any(s.seen != NEVER for s in job.streams.values())
+            and any(s.seen != MIN_TIME for s in job.streams.values())
         ):
             raise CheckpointError(
                 "the reference back-end cannot continue after a restart", hint="use a new checkpoint, or another back-end"
@@ -79,7 +79,7 @@ class OracleBackend:
             header.rows[stream.name] = header.rows.get(stream.name, 0) + len(read)
             header.untimed[stream.name] = header.untimed.get(stream.name, 0) + len(read) - len(timed)
             for row in timed:
-                header.seen[stream.name] = max(header.seen.get(stream.name, NEVER), to_microseconds(row[stream.time]))
+                header.seen[stream.name] = max(header.seen.get(stream.name, MIN_TIME), to_microseconds(row[stream.time]))
             rows.setdefault(stream.name, []).extend(timed)
         return rows
 
@@ -98,8 +98,8 @@ class OracleBackend:
         before, after = job.watermark(loaded.plan.streams, job.before()), job.watermark(loaded.plan.streams, seen)
         late = dict(query.late)
         try:
-            inputs = with_unfolded(dict(rows), loaded.live.unfolded)
-            emitted = query.batch(inputs, _bound(before), _bound(FOREVER if job.final else after))
+            inputs = with_unfolded(dict(rows), loaded.live.unnested)
+            emitted = query.batch(inputs, _bound(before), _bound(MAX_TIME if job.final else after))
         except EvaluationError as error:
             report.failures[number] = str(error)
             return
@@ -107,10 +107,10 @@ class OracleBackend:
             if count > late.get(name, 0):
                 counter = number, (job.streams[name].base or (name,))[0]
                 header.late[counter] = header.late.get(counter, 0) + count - late.get(name, 0)
-        if loaded.live.feeds:
-            if loaded.live.since <= self._fed.get(loaded.live.feeds, FOREVER):
-                self._fed[loaded.live.feeds] = loaded.live.since
-                rows[loaded.live.feeds] = with_time(emitted)
+        if loaded.live.output_stream:
+            if loaded.live.since <= self._fed.get(loaded.live.output_stream, MAX_TIME):
+                self._fed[loaded.live.output_stream] = loaded.live.since
+                rows[loaded.live.output_stream] = with_time(emitted)
         elif emitted:
             self._give_out(job, loaded, emitted, report, results)
 
@@ -132,11 +132,11 @@ class OracleBackend:
     def _new(self, job: Job, loaded: LoadedQuery) -> None:
         times = {name: stream.stream.time for name, stream in job.streams.items()}
         since = loaded.live.since
-        query = ReferenceQuery(loaded.plan, None if since == NEVER else since, times)
-        for index, backfill in enumerate(loaded.live.lent):  # one for each input, in order
-            donor = self._queries[backfill.query]
+        query = ReferenceQuery(loaded.plan, None if since == MIN_TIME else since, times)
+        for index, backfill in enumerate(loaded.live.backfills):  # one for each input, in order
+            donor = self._queries[backfill.query_id]
             assert isinstance(donor.plan, SlidingJoinQuery)
-            query.borrow(index, donor, relation_names(donor.plan).index(backfill.relation))
+            query.borrow(index, donor, name_relations(donor.plan).index(backfill.relation))
         self._queries[loaded.live.id] = query
 
     def close(self) -> None:
@@ -144,9 +144,9 @@ class OracleBackend:
 
 
 def _bound(watermark: int) -> float | int | None:
-    if watermark == NEVER:
+    if watermark == MIN_TIME:
         return None
-    return float("inf") if watermark == FOREVER else watermark
+    return float("inf") if watermark == MAX_TIME else watermark
 
 
 def create(**_: object) -> OracleBackend:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headrace.cli.sharing import Sharing
 from headrace.cli.terminal import cell, count, seconds
-from headrace.sharing.picture import kind_of
+from headrace.sharing.picture import get_operator_kind
 
 if TYPE_CHECKING:
     from headrace.cli.demo import Demo, Shown
@@ -133,9 +133,9 @@ def _shared(sharing: Sharing, width: int) -> RenderableType:
     for stream, operator in operators[:_OPERATORS]:
         users = sharing.users(operator)
         keys = f" by {', '.join(str(key) for key in operator.keys)}" if operator.keys else ""
-        predicates = len(operator.selection.predicates)
+        predicates = len(operator.predicate_index.predicates)
         line = Text(overflow="ellipsis", no_wrap=True)
-        line.append(f"{len(users):3d} × ", "bold magenta").append(f"{kind_of(operator)}{keys} of {stream}", "bold")
+        line.append(f"{len(users):3d} × ", "bold magenta").append(f"{get_operator_kind(operator)}{keys} of {stream}", "bold")
         line.append(f" · {predicates} predicate{'s' * (predicates != 1)} · {', '.join(users)}", "dim")
         line.truncate(width - 4)
         lines.append(line)

@@ -11,7 +11,7 @@ import typer
 from headrace.cli.session_file import SessionFile
 from headrace.cli.sharing import PARTITIONS, Sharing, bind, share
 from headrace.errors import HeadraceError
-from headrace.sharing.multiway.pictured import FORMS
+from headrace.sharing.multiway.pictured import GRAPH_FORMATS
 
 
 def command(
@@ -23,8 +23,8 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Write to a file.")] = None,
 ) -> None:
     """Show the shared operators and the queries that use them; reads no data except the columns of files without a schema."""
-    if (form and not as_graph) or (as_graph and as_json) or (form or "text") not in FORMS:
-        raise typer.BadParameter(f"--graph takes one of {', '.join(FORMS)}, and excludes --json")
+    if (form and not as_graph) or (as_graph and as_json) or (form or "text") not in GRAPH_FORMATS:
+        raise typer.BadParameter(f"--graph takes one of {', '.join(GRAPH_FORMATS)}, and excludes --json")
     sharing = sharing_of(SessionFile.load(file), partitions)
     text = _shown(sharing, form or "text" if as_graph else "", as_json=as_json)
     if out is None:

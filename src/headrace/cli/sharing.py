@@ -11,16 +11,16 @@ from headrace.model.stream import Stream
 from headrace.plan.multiway import SlidingJoinQuery
 from headrace.plan.stacked import AnyQuery
 from headrace.runtime.probing import choice_of
-from headrace.sharing.changelog import Changelog, apply
+from headrace.sharing.changelog import Changelog, apply_changelog
 from headrace.sharing.explain import explain
 from headrace.sharing.multiway import explained
-from headrace.sharing.multiway.asked import asked
-from headrace.sharing.multiway.pictured import FORMS, pictured
-from headrace.sharing.multiway.planning import plan_probes
-from headrace.sharing.multiway.probes import ProbePlan
-from headrace.sharing.parts import parts_of
-from headrace.sharing.picture import kind_of
-from headrace.sharing.shared_plan import LiveQuery, Operator, StreamPlan, plan_stream
+from headrace.sharing.multiway.asked import normalize_join
+from headrace.sharing.multiway.pictured import GRAPH_FORMATS, build_physical_graph
+from headrace.sharing.multiway.planning import plan_sliding_joins
+from headrace.sharing.multiway.probes import SlidingJoinPlan
+from headrace.sharing.parts import split_query
+from headrace.sharing.picture import get_operator_kind
+from headrace.sharing.shared_plan import LiveQuery, SharedOperator, StreamPlan, plan_stream
 from headrace.sql import Catalog, bind_query
 
 PARTITIONS = 2
@@ -32,19 +32,19 @@ class Sharing:
 
     queries: tuple[LiveQuery, ...]
     plans: tuple[StreamPlan, ...]
-    probes: ProbePlan | None = None
+    probes: SlidingJoinPlan | None = None
     partitions: int = PARTITIONS
 
     @property
-    def operators(self) -> list[tuple[str, Operator]]:
+    def operators(self) -> list[tuple[str, SharedOperator]]:
         """Every shared operator with its stream, ordered by descending number of users."""
         operators = [(plan.stream, operator) for plan in self.plans for operator in plan.operators]
         return sorted(operators, key=lambda pair: -len(self.users(pair[1])))
 
-    def users(self, operator: Operator) -> list[str]:
+    def users(self, operator: SharedOperator) -> list[str]:
         """Return the names of the queries that use an operator."""
         names = {query.id: query.name for query in self.queries}
-        return list(dict.fromkeys(names[member.query] for member in operator.members))
+        return list(dict.fromkeys(names[member.query_id] for member in operator.subscribers))
 
     def text(self) -> str:
         """Return the explanation as text."""
@@ -52,7 +52,7 @@ class Sharing:
 
     def graph(self, form: str) -> str:
         """Return the data flow between the state stores of joins in SLIDING windows, in a format of `FORMS`."""
-        return FORMS[form](pictured(self.probes, self.partitions))
+        return GRAPH_FORMATS[form](build_physical_graph(self.probes, self.partitions))
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON document."""
@@ -60,26 +60,28 @@ class Sharing:
             plan.stream: {"columns": sorted(plan.columns), "operators": [self._operator(operator) for operator in plan.operators]}
             for plan in self.plans
         }
-        names = [query.name for query in self.queries if not query.feeds]
-        joins = None if self.probes is None else explained.to_json(self.probes)
+        names = [query.name for query in self.queries if not query.output_stream]
+        joins = None if self.probes is None else explained.plan_to_json(self.probes)
         return {"queries": names, "streams": streams, "sliding_joins": joins, "text": self.text()}
 
-    def _operator(self, operator: Operator) -> dict[str, Any]:
-        windows = sorted({str(member.window) for member in operator.members if member.window is not None})
+    def _operator(self, operator: SharedOperator) -> dict[str, Any]:
+        windows = sorted({str(member.window) for member in operator.subscribers if member.window is not None})
         return {
-            "kind": kind_of(operator),
+            "kind": get_operator_kind(operator),
             "keys": [str(key) for key in operator.keys],
             "windows": windows,
-            "predicates": len(operator.selection.predicates),
+            "predicates": len(operator.predicate_index.predicates),
             "queries": self.users(operator),
         }
 
 
 def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery], partitions: int = PARTITIONS) -> Sharing:
     """Plan bound queries together, for a number of key partitions."""
-    parts = [part for query_id, (name, plan) in enumerate(plans.items()) for part in parts_of(query_id, name, plan)]
-    live_queries = apply((), Changelog(tuple(part.addition for part in parts)))
-    names = dict.fromkeys([*(stream.name for stream in streams), *(part.results.name for part in parts if part.results)])
+    parts = [part for query_id, (name, plan) in enumerate(plans.items()) for part in split_query(query_id, name, plan)]
+    live_queries = apply_changelog((), Changelog(tuple(part.addition for part in parts)))
+    names = dict.fromkeys(
+        [*(stream.name for stream in streams), *(part.result_stream.name for part in parts if part.result_stream)]
+    )
     return Sharing(
         live_queries,
         tuple(plan_stream(name, live_queries) for name in names),
@@ -88,12 +90,14 @@ def share(streams: Sequence[Stream], plans: Mapping[str, AnyQuery], partitions: 
     )
 
 
-def _first_probes(live: Sequence[LiveQuery], partitions: int) -> ProbePlan | None:
+def _first_probes(live: Sequence[LiveQuery], partitions: int) -> SlidingJoinPlan | None:
     """Return the initial plan of joins in SLIDING windows, without statistics of their rows; None without such joins."""
-    queries = tuple(asked(query) for query in live if isinstance(query.plan, SlidingJoinQuery))
+    queries = tuple(normalize_join(query) for query in live if isinstance(query.plan, SlidingJoinQuery))
     if not queries:
         return None
-    return plan_probes(queries, choice_of(queries, None, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0))
+    return plan_sliding_joins(
+        queries, choice_of(queries, None, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0)
+    )
 
 
 def bind(streams: Sequence[Stream], queries: Mapping[str, str], file: str) -> dict[str, AnyQuery]:

@@ -22,11 +22,11 @@ from headrace.kernels.columns import Numbers, combine_chunks, narrow_integers, t
 from headrace.kernels.component import Accumulator, reduce_listed
 from headrace.kernels.partial import PartialAggregate, ValueEntries, find_group_starts
 from headrace.model.expression import Column, is_always_null
-from headrace.sharing.selection import Layout
-from headrace.sharing.shared_plan import Store
+from headrace.sharing.selection import CellLayout
+from headrace.sharing.shared_plan import SharedAggregation
 
 Integers = npt.NDArray[np.int64]
-Tag = Callable[[Store, Batch], Tagged]
+Tag = Callable[[SharedAggregation, Batch], Tagged]
 _DENSE = 1 << 20
 
 
@@ -34,7 +34,7 @@ _DENSE = 1 << 20
 class _Dense:
     """Accumulators of one operator for every (slice, key, cell) of the batch."""
 
-    store: Store
+    store: SharedAggregation
     selection: SharedSelection
     accumulator: Accumulator
 
@@ -47,7 +47,7 @@ class _Dense:
         self.accumulator.add(_ids(chunk, assignment, slots, oldest), columns, assignment.rows)
 
     def _add_fused(self, chunk: Batch, columns: list[list[pa.Array]], slots: Integers) -> bool:
-        dimensions = self.store.selection.dimensions
+        dimensions = self.store.predicate_index.dimensions
         if not all(
             isinstance(expression, Column)
             for expression in (*self.store.arguments, *(dimension.expression for dimension in dimensions))
@@ -58,12 +58,12 @@ class _Dense:
             return False
         largest = chunk.largest(self.store.components[index].args[0])
         return self.accumulator.add_selected(
-            table, slots, self.selection.selection.size, to_numbers(combine_chunks(columns[index][0])), largest
+            table, slots, self.selection.selection.cell_count, to_numbers(combine_chunks(columns[index][0])), largest
         )
 
 
 def aggregate(
-    operators: Sequence[Store],
+    operators: Sequence[SharedAggregation],
     assigners: Sequence[SharedSelection],
     assign: Tag,
     batch: Batch,
@@ -73,9 +73,13 @@ def aggregate(
     """Yield (operator, partition, partial); rows before `oldest` of an operator belong to no open window and are skipped."""
     dense: dict[int, _Dense] = {}
     for index, operator in enumerate(operators):
-        cells = len(encoder.edges(operator.steps)) * encoder.table(operator.keys).count * operator.selection.size
+        cells = (
+            len(encoder.edges(operator.slice_progressions))
+            * encoder.table(operator.keys).count
+            * operator.predicate_index.cell_count
+        )
         if (
-            operator.selection.layout is Layout.GRID
+            operator.predicate_index.layout is CellLayout.GRID
             and cells <= max(_DENSE, 4 * batch.rows)
             and all(component.is_dense for component in operator.components)
         ):
@@ -84,11 +88,11 @@ def aggregate(
     for index, aggregation in dense.items():
         offset = 0
         for chunk_number, chunk in enumerate(batch.pieces):
-            slots = encoder.slots(aggregation.store.keys, aggregation.store.steps, chunk_number, offset)
+            slots = encoder.slots(aggregation.store.keys, aggregation.store.slice_progressions, chunk_number, offset)
             aggregation.add(chunk, assign, slots, oldest[index])
             offset += chunk.rows
     for index, operator in enumerate(operators):
-        table, edges = encoder.table(operator.keys), encoder.edges(operator.steps)
+        table, edges = encoder.table(operator.keys), encoder.edges(operator.slice_progressions)
         if index in dense:
             partials = _from_dense(dense[index], table, edges)
         else:
@@ -97,7 +101,7 @@ def aggregate(
             yield index, partition, partial
 
 
-def _nothing(operator: Store) -> frozenset[int]:
+def _nothing(operator: SharedAggregation) -> frozenset[int]:
     """Return the components over NULL: those that a branch of a union lacks."""
     return frozenset(index for index, component in enumerate(operator.components) if any(map(is_always_null, component.args)))
 
@@ -115,15 +119,21 @@ def _ids(batch: Batch, assignment: Tagged, slots: Integers, oldest: int) -> Inte
 def _from_dense(aggregation: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, PartialAggregate]]:
     occupied = aggregation.accumulator.occupied_groups()
     yield from _split(
-        occupied, aggregation.accumulator.export_arrays(occupied), {}, aggregation.store.selection.size, None, table, edges
+        occupied,
+        aggregation.accumulator.export_arrays(occupied),
+        {},
+        aggregation.store.predicate_index.cell_count,
+        None,
+        table,
+        edges,
     )
 
 
 def _from_rows(
-    operator: Store, assignment: Tagged, batch: Batch, encoder: Keying, oldest: int
+    operator: SharedAggregation, assignment: Tagged, batch: Batch, encoder: Keying, oldest: int
 ) -> Iterator[tuple[int, PartialAggregate]]:
     """Assign ids to the (slice, key, cell) combinations that occur, over the whole batch at once."""
-    table, edges = encoder.table(operator.keys), encoder.edges(operator.steps)
+    table, edges = encoder.table(operator.keys), encoder.edges(operator.slice_progressions)
     slots = compiled_slots.assign_slots(batch.times, edges, encoder.codes(operator.keys), table.count)
     distinct_ids, places = compiled.factorize_values(_ids(batch, assignment, slots, oldest))
     order = np.argsort(distinct_ids)
@@ -138,7 +148,9 @@ def _from_rows(
     )
 
 
-def _listed(operator: Store, batch: Batch, rows: Integers | None, ids: Integers, occupied: Integers) -> dict[int, ValueEntries]:
+def _listed(
+    operator: SharedAggregation, batch: Batch, rows: Integers | None, ids: Integers, occupied: Integers
+) -> dict[int, ValueEntries]:
     entries: dict[int, ValueEntries] = {}
     rank = np.empty(occupied.size, np.int64)
     rank[occupied] = np.arange(occupied.size)

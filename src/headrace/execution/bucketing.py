@@ -16,7 +16,7 @@ from headrace.kernels.columns import combine_chunks
 from headrace.kernels.keys import assign_partitions, encode_keys
 from headrace.kernels.sets import QueryBitmaps
 from headrace.model.expression import Expression
-from headrace.sharing.shared_plan import Buckets
+from headrace.sharing.shared_plan import JoinBuffer
 
 SAMPLE = 256  # rows sampled from a batch
 _SAMPLED_KEYS = 1 << 14
@@ -42,7 +42,7 @@ class Bucket:
 
 
 def bucket(
-    buffer: Buckets,
+    buffer: JoinBuffer,
     set_assigner: QuerySets,
     live: QueryBitmaps,
     batch: Batch,
@@ -67,7 +67,7 @@ def bucket(
     row_ids = pa.array(rows)
     keys = [combine_chunks(batch.evaluate(key)) for key in buffer.keys]
     keys = keys if is_full else [key.take(row_ids) for key in keys]
-    edges = encoder.edges(buffer.steps)
+    edges = encoder.edges(buffer.slice_progressions)
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
     targets = assign_partitions(keys, rows.size, partition_count) * len(edges) + slices
     starts, order = compiled_join.group_rows_by_key(targets, partition_count * len(edges))

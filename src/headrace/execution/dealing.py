@@ -14,7 +14,7 @@ from headrace.kernels.columns import combine_chunks, narrow_integers, take, wide
 from headrace.kernels.expression import Evaluator
 from headrace.kernels.keys import assign_partitions
 from headrace.kernels.partial import PartialAggregate, ValueEntries
-from headrace.sharing.shared_plan import Buckets
+from headrace.sharing.shared_plan import JoinBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Share:
             {component: _listed(values, selected_keys) for component, values in partial.listed.items()},
         )
 
-    def bucket(self, operator: Buckets, buffered: Bucket) -> Bucket:
+    def bucket(self, operator: JoinBuffer, buffered: Bucket) -> Bucket:
         """Return the rows whose keys belong to this partition."""
         evaluate = Evaluator(dict(zip(operator.columns, buffered.columns, strict=True)), buffered.rows)
         rows = self._rows([combine_chunks(evaluate(key)) for key in operator.keys], buffered.rows)

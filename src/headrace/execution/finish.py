@@ -22,7 +22,7 @@ from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Expression, column_names
 from headrace.model.schema import TIMESTAMP, Schema
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
-from headrace.sharing.aggregation import Component, components_of, pattern
+from headrace.sharing.aggregation import Component, derive_branch_components, locate_components
 
 Integers = npt.NDArray[np.int64]
 
@@ -45,13 +45,13 @@ def shape_of(plan: AggregateQuery) -> Shape:
     calls = tuple(
         (call.function, call.type, call.parameter, tuple(argument.type for argument in call.args)) for call in branch.aggregates
     )
-    places = pattern([branch_plan.aggregates for branch_plan in plan.branches])
+    places = locate_components([branch_plan.aggregates for branch_plan in plan.branches])
     return Shape(tuple(key.type for key in branch.keys), calls, plan.output, plan.having, plan.schema, places)
 
 
 def needs_of(plan: AggregateQuery) -> tuple[Component, ...]:
     """Return the components that a query requires; only their kinds and types matter here."""
-    return tuple(alternatives[0] for alternatives in components_of([branch.aggregates for branch in plan.branches]))
+    return tuple(alternatives[0] for alternatives in derive_branch_components([branch.aggregates for branch in plan.branches]))
 
 
 @dataclass(frozen=True, slots=True)

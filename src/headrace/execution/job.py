@@ -33,10 +33,10 @@ from headrace.model.stream import Stream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.unfolded import UnnestedStream
 from headrace.sharing.aggregation import Component
-from headrace.sharing.arrangement import Arrangement
-from headrace.sharing.parts import level
+from headrace.sharing.arrangement import JoinOrderVersion
+from headrace.sharing.parts import compute_query_level
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
-from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sharing.slicing import MAX_TIME, MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class StreamJob:
     stream: Stream
     plan: str
     epochs: tuple[Epoch, ...]
-    seen: int = NEVER
+    seen: int = MIN_TIME
     base: tuple[str, ...] = ()
 
 
@@ -135,7 +135,7 @@ class Job:
     buckets: tuple[PartRef, ...] = ()
     levels: int = 0
     depths: Mapping[str, int] = field(default_factory=dict)
-    arrangements: Mapping[int, tuple[Arrangement, ...]] = field(default_factory=dict)
+    arrangements: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
     final: bool = False
     drained: bool = False
     identity: str = ""
@@ -152,11 +152,11 @@ class Job:
     def watermark(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each stream."""
         if self.drained:
-            return FOREVER
+            return MAX_TIME
         names = self.declared(streams)
-        times = [seen.get(name, NEVER) for name in names]
-        if any(t == NEVER for t in times):
-            return NEVER
+        times = [seen.get(name, MIN_TIME) for name in names]
+        if any(t == MIN_TIME for t in times):
+            return MIN_TIME
         return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
 
     def declared(self, streams: Sequence[str]) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ class Job:
 
     def level(self, plan: LogicalQuery) -> int:
         """Return the level at which the windows of a query are evaluated: the number of shuffles before it."""
-        return level(plan, self.depths)
+        return compute_query_level(plan, self.depths)
 
     def plan(self, path: str) -> LoadedPlan:
         """Return a stream plan of this checkpoint."""
@@ -299,8 +299,10 @@ class LoadedPlan:
     def __init__(self, plan: StreamPlan) -> None:
         """Take a plan; its cell assigners initialize lazily."""
         self.plan = plan
-        self.selections = {id(operator): SharedSelection(operator.selection) for operator in plan.operators}
-        self.sets = [QuerySets([subscriber.predicate for subscriber in buffer.members], buffer.bits) for buffer in plan.buckets]
+        self.selections = {id(operator): SharedSelection(operator.predicate_index) for operator in plan.operators}
+        self.sets = [
+            QuerySets([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits) for buffer in plan.buckets
+        ]
 
     def selection(self, operator: Any) -> SharedSelection:
         """Return the cell assigner of an operator of the plan."""
@@ -316,7 +318,7 @@ class LoadedQuery:
     def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
         """`sink` is None where the driver delivers, because callbacks are not picklable."""
         self.live, self.sink, self.streams = live, sink, live.plan.streams
-        self._joiners: tuple[tuple[Arrangement, ...], tuple[Joiner, ...]] | None = None
+        self._joiners: tuple[tuple[JoinOrderVersion, ...], tuple[Joiner, ...]] | None = None
 
     @staticmethod
     def of(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
@@ -335,10 +337,10 @@ class LoadedQuery:
         assert isinstance(self.live.plan, AggregateQuery)
         return self.live.plan
 
-    def joiners(self, order_versions: tuple[Arrangement, ...]) -> tuple[Joiner, ...]:
+    def joiners(self, order_versions: tuple[JoinOrderVersion, ...]) -> tuple[Joiner, ...]:
         """Return the joiners of a window join under these join order versions; none for other queries."""
         if self._joiners is None or self._joiners[0] != order_versions:
-            self._joiners = order_versions, joiners_of(replace(self.live, arrangements=order_versions))
+            self._joiners = order_versions, joiners_of(replace(self.live, order_versions=order_versions))
         return self._joiners[1]
 
     @cached_property

@@ -16,7 +16,7 @@ from headrace.kernels import compiled_join
 from headrace.kernels.sets import QueryBitmaps, make_bitmap, resize_bitmaps
 from headrace.model.expression import Expression
 from headrace.plan.join import present_column, split_joined_name
-from headrace.sharing.joining import Leaf
+from headrace.sharing.joining import WindowJoinLeaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,24 @@ class BucketLeaves:
     def __init__(self, slices: Sequence[BucketSlice], joiners: Sequence[Joiner], ends: Mapping[int, int], width: int) -> None:
         """Take buffers and joiners; `ends` maps the bit of each query to the end of its window."""
         self._slices, self._joiners, self._ends, self._width = slices, joiners, ends, width
-        self._known: dict[Leaf, JoinedRows | None] = {}
+        self._known: dict[WindowJoinLeaf, JoinedRows | None] = {}
 
-    def rows(self, leaf: Leaf) -> JoinedRows | None:
+    def rows(self, leaf: WindowJoinLeaf) -> JoinedRows | None:
         """Return the rows of a leaf with their query-sets; None if there are none."""
         if leaf not in self._known:
             self._known[leaf] = self._rows(leaf)
         return self._known[leaf]
 
-    def _rows(self, leaf: Leaf) -> JoinedRows | None:
-        users = [(joiner.bit, self._ends[joiner.bit], joiner.plan.inputs[leaf.input].window.size) for joiner in self._users(leaf)]
+    def _rows(self, leaf: WindowJoinLeaf) -> JoinedRows | None:
+        users = [
+            (joiner.bit, self._ends[joiner.bit], joiner.plan.inputs[leaf.input_index].window.size) for joiner in self._users(leaf)
+        ]
         input_columns = (
             (*split_joined_name(column.name), column.type)
             for joiner in self._users(leaf)
             for column in joiner.plan.joined_columns
         )
-        types = {name: kind for input_number, name, kind in input_columns if input_number == leaf.input and name}
+        types = {name: kind for input_number, name, kind in input_columns if input_number == leaf.input_index and name}
         names = tuple(sorted(types))
         columns: list[list[pa.Array]] = [[] for _ in names]
         sets: list[QueryBitmaps] = []
@@ -78,11 +80,11 @@ class BucketLeaves:
         if not sets:
             return None
         all_sets = np.concatenate(sets) if len(sets) > 1 else sets[0]
-        table = {f"{leaf.input}.{name}": Pieces(arrays) for name, arrays in zip(names, columns, strict=True)}
-        table[present_column(leaf.input).name] = Pieces([pa.repeat(pa.scalar(True), len(all_sets))])
+        table = {f"{leaf.input_index}.{name}": Pieces(arrays) for name, arrays in zip(names, columns, strict=True)}
+        table[present_column(leaf.input_index).name] = Pieces([pa.repeat(pa.scalar(True), len(all_sets))])
         return all_of(Table(table, len(all_sets)), all_sets)
 
-    def _users(self, leaf: Leaf) -> list[Joiner]:
+    def _users(self, leaf: WindowJoinLeaf) -> list[Joiner]:
         return [joiner for joiner in self._joiners if leaf in map(leaf_of, joiner.path)]
 
 
@@ -92,11 +94,11 @@ class ArrivedLeaves:
     def __init__(self, forwarded: Sequence[Moved], joiners: Iterable[Joiner], width: int) -> None:
         """Take the rows of one round, and the joiners that have a window in it."""
         by_query = {joiner.live.id: joiner for joiner in joiners}
-        self._known: dict[Leaf, JoinedRows] = {}
+        self._known: dict[WindowJoinLeaf, JoinedRows] = {}
         for rows in forwarded:
             leaf = by_query[rows.query].chain.steps[rows.depth].leaf
             self._known[leaf] = all_of(rows.table, resize_bitmaps(rows.sets, width))
 
-    def rows(self, leaf: Leaf) -> JoinedRows | None:
+    def rows(self, leaf: WindowJoinLeaf) -> JoinedRows | None:
         """Return the rows of a leaf; None if there are none."""
         return self._known.get(leaf)

@@ -23,7 +23,7 @@ from headrace.kernels.sets import make_bitmap
 from headrace.model.expression import TRUE, Expression
 from headrace.model.schema import TIMESTAMP
 from headrace.plan.logical import WINDOW_END, WINDOW_START
-from headrace.sharing.joining import Step
+from headrace.sharing.joining import WindowJoinStep
 
 Integers = npt.NDArray[np.int64]
 _MANY_PARTS = 16
@@ -88,7 +88,7 @@ class RoundOutputs:
         """Add rows to `outputs`; `number` is the round, `width` the width of query-sets in words."""
         self._outputs, self._number, self._ends, self._width = outputs, number, ends, width
 
-    def move(self, joiners: Sequence[Joiner], depth: int, step: Step, rows: JoinedRows) -> None:
+    def move(self, joiners: Sequence[Joiner], depth: int, step: WindowJoinStep, rows: JoinedRows) -> None:
         """Send joined rows to the partitions of the keys of the next step."""
         names = sorted(frozenset().union(*(joiner.columns(joiner.path[:depth]) for joiner in joiners)))
         keys = [combine_chunks(rows.evaluate(key)) for key in step.left_keys]

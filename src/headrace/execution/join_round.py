@@ -22,11 +22,11 @@ from headrace.kernels.columns import combine_chunks
 from headrace.kernels.sets import QueryBitmaps, make_bitmap, resize_bitmaps
 from headrace.model.expression import TRUE
 from headrace.plan.join import JoinKind, to_joined_columns
-from headrace.sharing.joining import Leaf, Step
+from headrace.sharing.joining import WindowJoinLeaf, WindowJoinStep
 
 Integers = npt.NDArray[np.int64]
 Pairs = tuple[Integers, Integers, QueryBitmaps]
-Rows = Callable[[Leaf], JoinedRows | None]
+Rows = Callable[[WindowJoinLeaf], JoinedRows | None]
 PAIRS = 1 << 20  # limit of pairs in memory at once
 _FEW_PAIRS = 1 << 14
 
@@ -37,7 +37,7 @@ class Taker(Protocol):
     def finish(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
         """Take rows at the end of the path of these queries."""
 
-    def move(self, joiners: Sequence[Joiner], depth: int, step: Step, rows: JoinedRows) -> None:
+    def move(self, joiners: Sequence[Joiner], depth: int, step: WindowJoinStep, rows: JoinedRows) -> None:
         """Take rows that must move to another partition before the next step."""
 
 
@@ -48,7 +48,7 @@ class Round:
         """`width` is that of query-sets, in words."""
         self._joiners, self._width, self._leaf, self._taker = joiners, width, get_leaf_rows, consumer
         self._matched: dict[Path, QueryBitmaps] = {}
-        self._sorted: dict[Leaf, Known] = defaultdict(dict)
+        self._sorted: dict[WindowJoinLeaf, Known] = defaultdict(dict)
         self.rows: dict[tuple[int, int], int] = {}
         """Rows that reached the end of a path, by the first query on it and its length."""
         self._at = 0
@@ -57,7 +57,7 @@ class Round:
         """Push the rows of first leaves (level 0) or the forwarded rows, then the unmatched rows of build sides."""
         self._at = level
         if level == 0:
-            for leaf in dict.fromkeys(joiner.chain.first for joiner in self._joiners):
+            for leaf in dict.fromkeys(joiner.chain.first_leaf for joiner in self._joiners):
                 rows = self._leaf(leaf)
                 if rows is not None:
                     self._push((leaf,), rows)
@@ -67,7 +67,7 @@ class Round:
             by_path[joiner.path[: message.depth + 1]].append(message)
         for path, messages in by_path.items():
             step = path[-1]
-            assert isinstance(step, Step)
+            assert isinstance(step, WindowJoinStep)
             self._join(path[:-1], step, _united(messages, self._width))
         self._unmatched()
 
@@ -75,7 +75,7 @@ class Round:
         return [joiner for joiner in self._joiners if joiner.path[: len(path)] == path]
 
     def _level_of(self, path: Path) -> int:
-        return sum(node.moves for node in path if isinstance(node, Step))
+        return sum(node.repartitions for node in path if isinstance(node, WindowJoinStep))
 
     def _push(self, path: Path, rows: JoinedRows) -> None:
         """Process rows at the end of a path: finish the queries that end here, and join along all following steps."""
@@ -86,12 +86,12 @@ class Round:
         if ending:
             self._taker.finish(ending, rows)
         for step in dict.fromkeys(joiner.path[len(path)] for joiner in users if len(joiner.path) > len(path)):
-            assert isinstance(step, Step)
+            assert isinstance(step, WindowJoinStep)
             following = [joiner for joiner in users if joiner.path[len(path) : len(path) + 1] == (step,)]
             restricted = self._restricted(rows, following)
             if not restricted.count:
                 continue
-            if step.moves:
+            if step.repartitions:
                 self._taker.move(following, len(path), step, restricted)
             else:
                 self._join(path, step, restricted)
@@ -103,7 +103,7 @@ class Round:
             return JoinedRows(rows.parts, sets)
         return rows.take(alive, sets[alive])
 
-    def _join(self, path: Path, step: Step, probe: JoinedRows) -> None:
+    def _join(self, path: Path, step: WindowJoinStep, probe: JoinedRows) -> None:
         reached = (*path, step)
         build = self._leaf(step.leaf)
         probe_matched = np.zeros_like(probe.sets) if step.kind is not JoinKind.INNER else probe.sets
@@ -123,18 +123,18 @@ class Round:
         elif step.kind is JoinKind.ANTI:
             self._push_some(reached, probe, probe.sets & ~probe_matched)
 
-    def _push_some(self, path: Path, rows: JoinedRows, sets: QueryBitmaps, missing_leaves: Sequence[Leaf] = ()) -> None:
+    def _push_some(self, path: Path, rows: JoinedRows, sets: QueryBitmaps, missing_leaves: Sequence[WindowJoinLeaf] = ()) -> None:
         """Push the rows with a non-empty query-set; the columns of `missing_leaves` are NULL."""
         alive = compiled_join.find_live_rows(sets)
         if alive.size:
             selected = rows.take(alive, sets[alive])
             if missing_leaves:
-                tables = [joiner.absent({leaf.input for leaf in missing_leaves}) for joiner in self._users(path)]
+                tables = [joiner.absent({leaf.input_index for leaf in missing_leaves}) for joiner in self._users(path)]
                 null_table = Table({name: column for table in tables for name, column in table.columns.items()}, 0)
                 selected.parts = [*selected.parts, Part(null_table, np.full(selected.count, -1, np.int64))]
             self._push(path, selected)
 
-    def _pairs(self, path: Path, step: Step, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
+    def _pairs(self, path: Path, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
         """Yield (probe rows, build rows, query-sets) of matches, a bounded number at a time."""
         residuals: Rests = defaultdict(list)
         for joiner in self._users(path):
@@ -143,15 +143,15 @@ class Round:
             for pairs in self._equal(step, probe, build):
                 yield from self._accepted(residuals, probe, build, *pairs)
             return
-        for search in searches(probe, build, step.leaf.input, residuals, self._sorted[step.leaf]):
+        for search in searches(probe, build, step.leaf.input_index, residuals, self._sorted[step.leaf]):
             for pairs in self._within(search, probe, build):
                 yield from self._accepted(search.rests, probe, build, *pairs)
 
-    def _equal(self, step: Step, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
+    def _equal(self, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[Pairs]:
         """Yield pairs of rows with equal keys."""
         matches = match_keys(
             [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
-            [combine_chunks(build.evaluate(to_joined_columns(key, step.leaf.input))) for key in step.leaf.keys],
+            [combine_chunks(build.evaluate(to_joined_columns(key, step.leaf.input_index))) for key in step.leaf.keys],
         )
         sets = build.sets[matches.order]
         row = offset = 0
@@ -200,7 +200,7 @@ class Round:
         paths = {joiner.path[:depth] for joiner in self._joiners for depth in range(2, len(joiner.path) + 1)}
         for path in sorted(paths, key=len):
             step = path[-1]
-            assert isinstance(step, Step)
+            assert isinstance(step, WindowJoinStep)
             build = self._leaf(step.leaf)
             if not step.kind.keeps_right or build is None or self._level_of(path) != self._at:
                 continue

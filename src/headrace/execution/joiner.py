@@ -9,12 +9,12 @@ import pyarrow as pa
 from headrace.execution.joined_rows import Pieces, Table
 from headrace.plan.join import JoinNode, WindowJoinQuery, iter_join_nodes, present_column, split_joined_name
 from headrace.plan.logical import AggregateBranch, AggregateQuery
-from headrace.sharing.aggregation import Component, components
-from headrace.sharing.joining import Chain, Leaf, Step, chains, needed_columns
+from headrace.sharing.aggregation import Component, derive_components
+from headrace.sharing.joining import WindowJoinChain, WindowJoinLeaf, WindowJoinStep, build_chains, find_needed_columns
 from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import FOREVER
+from headrace.sharing.slicing import MAX_TIME
 
-Path = tuple[Leaf | Step, ...]
+Path = tuple[WindowJoinLeaf | WindowJoinStep, ...]
 
 
 class Joiner:
@@ -24,7 +24,7 @@ class Joiner:
     share the steps of a common path prefix; queries with equal `output_signature` are finished together.
     """
 
-    def __init__(self, live: LiveQuery, chain: Chain, tree: JoinNode, since: int, until: int) -> None:
+    def __init__(self, live: LiveQuery, chain: WindowJoinChain, tree: JoinNode, since: int, until: int) -> None:
         """Join the windows of a live query that start in [since, until) by a chain."""
         assert isinstance(live.plan, WindowJoinQuery)
         self.live, self.plan, self.bit = live, live.plan, live.bit
@@ -32,7 +32,7 @@ class Joiner:
         self.since, self.until = max(since, live.since), until
         self.chain = chain
         self.rests = tuple(node.residual for node in iter_join_nodes(tree))
-        self.path: Path = (self.chain.first, *self.chain.steps)
+        self.path: Path = (self.chain.first_leaf, *self.chain.steps)
         self._types = {column.name: column.type for column in live.plan.joined_columns}
         self._types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
         self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.longest_span)
@@ -49,12 +49,14 @@ class Joiner:
     def needs(self) -> tuple[Component, ...]:
         """The components of an aggregation over joined rows."""
         assert self.plan.grouping is not None
-        return components(self.plan.grouping.aggregates)
+        return derive_components(self.plan.grouping.aggregates)
 
     def columns(self, path: Path) -> frozenset[str]:
         """Return the joined columns needed after a path, of the inputs on it."""
         leaves = [leaf_of(node) for node in path]
-        return frozenset(f"{leaf.input}.{name}" for leaf in leaves for name in (*needed_columns(self.plan, leaf.input), ""))
+        return frozenset(
+            f"{leaf.input_index}.{name}" for leaf in leaves for name in (*find_needed_columns(self.plan, leaf.input_index), "")
+        )
 
     def last_end(self, before: int, after: int, newest: int) -> int | None:
         """Return the last end, in (before, after], of windows that can contain a row; None if there is none."""
@@ -73,13 +75,13 @@ def joiners_of(live: LiveQuery) -> tuple[Joiner, ...]:
     """Return the joiners of a live query: one for each of its join order versions, each for its own range of windows."""
     if not isinstance(live.plan, WindowJoinQuery):
         return ()
-    versions = chains(live.plan, live.arrangements)
-    ends = [*(version.since for version, _, _ in versions[1:]), FOREVER]
+    versions = build_chains(live.plan, live.order_versions)
+    ends = [*(version.since for version, _, _ in versions[1:]), MAX_TIME]
     return tuple(
         Joiner(live, chain, tree, version.since, until) for (version, tree, chain), until in zip(versions, ends, strict=True)
     )
 
 
-def leaf_of(node: Leaf | Step) -> Leaf:
+def leaf_of(node: WindowJoinLeaf | WindowJoinStep) -> WindowJoinLeaf:
     """Return the leaf of a node of a path."""
-    return node if isinstance(node, Leaf) else node.leaf
+    return node if isinstance(node, WindowJoinLeaf) else node.leaf

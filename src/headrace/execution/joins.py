@@ -22,7 +22,7 @@ from headrace.execution.joiner import Joiner, leaf_of
 from headrace.execution.onward import Moved, Onward
 from headrace.kernels.sets import count_words
 from headrace.model.expression import Expression
-from headrace.sharing.joining import Leaf
+from headrace.sharing.joining import WindowJoinLeaf
 
 
 class JoinLevel:
@@ -62,11 +62,11 @@ class JoinLevel:
         join_round = Round(list(active), self._width, get_leaf_rows, consumer)
         join_round.start(level, forwarded)
         self._outputs.count(join_round.rows)
-        forwarded_leaves: set[Leaf] = set()
+        forwarded_leaves: set[WindowJoinLeaf] = set()
         for joiner in active:
             step_level = 0
             for index, step in enumerate(joiner.chain.steps):
-                step_level += step.moves
+                step_level += step.repartitions
                 if step_level > level and step.leaf not in forwarded_leaves:
                     forwarded_leaves.add(step.leaf)
                     self._pass_on(joiner, index, number, get_leaf_rows(step.leaf))
@@ -92,7 +92,7 @@ class JoinLevel:
             before, last = self._closing[joiner.live.id]
             for leaf in map(leaf_of, joiner.path):
                 leaf_key = (leaf.stream, leaf.keys, leaf.slot)
-                size = joiner.plan.inputs[leaf.input].window.size
+                size = joiner.plan.inputs[leaf.input_index].window.size
                 signature = (leaf_key, size, joiner.ends, before, last)
                 if signature in seen_signatures:
                     continue

@@ -13,7 +13,7 @@ from headrace.kernels import compiled_slots
 from headrace.kernels.columns import ALL_VALID, combine_chunks, take, to_numbers, valid_mask
 from headrace.kernels.keys import assign_partitions, encode_keys, find_direct_domain
 from headrace.model.expression import Column, Expression
-from headrace.sharing.slicing import edges_for
+from headrace.sharing.slicing import compute_slice_edges
 
 Integers = npt.NDArray[np.int64]
 KeyExpressions = tuple[Expression, ...]
@@ -88,7 +88,7 @@ class Keying:
     def edges(self, progressions: Steps) -> Integers:
         """Return the starts of the slices that contain rows of the batch."""
         if progressions not in self._edges:
-            self._edges[progressions] = edges_for(
+            self._edges[progressions] = compute_slice_edges(
                 self._batch.first, self._batch.last, lambda: self._batch.times, progressions, self._epoch_start
             )
         return self._edges[progressions]

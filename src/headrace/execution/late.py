@@ -11,28 +11,30 @@ from headrace.execution.batch import Batch
 from headrace.execution.query_sets import QuerySets
 from headrace.execution.selection import Tagged
 from headrace.model.window import HopWindow, SessionWindow
-from headrace.sharing.shared_plan import Buckets, Member, Store
+from headrace.sharing.shared_plan import JoinBuffer, SharedAggregation, Subscriber
 
 
-def count_late(operator: Store, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+def count_late(
+    operator: SharedAggregation, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
     """Yield (query, late rows) for subscribers with late rows, over rows behind the stream's watermark."""
     times = batch.times if assignment.rows is None else batch.times[assignment.rows]
     late_masks: dict[tuple[HopWindow, int, int], npt.NDArray[np.bool_]] = {}
     cell_matches = np.zeros(assignment.size, np.bool_)
-    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
+    for subscriber, predicate in zip(operator.subscribers, operator.predicate_numbers, strict=True):
         assert isinstance(subscriber.window, HopWindow)
-        window_key = (subscriber.window, subscriber.since, watermarks[subscriber.query])
+        window_key = (subscriber.window, subscriber.since, watermarks[subscriber.query_id])
         if window_key not in late_masks:
             late_masks[window_key] = _closed(times, *window_key)
         cell_matches[:] = False
-        for low, high in assignment.spans.of(predicate):
+        for low, high in assignment.spans.get_spans(predicate):
             cell_matches[low:high] = True
         late_rows = int((late_masks[window_key] & cell_matches[assignment.cells]).sum())
         if late_rows:
-            yield subscriber.query, late_rows
+            yield subscriber.query_id, late_rows
 
 
-def counted(subscriber: Member, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
+def counted(subscriber: Subscriber, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
     """Return the mask of times that count for a subscriber: not before it was added, and in a window that is still open."""
     window = subscriber.window
     if isinstance(window, HopWindow):
@@ -49,19 +51,19 @@ def _closed(times: npt.NDArray[np.int64], window: HopWindow, since: int, waterma
 
 
 def count_late_in_joins(
-    operator: Buckets, set_assigner: QuerySets, batch: Batch, watermarks: Mapping[int, int]
+    operator: JoinBuffer, set_assigner: QuerySets, batch: Batch, watermarks: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
     """Yield (query, late rows) for subscribers with late rows, over rows behind the stream's watermark."""
     query_sets = set_assigner.of(batch)
-    for subscriber, bit in zip(operator.members, operator.bits, strict=True):
-        if subscriber.again:
+    for subscriber, bit in zip(operator.subscribers, operator.query_bits, strict=True):
+        if subscriber.is_counted_elsewhere:
             continue
         assert isinstance(subscriber.window, HopWindow)
-        assert subscriber.ends is not None
-        offset, step = subscriber.ends.offset, subscriber.ends.step
+        assert subscriber.window_ends is not None
+        offset, step = subscriber.window_ends.offset, subscriber.window_ends.step
         last_end = (batch.times + subscriber.window.size - offset) // step * step + offset
-        in_window = (last_end > batch.times) & (last_end - subscriber.longest >= subscriber.since)
+        in_window = (last_end > batch.times) & (last_end - subscriber.longest_window >= subscriber.since)
         selected = (query_sets[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)).astype(np.bool_)
-        late_rows = int((selected & in_window & (last_end <= watermarks[subscriber.query])).sum())
+        late_rows = int((selected & in_window & (last_end <= watermarks[subscriber.query_id])).sum())
         if late_rows:
-            yield subscriber.query, late_rows
+            yield subscriber.query_id, late_rows

@@ -68,8 +68,8 @@ class Outlet:
         producers: dict[str, list[LiveQuery]] = defaultdict(list)
         for query in self._results.index:
             live = self._job.query(query).live
-            if live.feeds:
-                producers[live.feeds].append(live)
+            if live.output_stream:
+                producers[live.output_stream].append(live)
         for stream, queries in producers.items():
             oldest = min(queries, key=lambda query: (query.since, query.id))
             self.fed.setdefault(stream, []).extend(self._results.of(oldest.id))

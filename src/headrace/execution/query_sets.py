@@ -17,7 +17,7 @@ from headrace.execution.selection import segments
 from headrace.kernels import compiled_join
 from headrace.kernels.sets import QueryBitmaps, count_words, make_bitmap
 from headrace.model.expression import TRUE, Expression, split_conjuncts
-from headrace.sharing.selection import TRUE_CODE, Dimension, dimensions, truth
+from headrace.sharing.selection import TRUE_CODE, Dimension, derive_dimensions, evaluate_truth
 
 
 class QuerySets:
@@ -33,25 +33,25 @@ class QuerySets:
                 if condition == TRUE:
                     continue
                 self._conditions.setdefault(condition, []).append(bit)
-        self.dimensions = dimensions(self._conditions)
+        self.dimensions = derive_dimensions(self._conditions)
 
     @cached_property
     def _tables(self) -> list[tuple[Dimension, QueryBitmaps]]:
         """For each dimension, the query-set of every segment."""
         tables = []
         for dimension in self.dimensions:
-            table = np.tile(self._everybody, (dimension.size, 1))
+            table = np.tile(self._everybody, (dimension.segment_count, 1))
             for condition, bits in self._conditions.items():
                 if _only(condition, dimension):
-                    holds = truth(condition, (dimension,), [np.arange(dimension.size)]) == TRUE_CODE
-                    table[~np.broadcast_to(holds, dimension.size)] &= ~make_bitmap(bits, self.width)
+                    holds = evaluate_truth(condition, (dimension,), [np.arange(dimension.segment_count)]) == TRUE_CODE
+                    table[~np.broadcast_to(holds, dimension.segment_count)] &= ~make_bitmap(bits, self.width)
             tables.append((dimension, table))
         return tables
 
     @cached_property
     def _mixed(self) -> list[tuple[Expression, tuple[Dimension, ...], QueryBitmaps]]:
         """Conditions over several dimensions at once."""
-        conditions = [(condition, dimensions((condition,)), bits) for condition, bits in self._conditions.items()]
+        conditions = [(condition, derive_dimensions((condition,)), bits) for condition, bits in self._conditions.items()]
         return [(condition, dims, make_bitmap(bits, self.width)) for condition, dims, bits in conditions if len(dims) > 1]
 
     def of(self, batch: Batch) -> QueryBitmaps:
@@ -66,7 +66,7 @@ class QuerySets:
         for condition, dims, bits in self._mixed:
             dimension_keys = [(dimension.expression, dimension.boundaries is None) for dimension in dims]
             holds = (
-                truth(
+                evaluate_truth(
                     condition,
                     [dimension_of[dimension_key] for dimension_key in dimension_keys],
                     [codes[dimension_key] for dimension_key in dimension_keys],
@@ -78,7 +78,7 @@ class QuerySets:
 
 
 def _only(condition: Expression, dimension: Dimension) -> bool:
-    condition_dimensions = dimensions((condition,))
+    condition_dimensions = derive_dimensions((condition,))
     return (
         len(condition_dimensions) == 1
         and condition_dimensions[0].expression == dimension.expression

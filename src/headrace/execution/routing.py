@@ -11,24 +11,26 @@ from headrace.execution.batch import Batch
 from headrace.execution.result import Failures
 from headrace.execution.selection import Tagged, rows_by_predicate
 from headrace.kernels.columns import combine_chunks
-from headrace.sharing.shared_plan import Router
+from headrace.sharing.shared_plan import StatelessRouter
 
 
-def route(operator: Router, assignment: Tagged, batch: Batch, failures: Failures) -> Iterator[tuple[int, int, list[pa.Array]]]:
+def route(
+    operator: StatelessRouter, assignment: Tagged, batch: Batch, failures: Failures
+) -> Iterator[tuple[int, int, list[pa.Array]]]:
     """Yield (query, branch, output columns) for every query with rows, in order of arrival."""
-    rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_of)))
-    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
+    rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_numbers)))
+    for subscriber, predicate in zip(operator.subscribers, operator.predicate_numbers, strict=True):
         rows = rows_of[predicate]
         rows = rows[batch.times[rows] >= subscriber.since]
         for output in subscriber.outputs:
             errors = batch.errors(output)
             if errors is not None and errors[rows].any():
-                failures.add(subscriber.query, batch.message(output))
-        if rows.size and subscriber.query not in failures.messages:
+                failures.add(subscriber.query_id, batch.message(output))
+        if rows.size and subscriber.query_id not in failures.messages:
             row_ids = pa.array(rows)
             is_full = rows.size == batch.rows and bool(np.all(rows == np.arange(batch.rows)))
             yield (
-                subscriber.query,
+                subscriber.query_id,
                 subscriber.branch,
                 [
                     combine_chunks(batch.evaluate(output)) if is_full else combine_chunks(batch.evaluate(output)).take(row_ids)

@@ -17,7 +17,16 @@ from headrace.execution.batch import Batch
 from headrace.kernels import compiled
 from headrace.kernels.columns import combine_chunks, to_numbers, valid_mask
 from headrace.model.expression import Expression
-from headrace.sharing.selection import NULL_CODE, TRUE_CODE, Dimension, Layout, Selection, Spans, cell_spans, grid_spans
+from headrace.sharing.selection import (
+    NULL_CODE,
+    TRUE_CODE,
+    CellLayout,
+    CellSpans,
+    Dimension,
+    PredicateIndex,
+    compute_cell_spans,
+    compute_grid_spans,
+)
 
 Integers = npt.NDArray[np.int64]
 _MAX_TABLE = 1 << 16
@@ -34,26 +43,26 @@ class Tagged:
     cells: Integers
     size: int
     labels: Integers | None
-    spans: Spans
+    spans: CellSpans
     keep: npt.NDArray[np.bool_]
 
 
 class SharedSelection:
     """Assigns the rows of batches to the cells of a predicate index; built once for each epoch."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: PredicateIndex) -> None:
         """Take a predicate index; all derived values are computed lazily."""
         self.selection = selection
 
     @cached_property
-    def spans(self) -> Spans:
+    def spans(self) -> CellSpans:
         """The spans of all predicates over the whole grid."""
-        return grid_spans(self.selection)
+        return compute_grid_spans(self.selection)
 
     @cached_property
     def keep(self) -> npt.NDArray[np.bool_]:
         """The cells that at least one query selects."""
-        return self.spans.covered()
+        return self.spans.find_covered_cells()
 
     @cached_property
     def _finders(self) -> list[_Finder]:
@@ -64,7 +73,7 @@ class SharedSelection:
 
         The cell of a value is cells[value − base], clamped at both ends; −1 where no query selects it.
         """
-        if self.selection.layout is not Layout.GRID or len(self._finders) != 1:
+        if self.selection.layout is not CellLayout.GRID or len(self._finders) != 1:
             return None
         values = self._finders[0].integers(batch)
         return None if values is None or self._cells is None else (values, self._finders[0].base, self._cells)
@@ -76,19 +85,19 @@ class SharedSelection:
 
     def tag(self, batch: Batch) -> Tagged:
         """Find the cell of every row."""
-        if self.selection.layout is Layout.PER_QUERY:
+        if self.selection.layout is CellLayout.PER_QUERY:
             return self._tag_each(batch)
         cells = np.zeros(batch.rows, np.int64)
         for finder, stride in zip(self._finders, self.selection.strides, strict=True):
             finder.add_segments(batch, stride, cells)
-        if self.selection.layout is Layout.GRID:
-            return Tagged(None, cells, self.selection.size, None, self.spans, self.keep)
+        if self.selection.layout is CellLayout.GRID:
+            return Tagged(None, cells, self.selection.cell_count, None, self.spans, self.keep)
         labels, codes = compiled.factorize_values(cells)
         order = np.argsort(labels)
         rank = np.empty_like(order)
         rank[order] = np.arange(order.size)
-        spans = cell_spans(self.selection, labels[order])
-        return Tagged(None, rank[codes], len(labels), labels[order], spans, spans.covered())
+        spans = compute_cell_spans(self.selection, labels[order])
+        return Tagged(None, rank[codes], len(labels), labels[order], spans, spans.find_covered_cells())
 
     def _tag_each(self, batch: Batch) -> Tagged:
         hits = [np.flatnonzero(_truth_codes(dimension.expression, batch) == TRUE_CODE) for dimension in self.selection.dimensions]
@@ -109,7 +118,7 @@ def rows_by_predicate(assignment: Tagged, predicates: Sequence[int]) -> dict[int
     cell_starts = np.searchsorted(assignment.cells[order], np.arange(assignment.size + 1))
     rows = {}
     for predicate in predicates:
-        row_groups = [order[cell_starts[low] : cell_starts[high]] for low, high in assignment.spans.of(predicate)]
+        row_groups = [order[cell_starts[low] : cell_starts[high]] for low, high in assignment.spans.get_spans(predicate)]
         positions = np.sort(np.concatenate(row_groups)) if row_groups else np.zeros(0, np.int64)
         rows[predicate] = positions if assignment.rows is None else np.sort(assignment.rows[positions])
     return rows
@@ -120,7 +129,7 @@ class _Finder:
 
     def __init__(self, dimension: Dimension) -> None:
         self._dimension, self._bounds = dimension, dimension.boundaries
-        self._null = dimension.size - 1
+        self._null = dimension.segment_count - 1
         self.table: Integers | None = None
         self._floats = self._integers = np.zeros(0, np.int64)
         if self._bounds and not isinstance(self._bounds[0], str):

@@ -27,7 +27,7 @@ from headrace.kernels.keys import encode_keys
 from headrace.model.window import SessionWindow
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.aggregation import Component
-from headrace.sharing.shared_plan import Member, Sessions
+from headrace.sharing.shared_plan import SessionAggregation, Subscriber
 
 Integers = npt.NDArray[np.int64]
 
@@ -50,23 +50,23 @@ class Runs:
 
 
 def runs(
-    operator: Sessions, assignment: Tagged, batch: Batch, encoder: Keying, watermarks: Mapping[int, int]
+    operator: SessionAggregation, assignment: Tagged, batch: Batch, encoder: Keying, watermarks: Mapping[int, int]
 ) -> Iterator[tuple[int, int, Runs, int]]:
     """Yield (partition, query, runs, late rows) for every subscriber with rows; late rows are reported with partition −1."""
-    rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_of)))
-    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
+    rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_numbers)))
+    for subscriber, predicate in zip(operator.subscribers, operator.predicate_numbers, strict=True):
         gap = subscriber.window.gap if isinstance(subscriber.window, SessionWindow) else 0
         rows = rows_of[predicate]
         rows = rows[batch.times[rows] >= subscriber.since]
-        is_late = batch.times[rows] + gap <= watermarks[subscriber.query]
+        is_late = batch.times[rows] + gap <= watermarks[subscriber.query_id]
         if is_late.any():
-            yield -1, subscriber.query, Runs([], rows[:0], rows[:0], [], {}), int(is_late.sum())
+            yield -1, subscriber.query_id, Runs([], rows[:0], rows[:0], [], {}), int(is_late.sum())
         if not is_late.all():
             for partition, query_runs in _runs_of(subscriber, gap, rows[~is_late], batch, encoder):
-                yield partition, subscriber.query, query_runs, 0
+                yield partition, subscriber.query_id, query_runs, 0
 
 
-def _runs_of(subscriber: Member, gap: int, rows: Integers, batch: Batch, encoder: Keying) -> Iterator[tuple[int, Runs]]:
+def _runs_of(subscriber: Subscriber, gap: int, rows: Integers, batch: Batch, encoder: Keying) -> Iterator[tuple[int, Runs]]:
     table = encoder.table(subscriber.keys)
     codes, times = encoder.codes(subscriber.keys)[rows], batch.times[rows]
     order = np.lexsort((times, codes))
@@ -77,11 +77,13 @@ def _runs_of(subscriber: Member, gap: int, rows: Integers, batch: Batch, encoder
     last_rows = np.append(first_rows[1:], len(rows)) - 1
     cuts = np.searchsorted(codes[first_rows], table.bounds)
     count = len(first_rows)
-    accumulator = Accumulator([component.signature if component.is_dense else None for component in subscriber.needs], count)
-    accumulator.add(places, [[batch.evaluate(argument) for argument in component.args] for component in subscriber.needs], rows)
+    accumulator = Accumulator([component.signature if component.is_dense else None for component in subscriber.components], count)
+    accumulator.add(
+        places, [[batch.evaluate(argument) for argument in component.args] for component in subscriber.components], rows
+    )
     dense = accumulator.export_arrays(np.arange(count))
     entries = {}
-    for index, component in enumerate(subscriber.needs):
+    for index, component in enumerate(subscriber.components):
         if not component.is_dense:
             entries[index] = reduce_listed(
                 component.kind, [batch.evaluate(argument).take(pa.array(rows)) for argument in component.args], places

@@ -31,9 +31,9 @@ from headrace.execution.sessions import runs
 from headrace.execution.unfolding import looked_at, made_of, unfold
 from headrace.kernels.sets import QueryBitmaps, make_bitmap
 from headrace.sharing.selection import Dimension
-from headrace.sharing.shared_plan import Buckets, Member, Operator, Store
-from headrace.sharing.slicing import NEVER
-from headrace.sharing.statistics import key_text
+from headrace.sharing.shared_plan import JoinBuffer, SharedAggregation, SharedOperator, Subscriber
+from headrace.sharing.slicing import MIN_TIME
+from headrace.sharing.statistics import format_key_tuple
 
 
 def stage_one(job: Job, task: int, ranges: Sequence[Range]) -> list[tuple[int, Parcel]]:
@@ -62,11 +62,11 @@ class Pass:
         self.name, self.task = stream_job.stream.name, blocks[0].task
         self.current = job.plan(stream_job.plan)
         self.failures = Failures(report.failures)
-        subscribers = self.current.plan.members
+        subscribers = self.current.plan.subscribers
         by_streams = {
             streams: job.watermark(streams, job.before()) for streams in {subscriber.streams for subscriber in subscribers}
         }
-        self.watermarks = {subscriber.query: by_streams[subscriber.streams] for subscriber in subscribers}
+        self.watermarks = {subscriber.query_id: by_streams[subscriber.streams] for subscriber in subscribers}
 
     def run_all(self, table: pa.Table) -> None:
         """Process rows with the operators of their stream, and with those of the UNNEST streams that derive from it."""
@@ -74,7 +74,7 @@ class Pass:
         for unnested in made_of(self.job, self.name):
             rows, error = unfold(unnested, table.filter(pc.is_valid(table[self.stream.stream.time])))
             for query in self.job.queries if error else ():
-                if unnested in self.job.query(query).live.unfolded:
+                if unnested in self.job.query(query).live.unnested:
                     self.failures.add(query, error)
             Pass(self.job, self.job.streams[unnested.name], self.header, self.parcels).run_all(rows)
 
@@ -85,7 +85,7 @@ class Pass:
         if table.num_rows == 0:
             return
         stream_batch = Batch(table, self.stream.stream.time)
-        self.header.seen[self.name] = max(self.header.seen.get(self.name, NEVER), stream_batch.last)
+        self.header.seen[self.name] = max(self.header.seen.get(self.name, MIN_TIME), stream_batch.last)
         for epoch, start, loaded, batch in self._epochs(stream_batch):
             encoder = Keying(batch, self.job.partitions, start)
             self._aggregate(epoch, encoder, loaded, batch)
@@ -142,8 +142,8 @@ class Pass:
             set_assigner = loaded.sets[number]
             bits = [
                 bit
-                for subscriber, bit in zip(operator.members, operator.bits, strict=True)
-                if subscriber.query in self.watermarks
+                for subscriber, bit in zip(operator.subscribers, operator.query_bits, strict=True)
+                if subscriber.query_id in self.watermarks
             ]
             if not bits:
                 continue
@@ -155,17 +155,17 @@ class Pass:
                 self.parcels[partition].buckets.append((self.name, epoch, number, buffered))
             self.header.samples.setdefault((self.name, operator.slot), []).append(np.concatenate(samples))
             for keys in {operator.keys, *((key,) for key in operator.keys)}:
-                self._count_keys(key_text(keys), keys_sampled(keys, batch))
+                self._count_keys(format_key_tuple(keys), keys_sampled(keys, batch))
 
-    def _note_predicates(self, operator: Buckets, set_assigner: QuerySets, batch: Batch) -> None:
+    def _note_predicates(self, operator: JoinBuffer, set_assigner: QuerySets, batch: Batch) -> None:
         if any(_has_errors(dimension, batch) for dimension in set_assigner.dimensions):
-            note_predicates(operator.members, batch, self.failures)
+            note_predicates(operator.subscribers, batch, self.failures)
 
     def _aggregate(self, epoch: int, encoder: Keying, loaded: LoadedPlan, batch: Batch) -> None:
         numbered = [
             (index, operator)
             for index, operator in enumerate(loaded.plan.stores)
-            if any(subscriber.query in self.watermarks for subscriber in operator.members)
+            if any(subscriber.query_id in self.watermarks for subscriber in operator.subscribers)
         ]
         if not numbered:
             return
@@ -183,18 +183,20 @@ class Pass:
         for index, partition, partial in partials:
             self.parcels[partition].partials.append((self.name, epoch, numbered[index][0], partial))
         for operator in operators:
-            self._count_keys(key_text(operator.keys), encoder.table(operator.keys).count)
+            self._count_keys(format_key_tuple(operator.keys), encoder.table(operator.keys).count)
 
     def _count_keys(self, name: str, count: int) -> None:
         counts = self.header.keys.setdefault(self.name, {})
         counts[name] = max(counts.get(name, 0), count)
 
-    def _oldest(self, operator: Store | Buckets) -> int:
+    def _oldest(self, operator: SharedAggregation | JoinBuffer) -> int:
         """Return the least event time that an open window of a live query can contain."""
-        floor = min(self.watermarks[subscriber.query] for subscriber in operator.members if subscriber.query in self.watermarks)
-        return NEVER if floor == NEVER else floor - operator.reach + 1
+        floor = min(
+            self.watermarks[subscriber.query_id] for subscriber in operator.subscribers if subscriber.query_id in self.watermarks
+        )
+        return MIN_TIME if floor == MIN_TIME else floor - operator.retention + 1
 
-    def _tag(self, operator: Operator, assigner: SharedSelection, batch: Batch) -> Tagged:
+    def _tag(self, operator: SharedOperator, assigner: SharedSelection, batch: Batch) -> Tagged:
         assignment = assigner.tag(batch)
         _note_failures(operator, assignment, batch, self.watermarks, self.failures)
         return assignment
@@ -225,7 +227,7 @@ class Pass:
         watermarks = {query.id: self.job.watermark(query.streams, self.job.before()) for query in loaded_plan.plan.queries}
         ingest = Arriving(loaded_plan, self.name, batch, watermarks)
         subscribers = [
-            Member(query.id, 0, query.inputs[name].predicate, (), None, query.since, query.streams)
+            Subscriber(query.id, 0, query.inputs[name].predicate, (), None, query.since, query.streams)
             for query, name in ingest.readers()
         ]
         note_predicates(subscribers, batch, self.failures)
@@ -241,7 +243,7 @@ class Pass:
             self.header.shown.setdefault(relation, []).append(sample)
 
     def _sessions(self, batch: Batch) -> None:
-        encoder = Keying(batch, self.job.partitions, NEVER)
+        encoder = Keying(batch, self.job.partitions, MIN_TIME)
         for operator in self.current.plan.sessions if batch.rows else ():
             assignment = self._tag(operator, self.current.selection(operator), batch)
             for partition, query, query_runs, late_rows in runs(operator, assignment, batch, encoder, self.watermarks):
@@ -258,29 +260,29 @@ class Pass:
 
 
 def _note_failures(
-    operator: Operator, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int], failures: Failures
+    operator: SharedOperator, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int], failures: Failures
 ) -> None:
     """Fail the queries for which an expression has an error on a selected row; errors are rare, so this may be slow."""
-    if any(_has_errors(dimension, batch) for dimension in operator.selection.dimensions):
-        note_predicates(operator.members, batch, failures)
+    if any(_has_errors(dimension, batch) for dimension in operator.predicate_index.dimensions):
+        note_predicates(operator.subscribers, batch, failures)
     if all(batch.errors(argument) is None for argument in operator.arguments):
         return
-    for subscriber, predicate in zip(operator.members, operator.predicate_of, strict=True):
-        if subscriber.query not in watermarks:
+    for subscriber, predicate in zip(operator.subscribers, operator.predicate_numbers, strict=True):
+        if subscriber.query_id not in watermarks:
             continue
-        selected = _wanted(assignment, predicate, batch) & counted(subscriber, batch.times, watermarks[subscriber.query])
-        for expression in (*subscriber.keys, *(argument for component in subscriber.needs for argument in component.args)):
+        selected = _wanted(assignment, predicate, batch) & counted(subscriber, batch.times, watermarks[subscriber.query_id])
+        for expression in (*subscriber.keys, *(argument for component in subscriber.components for argument in component.args)):
             errors = batch.errors(expression)
             if errors is not None and (errors & selected).any():
-                failures.add(subscriber.query, batch.message(expression))
+                failures.add(subscriber.query_id, batch.message(expression))
 
 
-def note_predicates(subscribers: Iterable[Member], batch: Batch, failures: Failures) -> None:
+def note_predicates(subscribers: Iterable[Subscriber], batch: Batch, failures: Failures) -> None:
     """Fail the queries whose predicate has an error on a row that they read."""
     for subscriber in subscribers:
         errors = batch.errors(subscriber.predicate)
         if errors is not None and errors[batch.times >= subscriber.since].any():
-            failures.add(subscriber.query, batch.message(subscriber.predicate))
+            failures.add(subscriber.query_id, batch.message(subscriber.predicate))
 
 
 def _has_errors(dimension: Dimension, batch: Batch) -> bool:
@@ -289,7 +291,7 @@ def _has_errors(dimension: Dimension, batch: Batch) -> bool:
 
 def _wanted(assignment: Tagged, predicate: int, batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     cell_matches = np.zeros(assignment.size + 1, np.bool_)
-    for low, high in assignment.spans.of(predicate):
+    for low, high in assignment.spans.get_spans(predicate):
         cell_matches[low:high] = True
     mask = np.zeros(batch.rows, np.bool_)
     hits = cell_matches[assignment.cells]

@@ -37,9 +37,9 @@ from headrace.model.schema import TIMESTAMP
 from headrace.model.window import HopWindow, SessionWindow
 from headrace.plan.logical import AggregateQuery, StatelessQuery
 from headrace.plan.stacked import HIDDEN_TIME
-from headrace.sharing.multiway.asked import Asked
-from headrace.sharing.shared_plan import Buckets, Store
-from headrace.sharing.slicing import FOREVER, NEVER, closing, last_end
+from headrace.sharing.multiway.asked import NormalizedJoin
+from headrace.sharing.shared_plan import JoinBuffer, SharedAggregation
+from headrace.sharing.slicing import MAX_TIME, MIN_TIME, find_closing_windows, find_last_window_end
 
 
 def stage_two(job: Job, partition: int, blocks: Iterable[Parcel]) -> tuple[Outcome, dict[int, Onward]]:
@@ -137,7 +137,7 @@ class _Partition:
         """Return the query's watermark before this batch and after it."""
         streams = query.streams
         if streams not in self.marks:
-            after = FOREVER if self.job.final else self.job.watermark(streams, self.seen)
+            after = MAX_TIME if self.job.final else self.job.watermark(streams, self.seen)
             self.marks[streams] = self.job.watermark(streams, self.job.before()), after
         return self.marks[streams]
 
@@ -163,8 +163,8 @@ class _Partition:
     def _plan(self, stream: str, epoch: int) -> LoadedPlan:
         return self.job.plan(next(version.plan for version in self.job.streams[stream].epochs if version.number == epoch))
 
-    def _buckets(self, *, guests: bool) -> list[tuple[PartRef, Buckets, BucketSlice]]:
-        buffers: list[tuple[PartRef, Buckets, BucketSlice]] = []
+    def _buckets(self, *, guests: bool) -> list[tuple[PartRef, JoinBuffer, BucketSlice]]:
+        buffers: list[tuple[PartRef, JoinBuffer, BucketSlice]] = []
         for ref in self._refs(self.job.buckets, guests=guests):
             buffered = self.job.bucket(ref)
             if self.share is None:
@@ -178,12 +178,12 @@ class _Partition:
                 buffers.append((new_ref, *self._bucket_slice(stream, epoch, operator, rows)))
         return [entry for entry in buffers if not guests or self._is_wanted(entry[1])]
 
-    def _bucket_slice(self, stream: str, epoch: int, operator: int, buffered: Bucket) -> tuple[Buckets, BucketSlice]:
+    def _bucket_slice(self, stream: str, epoch: int, operator: int, buffered: Bucket) -> tuple[JoinBuffer, BucketSlice]:
         buffer = self._plan(stream, epoch).plan.buckets[operator]
         return buffer, BucketSlice(stream, buffer.keys, buffer.slot, buffer.columns, buffered)
 
-    def _is_wanted(self, operator: Store | Buckets) -> bool:
-        return any(self._is_due(subscriber.query) for subscriber in operator.members)
+    def _is_wanted(self, operator: SharedAggregation | JoinBuffer) -> bool:
+        return any(self._is_due(subscriber.query_id) for subscriber in operator.subscribers)
 
     def _joins(self) -> None:
         """Join the windows that close, and continue joins of earlier levels."""
@@ -216,7 +216,7 @@ class _Partition:
         self.probed = join_level.probed
         return segment_refs
 
-    def _mark_after(self, query: Asked) -> int:
+    def _mark_after(self, query: NormalizedJoin) -> int:
         return self._marks(self.queries[query.id])[1]
 
     def _go_on(self) -> None:
@@ -237,10 +237,15 @@ class _Partition:
         deferred = Parcel(self.number, Header())
         for block in (*self.parcels, *self.arrived.guests) if self.levels else ():
             for stream, epoch, operator, partial in block.partials:
-                if any(self._waits(subscriber.query) for subscriber in self._plan(stream, epoch).plan.stores[operator].members):
+                if any(
+                    self._waits(subscriber.query_id) for subscriber in self._plan(stream, epoch).plan.stores[operator].subscribers
+                ):
                     deferred.partials.append((stream, epoch, operator, partial))
             for stream, epoch, operator, rows in block.buckets:
-                if any(self._waits(subscriber.query) for subscriber in self._plan(stream, epoch).plan.buckets[operator].members):
+                if any(
+                    self._waits(subscriber.query_id)
+                    for subscriber in self._plan(stream, epoch).plan.buckets[operator].subscribers
+                ):
                     deferred.buckets.append((stream, epoch, operator, rows))
             deferred.runs += [(query, runs) for query, runs in block.runs if self._waits(query)]
         return deferred
@@ -256,10 +261,10 @@ class _Partition:
         for query in self.queries.values():
             plan = query.plan
             if isinstance(plan, AggregateQuery) and isinstance(plan.window, HopWindow) and self._is_due(query.live.id):
-                since = query.live.since if query.live.since > starts[0] - plan.window.size else NEVER
+                since = query.live.since if query.live.since > starts[0] - plan.window.size else MIN_TIME
                 window_key = (plan.window, since, *self._marks(query))
                 if window_key not in closing_starts:
-                    closing_starts[window_key] = closing(plan.window, since, starts, window_key[2], window_key[3])
+                    closing_starts[window_key] = find_closing_windows(plan.window, since, starts, window_key[2], window_key[3])
                 if closing_starts[window_key]:
                     by_shape[id(query.shape)].append((query, closing_starts[window_key]))
         for queries_of_shape in by_shape.values():
@@ -359,20 +364,23 @@ class _Partition:
             buffer_refs,
         )
 
-    def _needed(self, operator: Store | Buckets, slice_start: int) -> bool:
+    def _needed(self, operator: SharedAggregation | JoinBuffer, slice_start: int) -> bool:
         """Return whether a window of a live query over this slice is still open after this batch."""
         if id(operator) not in self.holders:
             live_subscribers = [
-                (subscriber, self.queries[subscriber.query])
-                for subscriber in operator.members
-                if subscriber.query in self.queries
+                (subscriber, self.queries[subscriber.query_id])
+                for subscriber in operator.subscribers
+                if subscriber.query_id in self.queries
             ]
             self.holders[id(operator)] = {
                 (subscriber.window, subscriber.since, self._marks(query)[1])
                 for subscriber, query in live_subscribers
                 if isinstance(subscriber.window, HopWindow)
             }
-        ends = ((last_end(window, since, slice_start), watermark) for window, since, watermark in self.holders[id(operator)])
+        ends = (
+            (find_last_window_end(window, since, slice_start), watermark)
+            for window, since, watermark in self.holders[id(operator)]
+        )
         return any(end is not None and end > watermark for end, watermark in ends)
 
 
@@ -382,9 +390,9 @@ def closing_joins(job: Job, joiners: Sequence[Joiner], max_event_times: Mapping[
     for joiner in joiners:
         streams = joiner.plan.streams
         before = job.watermark(streams, job.before())
-        after = FOREVER if job.final else job.watermark(streams, max_event_times)
+        after = MAX_TIME if job.final else job.watermark(streams, max_event_times)
         newest_time = max(max_event_times[name] for name in (*streams, *job.declared(streams)))
-        last_end = None if NEVER in (newest_time, after) else joiner.last_end(before, after, newest_time)
+        last_end = None if MIN_TIME in (newest_time, after) else joiner.last_end(before, after, newest_time)
         if last_end is not None:
             closing_ends[joiner.live.id] = (before, last_end)
     return closing_ends

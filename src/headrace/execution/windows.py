@@ -24,8 +24,8 @@ from headrace.kernels.keys import unify_keys
 from headrace.kernels.partial import PartialAggregate, ValueEntries
 from headrace.plan.logical import AggregateQuery
 from headrace.sharing.aggregation import Component
-from headrace.sharing.selection import Layout, Spans, cell_spans
-from headrace.sharing.shared_plan import Store
+from headrace.sharing.selection import CellLayout, CellSpans, compute_cell_spans
+from headrace.sharing.shared_plan import SharedAggregation
 
 Integers = npt.NDArray[np.int64]
 _MAX_ACCUMULATORS = 1 << 23
@@ -36,7 +36,7 @@ _FORCED: bool | None = None  # for tests: always or never scan partials entry by
 class Slice:
     """A partial aggregate of one slice, with the operator that defines its cell layout."""
 
-    store: Store
+    store: SharedAggregation
     selection: SharedSelection
     start: int
     load: Callable[[], PartialAggregate]
@@ -76,7 +76,7 @@ class _Slices:
     partials: list[PartialAggregate]
     rows: list[Integers]
     cells: list[Integers]
-    spans: Spans
+    spans: CellSpans
     labels: Integers | None
 
 
@@ -105,14 +105,16 @@ def evaluate(
         finish(plan, grid.combined(columns), results, failures)
 
 
-def _users(operator: Store, due: Due) -> _Users:
+def _users(operator: SharedAggregation, due: Due) -> _Users:
     windows: list[int] = []
     predicates: list[int] = []
     pattern_ids: list[int] = []
     patterns: dict[tuple[int, ...], int] = {}
     window_ranges = dict(zip(*_firsts(due.queries), strict=True))
-    for subscriber, predicate, places in zip(operator.members, operator.predicate_of, operator.places, strict=True):
-        window_range = window_ranges.get(subscriber.query)
+    for subscriber, predicate, places in zip(
+        operator.subscribers, operator.predicate_numbers, operator.component_numbers, strict=True
+    ):
+        window_range = window_ranges.get(subscriber.query_id)
         if window_range is not None:
             pattern_id = patterns.setdefault(places, len(patterns))
             windows += range(*window_range)
@@ -134,11 +136,11 @@ def _slices(group: Sequence[tuple[Slice, PartialAggregate]], key_ids: list[Integ
     partials = [partial for _, partial in group]
     cells = [partial.cells for partial in partials]
     cell_assigner = group[0][0].selection
-    if cell_assigner.selection.layout is not Layout.SIGNATURES:
+    if cell_assigner.selection.layout is not CellLayout.SIGNATURES:
         return _Slices(starts, partials, key_ids, cells, cell_assigner.spans, None)
     labels = np.unique(np.concatenate(cells))
     cells = [np.searchsorted(labels, local_cells) for local_cells in cells]
-    return _Slices(starts, partials, key_ids, cells, cell_spans(cell_assigner.selection, labels), labels)
+    return _Slices(starts, partials, key_ids, cells, compute_cell_spans(cell_assigner.selection, labels), labels)
 
 
 class _Grid:
@@ -199,7 +201,7 @@ class _Grid:
                 values = _column(slices, place, limb, places[0] if component.kind == "count" else None)
                 if values is not None:
                     compiled.window_sums_prefix(
-                        firsts, lasts, cells, values, slices.spans.size, begins, ends, windows, *spans, total
+                        firsts, lasts, cells, values, slices.spans.cell_count, begins, ends, windows, *spans, total
                     )
 
     def _add_few_sums(self, slices: _Slices, number: int, places: Sequence[int], window_table: tuple[Integers, ...]) -> None:
@@ -222,7 +224,7 @@ class _Grid:
     def _add_others(
         self, slices: _Slices, number: int, places: Sequence[int], window_table: tuple[Integers, ...], *, few: bool
     ) -> None:
-        partial, key_ids, cell_count = slices.partials[number], slices.rows[number], slices.spans.size
+        partial, key_ids, cell_count = slices.partials[number], slices.rows[number], slices.spans.cell_count
         base = (widen_integers(partial.starts), widen_integers(slices.cells[number]))
         for index, (component, place) in enumerate(zip(self._needs, places, strict=True)):
             totals = self._dense[index]
@@ -289,7 +291,7 @@ def _are_few(slices: _Slices, covered: int, window_count: int) -> bool:
     """
     keys = sum(partial.key_count for partial in slices.partials)
     entries = sum(len(partial.cells) for partial in slices.partials) / max(keys, 1)
-    return covered * entries <= 3 * len(slices.partials) * slices.spans.size + 4 * window_count
+    return covered * entries <= 3 * len(slices.partials) * slices.spans.cell_count + 4 * window_count
 
 
 def _ranges(slices: _Slices, key_count: int) -> tuple[Integers, Integers]:
@@ -319,7 +321,7 @@ def _joined(arrays: Sequence[Integers]) -> Integers:
     return np.concatenate(arrays, dtype=np.int32 if max(array.itemsize for array in arrays) <= 4 else np.int64)
 
 
-def _gather(spans: Spans, predicates: Integers) -> tuple[Integers, Integers, Integers]:
+def _gather(spans: CellSpans, predicates: Integers) -> tuple[Integers, Integers, Integers]:
     """Return the spans of several predicates, concatenated."""
     firsts, counts = spans.offsets[predicates], spans.offsets[predicates + 1] - spans.offsets[predicates]
     offsets = np.concatenate([[0], np.cumsum(counts)])

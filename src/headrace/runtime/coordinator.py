@@ -26,14 +26,21 @@ from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
 from headrace.runtime.report import BatchReport, Marks, changes
 from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
-from headrace.sharing.arrangement import Arrangement
-from headrace.sharing.changelog import Addition, Changelog, apply
+from headrace.sharing.arrangement import JoinOrderVersion
+from headrace.sharing.changelog import Changelog, QueryAddition, apply_changelog
 from headrace.sharing.join_order import JoinStatistics
-from headrace.sharing.multiway.probes import ProbePlan
-from headrace.sharing.parts import depths, level, made_of, parts_of, unfolded_of, whole
+from headrace.sharing.multiway.probes import SlidingJoinPlan
+from headrace.sharing.parts import (
+    collect_unnested_streams,
+    compute_query_level,
+    compute_stream_depths,
+    list_derived_streams,
+    root_query_id,
+    split_query,
+)
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan
-from headrace.sharing.slicing import NEVER
-from headrace.sharing.statistics import most_keys, next_rate
+from headrace.sharing.slicing import MIN_TIME
+from headrace.sharing.statistics import merge_key_counts, update_rate
 from headrace.sql import Catalog, bind_query
 
 _MAX_PARTITIONS = 10_000
@@ -56,7 +63,7 @@ class Coordinator:
         self.sources: dict[str, Source] = {}
         self.live: dict[int, LiveQuery] = {}
         self.optimizer, self.prober = Optimizer(), ProbeOptimizer(sharing=sharing_of(multiway))
-        self.probes: ProbePlan | None = None
+        self.probes: SlidingJoinPlan | None = None
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
 
@@ -70,10 +77,10 @@ class Coordinator:
         if self.unfinished is not None:
             self.state.functions = Functions.from_json(self.unfinished.get("functions", {}))
         for query in self.state.live():
-            versions = tuple(Arrangement(tuple(order), group, since) for order, group, since in query.arrangements)
+            versions = tuple(JoinOrderVersion(tuple(order), group, since) for order, group, since in query.arrangements)
             part = self._part_of(query)
-            recovered = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, versions, part.feeds)
-            self.live[query.id] = replace(recovered, lent=probing.loans_of(query), unfolded=part.unfolded)
+            recovered = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, versions, part.output_stream)
+            self.live[query.id] = replace(recovered, backfills=probing.loans_of(query), unnested=part.unnested)
             self._write_query(query)
         probing.check_sharing(self.probes, self.live, self.prober.sharing)
 
@@ -81,9 +88,9 @@ class Coordinator:
         """Return the declared streams and registered functions."""
         return self.state.catalog()
 
-    def _part_of(self, query: QueryState) -> Addition:
+    def _part_of(self, query: QueryState) -> QueryAddition:
         """Bind the text of a recovered query again; return the query, or the query part, that has the recorded id."""
-        parts = parts_of(whole(query.id), query.name, bind_query(query.sql, self.catalog()), query.since)
+        parts = split_query(root_query_id(query.id), query.name, bind_query(query.sql, self.catalog()), query.since)
         addition = next((part.addition for part in parts if part.addition.id == query.id), None)
         if addition is None or any(name not in self.state.streams for name in addition.plan.streams):
             raise CheckpointError(
@@ -198,12 +205,12 @@ class Coordinator:
         self.checkpoint.fault("planned")
         reduce_reports = self._execute(state, entry, live, probes)
         report = replace(self._account(state, reduce_reports, requests), changes=changes(self.state, state, entry))
-        for number in [number for number in live if whole(number) in report.failed]:
+        for number in [number for number in live if root_query_id(number) in report.failed]:
             del live[number]
-        state.forget_parts(live, made_of(live.values()))
+        state.forget_parts(live, list_derived_streams(live.values()))
         state.drained = state.drained or entry["final"]
         state.forget(_REMEMBERED)
-        marks, count = self._retire(state, live), len({whole(number) for number in live})
+        marks, count = self._retire(state, live), len({root_query_id(number) for number in live})
         report = replace(report, marks=marks, live=count)
         self.checkpoint.commit(state.batch, state.to_json())
         self.state, self.live, self.probes = state, live, probes
@@ -212,7 +219,7 @@ class Coordinator:
         return report
 
     def _apply(self, state: EngineState, requests: Sequence[Command]) -> dict[int, LiveQuery]:
-        additions: list[tuple[Addition, Add]] = []
+        additions: list[tuple[QueryAddition, Add]] = []
         for add in (request for request in requests if isinstance(request, Add)):
             try:
                 additions += [(part, add) for part in self._parts(state, add)]
@@ -221,9 +228,14 @@ class Coordinator:
                 failed.last_batch, failed.error = state.batch, str(error)
                 state.queries[add.id] = failed
         removed = {request.id for request in requests if isinstance(request, Remove)}
-        removed_parts = {number for number in [*self.live, *(part.id for part, _ in additions)] if whole(number) in removed}
+        removed_parts = {
+            number for number in [*self.live, *(part.id for part, _ in additions)] if root_query_id(number) in removed
+        }
         live = {
-            q.id: q for q in apply(list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(removed_parts)))
+            q.id: q
+            for q in apply_changelog(
+                list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(removed_parts))
+            )
         }
         for part, add in additions:
             live_query = live.get(part.id)
@@ -232,29 +244,29 @@ class Coordinator:
             record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
             if live_query is not None:
                 record.since, record.bit, record.live = live_query.since, live_query.bit, True
-                record.lent = [list(astuple(backfill)) for backfill in live_query.lent]
+                record.lent = [list(astuple(backfill)) for backfill in live_query.backfills]
             state.queries[part.id] = record
         for request in requests:
             if isinstance(request, Remove) and request.id in state.queries:
                 ended = state.queries[request.id]
                 ended.live, ended.last_batch, ended.error = False, state.batch, request.error
-        state.forget_parts(live, made_of(live.values()))
+        state.forget_parts(live, list_derived_streams(live.values()))
         for query in state.live():
             if query.first_batch == state.batch:
                 self._write_query(query, live[query.id])
         return live
 
-    def _parts(self, state: EngineState, request: Add) -> list[Addition]:
+    def _parts(self, state: EngineState, request: Add) -> list[QueryAddition]:
         """Bind a query and return its parts; add the derived streams of its inner results to the state."""
         query = bind_query(request.sql, state.catalog())
         since = epoch.start_of(max(state.streams[name].seen for name in query.streams))
-        parts = parts_of(request.id, request.name, query, since)
-        for unnested in parts[-1].addition.unfolded:
+        parts = split_query(request.id, request.name, query, since)
+        for unnested in parts[-1].addition.unnested:
             if unnested.name not in state.streams:
                 bases = state.streams[unnested.base].base or (unnested.base,)
                 state.streams[unnested.name] = StreamState(unnested.stream, state.next_number(), {}, base=bases)
         for part in parts:
-            derived = part.results
+            derived = part.result_stream
             if derived is not None and derived.name not in state.streams:
                 base = (name for stream in part.addition.plan.streams for name in state.streams[stream].base or (stream,))
                 state.streams[derived.name] = StreamState(derived, state.next_number(), {}, base=tuple(dict.fromkeys(base)))
@@ -264,23 +276,25 @@ class Coordinator:
         """Apply the chosen join orders, and drop join-order versions that no open window needs."""
         for number, query in live.items():
             chosen = decided.get(str(number))
-            if chosen is None and len(query.arrangements) < 2:
+            if chosen is None and len(query.order_versions) < 2:
                 continue
-            new = None if chosen is None else Arrangement(tuple(chosen[0]), chosen[1])
+            new = None if chosen is None else JoinOrderVersion(tuple(chosen[0]), chosen[1])
             seen = max(state.streams[name].seen for name in query.plan.streams)
             live[number] = epoch.rearrange(query, new, seen, state.watermark(query.plan.streams))
-            state.queries[number].arrangements = [[list(a.order), a.group, a.since] for a in live[number].arrangements]
+            state.queries[number].arrangements = [[list(a.order), a.group, a.since] for a in live[number].order_versions]
 
     def _execute(
-        self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: ProbePlan | None
+        self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: SlidingJoinPlan | None
     ) -> list[Outcome]:
         tasks = [[Range.from_json(item) for item in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
             return []
         return self.backend.run(self._job(state, entry, live, probes), tasks or [[]])
 
-    def _job(self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: ProbePlan | None) -> Job:
-        nesting = depths(live.values())
+    def _job(
+        self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: SlidingJoinPlan | None
+    ) -> Job:
+        nesting = compute_stream_depths(live.values())
         return Job(
             batch=state.batch,
             partitions=state.partitions,
@@ -291,16 +305,21 @@ class Coordinator:
             parts=state.parts,
             sessions=state.sessions,
             buckets=state.buckets,
-            levels=max([probes.levels if probes else 0, *(query.levels + level(query.plan, nesting) for query in live.values())]),
+            levels=max(
+                [
+                    probes.last_level if probes else 0,
+                    *(query.extra_shuffles + compute_query_level(query.plan, nesting) for query in live.values()),
+                ]
+            ),
             depths=nesting,
-            arrangements={query.id: query.arrangements for query in live.values() if query.arrangements},
+            arrangements={query.id: query.order_versions for query in live.values() if query.order_versions},
             final=entry["final"],
             drained=state.drained,
             identity=self.checkpoint.identity,
             probing=state.probing,
             stores=state.stores,
             functions=state.functions.tags,
-            unfolded=unfolded_of(live.values()),
+            unfolded=collect_unnested_streams(live.values()),
             born={query.id: state.queries[query.id].first_batch for query in probes.queries} if probes else {},
         )
 
@@ -309,7 +328,7 @@ class Coordinator:
         emitted: dict[int, int] = {}
         for reduce_report in reduce_reports:
             for part, message in reduce_report.failures.items():
-                number = whole(part)
+                number = root_query_id(part)
                 if number in state.queries and state.queries[number].live:
                     failed.setdefault(number, message)
             for number, rows in reduce_report.emitted.items():
@@ -380,18 +399,20 @@ def _count(state: EngineState, map_reports: Sequence[Header]) -> int:
     """Add the counts of the map tasks to the state; return the number of rows read."""
     for name, stream in state.streams.items():
         rows = sum(map_report.rows.get(name, 0) for map_report in map_reports)
-        seen = max((map_report.seen[name] for map_report in map_reports if name in map_report.seen), default=NEVER)
-        if stream.seen > NEVER:
-            stream.rate = next_rate(stream.rate, rows, seen - stream.seen)
+        seen = max((map_report.seen[name] for map_report in map_reports if name in map_report.seen), default=MIN_TIME)
+        if stream.seen > MIN_TIME:
+            stream.rate = update_rate(stream.rate, rows, seen - stream.seen)
         stream.seen = max(stream.seen, seen)
         stream.rows += rows
         stream.untimed += sum(map_report.untimed.get(name, 0) for map_report in map_reports)
         for map_report in map_reports:
             stream.skipped = stream.skipped | map_report.skipped.get(name, {})
-        stream.keys = most_keys([map_report.keys[name] for map_report in map_reports if name in map_report.keys]) or stream.keys
+        stream.keys = (
+            merge_key_counts([map_report.keys[name] for map_report in map_reports if name in map_report.keys]) or stream.keys
+        )
     for map_report in map_reports:
         for (number, name), count in map_report.late.items():
-            query = state.queries.get(whole(number))
+            query = state.queries.get(root_query_id(number))
             if query is not None:
                 query.late = {**query.late, name: query.late.get(name, 0) + count}
     return sum(map_report.rows.get(name, 0) for map_report in map_reports for name in state.declared())

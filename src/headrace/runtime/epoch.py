@@ -9,17 +9,17 @@ from headrace.execution.job import Epoch
 from headrace.model.window import HopWindow, last_window_start
 from headrace.plan.join import WindowJoinQuery
 from headrace.runtime.state import EngineState, StreamState
-from headrace.sharing.arrangement import Arrangement, written
+from headrace.sharing.arrangement import JoinOrderVersion, get_written_order
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan, plan_stream
-from headrace.sharing.slicing import NEVER
-from headrace.sharing.statistics import measured
+from headrace.sharing.slicing import MIN_TIME
+from headrace.sharing.statistics import build_statistics
 
 Write = Callable[[str, StreamPlan], None]
 
 
 def start_of(seen: int) -> int:
     """Return the start T of the next epoch: one microsecond after the greatest event time seen, or −∞ before the first row."""
-    return NEVER if seen == NEVER else seen + 1
+    return MIN_TIME if seen == MIN_TIME else seen + 1
 
 
 def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> None:
@@ -32,7 +32,9 @@ def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> N
         number, start = state.next_epoch, start_of(stream.seen)
         state.next_epoch += 1
         stream.plan = f"plans/{stream.number:04d}-{number:08d}.plan"
-        write(stream.plan, plan_stream(stream.stream.name, [live[q] for q in readers], measured(stream.rate, stream.keys)))
+        write(
+            stream.plan, plan_stream(stream.stream.name, [live[q] for q in readers], build_statistics(stream.rate, stream.keys))
+        )
         kept = tuple(e for e in stream.epochs if e.start < start)  # an epoch without rows is replaced
         stream.epochs = (*kept, Epoch(number, start, stream.plan))
         stream.planned = planned
@@ -49,15 +51,15 @@ def retire(stream: StreamState, plans: Mapping[str, StreamPlan], watermarks: Map
 
 
 def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
-    for member in plan.members:
-        if member.query in watermarks and isinstance(member.window, HopWindow):
+    for member in plan.subscribers:
+        if member.query_id in watermarks and isinstance(member.window, HopWindow):
             closes = last_window_start(member.window, end - 1) + member.window.size
-            if closes > watermarks[member.query]:
+            if closes > watermarks[member.query_id]:
                 return True
     return False
 
 
-def rearrange(query: LiveQuery, new: Arrangement | None, seen: int, watermark: int) -> LiveQuery:
+def rearrange(query: LiveQuery, new: JoinOrderVersion | None, seen: int, watermark: int) -> LiveQuery:
     """Return a window join with `new` as its join order for future windows, and without the versions it no longer needs.
 
     `seen` is the greatest event time in the join's streams: windows that start later use `new`. A version is dropped when all
@@ -65,11 +67,11 @@ def rearrange(query: LiveQuery, new: Arrangement | None, seen: int, watermark: i
     """
     plan = query.plan
     assert isinstance(plan, WindowJoinQuery)
-    versions = list(query.arrangements)
+    versions = list(query.order_versions)
     if new is not None:
         start = start_of(seen)
-        kept = [version for version in versions or [Arrangement(written(plan))] if version.since < start]
-        versions = [*kept, replace(new, since=start)] if kept else [replace(new, since=NEVER)]
+        kept = [version for version in versions or [JoinOrderVersion(get_written_order(plan))] if version.since < start]
+        versions = [*kept, replace(new, since=start)] if kept else [replace(new, since=MIN_TIME)]
     while len(versions) > 1 and watermark >= versions[1].since + plan.longest_window:
         del versions[0]
-    return replace(query, arrangements=tuple(versions))
+    return replace(query, order_versions=tuple(versions))

@@ -6,17 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import ProbePlan
-from headrace.sharing.parts import whole
+from headrace.sharing.multiway.probes import SlidingJoinPlan
+from headrace.sharing.parts import root_query_id
 
 
-def held(state: EngineState, probes: ProbePlan | None) -> dict[int, int]:
+def held(state: EngineState, probes: SlidingJoinPlan | None) -> dict[int, int]:
     """Return the state bytes of each live query, by id; shared state is divided evenly among its users."""
-    live = {whole(query.id) for query in state.live()}
+    live = {root_query_id(query.id) for query in state.live()}
     shares: dict[int, float] = dict.fromkeys(live, 0.0)
 
     def divide(count: int, queries: Iterable[int]) -> None:
-        users = {whole(number) for number in queries} & live
+        users = {root_query_id(number) for number in queries} & live
         for number in users:
             shares[number] += count / len(users)
 
@@ -37,12 +37,12 @@ def held(state: EngineState, probes: ProbePlan | None) -> dict[int, int]:
     return {number: round(count) for number, count in shares.items()}
 
 
-def _users(probes: ProbePlan | None) -> dict[int, set[int]]:
+def _users(probes: SlidingJoinPlan | None) -> dict[int, set[int]]:
     """Return the queries that use each state store of sliding joins."""
     queries: dict[int, set[int]] = defaultdict(set)
     if probes is not None:
         for _, probe in probes.probes:
-            queries[probe.store] |= probe.users
-        for store, uses in probes.uses.items():
+            queries[probe.store_number] |= probe.query_ids
+        for store, uses in probes.used_since.items():
             queries[store] |= set(uses)
     return queries

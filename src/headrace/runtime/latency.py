@@ -16,7 +16,7 @@ from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.runtime.report import BatchReport, Marks
 from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sharing.slicing import MAX_TIME, MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ def spread(values: Sequence[float]) -> Latency:
 
 def _oldest(plan: LogicalQuery, before: BatchReport, after: BatchReport) -> int | None:
     """Return the event time of the oldest results of a micro-batch; None if it is unknown."""
-    unknown = Marks(NEVER, NEVER)
+    unknown = Marks(MIN_TIME, MIN_TIME)
     begin, end = (report.marks.get(plan.streams, unknown) for report in (before, after))
-    if begin.watermark == NEVER or end.watermark in {NEVER, FOREVER}:
+    if begin.watermark == MIN_TIME or end.watermark in {MIN_TIME, MAX_TIME}:
         return None
     ends = _ends(plan)
     if ends is not None:

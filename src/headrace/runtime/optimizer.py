@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from headrace.execution.job import Outcome
 from headrace.kernels.sets import QueryBitmaps, estimate_selected_share
 from headrace.runtime.state import EngineState
-from headrace.sharing.arrangement import Arrangement
-from headrace.sharing.join_order import FULL, JoinStatistics, arrange
+from headrace.sharing.arrangement import JoinOrderVersion
+from headrace.sharing.join_order import REGROUP_THRESHOLD, JoinStatistics, reorder_joins
 from headrace.sharing.shared_plan import LiveQuery
 
 _KEPT = 8  # samples of a stream
@@ -47,7 +47,7 @@ class Optimizer:
                 kept += samples
                 del kept[:-_KEPT]
 
-    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
+    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
         """Return the new join orders for the next batch, by query id; queries without a change are absent."""
         if not self._samples:
             return {}
@@ -55,9 +55,9 @@ class Optimizer:
         changed = len(queries ^ self._queries)
         if not changed and state.batch - self._looked < self._every * (1 + len(queries) // _MANY):
             return {}
-        anew = changed > FULL * max(1, len(self._queries))
+        anew = changed > REGROUP_THRESHOLD * max(1, len(self._queries))
         self._queries, self._looked = queries, state.batch
-        return arrange(live.values(), self.statistics(state), anew=anew)
+        return reorder_joins(live.values(), self.statistics(state), regroup=anew)
 
     def statistics(self, state: EngineState) -> JoinStatistics:
         """Return the current rates, key counts, selectivities and intermediate row counts."""

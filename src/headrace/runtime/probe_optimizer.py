@@ -17,14 +17,14 @@ from headrace.errors import SessionError
 from headrace.execution.job import Outcome
 from headrace.execution.multiway.sampling import Sample, selectivities
 from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.alone import common_subplans, individually
-from headrace.sharing.multiway.asked import Asked
-from headrace.sharing.multiway.cost import Windowed
-from headrace.sharing.multiway.loosening import loose_conditions
-from headrace.sharing.multiway.optimize import optimize
-from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
-from headrace.sharing.multiway.relations import Join
-from headrace.sharing.multiway.strategy import Plan, ProbeOrder, Solved, Store, Strategy
+from headrace.sharing.multiway.alone import merge_common_subplans, optimize_individually
+from headrace.sharing.multiway.asked import NormalizedJoin
+from headrace.sharing.multiway.cost import WindowCardinality
+from headrace.sharing.multiway.loosening import find_residual_predicates
+from headrace.sharing.multiway.optimize import optimize_sliding_joins
+from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.sharing.multiway.relations import JoinGraph
+from headrace.sharing.multiway.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, ProbeOrder, SolverReport
 
 _LOG = logging.getLogger(__name__)
 _SECOND = 1_000_000
@@ -61,10 +61,10 @@ class ProbeOptimizer:
         self._every, self._time_limit = every, time_limit
         self._pool = ThreadPoolExecutor(1, "probe-optimizer") if beside else None
         self._samples: dict[str, list[Sample]] = {}
-        self._waiting: Future[Choice | None] | None = None
+        self._waiting: Future[ProbeOrderChoice | None] | None = None
         self._looked_at: tuple[int, ...] = ()
         self._looked = -1
-        self.solved: Solved | None = None
+        self.solved: SolverReport | None = None
 
     def note(self, reduce_reports: Sequence[Outcome]) -> None:
         """Record the samples of a batch."""
@@ -74,7 +74,7 @@ class ProbeOptimizer:
                 kept += samples
                 del kept[:-_KEPT]
 
-    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         """Return the probe orders to use from the next batch on; None to keep the current ones."""
         if self._waiting is not None:
             if not self._waiting.done():
@@ -84,14 +84,14 @@ class ProbeOptimizer:
             if choice is not None:
                 return choice
         queries = tuple(query.id for query in probes.queries)
-        ready = all(self._samples.get(name) for name in probes.ranks) and not _too_early(state, probes)
+        ready = all(self._samples.get(name) for name in probes.ranked_relations) and not _too_early(state, probes)
         if not ready or (queries == self._looked_at and state.batch - self._looked < self._every):
             return None
         self._looked_at, self._looked = queries, state.batch
         statistics, partitions = self.figures(state, probes), state.partitions
         return self._run(lambda: self._improved(probes, statistics, partitions))
 
-    def _answer(self, search: Future[Choice | None]) -> Choice | None:
+    def _answer(self, search: Future[ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
         """Return the result of a finished search; None if it failed, so that the current plan stays in force."""
         try:
             return search.result()
@@ -104,69 +104,77 @@ class ProbeOptimizer:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, search: Callable[[], Choice | None]) -> Choice | None:
+    def _run(self, search: Callable[[], ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
         if self._pool is None:
             return search()
         self._waiting = self._pool.submit(search)
         return None
 
-    def figures(self, state: EngineState, probes: ProbePlan) -> Windowed:
+    def figures(self, state: EngineState, probes: SlidingJoinPlan) -> WindowCardinality:
         """Return the estimated rates, window lengths and selectivities."""
         rates, windows = {}, {}
-        for name in probes.ranks:
+        for name in probes.ranked_relations:
             stream = state.streams[probes.streams[name]]
             rates[name] = max(1e-3, (stream.rate or _GUESS) * self._wanted(name))
             ranges = [query.inputs[name].length for query in probes.queries if name in query.inputs]
             windows[name] = max(ranges) / _SECOND or 1e-6
-        return Windowed(rates, windows, selectivities(probes.queries, self._samples))
+        return WindowCardinality(rates, windows, selectivities(probes.queries, self._samples))
 
     def _wanted(self, relation: str) -> float:
         """Return the fraction of a stream's rows that at least one query selects as rows of a relation."""
         samples = self._samples.get(relation, ())
         return sum(sample.rows for sample in samples) / max(1, sum(sample.seen for sample in samples)) if samples else 1.0
 
-    def _improved(self, probes: ProbePlan, statistics: Windowed, partitions: int) -> Choice | None:
+    def _improved(self, probes: SlidingJoinPlan, statistics: WindowCardinality, partitions: int) -> ProbeOrderChoice | None:
         """Return a choice that costs at least a fifth less than the current one; None if the search finds none."""
         queries = [query for query in probes.queries if query.join.is_connected()]
         if not queries:
             return None
-        current = common_subplans([_strategy(queries, probes.choice)], statistics, partitions)
+        current = merge_common_subplans([_strategy(queries, probes.choice)], statistics, partitions)
         if self.sharing is Sharing.GLOBAL:
-            residual = loose_conditions(queries, statistics.selectivities)
-            queries = [replace(query, loose=residual) for query in queries]
-            best = optimize([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
+            residual = find_residual_predicates(queries, statistics.selectivities)
+            queries = [replace(query, residual_texts=residual) for query in queries]
+            best = optimize_sliding_joins([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
         else:
-            baselines = individually([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
-            best = common_subplans(baselines, statistics, partitions)
-        self.solved = best.solved
-        return _choice(queries, best) if best.cost < _GAIN * current.cost else None
+            baselines = optimize_individually(
+                [query.join for query in queries], statistics, partitions, time_limit=self._time_limit
+            )
+            best = merge_common_subplans(baselines, statistics, partitions)
+        self.solved = best.solver_report
+        return _choice(queries, best) if best.total_cost < _GAIN * current.total_cost else None
 
 
-def _too_early(state: EngineState, probes: ProbePlan) -> bool:
+def _too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:
     """Return whether a rate is still unknown that one more batch would measure."""
     newest = max(state.queries[query.id].first_batch for query in probes.queries)
-    return state.batch - newest < _PATIENCE and not all(state.streams[probes.streams[name]].rate for name in probes.ranks)
+    return state.batch - newest < _PATIENCE and not all(
+        state.streams[probes.streams[name]].rate for name in probes.ranked_relations
+    )
 
 
-def _strategy(queries: Sequence[Asked], choice: Choice) -> Strategy:
+def _strategy(queries: Sequence[NormalizedJoin], choice: ProbeOrderChoice) -> JoinStrategy:
     """Convert the current probe orders to the representation of the planner."""
     plans = {query.join: _plan(query.join, choice.queries[query.id]) for query in queries}
-    intermediates = tuple(_plan(join, orders) for join, orders in choice.kept.items())
-    return Strategy(tuple(plans.values()), intermediates, 0.0, 0.0, Solved("greedy", 1.0))
+    intermediates = tuple(_plan(join, orders) for join, orders in choice.materialized.items())
+    return JoinStrategy(tuple(plans.values()), intermediates, 0.0, 0.0, SolverReport("greedy", 1.0))
 
 
-def _plan(join: Join, orders: Orders) -> Plan:
+def _plan(join: JoinGraph, orders: OrdersByRelation) -> JoinProbePlan:
     converted = (
-        ProbeOrder(start, tuple(Store(target.relation, target.by) for target in orders[start])) for start in sorted(orders)
+        ProbeOrder(start, tuple(PartitionedStore(target.relation, target.partitioned_by) for target in orders[start]))
+        for start in sorted(orders)
     )
-    return Plan(join, tuple(converted))
+    return JoinProbePlan(join, tuple(converted))
 
 
-def _choice(queries: Sequence[Asked], strategy: Strategy) -> Choice:
-    orders = {plan.join: _orders(plan) for plan in (*strategy.queries, *strategy.kept)}
-    intermediates = {plan.join: orders[plan.join] for plan in strategy.kept}
-    return Choice({query.id: orders[query.join] for query in queries}, intermediates, queries[0].loose)
+def _choice(queries: Sequence[NormalizedJoin], strategy: JoinStrategy) -> ProbeOrderChoice:
+    orders = {plan.join_graph: _orders(plan) for plan in (*strategy.query_plans, *strategy.materialized_plans)}
+    intermediates = {plan.join_graph: orders[plan.join_graph] for plan in strategy.materialized_plans}
+    return ProbeOrderChoice({query.id: orders[query.join] for query in queries}, intermediates, queries[0].residual_texts)
 
 
-def _orders(plan: Plan) -> Orders:
-    return {order.start: tuple(Target(store.relation, store.by) for store in order.stores) for order in plan.orders}
+def _orders(plan: JoinProbePlan) -> OrdersByRelation:
+    return {
+        order.start: tuple(ProbeTarget(store.relation, store.partitioned_by) for store in order.stores)
+        for order in plan.probe_orders
+    }

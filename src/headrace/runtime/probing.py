@@ -9,21 +9,21 @@ from typing import Any
 from headrace.errors import SessionError
 from headrace.plan.multiway import SlidingJoinQuery
 from headrace.runtime.state import EngineState, QueryState
-from headrace.sharing.multiway.asked import Asked, asked
-from headrace.sharing.multiway.first import first_orders, most_used, stores_of
-from headrace.sharing.multiway.lending import loans
-from headrace.sharing.multiway.loan import Loan
-from headrace.sharing.multiway.planning import plan_probes
-from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
-from headrace.sharing.multiway.relations import Attribute, Join
+from headrace.sharing.multiway.asked import NormalizedJoin, normalize_join
+from headrace.sharing.multiway.first import choose_initial_orders, choose_partition_attribute, find_input_partitioning
+from headrace.sharing.multiway.lending import plan_backfills
+from headrace.sharing.multiway.loan import Backfill
+from headrace.sharing.multiway.planning import plan_sliding_joins
+from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.sharing.multiway.relations import Attribute, JoinGraph
 from headrace.sharing.shared_plan import LiveQuery
 
-Write = Callable[[str, ProbePlan], None]
+Write = Callable[[str, SlidingJoinPlan], None]
 
 
 def replan(
-    state: EngineState, live: Mapping[int, LiveQuery], previous: ProbePlan | None, entry: Mapping[str, Any], write: Write
-) -> ProbePlan | None:
+    state: EngineState, live: Mapping[int, LiveQuery], previous: SlidingJoinPlan | None, entry: Mapping[str, Any], write: Write
+) -> SlidingJoinPlan | None:
     """Return the plan for the next batch, or None without sliding joins; `write` stores a new plan under its file name.
 
     Queries keep their probe orders unless the log entry of the batch changes them; new queries start with initial probe orders.
@@ -31,20 +31,20 @@ def replan(
     unshared = entry["sharing"] == "none"
     residual = _loose(previous, entry["probing"])
     joins = [query for query in live.values() if isinstance(query.plan, SlidingJoinQuery)]
-    queries = tuple(asked(query, apart=unshared, loose=residual) for query in joins)
+    queries = tuple(normalize_join(query, isolated=unshared, residual_texts=residual) for query in joins)
     if not queries:
         state.probing, state.stores = "", ()
         return None
     chosen = None if entry["probing"] is None else from_json(entry["probing"], queries)
     choice = choice_of(queries, previous, chosen)
     same = previous is not None and (previous.queries, previous.choice, state.probed_by) == (queries, choice, state.partitions)
-    if same and previous is not None and not previous.is_passing:
+    if same and previous is not None and not previous.is_transitional:
         return previous
     oldest: dict[int, int] = {}
     for ref in state.stores:
         oldest[ref.store] = min(ref.oldest, oldest.get(ref.store, ref.oldest))
     since = {query.id: born(query, state) for query in queries}
-    plan = plan_probes(queries, choice, state.batch, state.partitions, since, previous, oldest)
+    plan = plan_sliding_joins(queries, choice, state.batch, state.partitions, since, previous, oldest)
     if plan == previous:
         return previous
     state.probing, state.probed_by = f"plans/probes-{state.batch:010d}.plan", state.partitions
@@ -54,33 +54,35 @@ def replan(
     return plan
 
 
-def imagined(live: Iterable[LiveQuery], previous: ProbePlan | None, partitions: int, sharing: str) -> ProbePlan | None:
+def imagined(
+    live: Iterable[LiveQuery], previous: SlidingJoinPlan | None, partitions: int, sharing: str
+) -> SlidingJoinPlan | None:
     """Return a plan as if all these queries had run from the start; queries of the `previous` plan keep their probe orders."""
     joins = [query for query in live if isinstance(query.plan, SlidingJoinQuery)]
-    queries = tuple(asked(query, apart=sharing == "none", loose=_loose(previous, None)) for query in joins)
+    queries = tuple(normalize_join(query, isolated=sharing == "none", residual_texts=_loose(previous, None)) for query in joins)
     if not queries:
         return None
-    return plan_probes(
+    return plan_sliding_joins(
         queries, choice_of(queries, previous, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0)
     )
 
 
-def check_sharing(probes: ProbePlan | None, live: Mapping[int, LiveQuery], sharing: str) -> None:
+def check_sharing(probes: SlidingJoinPlan | None, live: Mapping[int, LiveQuery], sharing: str) -> None:
     """Raise SessionError if the checkpoint's state stores are shared and `sharing` is "none", or the reverse."""
     if probes is None or probes.queries[0].id not in live:
         return
     query = probes.queries[0]
-    if set(asked(live[query.id], apart=sharing == "none").inputs) != set(query.inputs):
+    if set(normalize_join(live[query.id], isolated=sharing == "none").inputs) != set(query.inputs):
         raise SessionError(
             f"joins in SLIDING windows of this checkpoint cannot continue with multiway={str(sharing)!r}",
             hint="a checkpoint cannot change to or from 'none': use the earlier setting, or start with a new checkpoint",
         )
 
 
-def _loose(previous: ProbePlan | None, decided: Mapping[str, Any] | None) -> frozenset[str]:
+def _loose(previous: SlidingJoinPlan | None, decided: Mapping[str, Any] | None) -> frozenset[str]:
     if decided is not None:
         return frozenset(decided["loose"])
-    return previous.choice.loose if previous is not None else frozenset()
+    return previous.choice.residual_texts if previous is not None else frozenset()
 
 
 def with_past(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineState) -> LiveQuery:
@@ -89,51 +91,53 @@ def with_past(query: LiveQuery, before: Mapping[int, LiveQuery], state: EngineSt
     Return it unchanged if the stored state does not cover all of its inputs.
     """
     first = {number: state.queries[number].first_batch for number in before}
-    backfills = loans(query, before.values(), first) if isinstance(query.plan, SlidingJoinQuery) else ()
-    return replace(query, lent=backfills, since=max(backfill.since for backfill in backfills)) if backfills else query
+    backfills = plan_backfills(query, before.values(), first) if isinstance(query.plan, SlidingJoinQuery) else ()
+    return replace(query, backfills=backfills, since=max(backfill.since for backfill in backfills)) if backfills else query
 
 
-def loans_of(query: QueryState) -> tuple[Loan, ...]:
+def loans_of(query: QueryState) -> tuple[Backfill, ...]:
     """Return the backfills of a recovered query."""
-    return tuple(Loan(*fields) for fields in query.lent)
+    return tuple(Backfill(*fields) for fields in query.lent)
 
 
-def born(query: Asked, state: EngineState) -> int:
+def born(query: NormalizedJoin, state: EngineState) -> int:
     """Return the first batch whose stored rows a query sees."""
     own = state.queries[query.id].first_batch
-    return max((backfill.first for backfill in query.lent), default=own)
+    return max((backfill.first_batch for backfill in query.backfills), default=own)
 
 
-def choice_of(queries: tuple[Asked, ...], previous: ProbePlan | None, decided: Choice | None) -> Choice:
+def choice_of(
+    queries: tuple[NormalizedJoin, ...], previous: SlidingJoinPlan | None, decided: ProbeOrderChoice | None
+) -> ProbeOrderChoice:
     """Return the probe orders of all queries: the decided, else the previous, else initial ones."""
-    current = previous.choice if previous is not None else Choice({})
+    current = previous.choice if previous is not None else ProbeOrderChoice({})
     attributes = {side for query in queries for predicate in query.join.predicates for side in predicate.sides}
-    stores = {name: by for name, by in stores_of(previous).items() if by is None or by in attributes}
-    orders: dict[int, Orders] = {}
+    stores = {name: by for name, by in find_input_partitioning(previous).items() if by is None or by in attributes}
+    orders: dict[int, OrdersByRelation] = {}
     for query in queries:
         query_orders = None if decided is None else decided.queries.get(query.id)
-        query_orders = query_orders or current.queries.get(query.id) or first_orders(query.join, stores)
+        query_orders = query_orders or current.queries.get(query.id) or choose_initial_orders(query.join, stores)
         orders[query.id] = _by_living(query_orders, query.join, attributes)
         for order in orders[query.id].values():
-            stores = {min(t.relation.relations): t.by for t in order if t.relation.is_input} | stores
-    kept = {**current.kept, **(decided.kept if decided is not None else {})}
-    residual = queries[0].loose
-    return Choice(orders, {join: _by_living(kept[join], join, attributes) for join in _needed(orders, kept)}, residual)
+            stores = {min(t.relation.relations): t.partitioned_by for t in order if t.relation.is_input} | stores
+    kept = {**current.materialized, **(decided.materialized if decided is not None else {})}
+    residual = queries[0].residual_texts
+    return ProbeOrderChoice(orders, {join: _by_living(kept[join], join, attributes) for join in _needed(orders, kept)}, residual)
 
 
-def _by_living(orders: Orders, join: Join, attributes: Container[Attribute]) -> Orders:
+def _by_living(orders: OrdersByRelation, join: JoinGraph, attributes: Container[Attribute]) -> OrdersByRelation:
     """Return the orders with every store partitioned by an attribute that a live query still joins on."""
 
-    def repartition(target: Target) -> Target:
-        if target.by is None or target.by in attributes:
+    def repartition(target: ProbeTarget) -> ProbeTarget:
+        if target.partitioned_by is None or target.partitioned_by in attributes:
             return target
-        return Target(target.relation, most_used(join, target.relation))
+        return ProbeTarget(target.relation, choose_partition_attribute(join, target.relation))
 
     return {start: tuple(map(repartition, order)) for start, order in orders.items()}
 
 
-def _needed(orders: Mapping[int, Orders], kept: Mapping[Join, Orders]) -> list[Join]:
-    needed: dict[Join, None] = {}
+def _needed(orders: Mapping[int, OrdersByRelation], kept: Mapping[JoinGraph, OrdersByRelation]) -> list[JoinGraph]:
+    needed: dict[JoinGraph, None] = {}
     pending = list(orders.values())
     while pending:
         for order in pending.pop().values():
@@ -144,48 +148,51 @@ def _needed(orders: Mapping[int, Orders], kept: Mapping[Join, Orders]) -> list[J
     return list(needed)
 
 
-def to_json(choice: Choice) -> dict[str, Any]:
+def to_json(choice: ProbeOrderChoice) -> dict[str, Any]:
     """Return a choice as a JSON value for the log; a stored join is identified by its inputs and predicates."""
-    kept = [[_relation_json(relation), _orders_json(orders)] for relation, orders in choice.kept.items()]
+    kept = [[_relation_json(relation), _orders_json(orders)] for relation, orders in choice.materialized.items()]
     queries = {str(number): _orders_json(orders) for number, orders in choice.queries.items()}
-    return {"queries": queries, "kept": kept, "loose": sorted(choice.loose)}
+    return {"queries": queries, "kept": kept, "loose": sorted(choice.residual_texts)}
 
 
-def _orders_json(orders: Orders) -> dict[str, Any]:
+def _orders_json(orders: OrdersByRelation) -> dict[str, Any]:
     return {start: [_target_json(target) for target in order] for start, order in orders.items()}
 
 
-def _target_json(target: Target) -> list[Any]:
-    return [_relation_json(target.relation), None if target.by is None else [target.by.relation, target.by.name]]
+def _target_json(target: ProbeTarget) -> list[Any]:
+    return [
+        _relation_json(target.relation),
+        None if target.partitioned_by is None else [target.partitioned_by.relation, target.partitioned_by.name],
+    ]
 
 
-def _relation_json(relation: Join) -> list[list[str]]:
+def _relation_json(relation: JoinGraph) -> list[list[str]]:
     return [sorted(relation.relations), sorted(predicate.text for predicate in relation.predicates)]
 
 
-def from_json(value: Mapping[str, Any], queries: Sequence[Asked]) -> Choice:
+def from_json(value: Mapping[str, Any], queries: Sequence[NormalizedJoin]) -> ProbeOrderChoice:
     """Read a choice from its JSON value; omit joins that no live query has any more."""
     chosen = {int(number): _orders(orders, queries) for number, orders in value["queries"].items()}
     kept = [(_relation(relation, queries), _orders(orders, queries)) for relation, orders in value["kept"]]
     live = {query.id for query in queries}
-    return Choice(
+    return ProbeOrderChoice(
         {number: orders for number, orders in chosen.items() if orders is not None and number in live},
         {relation: orders for relation, orders in kept if relation is not None and orders is not None},
         frozenset(value["loose"]),
     )
 
 
-def _orders(value: Mapping[str, Any], queries: Sequence[Asked]) -> Orders | None:
+def _orders(value: Mapping[str, Any], queries: Sequence[NormalizedJoin]) -> OrdersByRelation | None:
     orders = {start: [(_relation(target, queries), by) for target, by in order] for start, order in value.items()}
     if any(relation is None for order in orders.values() for relation, _ in order):
         return None
     return {
-        start: tuple(Target(join, None if by is None else Attribute(*by)) for join, by in order if join is not None)
+        start: tuple(ProbeTarget(join, None if by is None else Attribute(*by)) for join, by in order if join is not None)
         for start, order in orders.items()
     }
 
 
-def _relation(value: list[list[str]], queries: Sequence[Asked]) -> Join | None:
+def _relation(value: list[list[str]], queries: Sequence[NormalizedJoin]) -> JoinGraph | None:
     names, texts = value
-    joins = (query.join.within(names) for query in queries if query.join.relations.issuperset(names))
+    joins = (query.join.subgraph(names) for query in queries if query.join.relations.issuperset(names))
     return next((join for join in joins if sorted(p.text for p in join.predicates) == texts), None)

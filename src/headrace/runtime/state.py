@@ -11,9 +11,9 @@ from headrace.execution.job import Epoch, PartRef, SessionRef, StoreRef, query_f
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.runtime.functions import Functions
-from headrace.sharing.parts import whole
+from headrace.sharing.parts import root_query_id
 from headrace.sharing.shared_plan import StreamPlan
-from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sharing.slicing import MAX_TIME, MIN_TIME
 from headrace.sql import Catalog
 
 _PLAIN = ("number", "position", "seen", "plan", "rows", "untimed", "skipped", "rate", "keys")  # stored unchanged in JSON
@@ -27,7 +27,7 @@ class StreamState:
     number: int
     source: dict[str, Any]
     position: Any = None
-    seen: int = NEVER
+    seen: int = MIN_TIME
     plan: str = ""
     epochs: tuple[Epoch, ...] = ()
     planned: tuple[str, ...] = ()  # signatures of the queries in the current plan, with their join orders
@@ -52,7 +52,7 @@ class QueryState:
     name: str
     sql: str
     sink: dict[str, Any] | None
-    since: int = NEVER
+    since: int = MIN_TIME
     bit: int = 0
     live: bool = False
     first_batch: int = -1
@@ -101,9 +101,9 @@ class EngineState:
     def watermark(self, streams: Sequence[str]) -> int:
         """Return the watermark of a query over these streams, after the last batch."""
         if self.drained:
-            return FOREVER
+            return MAX_TIME
         inputs = self._read(streams)
-        return NEVER if any(s.seen == NEVER for s in inputs) else min(s.seen - s.stream.delay for s in inputs)
+        return MIN_TIME if any(s.seen == MIN_TIME for s in inputs) else min(s.seen - s.stream.delay for s in inputs)
 
     def newest(self, streams: Sequence[str]) -> int:
         """Return the event time that rows of every one of these streams have reached."""
@@ -114,7 +114,7 @@ class EngineState:
 
     def forget_parts(self, live: Container[int], produced: Container[str]) -> None:
         """Drop the parts of ended queries, and the derived streams that no live query produces, with their state."""
-        for number in [number for number in self.queries if whole(number) != number and number not in live]:
+        for number in [number for number in self.queries if root_query_id(number) != number and number not in live]:
             del self.queries[number]
         for name in [name for name, stream in self.streams.items() if stream.base and name not in produced]:
             del self.streams[name]

@@ -36,7 +36,7 @@ def forecast(session: Session, sql: str) -> Forecast | None:
         return None
     floor, now = min(batch.seconds for batch in batches), _high(batches)
     growth = growth_of_work.after / growth_of_work.before
-    return Forecast(now, floor + (now - floor) * growth, growth, growth_of_work.alone)
+    return Forecast(now, floor + (now - floor) * growth, growth, growth_of_work.standalone)
 
 
 def admit(session: Session, sql: str, bound_s: float) -> None:

@@ -14,14 +14,14 @@ from headrace.runtime.held import held
 from headrace.runtime.latency import Latency, latencies
 from headrace.runtime.probing import imagined
 from headrace.session import DETAILED, Session
-from headrace.sharing.account import Account, Charge, accounts
-from headrace.sharing.charges import join_charges, operator_charges, reading_charges
-from headrace.sharing.multiway.charges import probe_charges
-from headrace.sharing.multiway.probes import ProbePlan
-from headrace.sharing.picture import Picture, picture
+from headrace.sharing.account import CostBreakdown, SharedCost, divide_costs
+from headrace.sharing.charges import estimate_operator_costs, estimate_read_costs, estimate_window_join_costs
+from headrace.sharing.multiway.charges import estimate_sliding_join_costs
+from headrace.sharing.multiway.probes import SlidingJoinPlan
+from headrace.sharing.picture import PlanDiagram, build_plan_diagram
 from headrace.sharing.shared_plan import LiveQuery, StreamPlan, plan_stream
-from headrace.sharing.statistics import measured
-from headrace.sharing.what_if import Growth, what_if
+from headrace.sharing.statistics import build_statistics
+from headrace.sharing.what_if import CostChange, estimate_added_cost
 from headrace.sql import bind_query
 
 _LATELY_SECONDS = 10.0
@@ -31,7 +31,7 @@ _LATELY_SECONDS = 10.0
 class Insight:
     """Statistics of live queries by query id; `latencies` has only the queries that emitted rows recently."""
 
-    accounts: Mapping[int, Account]
+    accounts: Mapping[int, CostBreakdown]
     latencies: Mapping[int, Latency]
     state_bytes: Mapping[int, int]
     rates: Mapping[int, float]
@@ -41,10 +41,10 @@ class Insight:
 NOTHING = Insight({}, {}, {}, {})
 
 
-def picture_of(session: Session) -> Picture:
+def picture_of(session: Session) -> PlanDiagram:
     """Return the shared operators and the queries that use them, as boxes and lines."""
     engine = session.coordinator
-    return picture(list(engine.live.values()), engine.state.plans_now(), engine.probes)
+    return build_plan_diagram(list(engine.live.values()), engine.state.plans_now(), engine.probes)
 
 
 def insight_of(session: Session) -> Insight:
@@ -52,7 +52,7 @@ def insight_of(session: Session) -> Insight:
     engine = session.coordinator
     state, live, probes = engine.state, engine.live, engine.probes
     recent = [(done.report, done.at) for done in session.done()[-DETAILED - 1 :]]
-    costs = accounts(_charges(session, list(live.values()), state.plans_now(), probes))
+    costs = divide_costs(_charges(session, list(live.values()), state.plans_now(), probes))
     return Insight(costs, latencies(recent, live), held(state, probes), _emission_rates(session))
 
 
@@ -66,13 +66,13 @@ def _emission_rates(session: Session) -> dict[int, float]:
     return {query_id: count / span for query_id, count in counts.items()}
 
 
-def addition_to(session: Session, sql: str) -> Growth:
+def addition_to(session: Session, sql: str) -> CostChange:
     """Return how much the work of all queries would grow with a query, without adding it."""
     engine = session.coordinator
     state, probes = engine.state, engine.probes
-    statistics = {name: measured(stream.rate, stream.keys) for name, stream in state.streams.items()}
+    statistics = {name: build_statistics(stream.rate, stream.keys) for name, stream in state.streams.items()}
 
-    def charge_queries(live: Sequence[LiveQuery]) -> Iterator[Charge]:
+    def charge_queries(live: Sequence[LiveQuery]) -> Iterator[SharedCost]:
         queries = [query for query in live if all(name in statistics for name in query.plan.streams)]
         plans = [
             plan_stream(name, [query for query in queries if name in query.plan.streams], stream_statistics)
@@ -80,15 +80,15 @@ def addition_to(session: Session, sql: str) -> Growth:
         ]
         return _charges(session, queries, plans, imagined(queries, probes, state.partitions, engine.prober.sharing))
 
-    return what_if(list(engine.live.values()), bind_query(sql, engine.catalog()), charge_queries)
+    return estimate_added_cost(list(engine.live.values()), bind_query(sql, engine.catalog()), charge_queries)
 
 
 def _charges(
-    session: Session, queries: Sequence[LiveQuery], plans: Sequence[StreamPlan], probes: ProbePlan | None
-) -> Iterator[Charge]:
+    session: Session, queries: Sequence[LiveQuery], plans: Sequence[StreamPlan], probes: SlidingJoinPlan | None
+) -> Iterator[SharedCost]:
     engine = session.coordinator
-    yield from reading_charges(queries, {name: stream.rate for name, stream in engine.state.declared().items()})
-    yield from operator_charges(plans, {name: stream.rate for name, stream in engine.state.streams.items()})
-    yield from join_charges(queries, plans, engine.join_statistics())
+    yield from estimate_read_costs(queries, {name: stream.rate for name, stream in engine.state.declared().items()})
+    yield from estimate_operator_costs(plans, {name: stream.rate for name, stream in engine.state.streams.items()})
+    yield from estimate_window_join_costs(queries, plans, engine.join_statistics())
     if probes is not None:
-        yield from probe_charges(probes, engine.prober.figures(engine.state, probes), engine.state.partitions)
+        yield from estimate_sliding_join_costs(probes, engine.prober.figures(engine.state, probes), engine.state.partitions)

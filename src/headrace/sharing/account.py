@@ -11,19 +11,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.sharing.parts import whole
+from headrace.sharing.parts import root_query_id
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class SharedCost:
     """Work done once for all its users, in seconds of work per second; `standalone` maps query ids to their standalone costs."""
 
-    together: float
-    alone: Mapping[int, float]
+    shared: float
+    standalone: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class CostBreakdown:
     """Cost of one query in seconds of work per second; `share` is its fraction of the total cost of all queries."""
 
     alone: float
@@ -31,20 +31,20 @@ class Account:
     share: float
 
 
-def spent(charges: Iterable[Charge]) -> float:
+def sum_shared_costs(charges: Iterable[SharedCost]) -> float:
     """Return the total shared cost."""
-    return math.fsum(charge.together for charge in charges)
+    return math.fsum(charge.shared for charge in charges)
 
 
-def accounts(charges: Iterable[Charge]) -> dict[int, Account]:
+def divide_costs(charges: Iterable[SharedCost]) -> dict[int, CostBreakdown]:
     """Return the cost of each query, by id; parts of a nested query count for the query itself."""
     alone: dict[int, float] = defaultdict(float)
     shared: dict[int, float] = defaultdict(float)
     for charge in charges:
-        total = sum(charge.alone.values())
-        for query_id, cost in charge.alone.items():
-            fraction = cost / total if total else 1 / len(charge.alone)
-            alone[whole(query_id)] += cost
-            shared[whole(query_id)] += charge.together * fraction
+        total = sum(charge.standalone.values())
+        for query_id, cost in charge.standalone.items():
+            fraction = cost / total if total else 1 / len(charge.standalone)
+            alone[root_query_id(query_id)] += cost
+            shared[root_query_id(query_id)] += charge.shared * fraction
     total_shared = sum(shared.values()) or 1.0
-    return {query_id: Account(alone[query_id], shared[query_id], shared[query_id] / total_shared) for query_id in alone}
+    return {query_id: CostBreakdown(alone[query_id], shared[query_id], shared[query_id] / total_shared) for query_id in alone}

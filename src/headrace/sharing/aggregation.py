@@ -49,13 +49,13 @@ class Component:
         return f"{self.kind}({', '.join(map(str, self.args)) or '*'})"
 
 
-ROWS = Component("rows")
+ROW_COUNT = Component("rows")
 
 
-def lift(call: AggregateCall) -> tuple[Component, ...]:
+def lift_aggregate(call: AggregateCall) -> tuple[Component, ...]:
     """Return the components that an aggregate is computed from, in the order that lowering expects."""
     if not call.args:
-        return (ROWS,)
+        return (ROW_COUNT,)
     count = Component("count", call.args)
     if call.function == "count":
         return (count,)
@@ -72,23 +72,24 @@ def lift(call: AggregateCall) -> tuple[Component, ...]:
     return (total, Component("square", call.args), count)
 
 
-def components(calls: Sequence[AggregateCall]) -> tuple[Component, ...]:
+def derive_components(calls: Sequence[AggregateCall]) -> tuple[Component, ...]:
     """Return the distinct components of several aggregates, the row count first."""
-    return tuple(component for (component,) in components_of([calls]))
+    return tuple(component for (component,) in derive_branch_components([calls]))
 
 
-def components_of(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[Component, ...], ...]:
+def derive_branch_components(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[Component, ...], ...]:
     """Return the components of the aggregates of a union, the row count first: each as a tuple with its form in every branch.
 
     Two aggregates share a component only if they share it in all branches.
     """
-    lifted = ([ROWS, *(component for call in calls for component in lift(call))] for calls in branches)
+    lifted = ([ROW_COUNT, *(component for call in calls for component in lift_aggregate(call))] for calls in branches)
     return tuple(dict.fromkeys(zip(*lifted, strict=True)))
 
 
-def pattern(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[int, ...], ...]:
+def locate_components(branches: Sequence[Sequence[AggregateCall]]) -> tuple[tuple[int, ...], ...]:
     """Return, for each aggregate of a union, the positions of its components in `derive_branch_components`."""
-    positions = {component: position for position, component in enumerate(components_of(branches))}
+    positions = {component: position for position, component in enumerate(derive_branch_components(branches))}
     return tuple(
-        tuple(positions[component] for component in zip(*map(lift, calls), strict=True)) for calls in zip(*branches, strict=True)
+        tuple(positions[component] for component in zip(*map(lift_aggregate, calls), strict=True))
+        for calls in zip(*branches, strict=True)
     )

@@ -22,31 +22,31 @@ from headrace.plan.join import (
     joined_column,
     split_joined_name,
 )
-from headrace.sharing.slicing import NEVER
+from headrace.sharing.slicing import MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
+class JoinOrderVersion:
     """An order of inputs and the group of queries that share it, valid for windows that start at `since` or later."""
 
     order: tuple[int, ...]
     group: int = 0
-    since: int = NEVER
+    since: int = MIN_TIME
 
 
-def is_free(plan: WindowJoinQuery) -> bool:
+def is_reorderable(plan: WindowJoinQuery) -> bool:
     """Return whether the inputs may be reordered: all joins must be inner joins."""
     return all(node.kind is JoinKind.INNER for node in iter_join_nodes(plan.tree))
 
 
-def written(plan: WindowJoinQuery) -> tuple[int, ...]:
+def get_written_order(plan: WindowJoinQuery) -> tuple[int, ...]:
     """Return the order of inputs in the query text."""
     return tuple(iter_inputs(plan.tree))
 
 
-def canonical(plan: WindowJoinQuery) -> WindowJoinQuery:
+def canonicalize_join(plan: WindowJoinQuery) -> WindowJoinQuery:
     """Return an inner join with its inputs numbered by stream name, so that equal joins written in different orders are equal."""
-    if not is_free(plan):
+    if not is_reorderable(plan):
         return plan
     order = sorted(range(len(plan.inputs)), key=lambda i: (plan.inputs[i].stream, i))
     if order == list(range(len(order))):
@@ -79,18 +79,18 @@ def canonical(plan: WindowJoinQuery) -> WindowJoinQuery:
     return WindowJoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, renumber(plan.predicate), grouping)
 
 
-def arranged(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
+def build_join_tree(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
     """Return the left-deep tree that joins the inputs in an order and applies each condition as early as possible."""
-    if tuple(order) == written(plan):
+    if tuple(order) == get_written_order(plan):
         return plan.tree
-    pending = list(conditions(plan))
+    pending = list(iter_conditions(plan))
     tree: JoinTree = order[0]
     joined = frozenset({order[0]})
     for index in order[1:]:
         reached = joined | {index}
-        due = [condition for condition in pending if inputs(condition) <= reached]
-        pending = [condition for condition in pending if not inputs(condition) <= reached]
-        candidates = [equality(condition, joined, index) for condition in due]
+        due = [condition for condition in pending if find_inputs(condition) <= reached]
+        pending = [condition for condition in pending if not find_inputs(condition) <= reached]
+        candidates = [to_equality(condition, joined, index) for condition in due]
         equalities = tuple(candidate for candidate in candidates if candidate is not None)
         rest = combine_conjuncts([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
         tree, joined = JoinNode(JoinKind.INNER, tree, index, equalities, rest), reached
@@ -98,16 +98,16 @@ def arranged(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
     return tree
 
 
-def products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
+def count_cross_products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
     """Return the number of cross products: steps of an order without an equality, whose rows all meet in one partition."""
     count, joined = 0, frozenset({order[0]})
     for index in order[1:]:
-        count += all(equality(condition, joined, index) is None for condition in conditions)
+        count += all(to_equality(condition, joined, index) is None for condition in conditions)
         joined |= {index}
     return count
 
 
-def conditions(plan: WindowJoinQuery) -> Iterable[Expression]:
+def iter_conditions(plan: WindowJoinQuery) -> Iterable[Expression]:
     """Yield all conditions between inputs, node by node, the equalities of a node first."""
     for node in iter_join_nodes(plan.tree):
         for pair in node.equalities:
@@ -116,18 +116,18 @@ def conditions(plan: WindowJoinQuery) -> Iterable[Expression]:
 
 
 @lru_cache(maxsize=1 << 14)
-def inputs(condition: Expression) -> frozenset[int]:
+def find_inputs(condition: Expression) -> frozenset[int]:
     """Return the inputs that a condition refers to."""
     return frozenset(split_joined_name(name)[0] for name in column_names(condition))
 
 
 @lru_cache(maxsize=1 << 14)
-def equality(condition: Expression, joined: frozenset[int], index: int) -> JoinEquality | None:
+def to_equality(condition: Expression, joined: frozenset[int], index: int) -> JoinEquality | None:
     """Return a condition as an equality between the joined inputs and one more; None for any other condition."""
     if isinstance(condition, Call) and condition.function == "eq":
         first, second = condition.args
-        if inputs(second) == {index} and inputs(first) and inputs(first) <= joined:
+        if find_inputs(second) == {index} and find_inputs(first) and find_inputs(first) <= joined:
             return JoinEquality(first, second)
-        if inputs(first) == {index} and inputs(second) and inputs(second) <= joined:
+        if find_inputs(first) == {index} and find_inputs(second) and find_inputs(second) <= joined:
             return JoinEquality(second, first)
     return None

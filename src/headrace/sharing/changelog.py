@@ -16,7 +16,7 @@ from headrace.sharing.shared_plan import LiveQuery
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
+class QueryAddition:
     """A query to add. It sees rows from event time `since` on; its results form the stream `output_stream`, if that is not empty.
 
     `unnested` are the unnested streams that it reads.
@@ -26,15 +26,15 @@ class Addition:
     name: str
     plan: LogicalQuery
     since: int
-    feeds: str = ""
-    unfolded: tuple[UnnestedStream, ...] = ()
+    output_stream: str = ""
+    unnested: tuple[UnnestedStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
     """Additions and removals (by id) that take effect together."""
 
-    additions: tuple[Addition, ...] = ()
+    additions: tuple[QueryAddition, ...] = ()
     removals: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
@@ -42,14 +42,22 @@ class Changelog:
         return bool(self.additions or self.removals)
 
 
-def apply(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, ...]:
+def apply_changelog(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, ...]:
     """Return the live queries after a change; additions take the lowest free bits in the order of their ids."""
     remaining = [query for query in live if query.id not in changelog.removals]
     taken = {query.bit for query in remaining}
     free = (bit for bit in range(len(remaining) + len(changelog.additions) + 1) if bit not in taken)
     remaining += [
         LiveQuery(
-            addition.id, addition.name, addition.plan, addition.since, next(free), (), addition.feeds, (), addition.unfolded
+            addition.id,
+            addition.name,
+            addition.plan,
+            addition.since,
+            next(free),
+            (),
+            addition.output_stream,
+            (),
+            addition.unnested,
         )
         for addition in sorted(changelog.additions, key=lambda each: each.id)
         if addition.id not in changelog.removals
@@ -57,7 +65,7 @@ def apply(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, .
     return tuple(sorted(remaining, key=lambda query: query.id))
 
 
-def query_set(bits: Iterable[int]) -> int:
+def to_query_set(bits: Iterable[int]) -> int:
     """Return the bit mask with these bits."""
     mask = 0
     for bit in bits:
@@ -65,13 +73,13 @@ def query_set(bits: Iterable[int]) -> int:
     return mask
 
 
-def changelog_set(before: Sequence[LiveQuery], after: Sequence[LiveQuery]) -> int:
+def compute_changelog_set(before: Sequence[LiveQuery], after: Sequence[LiveQuery]) -> int:
     """Return the bits that denote the same query before and after a change."""
     ids = {query.bit: query.id for query in before}
-    return query_set(query.bit for query in after if ids.get(query.bit) == query.id)
+    return to_query_set(query.bit for query in after if ids.get(query.bit) == query.id)
 
 
-def unchanged_over(sets: Iterable[int]) -> int:
+def intersect_changelog_sets(sets: Iterable[int]) -> int:
     """Return the bits that are unchanged over several successive changes; −1 (all bits) for no change."""
     mask = -1
     for unchanged in sets:

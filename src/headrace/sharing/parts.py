@@ -14,66 +14,78 @@ from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import LogicalQuery
 from headrace.plan.stacked import MAX_INNER_QUERIES, AnyQuery, NestedQuery, compute_start_times, isolate_inner_queries
 from headrace.plan.unfolded import UnnestedStream
-from headrace.sharing.arrangement import canonical
-from headrace.sharing.changelog import Addition
+from headrace.sharing.arrangement import canonicalize_join
+from headrace.sharing.changelog import QueryAddition
 from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import NEVER
+from headrace.sharing.slicing import MIN_TIME
 
-_PARTS = 1 << 40  # above all query ids
+_FIRST_PART_ID = 1 << 40  # above all query ids
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class QueryPart:
     """A query part to add to the pipeline; `result_stream` is the stream of its results, None for the query itself."""
 
-    addition: Addition
-    results: Stream | None = None
+    addition: QueryAddition
+    result_stream: Stream | None = None
 
 
-def parts_of(query_id: int, name: str, query: AnyQuery, since: int = NEVER) -> list[Part]:
+def split_query(query_id: int, name: str, query: AnyQuery, since: int = MIN_TIME) -> list[QueryPart]:
     """Return the parts of a query that sees rows from `since` on, inner ones first; the last part has the query's own id."""
     if not isinstance(query, NestedQuery):
-        return [Part(Addition(query_id, name, _ready(query), since))]
+        return [QueryPart(QueryAddition(query_id, name, _canonicalize_plan(query), since))]
     own_query, unnested = isolate_inner_queries(query, query_id), query.unnested
-    starts = [NEVER if start is None else start for start in compute_start_times(own_query, None if since == NEVER else since)]
+    starts = [
+        MIN_TIME if start is None else start for start in compute_start_times(own_query, None if since == MIN_TIME else since)
+    ]
     inner_parts = [
-        Part(
-            Addition(
-                _PARTS + query_id * MAX_INNER_QUERIES + n, f"{name}/{n + 1}", _ready(inner.plan), start, inner.name, unnested
+        QueryPart(
+            QueryAddition(
+                _FIRST_PART_ID + query_id * MAX_INNER_QUERIES + n,
+                f"{name}/{n + 1}",
+                _canonicalize_plan(inner.plan),
+                start,
+                inner.name,
+                unnested,
             ),
             inner.stream,
         )
         for n, (inner, start) in enumerate(zip(own_query.inner, starts, strict=False))
     ]
-    return [*inner_parts, Part(Addition(query_id, name, _ready(own_query.outer), starts[-1], unfolded=unnested))]
+    return [
+        *inner_parts,
+        QueryPart(QueryAddition(query_id, name, _canonicalize_plan(own_query.outer), starts[-1], unnested=unnested)),
+    ]
 
 
-def unfolded_of(live: Iterable[LiveQuery]) -> tuple[UnnestedStream, ...]:
+def collect_unnested_streams(live: Iterable[LiveQuery]) -> tuple[UnnestedStream, ...]:
     """Return the distinct unnested streams that live queries read, each after the streams that it is derived from."""
-    return tuple({stream.name: stream for query in live for stream in query.unfolded}.values())
+    return tuple({stream.name: stream for query in live for stream in query.unnested}.values())
 
 
-def made_of(live: Iterable[LiveQuery]) -> frozenset[str]:
+def list_derived_streams(live: Iterable[LiveQuery]) -> frozenset[str]:
     """Return the names of all derived streams: results of live queries, and unnested streams."""
-    return frozenset(name for query in live for name in (query.feeds, *(stream.name for stream in query.unfolded)))
+    return frozenset(name for query in live for name in (query.output_stream, *(stream.name for stream in query.unnested)))
 
 
-def whole(part: int) -> int:
+def root_query_id(part: int) -> int:
     """Return the id of the query that a part belongs to; the id of a query itself is returned unchanged."""
-    return part if part < _PARTS else (part - _PARTS) // MAX_INNER_QUERIES
+    return part if part < _FIRST_PART_ID else (part - _FIRST_PART_ID) // MAX_INNER_QUERIES
 
 
-def depths(live: Iterable[LiveQuery]) -> dict[str, int]:
+def compute_stream_depths(live: Iterable[LiveQuery]) -> dict[str, int]:
     """Return, for each stream of results, the number of shuffles before its rows exist."""
     makers: dict[str, list[LiveQuery]] = {}
     for query in live:
-        if query.feeds:
-            makers.setdefault(query.feeds, []).append(query)
+        if query.output_stream:
+            makers.setdefault(query.output_stream, []).append(query)
     depth_by_stream: dict[str, int] = {}
 
     def depth(stream: str) -> int:
         if stream not in depth_by_stream and stream in makers:
-            depth_by_stream[stream] = 1 + max(maker.levels + max(map(depth, maker.plan.streams)) for maker in makers[stream])
+            depth_by_stream[stream] = 1 + max(
+                maker.extra_shuffles + max(map(depth, maker.plan.streams)) for maker in makers[stream]
+            )
         return depth_by_stream.get(stream, 0)
 
     for stream in makers:
@@ -81,10 +93,10 @@ def depths(live: Iterable[LiveQuery]) -> dict[str, int]:
     return depth_by_stream
 
 
-def level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:
+def compute_query_level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:
     """Return the number of shuffles before the windows of a query are evaluated."""
     return max(depth.get(stream, 0) for stream in plan.streams)
 
 
-def _ready(plan: LogicalQuery) -> LogicalQuery:
-    return canonical(plan) if isinstance(plan, WindowJoinQuery) else plan
+def _canonicalize_plan(plan: LogicalQuery) -> LogicalQuery:
+    return canonicalize_join(plan) if isinstance(plan, WindowJoinQuery) else plan

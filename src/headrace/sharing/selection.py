@@ -34,9 +34,9 @@ from headrace.model.expression import COMPARISON_FUNCTIONS, TRUE, Call, Expressi
 
 FALSE_CODE, NULL_CODE, TRUE_CODE = 0, 1, 2
 Boundary: TypeAlias = int | float | str
-Truth: TypeAlias = npt.NDArray[np.int8]
+TruthCodes: TypeAlias = npt.NDArray[np.int8]
 
-_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+_MIRRORED_COMPARISON = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _EXACT_INT_BITS = {pa.float64(): 53, pa.float32(): 24}
 _EPOCH_DAY, _EPOCH = date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -53,7 +53,7 @@ class Dimension:
     boundaries: tuple[Boundary, ...] | None
 
     @property
-    def size(self) -> int:
+    def segment_count(self) -> int:
         """The number of segments."""
         return 3 if self.boundaries is None else len(self.boundaries) + 2
 
@@ -84,33 +84,33 @@ def is_ordered(kind: pa.DataType) -> bool:
     return not pa.types.is_null(kind)
 
 
-def atom_of(expression: Expression) -> Atom:
+def to_atom(expression: Expression) -> Atom:
     """Return the atom of a predicate without AND, OR and NOT at its top."""
     if isinstance(expression, Call):
         if expression.function == "is_null" and is_ordered(expression.args[0].type):
             return OrderedAtom(expression.args[0], (), null_is_true=True)
         if expression.function in COMPARISON_FUNCTIONS:
-            return _comparison(expression) or BooleanAtom(expression)
+            return _atom_of_comparison(expression) or BooleanAtom(expression)
         if expression.function == "in":
-            return _membership(expression) or BooleanAtom(expression)
+            return _atom_of_in_list(expression) or BooleanAtom(expression)
     return BooleanAtom(expression)
 
 
-def atoms(predicate: Expression) -> Iterable[Atom]:
+def iter_atoms(predicate: Expression) -> Iterable[Atom]:
     """Yield the atoms of a predicate."""
     if isinstance(predicate, Call) and predicate.function in {"and", "or", "not"}:
         for arg in predicate.args:
-            yield from atoms(arg)
+            yield from iter_atoms(arg)
     elif predicate != TRUE:
-        yield atom_of(predicate)
+        yield to_atom(predicate)
 
 
-def dimensions(predicates: Iterable[Expression]) -> tuple[Dimension, ...]:
+def derive_dimensions(predicates: Iterable[Expression]) -> tuple[Dimension, ...]:
     """Return the dimensions that decide all the predicates, in a canonical order."""
     cuts: dict[Expression, set[Boundary]] = {}
     booleans: dict[Expression, None] = {}
     for predicate in predicates:
-        for atom in atoms(predicate):
+        for atom in iter_atoms(predicate):
             if isinstance(atom, BooleanAtom):
                 booleans[atom.expression] = None
             else:
@@ -120,33 +120,33 @@ def dimensions(predicates: Iterable[Expression]) -> tuple[Dimension, ...]:
     return tuple(sorted([*ordered, *(Dimension(e, None) for e in booleans)], key=lambda d: str(d.expression)))
 
 
-def truth(predicate: Expression, dims: Sequence[Dimension], segments: Sequence[npt.NDArray[np.int64]]) -> Truth:
+def evaluate_truth(predicate: Expression, dims: Sequence[Dimension], segments: Sequence[npt.NDArray[np.int64]]) -> TruthCodes:
     """Return the truth of a predicate on cells, given each dimension's segment numbers (arrays that broadcast)."""
     if predicate == TRUE:
         return np.full(np.broadcast_shapes((1,), *(s.shape for s in segments)), TRUE_CODE, np.int8)
     if isinstance(predicate, Call) and predicate.function in {"and", "or"}:
-        left, right = (truth(arg, dims, segments) for arg in predicate.args)
+        left, right = (evaluate_truth(arg, dims, segments) for arg in predicate.args)
         return np.minimum(left, right) if predicate.function == "and" else np.maximum(left, right)
     if isinstance(predicate, Call) and predicate.function == "not":
-        inner: Truth = TRUE_CODE - truth(predicate.args[0], dims, segments)
+        inner: TruthCodes = TRUE_CODE - evaluate_truth(predicate.args[0], dims, segments)
         return inner
-    atom = atom_of(predicate)
+    atom = to_atom(predicate)
     position = next(
         i
         for i, d in enumerate(dims)
         if d.expression == atom.expression and (d.boundaries is None) == isinstance(atom, BooleanAtom)
     )
-    table: Truth = _truth_table(atom, dims[position])[segments[position]]
+    table: TruthCodes = _build_truth_table(atom, dims[position])[segments[position]]
     return table
 
 
-def _truth_table(atom: Atom, dimension: Dimension) -> Truth:
+def _build_truth_table(atom: Atom, dimension: Dimension) -> TruthCodes:
     if isinstance(atom, BooleanAtom) or dimension.boundaries is None:
         return np.array([FALSE_CODE, NULL_CODE, TRUE_CODE], np.int8)
-    table = np.zeros(dimension.size, np.int8)
+    table = np.zeros(dimension.segment_count, np.int8)
     for low, high in atom.spans:
         first = 0 if low is None else bisect.bisect_left(dimension.boundaries, low) + 1
-        last = dimension.size - 1 if high is None else bisect.bisect_left(dimension.boundaries, high) + 1
+        last = dimension.segment_count - 1 if high is None else bisect.bisect_left(dimension.boundaries, high) + 1
         table[first:last] = TRUE_CODE
     if atom.null_is_true:
         table[:-1], table[-1] = FALSE_CODE, TRUE_CODE
@@ -155,11 +155,11 @@ def _truth_table(atom: Atom, dimension: Dimension) -> Truth:
     return table
 
 
-def _comparison(call: Call) -> OrderedAtom | None:
+def _atom_of_comparison(call: Call) -> OrderedAtom | None:
     function, (left, right) = call.function, call.args
     if isinstance(left, Literal):
-        function, left, right = _FLIPPED[function], right, left
-    bounds = _bounds(left, right)
+        function, left, right = _MIRRORED_COMPARISON[function], right, left
+    bounds = _find_bounds(left, right)
     if bounds is None:
         return None
     expression, low, high = bounds
@@ -170,36 +170,40 @@ def _comparison(call: Call) -> OrderedAtom | None:
     return OrderedAtom(expression, spans[function])
 
 
-def _membership(call: Call) -> OrderedAtom | None:
+def _atom_of_in_list(call: Call) -> OrderedAtom | None:
     spans = []
-    expression = _stripped(call.args[0])
+    expression = _strip_exact_casts(call.args[0])
     for literal in call.args[1:]:
-        bounds = _bounds(call.args[0], literal)
+        bounds = _find_bounds(call.args[0], literal)
         if bounds is None:
             return None
         spans.append((bounds[1], bounds[2]))
     return OrderedAtom(expression, tuple(spans))
 
 
-def _bounds(left: Expression, right: Expression) -> tuple[Expression, Boundary, Boundary] | None:
+def _find_bounds(left: Expression, right: Expression) -> tuple[Expression, Boundary, Boundary] | None:
     """Return (expression, v, the value just above v) if `left` can be cut at the constant `right`."""
     if not isinstance(right, Literal) or isinstance(left, Literal) or right.value is None:
         return None
-    expression = _stripped(left)
+    expression = _strip_exact_casts(left)
     if not is_ordered(expression.type):
         return None
-    pair = _cut(expression.type, right.value)
+    pair = _to_boundaries(expression.type, right.value)
     return None if pair is None else (expression, *pair)
 
 
-def _stripped(expression: Expression) -> Expression:
+def _strip_exact_casts(expression: Expression) -> Expression:
     """Remove casts that preserve order and value, so that `x > 1` and `x > 1.5` cut the same dimension."""
-    while isinstance(expression, Call) and expression.function == "cast" and _is_exact(expression.args[0].type, expression.type):
+    while (
+        isinstance(expression, Call)
+        and expression.function == "cast"
+        and _is_exact_cast(expression.args[0].type, expression.type)
+    ):
         expression = expression.args[0]
     return expression
 
 
-def _is_exact(inner: pa.DataType, outer: pa.DataType) -> bool:
+def _is_exact_cast(inner: pa.DataType, outer: pa.DataType) -> bool:
     if pa.types.is_integer(inner):
         if pa.types.is_decimal(outer):
             return bool(outer.precision - outer.scale >= len(str(2 ** (inner.bit_width - 1))))
@@ -210,7 +214,7 @@ def _is_exact(inner: pa.DataType, outer: pa.DataType) -> bool:
     return bool(inner == pa.float32() and outer == pa.float64())
 
 
-def _cut(kind: pa.DataType, value: object) -> tuple[Boundary, Boundary] | None:
+def _to_boundaries(kind: pa.DataType, value: object) -> tuple[Boundary, Boundary] | None:
     """Return the boundaries at and just above a constant, in the units in which a dimension of that type is stored."""
     if isinstance(value, str):
         return (value, value + "\0") if pa.types.is_string(kind) else None
@@ -229,7 +233,7 @@ def _cut(kind: pa.DataType, value: object) -> tuple[Boundary, Boundary] | None:
     return math.ceil(scaled), math.floor(scaled) + 1
 
 
-class Layout(StrEnum):
+class CellLayout(StrEnum):
     """Numbering schemes for the cells of a predicate index."""
 
     GRID = "grid"  # every combination of segments has a number; with one dimension, cells are segments
@@ -238,83 +242,85 @@ class Layout(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PredicateIndex:
     """The predicate index of a shared selection: distinct predicates over one stream, their dimensions, and the cell layout."""
 
     predicates: tuple[Expression, ...]
     dimensions: tuple[Dimension, ...]
-    layout: Layout
+    layout: CellLayout
 
     @property
-    def size(self) -> int:
+    def cell_count(self) -> int:
         """The number of possible cells."""
-        return math.prod(d.size for d in self.dimensions)
+        return math.prod(d.segment_count for d in self.dimensions)
 
     @property
     def strides(self) -> tuple[int, ...]:
         """The cell number difference between adjacent segments of each dimension."""
-        sizes = [d.size for d in self.dimensions]
+        sizes = [d.segment_count for d in self.dimensions]
         return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class CellSpans:
     """For predicate i, the cells on which it holds: [low, high) for the entries offsets[i] … offsets[i + 1] − 1."""
 
     offsets: npt.NDArray[np.int64]
     lows: npt.NDArray[np.int64]
     highs: npt.NDArray[np.int64]
-    size: int
+    cell_count: int
 
-    def of(self, index: int) -> list[tuple[int, int]]:
+    def get_spans(self, index: int) -> list[tuple[int, int]]:
         """Return the spans of one predicate."""
         entries = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return list(zip(self.lows[entries].tolist(), self.highs[entries].tolist(), strict=True))
 
-    def covered(self) -> npt.NDArray[np.bool_]:
+    def find_covered_cells(self) -> npt.NDArray[np.bool_]:
         """Return, for each cell, whether any predicate holds on it; rows of other cells are dropped."""
-        steps = np.zeros(self.size + 1, np.int64)
+        steps = np.zeros(self.cell_count + 1, np.int64)
         np.add.at(steps, self.lows, 1)
         np.add.at(steps, self.highs, -1)
         return np.cumsum(steps[:-1]) > 0
 
 
-def select(predicates: Sequence[Expression], layout: Layout) -> Selection:
+def build_predicate_index(predicates: Sequence[Expression], layout: CellLayout) -> PredicateIndex:
     """Return the predicate index of the distinct predicates in a layout."""
     distinct = tuple(dict.fromkeys(predicates))
-    if layout is Layout.PER_QUERY:
-        return Selection(distinct, tuple(Dimension(p, None) for p in distinct), layout)
-    return Selection(distinct, dimensions(distinct), layout)
+    if layout is CellLayout.PER_QUERY:
+        return PredicateIndex(distinct, tuple(Dimension(p, None) for p in distinct), layout)
+    return PredicateIndex(distinct, derive_dimensions(distinct), layout)
 
 
-def grid_spans(selection: Selection) -> Spans:
+def compute_grid_spans(selection: PredicateIndex) -> CellSpans:
     """Return the spans of every predicate over the complete grid."""
-    if selection.layout is Layout.PER_QUERY:
+    if selection.layout is CellLayout.PER_QUERY:
         count = len(selection.predicates)
-        return Spans(np.arange(count + 1), np.arange(count), np.arange(1, count + 1), count)
-    sizes = [d.size for d in selection.dimensions]
+        return CellSpans(np.arange(count + 1), np.arange(count), np.arange(1, count + 1), count)
+    sizes = [d.segment_count for d in selection.dimensions]
     mesh = [m.astype(np.int64) for m in np.ix_(*(np.arange(s) for s in sizes))] if sizes else []
     spans_by_predicate = [
-        _simple_spans(p, selection) or _runs(np.broadcast_to(truth(p, selection.dimensions, mesh), sizes or (1,)))
+        _find_single_span(p, selection)
+        or _find_true_runs(np.broadcast_to(evaluate_truth(p, selection.dimensions, mesh), sizes or (1,)))
         for p in selection.predicates
     ]
-    return _pack(spans_by_predicate, selection.size)
+    return _pack_spans(spans_by_predicate, selection.cell_count)
 
 
-def cell_spans(selection: Selection, cells: npt.NDArray[np.int64]) -> Spans:
+def compute_cell_spans(selection: PredicateIndex, cells: npt.NDArray[np.int64]) -> CellSpans:
     """Return the spans of every predicate over a sorted list of occurring cells, by position in that list."""
-    segments = [cells // stride % d.size for d, stride in zip(selection.dimensions, selection.strides, strict=True)]
+    segments = [cells // stride % d.segment_count for d, stride in zip(selection.dimensions, selection.strides, strict=True)]
     spans_by_predicate = [
-        _runs(np.broadcast_to(truth(p, selection.dimensions, segments), cells.shape)) for p in selection.predicates
+        _find_true_runs(np.broadcast_to(evaluate_truth(p, selection.dimensions, segments), cells.shape))
+        for p in selection.predicates
     ]
-    return _pack(spans_by_predicate, len(cells))
+    return _pack_spans(spans_by_predicate, len(cells))
 
 
-def _simple_spans(predicate: Expression, selection: Selection) -> list[tuple[int, int]] | None:
+def _find_single_span(predicate: Expression, selection: PredicateIndex) -> list[tuple[int, int]] | None:
     """Return the span of a single comparison over a single dimension, the common case; None for any other predicate."""
     if len(selection.dimensions) != 1 or not isinstance(predicate, Call) or predicate.function in {"and", "or", "not"}:
         return None
-    atom, bounds = atom_of(predicate), selection.dimensions[0].boundaries
+    atom, bounds = to_atom(predicate), selection.dimensions[0].boundaries
     if isinstance(atom, BooleanAtom) or bounds is None or atom.null_is_true or len(atom.spans) != 1:
         return None
     low, high = atom.spans[0]
@@ -323,14 +329,14 @@ def _simple_spans(predicate: Expression, selection: Selection) -> list[tuple[int
     return [(first, last)]
 
 
-def _runs(values: Truth) -> list[tuple[int, int]]:
+def _find_true_runs(values: TruthCodes) -> list[tuple[int, int]]:
     holds = np.concatenate([[False], values.reshape(-1) == TRUE_CODE, [False]])
     edges = np.flatnonzero(holds[1:] != holds[:-1])
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _pack(spans_by_predicate: Sequence[Sequence[tuple[int, int]]], size: int) -> Spans:
+def _pack_spans(spans_by_predicate: Sequence[Sequence[tuple[int, int]]], size: int) -> CellSpans:
     nonempty = [[span for span in spans if span[0] < span[1]] for spans in spans_by_predicate]
     offsets = np.cumsum([0, *map(len, nonempty)])
     flat = np.array([span for spans in nonempty for span in spans], np.int64).reshape(-1, 2)
-    return Spans(offsets.astype(np.int64), np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1]), size)
+    return CellSpans(offsets.astype(np.int64), np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1]), size)

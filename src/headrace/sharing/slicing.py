@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from headrace.model.window import HopWindow, first_window_start, last_window_start
 
-Times = npt.NDArray[np.int64]
-NEVER = int(np.iinfo(np.int64).min)  # −∞ as a 64-bit time
-FOREVER = int(np.iinfo(np.int64).max)
-_BUCKETS = 4096
+EventTimes = npt.NDArray[np.int64]
+MIN_TIME = int(np.iinfo(np.int64).min)  # −∞ as a 64-bit time
+MAX_TIME = int(np.iinfo(np.int64).max)
+_MAX_DENSE_SLICES = 4096
 
 
-def progressions(windows: Iterable[HopWindow]) -> tuple[tuple[int, int], ...]:
+def derive_progressions(windows: Iterable[HopWindow]) -> tuple[tuple[int, int], ...]:
     """Return the distinct (offset, step) progressions that contain every start and end of the windows, none within another."""
     pairs: set[tuple[int, int]] = set()
     for window in windows:
@@ -40,37 +40,39 @@ def progressions(windows: Iterable[HopWindow]) -> tuple[tuple[int, int], ...]:
     )
 
 
-def edges_between(steps: tuple[tuple[int, int], ...], low: int, high: int) -> Times:
+def list_edges_between(steps: tuple[tuple[int, int], ...], low: int, high: int) -> EventTimes:
     """Return all edges in [low, high] and the last edge before them, sorted."""
     parts = [np.arange((low - offset) // step * step + offset, high + 1, step, dtype=np.int64) for offset, step in steps]
     return np.unique(np.concatenate(parts))
 
 
-def edges_for(low: int, high: int, times: Callable[[], Times], steps: tuple[tuple[int, int], ...], epoch_start: int) -> Times:
+def compute_slice_edges(
+    low: int, high: int, times: Callable[[], EventTimes], steps: tuple[tuple[int, int], ...], epoch_start: int
+) -> EventTimes:
     """Return sorted slice starts such that the slice of each time is the last start not after it.
 
     `low` and `high` are the minimum and maximum of `times`, which is called only where they lie far apart: then only edges near
     rows are generated, so that one stray row does not create decades of empty slices.
     """
     finest = min(step for _, step in steps)
-    if (high - low) // finest <= _BUCKETS:
-        edges = edges_between(steps, low, high)
+    if (high - low) // finest <= _MAX_DENSE_SLICES:
+        edges = list_edges_between(steps, low, high)
     else:
         span = max(finest * 64, 1)
         starts = np.unique(times() // span) * span
-        edges = np.unique(np.concatenate([edges_between(steps, int(s), int(s) + span) for s in starts]))
-    if epoch_start > NEVER:
+        edges = np.unique(np.concatenate([list_edges_between(steps, int(s), int(s) + span) for s in starts]))
+    if epoch_start > MIN_TIME:
         edges = np.unique(np.append(edges[edges > epoch_start], epoch_start))
     return edges[: np.searchsorted(edges, high, side="right")]
 
 
-def last_end(window: HopWindow, since: int, slice_start: int) -> int | None:
+def find_last_window_end(window: HopWindow, since: int, slice_start: int) -> int | None:
     """Return the end of the last window (starting at `since` or later) that contains a slice; None if there is none."""
     start = last_window_start(window, slice_start)
     return start + window.size if start >= since and slice_start < start + window.size else None
 
 
-def closing(window: HopWindow, since: int, slice_starts: Iterable[int], after: int, until: int) -> list[int]:
+def find_closing_windows(window: HopWindow, since: int, slice_starts: Iterable[int], after: int, until: int) -> list[int]:
     """Return, ascending, the starts of windows that contain one of the slices and end in (after, until]."""
     starts: set[int] = set()
     earliest = max(-(-since // window.slide), (after - window.size) // window.slide + 1) * window.slide

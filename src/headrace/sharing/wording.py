@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_SHOWN = 8
+_MAX_LISTED = 8
 
 
-def listed(parts: Sequence[str]) -> str:
+def format_list(parts: Sequence[str]) -> str:
     """Return the parts separated by commas; of a long list, the first ones and the number of the others."""
-    shown = ", ".join(parts[:_SHOWN]) or "none"
-    return shown if len(parts) <= _SHOWN else f"{shown} … and {len(parts) - _SHOWN} more"
+    shown = ", ".join(parts[:_MAX_LISTED]) or "none"
+    return shown if len(parts) <= _MAX_LISTED else f"{shown} … and {len(parts) - _MAX_LISTED} more"
 
 
-def plural(word: str, count: int) -> str:
+def pluralize(word: str, count: int) -> str:
     """Return the singular or plural form for a count."""
     return word if count == 1 else ("queries" if word == "query" else f"{word}s")
 
 
-def users(names: Sequence[str]) -> str:
+def format_users(names: Sequence[str]) -> str:
     """Return the number and the names of the queries that use an operator."""
-    return f"{len(names)} {plural('query', len(names))}: {listed(names)}"
+    return f"{len(names)} {pluralize('query', len(names))}: {format_list(names)}"

@@ -16,9 +16,9 @@ import headrace as hr
 from headrace.execution.job import Outcome
 from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.cost import Whole, step_costs
-from headrace.sharing.multiway.probes import Choice, Orders, ProbePlan, Target
-from headrace.sharing.multiway.relations import Join, input_relation
+from headrace.sharing.multiway.cost import HistoryCardinality, estimate_step_costs
+from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.sharing.multiway.relations import JoinGraph, input_relation
 
 ROWS, BATCHES = 1500, 50
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ class Fixed(ProbeOptimizer):
         super().__init__(beside=False)
         self.shape, self.came, self.made = shape, 0, 0
 
-    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         (query,) = probes.queries
         return choice(query.id, query.join, self.shape)
 
@@ -43,24 +43,24 @@ class Fixed(ProbeOptimizer):
         self.came += sum(came for outcome in outcomes for came, _ in outcome.probed.values())
 
 
-def flat(join: Join) -> Orders:
+def flat(join: JoinGraph) -> OrdersByRelation:
     """Rows go to the neighbours in the chain, one after the other."""
     chain = ("r", "s", "t", "u")
     found = {}
     for start in sorted(join.relations, key=chain.index):
         order = sorted(join.relations - {start}, key=lambda name, s=start: (abs(chain.index(name) - chain.index(s)), name))
-        found[start] = tuple(Target(input_relation(name)) for name in order)
+        found[start] = tuple(ProbeTarget(input_relation(name)) for name in order)
     return found
 
 
-def choice(query: int, join: Join, shape: str) -> Choice:
+def choice(query: int, join: JoinGraph, shape: str) -> ProbeOrderChoice:
     if shape == "flat":
-        return Choice({query: flat(join)})
-    rs, rst = join.within("rs"), join.within("rst")
-    orders = {name: (*flat(rs)[name], Target(input_relation("t")), Target(input_relation("u"))) for name in "rs"}
-    orders |= {"t": (Target(rs), Target(input_relation("u"))), "u": (Target(rst),)}
-    kept = {rs: flat(rs), rst: {**{n: (*flat(rs)[n], Target(input_relation("t"))) for n in "rs"}, "t": (Target(rs),)}}
-    return Choice({query: orders}, kept)
+        return ProbeOrderChoice({query: flat(join)})
+    rs, rst = join.subgraph("rs"), join.subgraph("rst")
+    orders = {name: (*flat(rs)[name], ProbeTarget(input_relation("t")), ProbeTarget(input_relation("u"))) for name in "rs"}
+    orders |= {"t": (ProbeTarget(rs), ProbeTarget(input_relation("u"))), "u": (ProbeTarget(rst),)}
+    kept = {rs: flat(rs), rst: {**{n: (*flat(rs)[n], ProbeTarget(input_relation("t"))) for n in "rs"}, "t": (ProbeTarget(rs),)}}
+    return ProbeOrderChoice({query: orders}, kept)
 
 
 def rows(number: int) -> Mapping[str, list[dict[str, object]]]:
@@ -118,14 +118,14 @@ def test_storage_is_exactly_as_estimated_and_probes_nearly(run):
         expected |= {"r⋈s": joined(given, "rs"), "r⋈s⋈t": joined(given, "rst")}
     assert held == expected
     selectivity = {one: joined(given, "".join(one.relations)) / ROWS**2 for one in query.join.predicates}
-    figures = Whole(dict.fromkeys("rstu", float(ROWS)), selectivity)
+    figures = HistoryCardinality(dict.fromkeys("rstu", float(ROWS)), selectivity)
     estimate = 0.0
     chosen = choice(query.id, query.join, prober.shape)
     steps: dict[tuple[str, ...], float] = {}
-    for join, orders in ((query.join, chosen.queries[query.id]), *chosen.kept.items()):
+    for join, orders in ((query.join, chosen.queries[query.id]), *chosen.materialized.items()):
         for start, order in orders.items():
             visited = (input_relation(start), *(target.relation for target in order))
-            costs = step_costs(visited, join, figures, {})
+            costs = estimate_step_costs(visited, join, figures, {})
             steps |= {tuple(map(str, visited[: k + 2])): cost for k, cost in enumerate(costs)}
     estimate = sum(steps.values())  # what begins alike is done once
     assert prober.came == pytest.approx(estimate, rel=0.2)

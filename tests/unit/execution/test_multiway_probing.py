@@ -24,9 +24,9 @@ from headrace.execution.multiway.probing import Pairs, Prober
 from headrace.execution.multiway.stored import Stored
 from headrace.execution.multiway.tuples import Packed, Tuples, unpacked
 from headrace.kernels import compiled_probe
-from headrace.sharing.multiway.asked import Asked, column_of, time_of
-from headrace.sharing.multiway.planning import plan_probes
-from headrace.sharing.multiway.probes import ProbePlan
+from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
+from headrace.sharing.multiway.planning import plan_sliding_joins
+from headrace.sharing.multiway.probes import SlidingJoinPlan
 from support.asking import COLUMNS, ask, choice, text_of
 
 SECOND = 1_000_000
@@ -99,15 +99,15 @@ Row = Mapping[str, Any]
 SIDES = {"r": "s[]", "s": "r[]"}
 
 
-def plan_of(*queries: Asked) -> ProbePlan:
-    return plan_probes(queries, choice(*((one, SIDES) for one in queries)), 0, 1, {one.id: 0 for one in queries})
+def plan_of(*queries: NormalizedJoin) -> SlidingJoinPlan:
+    return plan_sliding_joins(queries, choice(*((one, SIDES) for one in queries)), 0, 1, {one.id: 0 for one in queries})
 
 
 def columns(relation: str, rows: Sequence[Row]) -> dict[str, pa.Array]:
     names = [name for name in TYPES if any(name in row for row in rows)]
-    found = {column_of(relation, name): pa.array([row.get(name) for row in rows], TYPES[name]) for name in names}
+    found = {qualify_column(relation, name): pa.array([row.get(name) for row in rows], TYPES[name]) for name in names}
     times = [int(row.get("at", 0) * SECOND) for row in rows]
-    return {**found, time_of(relation): pa.array(times, pa.int64())}
+    return {**found, time_column_of(relation): pa.array(times, pa.int64())}
 
 
 def bits(rows: Sequence[Row]) -> np.ndarray:
@@ -124,9 +124,9 @@ def bucket(relation: str, rows: Sequence[Row]) -> Stored:
     return replace(stored.stored([packed], 0, (), (), 1), births=births)
 
 
-def probe_of(start: str, *queries: Asked) -> LoadedProbe:
+def probe_of(start: str, *queries: NormalizedJoin) -> LoadedProbe:
     plan = plan_of(*queries)
-    (root,) = plan.roots[start]
+    (root,) = plan.root_probes[start]
     return LoadedProbes(plan).probe(root.number)
 
 
@@ -142,7 +142,7 @@ def found_by(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], st
     found = []
     for pairs in prober.pairs(here, here.sets):
         joined = prober.joined(pairs, all_of(table, np.zeros((here.rows, 0), np.uint64)), np.zeros(len(pairs.own), np.uint64))
-        numbers = [joined.rows.column(column_of(name, "a")).to_pylist() for name in (start, other)]
+        numbers = [joined.rows.column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
         found += list(zip(*numbers, joined.sets[:, 0].tolist(), strict=True))
     return sorted(found)
 
@@ -267,11 +267,11 @@ def test_partners_from_before_a_batch():
     first = plan_of(query)
     born = {one.number: 0 for one in first.stores}
     moved = choice((query, {"r": "s[b]", "s": "r[]"}))
-    plan = plan_probes((query,), moved, 5, 1, {0: 0}, first, born)
-    old = next(probe for name, probe in plan.probes if name == "r" and probe.before == 5)
+    plan = plan_sliding_joins((query,), moved, 5, 1, {0: 0}, first, born)
+    old = next(probe for name, probe in plan.probes if name == "r" and probe.before_batch == 5)
     theirs = [{"b": 1, "born": 3}, {"b": 1, "born": 4}, {"b": 1, "born": 5}, {"b": 1, "born": 4}]
     assert found_by(LoadedProbes(plan).probe(old.number), [{"b": 1}], theirs) == [(0, 0, 1), (0, 1, 1), (0, 3, 1)]
-    new = next(probe for name, probe in plan.probes if name == "r" and probe.before is None)
+    new = next(probe for name, probe in plan.probes if name == "r" and probe.before_batch is None)
     assert len(found_by(LoadedProbes(plan).probe(new.number), [{"b": 1}], theirs)) == 4
 
 

@@ -16,26 +16,28 @@ from headrace.execution.multiway.loaded import LoadedProbes
 from headrace.execution.multiway.sampling import Sample, sampled, selectivities
 from headrace.execution.multiway.tuples import Packed
 from headrace.runtime.probing import choice_of
-from headrace.sharing.multiway.asked import Asked, column_of, time_of
-from headrace.sharing.multiway.planning import plan_probes
+from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
+from headrace.sharing.multiway.planning import plan_sliding_joins
 from support.asking import ask
 
 TYPES = {"a": pa.int32(), "b": pa.int32(), "c": pa.int32(), "d": pa.int32(), "x": pa.float64(), "n": pa.string()}
 
 
-def loaded(query: Asked) -> LoadedProbes:
-    return LoadedProbes(plan_probes((query,), choice_of((query,), None, None), 0, 2, {query.id: 0}))
+def loaded(query: NormalizedJoin) -> LoadedProbes:
+    return LoadedProbes(plan_sliding_joins((query,), choice_of((query,), None, None), 0, 2, {query.id: 0}))
 
 
 def rows(relation: str, **columns) -> Packed:
     """Rows of a relation, with values as Python or numpy has them; None is NULL."""
     count = len(next(iter(columns.values())))
-    arrays = {column_of(relation, name): pa.array(values, TYPES[name], from_pandas=False) for name, values in columns.items()}
-    arrays[time_of(relation)] = pa.array(np.arange(count))
+    arrays = {
+        qualify_column(relation, name): pa.array(values, TYPES[name], from_pandas=False) for name, values in columns.items()
+    }
+    arrays[time_column_of(relation)] = pa.array(np.arange(count))
     return Packed(arrays, np.ones((count, 1), np.uint64), np.ones(count, np.uint64))
 
 
-def told(query: Asked, batches: int = 1, **relations) -> float:
+def told(query: NormalizedJoin, batches: int = 1, **relations) -> float:
     """Return the selectivity that samples tell; columns of each relation are cut into as many batches."""
     probes = loaded(query)
     samples: dict[str, list[Sample]] = {}

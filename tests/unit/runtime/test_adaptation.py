@@ -20,7 +20,7 @@ import pytest
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import Choice, ProbePlan
+from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
 from support.adaptation import COLUMNS, Adaptive, Change, Played, Static, play, schema
 from support.compare import same_rows
 from support.duckdb_judge import DuckDBJudge
@@ -95,7 +95,7 @@ class Punctual(Adaptive):
     def __init__(self) -> None:
         super().__init__(beside=True)
 
-    def _next(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def _next(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         wait([] if self._waiting is None else [self._waiting])
         return super()._next(state, probes)
 

@@ -14,7 +14,7 @@ import pytest
 from headrace.errors import SessionError
 from headrace.execution.multiway.shelf import _MANY
 from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
-from headrace.sharing.multiway.probes import Choice
+from headrace.sharing.multiway.probes import ProbeOrderChoice
 from support.asking import ask, choice, text_of
 from support.streaming import Streams
 
@@ -23,11 +23,11 @@ CHAIN = "r.b = s.b AND s.c = t.c"
 TEN = {"r": "10 s", "s": "10 s", "t": "10 s"}
 
 
-def by_st(number: int = 0) -> Choice:
+def by_st(number: int = 0) -> ProbeOrderChoice:
     """Rows of r look into s⋈t."""
     query = ask(number, CHAIN)
     mine = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[c] r[b]"}
-    return choice((query, mine), kept={query.join.within("st"): {"s": "t[c]", "t": "s[c]"}})
+    return choice((query, mine), kept={query.join.subgraph("st"): {"s": "t[c]", "t": "s[c]"}})
 
 
 def drawn_rows(random: Random, names: str, at: float, step: float, count: int, keys: int) -> Rows:
@@ -194,7 +194,7 @@ def test_a_removed_query_frees_its_stores(tmp_path: Path):
         streams.session.remove("chain")
         streams.tick()
         assert streams.rows_kept() == {"s[b]": 4, "u[b]": 4}
-        assert streams.plan.ranks == ("s", "u")
+        assert streams.plan.ranked_relations == ("s", "u")
         streams.tick({name: [{"a": 5, "b": 1, "c": 1, "at": 5}] for name in "su"})
         assert {ref.file for ref in streams.kept} == {f"state/{name}" for name in streams.files("state")}
         assert streams.results("pair") == Counter((s, u) for s in (0, 1, 2, 3, 5) for u in (0, 1, 2, 3, 5))
@@ -291,7 +291,7 @@ def test_a_session_that_is_opened_again_goes_on_with_the_same_plan(tmp_path: Pat
             streams.prober.told = by_st() if number == 3 else None
             streams.tick(rows)
         plan, kept = streams.plan, streams.kept
-        assert plan.is_passing
+        assert plan.is_transitional
     with Streams(tmp_path / "c", "rst") as streams:
         assert streams.plan == plan
         assert streams.kept == kept

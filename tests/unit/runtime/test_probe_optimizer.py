@@ -19,7 +19,7 @@ from headrace.errors import SessionError
 from headrace.execution.job import Outcome
 from headrace.runtime.probe_optimizer import ProbeOptimizer, Sharing, sharing_of
 from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import Choice, ProbePlan
+from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
 from support.asking import drawn, text_of
 from support.streaming import Still, Streams
 
@@ -34,13 +34,13 @@ class Watched(ProbeOptimizer):
     def __init__(self, every: int = 2, **options: Any) -> None:
         super().__init__(every, **{"beside": False, **options})
         self.came: list[int] = []
-        self.chosen: list[Choice] = []
+        self.chosen: list[ProbeOrderChoice] = []
 
     def note(self, outcomes: Sequence[Outcome]) -> None:
         super().note(outcomes)
         self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probed.values()))
 
-    def decide(self, state: EngineState, probes: ProbePlan) -> Choice | None:
+    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         found = super().decide(state, probes)
         self.chosen += [] if found is None else [found]
         return found
@@ -67,7 +67,7 @@ def even(random: Random) -> dict[str, int]:
 
 def run(
     directory: Path, prober: ProbeOptimizer, texts: Sequence[str] = (CHAIN,), draw: Draw = skewed, batches: int = 9
-) -> tuple[list[Counter[tuple[Any, ...]]], ProbePlan]:
+) -> tuple[list[Counter[tuple[Any, ...]]], SlidingJoinPlan]:
     """Run queries over a second of rows a batch; return their results, and the last plan."""
     random = Random(5)
     with Streams(directory, "rstu", prober) as streams:
@@ -86,7 +86,7 @@ class Unchanged:
     """What there is without an optimizer."""
 
     results: list[Counter[tuple[Any, ...]]]
-    plan: ProbePlan
+    plan: SlidingJoinPlan
     came: list[int]
 
 
@@ -143,7 +143,7 @@ def test_it_looks_when_queries_came_or_went_and_every_few_batches(tmp_path: Path
     looks: list[int] = []
 
     class Looking(Watched):
-        def _improved(self, probes: ProbePlan, figures: Any, parts: int) -> Choice | None:
+        def _improved(self, probes: SlidingJoinPlan, figures: Any, parts: int) -> ProbeOrderChoice | None:
             looks.append(len(self.came))
             return None
 
@@ -167,7 +167,7 @@ class Slow(Watched):
         self.go = Event()
         self.begun = Event()
 
-    def _improved(self, probes: ProbePlan, figures: Any, parts: int) -> Choice | None:
+    def _improved(self, probes: SlidingJoinPlan, figures: Any, parts: int) -> ProbeOrderChoice | None:
         self.begun.set()
         assert self.go.wait(30)
         return super()._improved(probes, figures, parts)
@@ -233,14 +233,14 @@ def test_how_far_queries_share(tmp_path: Path, sharing: Sharing):
     texts = [CHAIN, text_of("r.b = s.b AND s.c = t.c AND r.a < t.a", dict.fromkeys("rst", "5 s"))]
     watched = Watched(sharing=sharing)
     _, plan = run(tmp_path / "c", watched, texts, batches=6)
-    shared = [probe for _, probe in plan.probes if len(probe.users) > 1]
+    shared = [probe for _, probe in plan.probes if len(probe.query_ids) > 1]
     if sharing is Sharing.NONE:
         assert not shared
-        assert sorted(plan.ranks) == ["r@0", "r@1", "s@0", "s@1", "t@0", "t@1"]
+        assert sorted(plan.ranked_relations) == ["r@0", "r@1", "s@0", "s@1", "t@0", "t@1"]
         assert all("@" in name for one in plan.stores for name in one.relation.relations)
     else:
         assert shared
-        assert sorted(plan.ranks) == ["r", "s", "t"]
+        assert sorted(plan.ranked_relations) == ["r", "s", "t"]
 
 
 def test_sharing_nothing_still_finds_better_orders(unchanged: Unchanged, tmp_path: Path):

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from headrace.runtime.probing import choice_of, from_json, to_json
-from headrace.sharing.multiway.first import first_orders
-from headrace.sharing.multiway.planning import plan_probes
-from headrace.sharing.multiway.probes import Choice, ProbePlan
+from headrace.sharing.multiway.first import choose_initial_orders
+from headrace.sharing.multiway.planning import plan_sliding_joins
+from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
 from headrace.sharing.multiway.relations import Attribute
 from support.asking import ask, choice, orders, targets
 
 CHAIN = ask(0, "r.b = s.b AND s.c = t.c")
-ST = CHAIN.join.within("st")
+ST = CHAIN.join.subgraph("st")
 OTHER = ask(1, "s.c = t.c AND t.d = u.d")
 FLAT = {"r": "s[b] t[c]", "s": "r[b] t[c]", "t": "s[b] r[b]"}
 BY_ST = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}
@@ -23,12 +23,12 @@ KEPT = {ST: {"s": "t[c]", "t": "s[b]"}}
 BOTH = choice((CHAIN, BY_ST), (OTHER, MINE), kept=KEPT)
 
 
-def through_the_log(chosen: Choice, *queries) -> Choice:
+def through_the_log(chosen: ProbeOrderChoice, *queries) -> ProbeOrderChoice:
     return from_json(json.loads(json.dumps(to_json(chosen))), queries)
 
 
-def plan_of(chosen: Choice, *queries) -> ProbePlan:
-    return plan_probes(queries, chosen, 0, 4, {one.id: 0 for one in queries})
+def plan_of(chosen: ProbeOrderChoice, *queries) -> SlidingJoinPlan:
+    return plan_sliding_joins(queries, chosen, 0, 4, {one.id: 0 for one in queries})
 
 
 # -------------------------------------------------------------------------------------------------------------------- in the log
@@ -36,16 +36,16 @@ def plan_of(chosen: Choice, *queries) -> ProbePlan:
 
 @pytest.mark.parametrize(
     "chosen",
-    [Choice({}), choice((CHAIN, FLAT)), BOTH, choice((CHAIN, {**FLAT, "r": "s[] t[]"}))],
+    [ProbeOrderChoice({}), choice((CHAIN, FLAT)), BOTH, choice((CHAIN, {**FLAT, "r": "s[] t[]"}))],
     ids=["nothing", "inputs", "kept joins", "stores by nothing"],
 )
-def test_a_choice_is_read_as_it_was_written(chosen: Choice):
+def test_a_choice_is_read_as_it_was_written(chosen: ProbeOrderChoice):
     assert through_the_log(chosen, CHAIN, OTHER) == chosen
 
 
 def test_kept_joins_of_equal_inputs_are_told_apart_by_their_conditions():
     strict = ask(2, "r.b = s.b AND s.c = t.c AND s.d < t.d")
-    both = {ST: KEPT[ST], strict.join.within("st"): {"s": "t[]", "t": "s[]"}}
+    both = {ST: KEPT[ST], strict.join.subgraph("st"): {"s": "t[]", "t": "s[]"}}
     chosen = choice((CHAIN, BY_ST), (strict, BY_ST), kept=both)
     found = through_the_log(chosen, CHAIN, strict)
     assert found == chosen
@@ -54,9 +54,9 @@ def test_kept_joins_of_equal_inputs_are_told_apart_by_their_conditions():
 
 def test_attributes_that_are_expressions_are_read_as_they_were_written():
     query = ask(0, "r.b + 1 = s.b * 2")
-    chosen = Choice({0: first_orders(query.join, {})})
+    chosen = ProbeOrderChoice({0: choose_initial_orders(query.join, {})})
     (target,) = chosen.queries[0]["r"]
-    assert target.by == Attribute("s", "b * 2")
+    assert target.partitioned_by == Attribute("s", "b * 2")
     assert through_the_log(chosen, query) == chosen
 
 
@@ -64,14 +64,14 @@ def test_what_is_about_removed_queries_is_left_out():
     #   query 1 is removed in the batch for which something was decided about it
     found = through_the_log(BOTH, CHAIN)
     assert set(found.queries) == {0}
-    assert found.kept == BOTH.kept  # query 0 has s⋈t as well
+    assert found.materialized == BOTH.materialized  # query 0 has s⋈t as well
 
 
 def test_kept_joins_that_no_live_query_has_are_left_out():
-    tu = OTHER.join.within("tu")
+    tu = OTHER.join.subgraph("tu")
     chosen = choice((CHAIN, FLAT), (OTHER, {**MINE, "s": "tu[t.c]"}), kept={**KEPT, tu: {"t": "u[d]", "u": "t[d]"}})
     found = through_the_log(chosen, CHAIN)
-    assert set(found.kept) == {ST}
+    assert set(found.materialized) == {ST}
     assert found.queries == {0: orders(CHAIN.join, **FLAT)}
 
 
@@ -83,12 +83,12 @@ def test_new_queries_begin_along_equalities_by_the_attributes_that_tie_them_most
     query = ask(0, "r.b = s.b AND s.c = t.c AND s.c = u.c AND r.a < u.a")
     found = choice_of((query,), None, None)
     assert found.queries[0] == orders(query.join, r="s[c] t[c] u[c]", s="r[b] t[c] u[c]", t="s[c] r[b] u[c]", u="s[c] r[b] t[c]")
-    assert found.kept == {}
+    assert found.materialized == {}
 
 
 def test_equalities_come_before_comparisons_and_those_before_nothing():
     query = ask(0, "r.b < s.b AND r.c = u.c AND t.d = t.d AND s.a < t.a")
-    assert [min(one.relation.relations) for one in first_orders(query.join, {})["r"]] == ["u", "s", "t"]
+    assert [min(one.relation.relations) for one in choose_initial_orders(query.join, {})["r"]] == ["u", "s", "t"]
 
 
 def test_new_queries_use_stores_that_are_there():
@@ -122,16 +122,16 @@ def test_a_kept_join_is_made_as_was_decided_last():
     plan = plan_of(BOTH, CHAIN, OTHER)
     other_way = {ST: {"s": "t[]", "t": "s[c]"}}
     found = choice_of((CHAIN, OTHER), plan, choice((CHAIN, BY_ST), kept=other_way))
-    assert found.kept == choice(kept=other_way).kept
+    assert found.materialized == choice(kept=other_way).materialized
     assert found.queries == BOTH.queries
 
 
 def test_kept_joins_that_nobody_looks_into_are_forgotten():
     plan = plan_of(BOTH, CHAIN, OTHER)
     flat = choice((CHAIN, FLAT), (OTHER, {**MINE, "u": "t[d] s[c]"}))
-    assert choice_of((CHAIN, OTHER), plan, flat).kept == {}
-    assert set(choice_of((CHAIN,), plan, None).kept) == {ST}
-    assert choice_of((CHAIN,), plan, choice((CHAIN, FLAT))).kept == {}
+    assert choice_of((CHAIN, OTHER), plan, flat).materialized == {}
+    assert set(choice_of((CHAIN,), plan, None).materialized) == {ST}
+    assert choice_of((CHAIN,), plan, choice((CHAIN, FLAT))).materialized == {}
 
 
 def test_a_query_that_is_gone_is_forgotten():

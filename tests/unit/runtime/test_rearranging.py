@@ -12,9 +12,9 @@ from headrace.plan.join import WindowJoinQuery
 from headrace.runtime.epoch import rearrange
 from headrace.runtime.optimizer import Optimizer
 from headrace.runtime.state import EngineState
-from headrace.sharing.arrangement import Arrangement
+from headrace.sharing.arrangement import JoinOrderVersion
 from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import NEVER
+from headrace.sharing.slicing import MIN_TIME
 from headrace.sql import bind_query
 from support.compare import same_rows
 
@@ -44,7 +44,7 @@ def play(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session, list[
         session.advance()
         if backend != "reference":
             live = next(iter(session._coordinator.live.values()))
-            orders.append(live.arrangements[-1].order if live.arrangements else ())
+            orders.append(live.order_versions[-1].order if live.order_versions else ())
     session.drain()
     return session, query.results().to_pylist(), orders
 
@@ -68,7 +68,7 @@ def test_what_was_decided_survives_a_restart(tmp_path) -> None:
     session.close()
     again = hr.Session(tmp_path, backend="local")
     live = next(iter(again._coordinator.live.values()))
-    assert live.arrangements[-1].order == orders[-1]
+    assert live.order_versions[-1].order == orders[-1]
     again.close()
 
 
@@ -84,21 +84,21 @@ def query() -> LiveQuery:
 
 
 def test_windows_that_began_before_keep_the_old_arrangement_until_they_close(query: LiveQuery) -> None:
-    new = Arrangement((2, 1, 0), 1)
+    new = JoinOrderVersion((2, 1, 0), 1)
     changed = rearrange(query, new, 10_000_000, 9_000_000)
-    assert changed.arrangements == (Arrangement((0, 1, 2)), Arrangement((2, 1, 0), 1, 10_000_001))
+    assert changed.order_versions == (JoinOrderVersion((0, 1, 2)), JoinOrderVersion((2, 1, 0), 1, 10_000_001))
     assert rearrange(changed, None, 11_000_000, 11_999_999) == changed
-    assert rearrange(changed, None, 12_000_000, 12_000_001).arrangements == (changed.arrangements[1],)
+    assert rearrange(changed, None, 12_000_000, 12_000_001).order_versions == (changed.order_versions[1],)
 
 
 def test_before_the_first_row_there_is_nothing_to_keep(query: LiveQuery) -> None:
-    assert rearrange(query, Arrangement((2, 1, 0)), NEVER, NEVER).arrangements == (Arrangement((2, 1, 0)),)
+    assert rearrange(query, JoinOrderVersion((2, 1, 0)), MIN_TIME, MIN_TIME).order_versions == (JoinOrderVersion((2, 1, 0)),)
 
 
 def test_an_arrangement_that_saw_no_row_is_replaced(query: LiveQuery) -> None:
-    once = rearrange(query, Arrangement((2, 1, 0)), 10, 5)
-    twice = rearrange(once, Arrangement((1, 0, 2)), 10, 5)
-    assert [one.order for one in twice.arrangements] == [(0, 1, 2), (1, 0, 2)]
+    once = rearrange(query, JoinOrderVersion((2, 1, 0)), 10, 5)
+    twice = rearrange(once, JoinOrderVersion((1, 0, 2)), 10, 5)
+    assert [one.order for one in twice.order_versions] == [(0, 1, 2), (1, 0, 2)]
 
 
 def test_keys_of_joins_are_counted_together_and_one_by_one() -> None:
@@ -120,10 +120,10 @@ class Forced(Optimizer):
         super().__init__()
         self._batch, self._order, self._apart = batch, order, apart
 
-    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, Arrangement]:
+    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
         joins = [number for number, query in live.items() if isinstance(query.plan, WindowJoinQuery)]
         due = joins if state.batch + 1 == self._batch else []
-        return {number: Arrangement(self._order, number if self._apart else 0) for number in due}
+        return {number: JoinOrderVersion(self._order, number if self._apart else 0) for number in due}
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -138,7 +138,7 @@ def test_queries_of_one_group_are_joined_once_and_those_of_two_apart(*, apart: b
         for second in range(30):
             source.append([{"k": 1, "x": second % 10, "time": BASE + timedelta(seconds=second)}])
             session.advance()
-        measured = session._coordinator.join_statistics().measured
+        measured = session._coordinator.join_statistics().measured_rows
         pairs = {query: rows for (query, length), rows in measured.items() if length == 2}  # of the window from 20 to 25
         assert pairs == ({0: 25, 1: 25} if apart else {0: 25})
         session.drain()
@@ -159,7 +159,7 @@ def test_results_of_a_join_are_read_wherever_the_order_of_its_inputs_lets_them_c
         for second in range(60):
             if second % 7 == 0:
                 session._coordinator.optimizer = Forced(second, orders[second // 7 % 3])
-                found |= {one.levels for one in session._coordinator.live.values() if one.feeds}
+                found |= {one.extra_shuffles for one in session._coordinator.live.values() if one.output_stream}
             source.append([{"k": second % 2, "x": second % 3, "time": BASE + timedelta(seconds=second)}])
             session.advance()
         session.drain()

@@ -31,7 +31,7 @@ def test_a_query_that_is_there_already_adds_nothing(serve: Callable[..., Service
     same, other = (addition_to(service.session, sql) for sql in (COUNTING, OTHER))
     assert same.after == same.before > 0
     assert other.after > other.before
-    assert other.after <= other.before + other.alone
+    assert other.after <= other.before + other.standalone
     expected = forecast(service.session, OTHER)
     assert expected is not None
     assert expected.growth > 1

@@ -16,9 +16,9 @@ from headrace.model.stream import Stream
 from headrace.runtime.latency import Latency, latencies
 from headrace.runtime.report import BatchReport, Marks
 from headrace.service.insight import Insight, addition_to, insight_of
-from headrace.sharing.account import Account, Charge, accounts, spent
+from headrace.sharing.account import CostBreakdown, SharedCost, divide_costs, sum_shared_costs
 from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import FOREVER
+from headrace.sharing.slicing import MAX_TIME
 from headrace.sql import Catalog, bind_query
 from support.serving import Service
 
@@ -60,9 +60,9 @@ def run(session: hr.Session, batches: int = 4) -> Insight:
 
 
 def test_what_is_shared_is_paid_by_what_each_would_pay_alone():
-    found = accounts([Charge(3.0, {1: 2.0, 2: 4.0}), Charge(1.0, {2: 1.0})])
-    assert found == {1: Account(2.0, 1.0, 0.25), 2: Account(5.0, 3.0, 0.75)}
-    assert spent([Charge(3.0, {1: 2.0}), Charge(1.0, {})]) == 4.0
+    found = divide_costs([SharedCost(3.0, {1: 2.0, 2: 4.0}), SharedCost(1.0, {2: 1.0})])
+    assert found == {1: CostBreakdown(2.0, 1.0, 0.25), 2: CostBreakdown(5.0, 3.0, 0.75)}
+    assert sum_shared_costs([SharedCost(3.0, {1: 2.0}), SharedCost(1.0, {})]) == 4.0
 
 
 @pytest.mark.parametrize("sql", [TUMBLING, JOINING, CLOSING, SLIDING], ids=["aggregation", "join", "sessions", "sliding"])
@@ -88,19 +88,19 @@ def test_a_join_adds_work_and_the_same_again_adds_none(session: hr.Session, sql:
     session.add(TUMBLING)
     run(session, 3)
     first = addition_to(session, sql)
-    assert first.before < first.after < first.before + first.alone  # one of its streams is read already
+    assert first.before < first.after < first.before + first.standalone  # one of its streams is read already
     session.add(sql)
     run(session, 3)
     again = addition_to(session, sql)
     assert again.after == pytest.approx(again.before)
-    assert again.alone > 0
+    assert again.standalone > 0
 
 
 def test_a_join_of_a_stream_that_gave_nothing_yet_costs_nothing_known(session: hr.Session):
     session.add(TUMBLING)
     SOURCES[session]["a"].append([{"k": 1, "v": 1, "time": datetime(2026, 1, 1, tzinfo=UTC)}])
     session.advance()
-    assert addition_to(session, JOINING).alone >= 0
+    assert addition_to(session, JOINING).standalone >= 0
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_the_oldest_result_of_a_batch_waited_longest(sql: str, waited: float):
 
 def test_batches_without_results_and_the_end_of_time_do_not_count():
     quiet = [done(40, 37), done(41, 39, emitted=False)]
-    last = BatchReport(0, 1, 1, emitted_by={1: 1}, marks={("a",): Marks(FOREVER, 0)}), 50.0
+    last = BatchReport(0, 1, 1, emitted_by={1: 1}, marks={("a",): Marks(MAX_TIME, 0)}), 50.0
     assert latencies(quiet, {1: live(TUMBLING)}) == {}
     assert latencies([done(40, 37), last], {1: live(TUMBLING)}) == {}
     assert latencies([done(40, 37), done(41, 41)], {}) == {}

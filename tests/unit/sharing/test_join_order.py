@@ -11,8 +11,25 @@ import pytest
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.plan.join import WindowJoinQuery, iter_join_nodes
-from headrace.sharing.arrangement import Arrangement, arranged, canonical, conditions, is_free, products, written
-from headrace.sharing.join_order import GAIN, JoinStatistics, Work, arrange, best_order, cost, groups_of, shape
+from headrace.sharing.arrangement import (
+    JoinOrderVersion,
+    build_join_tree,
+    canonicalize_join,
+    count_cross_products,
+    get_written_order,
+    is_reorderable,
+    iter_conditions,
+)
+from headrace.sharing.join_order import (
+    REORDER_THRESHOLD,
+    JoinStatistics,
+    JoinWorkload,
+    derive_join_shape,
+    estimate_order_cost,
+    find_best_order,
+    group_join_queries,
+    reorder_joins,
+)
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sql import Catalog, bind_query
 
@@ -24,7 +41,7 @@ CATALOG = Catalog.of([Stream(name, COLUMNS, "time") for name in NAMES])
 def bound(text: str) -> WindowJoinQuery:
     found = bind_query(text, CATALOG)
     assert isinstance(found, WindowJoinQuery)
-    return canonical(found)
+    return canonicalize_join(found)
 
 
 def joined(names: str, *conditions: str, where: str = "") -> WindowJoinQuery:
@@ -48,20 +65,20 @@ def statistics(seed: int) -> JoinStatistics:
 @pytest.mark.parametrize("plan", [CHAIN, STAR, CYCLE, THETA], ids=["chain", "star", "cycle", "theta"])
 @pytest.mark.parametrize("seed", range(12))
 def test_dynamic_programming_finds_what_exhaustive_search_finds(plan: WindowJoinQuery, seed: int) -> None:
-    work = Work.of(plan, frozenset({0}), statistics(seed))
-    fewest = without_equality(plan, written(plan))
+    work = JoinWorkload.for_queries(plan, frozenset({0}), statistics(seed))
+    fewest = without_equality(plan, get_written_order(plan))
     orders = [order for order in permutations(range(len(plan.inputs))) if without_equality(plan, order) == fewest]
-    cheapest = min(cost(work, order) for order in orders)
-    assert cost(work, best_order(work)) == pytest.approx(cheapest)
+    cheapest = min(estimate_order_cost(work, order) for order in orders)
+    assert estimate_order_cost(work, find_best_order(work)) == pytest.approx(cheapest)
 
 
 @pytest.mark.parametrize("relations", [2, 3, 4])
 def test_fewer_relations_at_a_time_still_give_an_order_that_joins(relations: int) -> None:
     for seed in range(6):
-        work = Work.of(CHAIN, frozenset({0}), statistics(seed))
-        order = best_order(work, relations=relations)
+        work = JoinWorkload.for_queries(CHAIN, frozenset({0}), statistics(seed))
+        order = find_best_order(work, max_inputs=relations)
         assert without_equality(CHAIN, order) == 0
-        assert cost(work, order) >= cost(work, best_order(work))
+        assert estimate_order_cost(work, order) >= estimate_order_cost(work, find_best_order(work))
 
 
 def test_an_order_keeps_every_condition() -> None:
@@ -74,13 +91,15 @@ def test_an_order_keeps_every_condition() -> None:
         )
 
     for order in permutations(range(4)):
-        texts = [text for one in asked(arranged(plan, order)) for text in one.replace("(", "").replace(")", "").split(" AND ")]
+        texts = [
+            text for one in asked(build_join_tree(plan, order)) for text in one.replace("(", "").replace(")", "").split(" AND ")
+        ]
         assert sorted(texts) == ["0.k = 1.k", "0.x = 3.x", "0.y < 2.y", "1.x = 2.x", "2.y = 3.y"]
 
 
 def without_equality(plan: WindowJoinQuery, order: Sequence[int]) -> int:
-    found = products(tuple(conditions(plan)), order)
-    assert found == sum(not node.equalities for node in iter_join_nodes(arranged(plan, order)))
+    found = count_cross_products(tuple(iter_conditions(plan)), order)
+    assert found == sum(not node.equalities for node in iter_join_nodes(build_join_tree(plan, order)))
     return found
 
 
@@ -89,32 +108,37 @@ def test_steps_without_an_equality_are_counted() -> None:
     assert without_equality(CHAIN, (0, 2, 1, 3, 4)) == 1
     assert without_equality(CHAIN, (0, 2, 4, 1, 3)) == 2
     assert without_equality(THETA, (0, 1, 2, 3)) == 3
-    assert without_equality(MIXED, written(MIXED)) == 1
+    assert without_equality(MIXED, get_written_order(MIXED)) == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_order_has_a_step_without_an_equality_that_need_not_be(seed: int) -> None:
     for plan in (CHAIN, STAR, CYCLE):
-        assert without_equality(plan, best_order(Work.of(plan, frozenset({0}), statistics(seed)))) == 0
+        assert without_equality(plan, find_best_order(JoinWorkload.for_queries(plan, frozenset({0}), statistics(seed)))) == 0
     for relations in (2, 3, 5):
-        assert without_equality(MIXED, best_order(Work.of(MIXED, frozenset({0}), statistics(seed)), relations=relations)) == 1
+        assert (
+            without_equality(
+                MIXED, find_best_order(JoinWorkload.for_queries(MIXED, frozenset({0}), statistics(seed)), max_inputs=relations)
+            )
+            == 1
+        )
 
 
 def test_small_inputs_that_have_a_condition_come_first() -> None:
     known = JoinStatistics({"a": 1e4, "b": 10.0, "c": 10.0, "d": 1e4}, {})
-    assert set(best_order(Work.of(THETA, frozenset({0}), known))[:2]) == {1, 2}
+    assert set(find_best_order(JoinWorkload.for_queries(THETA, frozenset({0}), known))[:2]) == {1, 2}
     loose = joined("abc", "a.x < b.x", "b.y < c.y")
     even = JoinStatistics(dict.fromkeys(NAMES, 100.0), {})
-    assert best_order(Work.of(loose, frozenset({0}), even))[:2] != (0, 2)
+    assert find_best_order(JoinWorkload.for_queries(loose, frozenset({0}), even))[:2] != (0, 2)
 
 
 def test_the_order_of_the_text_makes_no_difference() -> None:
     one = bound("SELECT a.k AS n FROM TUMBLE(a, '5 s') a JOIN TUMBLE(b, '5 s') b ON a.k = b.k WHERE b.x > 1")
     two = bound("SELECT a.k AS n FROM TUMBLE(b, '5 s') b JOIN TUMBLE(a, '5 s') a ON a.k = b.k WHERE b.x > 1")
     assert one.inputs == two.inputs
-    assert written(two) == (1, 0)
+    assert get_written_order(two) == (1, 0)
     outer = bound("SELECT a.k AS n FROM TUMBLE(b, '5 s') b LEFT JOIN TUMBLE(a, '5 s') a ON a.k = b.k")
-    assert not is_free(outer)
+    assert not is_reorderable(outer)
     assert outer.inputs[0].stream == "b"
 
 
@@ -137,32 +161,32 @@ def test_queries_that_want_the_same_rows_are_joined_together_and_others_are_not(
     front, back = set(range(20)), set(range(80, 100))
     rows = {(stream, bit): front if bit < 2 else back for stream in "ab" for bit in range(4)}
     known = JoinStatistics({"a": 1e4, "b": 1e4}, {("a", "k"): 10, ("b", "k"): 10}, wanted(rows))
-    found = groups_of([live(number, plan) for number in range(4)], known, {})
+    found = group_join_queries([live(number, plan) for number in range(4)], known, {})
     assert found[0] == found[1] != found[2] == found[3]
 
 
 def test_groups_that_are_known_stay() -> None:
     plan = joined("ab", "a.k = b.k")
-    assert groups_of([live(0, plan), live(1, plan)], JoinStatistics(), {0: 3}) == {0: 3, 1: 3}
+    assert group_join_queries([live(0, plan), live(1, plan)], JoinStatistics(), {0: 3}) == {0: 3, 1: 3}
 
 
 def test_an_order_is_changed_only_where_that_gains_much() -> None:
     plan = joined("abc", "a.k = b.k", "b.x = c.x")
     even = JoinStatistics(dict.fromkeys(NAMES, 1000.0), {(name, column): 1000 for name in NAMES for column in "kxy"})
-    assert arrange([live(0, plan)], even) == {}
+    assert reorder_joins([live(0, plan)], even) == {}
     skewed = JoinStatistics({"a": 1e6, "b": 1e4, "c": 1.0}, {(name, column): 1000 for name in NAMES for column in "kxy"})
-    changed = arrange([live(0, plan)], skewed)
+    changed = reorder_joins([live(0, plan)], skewed)
     assert changed[0].order[-1] == 0  # the large one last
-    work = Work.of(plan, frozenset({0}), skewed)
-    assert cost(work, changed[0].order) < GAIN * cost(work, (0, 1, 2))
-    settled = LiveQuery(0, "q", plan, arrangements=(Arrangement(changed[0].order),))
-    assert arrange([settled], skewed) == {}
+    work = JoinWorkload.for_queries(plan, frozenset({0}), skewed)
+    assert estimate_order_cost(work, changed[0].order) < REORDER_THRESHOLD * estimate_order_cost(work, (0, 1, 2))
+    settled = LiveQuery(0, "q", plan, order_versions=(JoinOrderVersion(changed[0].order),))
+    assert reorder_joins([settled], skewed) == {}
 
 
 def test_queries_of_one_group_get_one_order() -> None:
     plans = [joined("abc", "a.k = b.k", "b.x = c.x", where=f"a.y > {number}") for number in range(3)]
     skewed = JoinStatistics({"a": 1e6, "b": 1e4, "c": 1.0}, {(name, column): 1000 for name in NAMES for column in "kxy"})
-    changed = arrange([live(number, plan) for number, plan in enumerate(plans)], skewed)
+    changed = reorder_joins([live(number, plan) for number, plan in enumerate(plans)], skewed)
     assert len(changed) == 3
     assert len({one.order for one in changed.values()}) == 1
 
@@ -174,7 +198,7 @@ def test_an_order_is_never_given_to_a_query_that_lacks_the_equality_it_needs() -
     for first, second in ((plain, more), (more, plain)):
         for seed in range(20):
             queries = [live(0, first), live(1, second)]
-            for number, one in arrange(queries, statistics(seed)).items():
+            for number, one in reorder_joins(queries, statistics(seed)).items():
                 plan = queries[number].plan
                 assert isinstance(plan, WindowJoinQuery)
                 assert without_equality(plan, one.order) == 0
@@ -183,4 +207,4 @@ def test_an_order_is_never_given_to_a_query_that_lacks_the_equality_it_needs() -
 def test_queries_with_other_equalities_are_not_of_one_shape() -> None:
     plain = joined("abc", "a.k = b.k", "b.x = c.x")
     more = joined("abc", "a.k = b.k", "b.x = c.x", "a.y + c.y = b.y")
-    assert shape(plain) != shape(more)
+    assert derive_join_shape(plain) != derive_join_shape(more)

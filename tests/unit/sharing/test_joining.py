@@ -6,7 +6,7 @@ from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.plan.join import WindowJoinQuery
 from headrace.sharing.explain import explain
-from headrace.sharing.joining import chain_of, levels, needed_columns
+from headrace.sharing.joining import build_chain, count_extra_shuffles, find_needed_columns
 from headrace.sharing.shared_plan import LiveQuery, plan_stream
 from headrace.sql import Catalog, bind_query
 
@@ -23,7 +23,7 @@ def bound(text: str) -> WindowJoinQuery:
 
 def moves(text: str) -> list[bool]:
     plan = bound(text)
-    return [step.moves for step in chain_of(plan, plan.tree).steps]
+    return [step.repartitions for step in build_chain(plan, plan.tree).steps]
 
 
 def test_rows_move_only_where_the_keys_change() -> None:
@@ -59,8 +59,8 @@ def test_queries_without_keys_share_buckets_and_steps_whatever_they_ask() -> Non
     texts = [f"SELECT a.x FROM {A} JOIN {B} ON a.x < b.x", f"SELECT COUNT(*) AS n FROM {A} CROSS JOIN {B}"]
     live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
     (buckets,) = plan_stream("a", live).buckets
-    assert (buckets.keys, buckets.bits, buckets.columns) == ((), (0, 1), ("x",))
-    one, two = (chain_of(plan, plan.tree) for plan in map(bound, texts))
+    assert (buckets.keys, buckets.query_bits, buckets.columns) == ((), (0, 1), ("x",))
+    one, two = (build_chain(plan, plan.tree) for plan in map(bound, texts))
     assert one == two
     text = explain(live, [plan_stream(name, live) for name in "ab"])
     assert "join buffer in one partition · used by 2 queries: q0, q1" in text
@@ -70,14 +70,14 @@ def test_queries_without_keys_share_buckets_and_steps_whatever_they_ask() -> Non
 def test_levels_count_what_comes_after_the_first_exchange() -> None:
     plain = bound(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k")
     grouped = bound(f"SELECT COUNT(*) AS n FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x")
-    assert levels(plain, ()) == 0
-    assert levels(grouped, ()) == 2
+    assert count_extra_shuffles(plain, ()) == 0
+    assert count_extra_shuffles(grouped, ()) == 2
 
 
 def test_columns_nobody_needs_are_not_kept() -> None:
     plan = bound(f"SELECT a.s FROM {A} JOIN {B} ON a.k = b.k AND a.x < b.x WHERE a.unused = 1")
-    assert needed_columns(plan, 0) == {"k", "x", "s"}  # what selects rows is not needed afterwards
-    assert needed_columns(plan, 1) == {"k", "x"}
+    assert find_needed_columns(plan, 0) == {"k", "x", "s"}  # what selects rows is not needed afterwards
+    assert find_needed_columns(plan, 1) == {"k", "x"}
 
 
 def test_queries_by_the_same_keys_share_buckets_and_a_self_join_has_two() -> None:
@@ -89,7 +89,7 @@ def test_queries_by_the_same_keys_share_buckets_and_a_self_join_has_two() -> Non
     ]
     live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
     plan = plan_stream("a", live)
-    assert [([str(key) for key in each.keys], each.slot, each.bits) for each in plan.buckets] == [
+    assert [([str(key) for key in each.keys], each.slot, each.query_bits) for each in plan.buckets] == [
         (["k"], 0, (0, 1, 3)),
         (["x"], 0, (2,)),
         (["k"], 1, (3,)),

@@ -11,8 +11,8 @@ from headrace.model.stream import Stream
 from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery
 from headrace.plan.stacked import NestedQuery, compute_start_times
-from headrace.sharing.changelog import Changelog, apply
-from headrace.sharing.parts import depths, level, parts_of, whole
+from headrace.sharing.changelog import Changelog, apply_changelog
+from headrace.sharing.parts import compute_query_level, compute_stream_depths, root_query_id, split_query
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sql import Catalog, bind_query
 
@@ -29,8 +29,8 @@ def stacked(text: str) -> NestedQuery:
 
 
 def live(*texts: str) -> tuple[LiveQuery, ...]:
-    parts = [part.addition for n, text in enumerate(texts) for part in parts_of(n, f"q{n}", bind_query(text, CATALOG))]
-    return apply((), Changelog(tuple(parts)))
+    parts = [part.addition for n, text in enumerate(texts) for part in split_query(n, f"q{n}", bind_query(text, CATALOG))]
+    return apply_changelog((), Changelog(tuple(parts)))
 
 
 @pytest.mark.parametrize(
@@ -64,30 +64,30 @@ def test_rows_and_results_meet_in_the_first_window_that_has_both() -> None:
 
 def test_parts_are_told_from_queries_by_their_ids() -> None:
     found = live("SELECT k FROM a", f"SELECT MAX(t) AS m FROM ({SUMS})")
-    assert [whole(query.id) for query in found] == [0, 1, 1]
+    assert [root_query_id(query.id) for query in found] == [0, 1, 1]
     assert [query.name for query in found] == ["q0", "q1", "q1/1"]
-    assert [bool(query.feeds) for query in found] == [False, False, True]
+    assert [bool(query.output_stream) for query in found] == [False, False, True]
 
 
 def test_equal_sub_queries_make_one_stream() -> None:
     found = live(f"SELECT MAX(t) AS m FROM ({SUMS})", f"SELECT MIN(t) AS m FROM TUMBLE(({SUMS}), '1 minute')", "SELECT x FROM b")
-    makers = [query for query in found if query.feeds]
+    makers = [query for query in found if query.output_stream]
     assert len(makers) == 2
-    assert len({query.feeds for query in makers}) == 1
+    assert len({query.output_stream for query in makers}) == 1
 
 
 @pytest.mark.parametrize("inner", [PAIRS, "SELECT k, SUM(x) AS t FROM SESSION(a, '2 seconds') GROUP BY k"])
 def test_results_that_depend_on_the_query_are_its_own(inner: str) -> None:
     found = live(*[f"SELECT COUNT(*) AS m FROM TUMBLE(({inner}), '1 minute')"] * 2)
-    assert len({query.feeds for query in found if query.feeds}) == 2
+    assert len({query.output_stream for query in found if query.output_stream}) == 2
 
 
 def test_a_stream_of_results_is_as_deep_as_its_makers_need() -> None:
     found = live(f"SELECT MAX(t) AS m FROM ({SUMS})", f"SELECT MAX(n) AS m FROM ({PAIRS})")
-    deep = depths(found)
+    deep = compute_stream_depths(found)
     by_name = {query.name: query for query in found}
-    assert level(by_name["q0/1"].plan, deep) == level(by_name["q1/1"].plan, deep) == 0
-    assert level(by_name["q0"].plan, deep) == 1
-    assert level(by_name["q1"].plan, deep) == 2  # groups of joined rows are exchanged first
+    assert compute_query_level(by_name["q0/1"].plan, deep) == compute_query_level(by_name["q1/1"].plan, deep) == 0
+    assert compute_query_level(by_name["q0"].plan, deep) == 1
+    assert compute_query_level(by_name["q1"].plan, deep) == 2  # groups of joined rows are exchanged first
     assert isinstance(by_name["q1"].plan, AggregateQuery)
-    assert depths(live("SELECT x FROM a")) == {}
+    assert compute_stream_depths(live("SELECT x FROM a")) == {}

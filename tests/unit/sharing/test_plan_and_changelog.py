@@ -7,13 +7,20 @@ from hypothesis import strategies as st
 
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.changelog import Addition, Changelog, apply, changelog_set, query_set, unchanged_over
+from headrace.sharing.changelog import (
+    Changelog,
+    QueryAddition,
+    apply_changelog,
+    compute_changelog_set,
+    intersect_changelog_sets,
+    to_query_set,
+)
 from headrace.sharing.explain import explain
-from headrace.sharing.grouping import cheapest
-from headrace.sharing.selection import Layout
+from headrace.sharing.grouping import choose_layout
+from headrace.sharing.selection import CellLayout
 from headrace.sharing.shared_plan import LiveQuery, plan_stream
-from headrace.sharing.slicing import NEVER
-from headrace.sharing.statistics import Load
+from headrace.sharing.slicing import MIN_TIME
+from headrace.sharing.statistics import OperatorLoad
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog((
@@ -32,11 +39,11 @@ TEXTS = [
 
 
 def live(*numbers: int) -> list[LiveQuery]:
-    return [LiveQuery(n, f"q{n}", bind_query(TEXTS[n % len(TEXTS)], CATALOG), NEVER, n) for n in numbers]
+    return [LiveQuery(n, f"q{n}", bind_query(TEXTS[n % len(TEXTS)], CATALOG), MIN_TIME, n) for n in numbers]
 
 
-def add(number: int) -> Addition:
-    return Addition(number, f"q{number}", bind_query(TEXTS[number % len(TEXTS)], CATALOG), NEVER)
+def add(number: int) -> QueryAddition:
+    return QueryAddition(number, f"q{number}", bind_query(TEXTS[number % len(TEXTS)], CATALOG), MIN_TIME)
 
 
 @given(st.permutations(range(7)))
@@ -46,8 +53,8 @@ def test_the_order_of_additions_does_not_matter(order: list[int]) -> None:
 
 @given(st.sets(st.integers(0, 20)), st.integers(21, 30))
 def test_add_then_remove_gives_back_the_equal_plan(there: set[int], new: int) -> None:
-    before = apply((), Changelog(tuple(add(n) for n in there)))
-    after = apply(apply(before, Changelog((add(new),))), Changelog((), frozenset({new})))
+    before = apply_changelog((), Changelog(tuple(add(n) for n in there)))
+    after = apply_changelog(apply_changelog(before, Changelog((add(new),))), Changelog((), frozenset({new})))
     assert after == before
     assert plan_stream("p", after) == plan_stream("p", before)
 
@@ -59,26 +66,26 @@ def test_bits_are_reused_and_sets_stay_as_short_as_the_live_queries(steps: list[
     for number, (adding, which) in enumerate(steps):
         before = now
         change = Changelog((add(number),)) if adding or not now else Changelog((), frozenset({now[which % len(now)].id}))
-        now = apply(now, change)
+        now = apply_changelog(now, change)
         most = max(most, len(now))
         assert len({q.bit for q in now}) == len(now)
         assert max((q.bit for q in now), default=0) < most
         first = before if first is None else first
-        sets.append(changelog_set(before, now))
+        sets.append(compute_changelog_set(before, now))
     if first is not None:  # Eq. 4.1: the AND over all steps leaves the bits that meant the same query all the time
-        same = query_set(q.bit for q in now if any(o.id == q.id and o.bit == q.bit for o in first))
-        assert unchanged_over(sets) & query_set(q.bit for q in now) == same
+        same = to_query_set(q.bit for q in now if any(o.id == q.id and o.bit == q.bit for o in first))
+        assert intersect_changelog_sets(sets) & to_query_set(q.bit for q in now) == same
 
 
 def test_equal_needs_are_kept_once_and_smaller_selections_join_larger_ones() -> None:
     plan = plan_stream("p", live(0, 1, 2))
     (store,) = plan.stores
     assert [str(c) for c in store.components] == ["rows(*)", "float(price)", "count(price)"]
-    assert store.steps == ((0, 1_000_000),) or len(store.steps) >= 1
-    assert [d.boundaries for d in store.selection.dimensions] == [(4, 9)]
+    assert store.slice_progressions == ((0, 1_000_000),) or len(store.slice_progressions) >= 1
+    assert [d.boundaries for d in store.predicate_index.dimensions] == [(4, 9)]
 
 
-SECOND = Load(rows=100_000, slices=1, keys=1_000)
+SECOND = OperatorLoad(rows=100_000, slices=1, keys=1_000)
 
 
 def test_layouts_follow_the_cost() -> None:
@@ -86,12 +93,12 @@ def test_layouts_follow_the_cost() -> None:
         return bind_query(f"SELECT k FROM p WHERE {text}", CATALOG).branches[0].predicate
 
     few = [where(f"x > {i} AND y < {i}") for i in range(3)]
-    assert cheapest([where(f"x > {i}") for i in range(100)], SECOND).layout is Layout.GRID
-    assert cheapest(few, SECOND).layout is Layout.GRID
+    assert choose_layout([where(f"x > {i}") for i in range(100)], SECOND).layout is CellLayout.GRID
+    assert choose_layout(few, SECOND).layout is CellLayout.GRID
     wide = [where(f"x > {i} AND y < {i} AND z = {i} AND k <> {i}") for i in range(40)]
-    assert cheapest(wide, SECOND).layout is Layout.SIGNATURES
+    assert choose_layout(wide, SECOND).layout is CellLayout.SIGNATURES
     odd = [where(" OR ".join(f"s LIKE '{c}{i}%'" for c in "abcdefghij")) for i in range(8)]
-    assert cheapest(odd, SECOND).layout is Layout.PER_QUERY
+    assert choose_layout(odd, SECOND).layout is CellLayout.PER_QUERY
 
 
 def test_explain_names_each_operator_and_its_queries() -> None:

@@ -15,7 +15,7 @@ from headrace.execution.selection import SharedSelection, rows_by_predicate
 from headrace.model.expression import Expression
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.selection import Layout, dimensions, grid_spans, select
+from headrace.sharing.selection import CellLayout, build_predicate_index, compute_grid_spans, derive_dimensions
 from headrace.sql import Catalog, bind_query
 
 SCHEMA = Schema.parse("x INT, y DOUBLE, s STRING, d DECIMAL(10,2), b BOOLEAN, big BIGINT, f FLOAT, day DATE, time TIMESTAMP")
@@ -55,14 +55,14 @@ rows = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@given(st.lists(predicates, min_size=1, max_size=6), st.lists(rows, min_size=1, max_size=12), st.sampled_from(list(Layout)))
+@given(st.lists(predicates, min_size=1, max_size=6), st.lists(rows, min_size=1, max_size=12), st.sampled_from(list(CellLayout)))
 @settings(max_examples=150, deadline=None)
 def test_every_layout_finds_the_rows_each_predicate_holds_on(
-    texts: list[str], found: list[dict[str, object]], layout: Layout
+    texts: list[str], found: list[dict[str, object]], layout: CellLayout
 ) -> None:
     wanted = [predicate(text) for text in texts]
-    selection = select(wanted, layout)
-    if layout is Layout.GRID and selection.size > 1 << 16:
+    selection = build_predicate_index(wanted, layout)
+    if layout is CellLayout.GRID and selection.cell_count > 1 << 16:
         return
     batch = Batch(pa.Table.from_pylist(found, SCHEMA.to_arrow()), "time")
     tagged = SharedSelection(selection).tag(batch)
@@ -73,26 +73,26 @@ def test_every_layout_finds_the_rows_each_predicate_holds_on(
 
 def test_one_dimension_whatever_the_spelling() -> None:
     """x > 1.5 and CAST(x AS BIGINT) < 7 cut the same dimension as x = 3."""
-    dims = dimensions([predicate("x > 1.5"), predicate("CAST(x AS BIGINT) < 7"), predicate("x = 3")])
+    dims = derive_dimensions([predicate("x > 1.5"), predicate("CAST(x AS BIGINT) < 7"), predicate("x = 3")])
     assert [str(d.expression) for d in dims] == ["x"]
     assert dims[0].boundaries == (2, 3, 4, 7)
 
 
 def test_rows_nobody_wants_go_no_further() -> None:
-    selection = select([predicate("x < 2"), predicate("x > 5")], Layout.GRID)
+    selection = build_predicate_index([predicate("x < 2"), predicate("x > 5")], CellLayout.GRID)
     #            <2    2..5    >5    NULL
-    assert grid_spans(selection).covered().tolist() == [True, False, True, False]
+    assert compute_grid_spans(selection).find_covered_cells().tolist() == [True, False, True, False]
 
 
 def test_cost_of_a_row_does_not_grow_with_the_queries() -> None:
-    selection = select([predicate(f"x > {i}") for i in range(500)], Layout.GRID)
+    selection = build_predicate_index([predicate(f"x > {i}") for i in range(500)], CellLayout.GRID)
     assert len(selection.dimensions) == 1
-    assert selection.size == 502
+    assert selection.cell_count == 502
 
 
 @pytest.mark.parametrize(
     ("text", "spans"), [("x < 2", [(0, 1)]), ("x >= 2", [(1, 3)]), ("x <> 2", [(0, 1), (2, 3)]), ("x IS NULL", [(3, 4)])]
 )
 def test_spans_of_simple_predicates(text: str, spans: list[tuple[int, int]]) -> None:
-    selection = select([predicate("x = 2"), predicate(text)], Layout.GRID)
-    assert grid_spans(selection).of(len(selection.predicates) - 1) == spans
+    selection = build_predicate_index([predicate("x = 2"), predicate(text)], CellLayout.GRID)
+    assert compute_grid_spans(selection).get_spans(len(selection.predicates) - 1) == spans

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.window import HopWindow, window_starts_containing
-from headrace.sharing.slicing import FOREVER, NEVER, closing, edges_for, last_end, progressions
+from headrace.sharing.slicing import (
+    MAX_TIME,
+    MIN_TIME,
+    compute_slice_edges,
+    derive_progressions,
+    find_closing_windows,
+    find_last_window_end,
+)
 
 windows = st.builds(HopWindow, st.integers(1, 50), st.integers(1, 30))
 times = st.lists(st.integers(-300, 300), min_size=1, max_size=30)
@@ -20,7 +27,9 @@ def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[HopWindo
     slices   |——|—|——————|————|      never  |———#———|  across an edge
     """
     kept = np.array([t for t in at if epoch is None or t >= epoch] or [0])
-    edges = edges_for(int(kept.min()), int(kept.max()), lambda: kept, progressions(found), NEVER if epoch is None else epoch)
+    edges = compute_slice_edges(
+        int(kept.min()), int(kept.max()), lambda: kept, derive_progressions(found), MIN_TIME if epoch is None else epoch
+    )
     for time in kept.tolist():
         start = int(edges[np.searchsorted(edges, time, side="right") - 1])
         assert start <= time
@@ -30,7 +39,7 @@ def test_a_slice_lies_wholly_inside_or_outside_every_window(found: list[HopWindo
 
 
 def test_a_stray_row_does_not_conjure_up_decades_of_slices() -> None:
-    edges = edges_for(0, 10**15, lambda: np.array([0, 10**15]), progressions([HopWindow(10, 5)]), NEVER)
+    edges = compute_slice_edges(0, 10**15, lambda: np.array([0, 10**15]), derive_progressions([HopWindow(10, 5)]), MIN_TIME)
     assert len(edges) < 1000
 
 
@@ -40,14 +49,14 @@ def test_closing_finds_what_looking_at_every_window_finds(
 ) -> None:
     every = {start for time in slices for start in window_starts_containing(window, time)}
     expected = sorted(s for s in every if s >= since and after < s + window.size <= after + more)
-    assert closing(window, since, slices, after, after + more) == expected
+    assert find_closing_windows(window, since, slices, after, after + more) == expected
 
 
 @given(windows, st.integers(-300, 300), st.integers(-300, 300))
 def test_last_end(window: HopWindow, since: int, time: int) -> None:
     ends = [start + window.size for start in window_starts_containing(window, time) if start >= since]
-    assert last_end(window, since, time) == (max(ends) if ends else None)
+    assert find_last_window_end(window, since, time) == (max(ends) if ends else None)
 
 
 def test_everything_closes_at_the_end() -> None:
-    assert closing(HopWindow(10, 5), NEVER, [3], NEVER, FOREVER) == [-5, 0]
+    assert find_closing_windows(HopWindow(10, 5), MIN_TIME, [3], MIN_TIME, MAX_TIME) == [-5, 0]

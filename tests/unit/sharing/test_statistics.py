@@ -6,47 +6,53 @@ import headrace as hr
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.runtime.coordinator import Coordinator
-from headrace.sharing.selection import Layout
+from headrace.sharing.selection import CellLayout
 from headrace.sharing.shared_plan import LiveQuery, plan_stream
-from headrace.sharing.slicing import NEVER
-from headrace.sharing.statistics import Statistics, measured, most_keys, next_rate
+from headrace.sharing.slicing import MIN_TIME
+from headrace.sharing.statistics import StreamStatistics, build_statistics, merge_key_counts, update_rate
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog((Stream("p", Schema.parse("k INT, x INT, y INT, time TIMESTAMP"), "time"),))
 WIDE = [f"SELECT k, COUNT(*) n FROM TUMBLE(p, '1 second') WHERE x > {i} AND y < {i} GROUP BY k" for i in range(200)]
 
 
-def plan(texts: list[str], stats: Statistics):
-    live = [LiveQuery(i, f"q{i}", bind_query(text, CATALOG), NEVER, i) for i, text in enumerate(texts)]
+def plan(texts: list[str], stats: StreamStatistics):
+    live = [LiveQuery(i, f"q{i}", bind_query(text, CATALOG), MIN_TIME, i) for i, text in enumerate(texts)]
     return plan_stream("p", live, stats)
 
 
 def test_a_large_grid_is_taken_only_where_there_are_rows_to_fill_it() -> None:
-    few, many = (plan(WIDE, Statistics(rate, (("k", 1_000),))) for rate in (1_000, 10_000_000))
-    assert [store.selection.layout for store in few.stores] == [Layout.SIGNATURES]
-    assert [store.selection.layout for store in many.stores] == [Layout.GRID]
+    few, many = (plan(WIDE, StreamStatistics(rate, (("k", 1_000),))) for rate in (1_000, 10_000_000))
+    assert [store.selection.layout for store in few.stores] == [CellLayout.SIGNATURES]
+    assert [store.selection.layout for store in many.stores] == [CellLayout.GRID]
 
 
 def test_very_fine_windows_are_kept_apart_where_their_slices_would_cost_the_others() -> None:
     fine = "SELECT k, COUNT(*) n FROM TUMBLE(p, '1 millisecond') WHERE x > 3 GROUP BY k"
     coarse = [f"SELECT k, COUNT(*) n FROM TUMBLE(p, '10 seconds') WHERE x > {i} GROUP BY k" for i in range(300)]
-    stores = plan([fine, *coarse], Statistics(1_000_000, (("k", 1_000),))).stores
-    assert sorted(len(store.members) for store in stores) == [1, 300]
+    stores = plan([fine, *coarse], StreamStatistics(1_000_000, (("k", 1_000),))).stores
+    assert sorted(len(store.subscribers) for store in stores) == [1, 300]
     near = "SELECT k, COUNT(*) n FROM TUMBLE(p, '2 seconds') WHERE x > 3 GROUP BY k"
-    assert [len(store.members) for store in plan([near, *coarse], Statistics(1_000_000, (("k", 1_000),))).stores] == [301]
+    assert [len(store.subscribers) for store in plan([near, *coarse], StreamStatistics(1_000_000, (("k", 1_000),))).stores] == [
+        301
+    ]
 
 
 def test_figures_are_rounded_so_that_plans_stay() -> None:
-    assert measured(100_000.0, {"k": 1000}) == measured(120_000.0, {"k": 900}) == Statistics(1 << 17, (("k", 1024),))
-    assert measured(0.0, {}) == Statistics()
+    assert (
+        build_statistics(100_000.0, {"k": 1000})
+        == build_statistics(120_000.0, {"k": 900})
+        == StreamStatistics(1 << 17, (("k", 1024),))
+    )
+    assert build_statistics(0.0, {}) == StreamStatistics()
 
 
 def test_a_rate_follows_the_batches() -> None:
-    rate = next_rate(0.0, 1_000, 1_000_000)
+    rate = update_rate(0.0, 1_000, 1_000_000)
     assert rate == 1_000
-    assert next_rate(rate, 3_000, 1_000_000) == 2_000
-    assert next_rate(rate, 5, 0) == rate  # event time stood still: nothing can be told
-    assert most_keys([{"k": 3}, {"k": 5, "x": 1}]) == {"k": 5, "x": 1}
+    assert update_rate(rate, 3_000, 1_000_000) == 2_000
+    assert update_rate(rate, 5, 0) == rate  # event time stood still: nothing can be told
+    assert merge_key_counts([{"k": 3}, {"k": 5, "x": 1}]) == {"k": 5, "x": 1}
 
 
 def test_what_was_measured_survives_a_restart(tmp_path) -> None:
@@ -55,10 +61,10 @@ def test_what_was_measured_survives_a_restart(tmp_path) -> None:
         session.create_stream("p", source, time="time")
         return session, source
 
-    def stats(session: hr.Session) -> Statistics:
+    def stats(session: hr.Session) -> StreamStatistics:
         coordinator: Coordinator = session._coordinator
         stream = coordinator.state.streams["p"]
-        return measured(stream.rate, stream.keys)
+        return build_statistics(stream.rate, stream.keys)
 
     session, source = begin()
     session.add("SELECT k, COUNT(*) n FROM TUMBLE(p, '1 second') GROUP BY k", name="q")
@@ -68,7 +74,7 @@ def test_what_was_measured_survives_a_restart(tmp_path) -> None:
     before = stats(session)
     session.close()
     assert before.rate == 512
-    assert dict(before.keys) == {"k": 64}
+    assert dict(before.key_counts) == {"k": 64}
     session, _ = begin()
     assert stats(session) == before
     session.add("SELECT k, COUNT(*) n FROM TUMBLE(p, '2 seconds') GROUP BY k", name="r")

@@ -14,9 +14,9 @@ from headrace.errors import HeadraceError
 from headrace.model.expression import Expression
 from headrace.model.stream import Stream
 from headrace.plan.stacked import AnyQuery
-from headrace.sharing.multiway.explained import told_stores
-from headrace.sharing.parts import whole
-from headrace.sharing.picture import kind_of
+from headrace.sharing.multiway.explained import describe_stores
+from headrace.sharing.parts import root_query_id
+from headrace.sharing.picture import get_operator_kind
 from headrace.sql import Catalog, bind_query
 
 
@@ -70,12 +70,18 @@ def _parts(sharing: Sharing) -> Iterator[tuple[str, set[int]]]:
     for plan in sharing.plans:
         stream = "results of an inner query" if plan.stream.startswith("~") else plan.stream
         for operator in plan.operators:
-            yield f"{kind_of(operator)}{_by(operator.keys)} of {stream}", {whole(member.query) for member in operator.members}
+            yield (
+                f"{get_operator_kind(operator)}{_by(operator.keys)} of {stream}",
+                {root_query_id(member.query_id) for member in operator.subscribers},
+            )
         for buckets in plan.buckets:
-            yield f"join buffer of {stream}{_by(buckets.keys)}", {whole(member.query) for member in buckets.members}
+            yield (
+                f"join buffer of {stream}{_by(buckets.keys)}",
+                {root_query_id(member.query_id) for member in buckets.subscribers},
+            )
     if sharing.probes is not None:
-        for store_text, users in told_stores(sharing.probes).values():
-            yield store_text.partition(" · ")[0], {whole(query_id) for query_id in users}
+        for store_text, users in describe_stores(sharing.probes).values():
+            yield store_text.partition(" · ")[0], {root_query_id(query_id) for query_id in users}
 
 
 def _by(keys: Sequence[Expression]) -> str:

@@ -17,9 +17,9 @@ from headrace.execution.multiway.tuples import Packed
 from headrace.kernels import compiled_join, compiled_probe
 from headrace.kernels.columns import combine_chunks
 from headrace.kernels.sets import QueryBitmaps
-from headrace.sharing.multiway.asked import Asked, column_of, time_of
-from headrace.sharing.multiway.probes import EdgeKind
-from headrace.sharing.slicing import NEVER
+from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
+from headrace.sharing.multiway.probes import RoutingKind
+from headrace.sharing.slicing import MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class Arriving:
             if not rows.rows:
                 continue
             self.samples[relation] = sampled(self._probes, relation, rows, self._batch.rows)
-            for store in plan.fed(relation):
-                for target, target_rows in dealt(store.key, rows, task, partition_count):
+            for store in plan.find_filled_stores(relation):
+                for target, target_rows in dealt(store.partition_key, rows, task, partition_count):
                     yield Delivery(target, store.number, None, target_rows)
-            for root in plan.roots[relation]:
-                if root.edge.kind is not EdgeKind.STORED:
-                    for target, target_rows in sent(root.edge, rows, task, partition_count):
+            for root in plan.root_probes[relation]:
+                if root.routing.kind is not RoutingKind.STORED:
+                    for target, target_rows in sent(root.routing, rows, task, partition_count):
                         yield Delivery(target, None, root.number, target_rows)
 
     def late(self) -> Iterator[tuple[int, int]]:
@@ -72,21 +72,21 @@ class Arriving:
                     if count:
                         yield query.id, count
 
-    def readers(self) -> Iterator[tuple[Asked, str]]:
+    def readers(self) -> Iterator[tuple[NormalizedJoin, str]]:
         """Yield the queries that read the stream, each with the relation that the stream is in it."""
         for relation in self._relations:
             for query in self._probes.tags(relation)[0]:
                 yield query, relation
 
-    def _late_before(self, query: Asked, relation: str) -> int:
+    def _late_before(self, query: NormalizedJoin, relation: str) -> int:
         watermark = self._watermarks[query.id]
-        return NEVER if watermark == NEVER else watermark - query.inputs[relation].lateness
+        return MIN_TIME if watermark == MIN_TIME else watermark - query.inputs[relation].lateness
 
     def _tagged(self, relation: str) -> Packed:
         """Return the rows that matter to at least one query, with the columns that queries need."""
         queries, set_assigner = self._probes.tags(relation)
         sets = set_assigner.of(self._batch)
-        limits: dict[int, list[Asked]] = defaultdict(list)
+        limits: dict[int, list[NormalizedJoin]] = defaultdict(list)
         for query in queries:
             limits[max(query.since, self._late_before(query, relation))].append(query)
         for limit, limited_queries in limits.items():
@@ -100,10 +100,14 @@ class Arriving:
         plan, table = self._probes.plan, self._batch.table
         is_full = len(row_ids) == self._batch.rows
         arrow_ids = None if is_full else pa.array(row_ids)
-        names = [name for name in table.schema.names if column_of(relation, name) in plan.columns(frozenset({relation}))]
-        columns = {column_of(relation, name): _taken(combine_chunks(table[name]), arrow_ids) for name in names}
-        columns[time_of(relation)] = pa.array(self._batch.times if is_full else self._batch.times[row_ids])
-        return Packed(columns, sets if is_full else sets[row_ids], np.full(len(row_ids), plan.fresh(relation), np.uint64))
+        names = [
+            name
+            for name in table.schema.names
+            if qualify_column(relation, name) in plan.find_needed_columns(frozenset({relation}))
+        ]
+        columns = {qualify_column(relation, name): _taken(combine_chunks(table[name]), arrow_ids) for name in names}
+        columns[time_column_of(relation)] = pa.array(self._batch.times if is_full else self._batch.times[row_ids])
+        return Packed(columns, sets if is_full else sets[row_ids], np.full(len(row_ids), plan.get_delta_bit(relation), np.uint64))
 
 
 def _taken(column: pa.Array, row_ids: pa.Array | None) -> pa.Array:

@@ -20,8 +20,8 @@ from headrace.execution.multiway.tuples import Bits, Packed, Tuples, unpacked
 from headrace.execution.result import Failures, Results
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import combine_chunks
-from headrace.sharing.multiway.asked import Asked
-from headrace.sharing.multiway.probes import Edge, EdgeKind, Feed, Probe
+from headrace.sharing.multiway.asked import NormalizedJoin
+from headrace.sharing.multiway.probes import ProbeRouting, ProbeStep, RoutingKind, StoreFeed
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class MultiwayLevel:
         job: Job,
         partition: int,
         level: int,
-        get_watermark: Callable[[Asked], int],
+        get_watermark: Callable[[NormalizedJoin], int],
         results: Results,
         failures: Failures,
         flush_if_full: Callable[[], None],
@@ -98,16 +98,16 @@ class MultiwayLevel:
 
     def _start(self, storing: dict[int, list[Packed]], probing: dict[int, list[Packed]]) -> None:
         """Queue inserted rows for the probes that start in the partition of their store."""
-        for roots in self._plan.roots.values():
+        for roots in self._plan.root_probes.values():
             for root in roots:
-                if root.edge.kind is EdgeKind.STORED:
-                    for rows in storing.get(root.edge.store, ()):
+                if root.routing.kind is RoutingKind.STORED:
+                    for rows in storing.get(root.routing.colocated_store, ()):
                         self._begin(root.number, rows, probing)
 
     def _to(self, partition: int) -> Traffic:
         return self.onward.setdefault(partition, Traffic())
 
-    def _probe(self, probe: Probe, tuples: Tuples) -> None:
+    def _probe(self, probe: ProbeStep, tuples: Tuples) -> None:
         loaded = self._probes.probe(probe.number)
         tuples = _restricted(tuples, loaded)
         if not tuples.count:
@@ -118,21 +118,21 @@ class MultiwayLevel:
             self._go_on(probe, matches)
         self.probed[probe.number] = (input_rows + tuples.count, output_rows)
 
-    def _found(self, probe: Probe, prober: Prober, relation: str) -> Iterator[Tuples]:
+    def _found(self, probe: ProbeStep, prober: Prober, relation: str) -> Iterator[Tuples]:
         """Yield the matches of a probe over all segments, in as few blocks as memory allows."""
         first_time, last_time = prober.span
-        visible = np.uint64(self._plan.visible(self._probes.starts[probe.number]))
-        view = self._shelf.view(probe.store)
+        visible = np.uint64(self._plan.get_visible_mask(self._probes.starts[probe.number]))
+        view = self._shelf.view(probe.store_number)
         pending: list[tuple[Pairs, Bits | None]] = []
         pending_pairs = 0
         for index, loaded in enumerate(view.shelved):
             sets, deltas = loaded.sets, None
             if loaded.ref.newest == self._job.batch:
                 hidden = (loaded.bucket.fresh & ~visible) != 0
-                if probe.before is not None or hidden.all():
+                if probe.before_batch is not None or hidden.all():
                     continue
                 sets, deltas = np.where(hidden[:, None], np.uint64(0), sets), loaded.bucket.fresh
-            elif (probe.before is not None and loaded.ref.oldest >= probe.before) or _apart(
+            elif (probe.before_batch is not None and loaded.ref.oldest >= probe.before_batch) or _apart(
                 loaded.ref, relation, first_time, last_time
             ):
                 continue
@@ -145,44 +145,46 @@ class MultiwayLevel:
                     pending, pending_pairs = [], 0
         yield from _joined(prober, pending, view.rows)
 
-    def _go_on(self, probe: Probe, matches: Tuples) -> None:
+    def _go_on(self, probe: ProbeStep, matches: Tuples) -> None:
         """Pass the rows that a probe found to complete queries, to state stores, and to the following probes."""
-        if probe.ends:
-            self._finish([self._probes.queries[number] for number in probe.ends], matches)
+        if probe.completed_queries:
+            self._finish([self._probes.queries[number] for number in probe.completed_queries], matches)
         for feed in probe.feeds:
             self._feed(feed, matches)
         for child in probe.children:
             child_rows = _restricted(matches, self._probes.probe(child.number))
-            if child_rows.count and child.level == self._level and child.edge.kind is EdgeKind.LOCAL:
+            if child_rows.count and child.level == self._level and child.routing.kind is RoutingKind.LOCAL:
                 self._probe(child, child_rows)
             elif child_rows.count:
-                self._send(child.edge, child, child_rows)
+                self._send(child.routing, child, child_rows)
 
-    def _send(self, edge: Edge, child: Probe, rows: Tuples) -> None:
-        relations = child.covered - self._probes.stores[child.store].relation.relations
-        packed = rows.packed(self._probes.columns(relations, child.users))
+    def _send(self, edge: ProbeRouting, child: ProbeStep, rows: Tuples) -> None:
+        relations = child.covered_relations - self._probes.stores[child.store_number].relation.relations
+        packed = rows.packed(self._probes.columns(relations, child.query_ids))
         for target, target_rows in sent(edge, packed, self._partition, self._job.partitions):
             self._to(target).probing.append((child.number, target_rows))
 
-    def _feed(self, feed: Feed, matches: Tuples) -> None:
+    def _feed(self, feed: StoreFeed, matches: Tuples) -> None:
         """Send rows to the state store of an intermediate result, for the queries that use it."""
-        bits = self._probes.bits(self._plan.uses[feed.store])
+        bits = self._probes.bits(self._plan.used_since[feed.store_number])
         sets = matches.sets & bits
         alive = compiled_join.find_live_rows(sets)
         if not alive.size:
             return
-        spec = self._probes.stores[feed.store]
-        rows = matches.take(alive, sets[alive]).packed(self._probes.columns(spec.relation.relations, self._plan.uses[feed.store]))
-        key = None if feed.edge.kind is EdgeKind.LOCAL else spec.key
+        spec = self._probes.stores[feed.store_number]
+        rows = matches.take(alive, sets[alive]).packed(
+            self._probes.columns(spec.relation.relations, self._plan.used_since[feed.store_number])
+        )
+        key = None if feed.routing.kind is RoutingKind.LOCAL else spec.partition_key
         targets = [(self._partition, rows)] if key is None else dealt(key, rows, self._partition, self._job.partitions)
         for target, target_rows in targets:
-            self._to(target).storing.append((feed.store, feed.level, target_rows))
+            self._to(target).storing.append((feed.store_number, feed.level, target_rows))
 
-    def _finish(self, queries: Sequence[Asked], rows: Tuples) -> None:
+    def _finish(self, queries: Sequence[NormalizedJoin], rows: Tuples) -> None:
         """Emit joined rows of complete queries."""
-        by_output: dict[tuple[object, ...], list[Asked]] = defaultdict(list)
+        by_output: dict[tuple[object, ...], list[NormalizedJoin]] = defaultdict(list)
         for query in queries:
-            by_output[query.tail].append(query)
+            by_output[query.output_signature].append(query)
         for same_output in by_output.values():
             bits, row_ids = compiled_join.list_rows_by_bit(rows.sets, self._probes.bits([query.id for query in same_output]))
             if not bits.size:

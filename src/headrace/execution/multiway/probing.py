@@ -59,7 +59,7 @@ class Prober:
         loaded, relation = self._loaded, self._loaded.stored[0]
         begins, ends, order = self._ranges(segment)
         low, times = self._newest - loaded.longest[relation], segment.times(relation)
-        insert_limit = loaded.probe.before
+        insert_limit = loaded.probe.before_batch
         insert_batches = _NO_BIRTHS if insert_limit is None or int(segment.births.max()) < insert_limit else segment.births
         row = offset = 0
         probe_sets = self._tuples.sets

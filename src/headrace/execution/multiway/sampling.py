@@ -20,8 +20,8 @@ from headrace.kernels.columns import combine_chunks
 from headrace.kernels.expression import Evaluator
 from headrace.kernels.keys import hash_keys
 from headrace.model.expression import Expression, column_names
-from headrace.sharing.multiway.asked import Asked, attribute_of, predicate_of, sides_of
-from headrace.sharing.multiway.relations import Attribute, Predicate
+from headrace.sharing.multiway.asked import NormalizedJoin, split_equality, to_attribute, to_predicate
+from headrace.sharing.multiway.relations import Attribute, JoinPredicate
 
 _ROWS = 1 << 14  # rows of a batch that are sketched
 _VALUES = 512  # values in a sketch
@@ -70,20 +70,20 @@ def _sketch(column: pa.Array, rows: int) -> Sketch:
     return Sketch(values[:_VALUES], counts[:_VALUES], float(values[_VALUES]), rows)
 
 
-def selectivities(queries: Iterable[Asked], samples: Mapping[str, Sequence[Sample]]) -> dict[Predicate, float]:
+def selectivities(queries: Iterable[NormalizedJoin], samples: Mapping[str, Sequence[Sample]]) -> dict[JoinPredicate, float]:
     """Return the fraction of row pairs that satisfy each condition between two relations, as far as samples allow."""
-    estimates: dict[Predicate, float] = {}
+    estimates: dict[JoinPredicate, float] = {}
     for condition in dict.fromkeys(term for query in queries for term in query.conditions):
-        predicate = predicate_of(condition)
+        predicate = to_predicate(condition)
         if predicate is None or any(not samples.get(name) for name in predicate.relations):
             continue
-        sides = sides_of(condition)
+        sides = split_equality(condition)
         left_samples, right_samples = (samples[name] for name in predicate.relations)
         if sides is None:
             estimates[predicate] = _tried(condition, left_samples, right_samples)
         else:
             estimates[predicate] = _equal(
-                _merged(left_samples, attribute_of(sides[0])), _merged(right_samples, attribute_of(sides[1]))
+                _merged(left_samples, to_attribute(sides[0])), _merged(right_samples, to_attribute(sides[1]))
             )
     return estimates
 

@@ -12,18 +12,18 @@ from headrace.kernels.columns import combine_chunks
 from headrace.kernels.expression import Evaluator
 from headrace.kernels.keys import assign_partitions
 from headrace.model.expression import Expression
-from headrace.sharing.multiway.probes import Edge, EdgeKind
+from headrace.sharing.multiway.probes import ProbeRouting, RoutingKind
 
 
-def sent(edge: Edge, rows: Packed, partition: int, partition_count: int) -> Iterator[tuple[int, Packed]]:
+def sent(edge: ProbeRouting, rows: Packed, partition: int, partition_count: int) -> Iterator[tuple[int, Packed]]:
     """Yield (partition, rows) along an edge to a probe; rows with a NULL key match nothing and are dropped."""
-    if edge.kind is EdgeKind.ALL:
+    if edge.kind is RoutingKind.BROADCAST:
         yield from ((target, rows) for target in range(partition_count))
-    elif edge.kind is EdgeKind.LOCAL:
+    elif edge.kind is RoutingKind.LOCAL:
         yield partition, rows
     else:
-        assert edge.by is not None
-        values = _values(edge.by, rows)
+        assert edge.key is not None
+        values = _values(edge.key, rows)
         if values.null_count:
             rows = rows.take(np.flatnonzero(np.asarray(values.is_valid())))
             values = values.drop_null()

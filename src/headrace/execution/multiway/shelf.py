@@ -19,10 +19,10 @@ from headrace.kernels import compiled_join, pack
 from headrace.kernels.columns import combine_chunks
 from headrace.kernels.keys import assign_partitions
 from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
-from headrace.sharing.multiway.asked import Asked
-from headrace.sharing.multiway.loan import Loan
+from headrace.sharing.multiway.asked import NormalizedJoin
+from headrace.sharing.multiway.loan import Backfill
 from headrace.sharing.multiway.probes import StoreSpec
-from headrace.sharing.slicing import FOREVER, NEVER
+from headrace.sharing.slicing import MAX_TIME, MIN_TIME
 
 _COPIED = 1 << 20  # rows per segment: copying so many costs less than many reads of each segment
 _MANY = 8  # segments of a store before small adjacent ones are merged
@@ -51,7 +51,7 @@ class Shelf:
     """The state stores of one partition at one level."""
 
     def __init__(
-        self, job: Job, partition: int, level: int, get_watermark: Callable[[Asked], int], forwarded: Sequence[StoreRef]
+        self, job: Job, partition: int, level: int, get_watermark: Callable[[NormalizedJoin], int], forwarded: Sequence[StoreRef]
     ) -> None:
         """`get_watermark` returns a query's watermark after this batch; `forwarded` are segments that earlier levels wrote."""
         self._job, self._partition, self._level, self._marks = job, partition, level, get_watermark
@@ -96,14 +96,14 @@ class Shelf:
         return self._at_hand[segment_key]
 
     def _stored(self, ref: StoreRef) -> Stored:
-        names = self.probes.plan.columns(self.probes.stores[ref.store].relation.relations)
+        names = self.probes.plan.find_needed_columns(self.probes.stores[ref.store].relation.relations)
         return self._job.stored(ref).with_columns({name: self.probes.types[name] for name in names})
 
     def _meant(self, segment: Stored, ref: StoreRef) -> QueryBitmaps:
         """Translate query-sets to the current bits: a bit may have belonged to another query when the row was inserted."""
         sets = resize_bitmaps(segment.sets, self.probes.width)
         newer_queries = [query for query in self.probes.plan.queries if self._job.born[query.id] > segment.meant]
-        first_batches = self.probes.plan.uses.get(ref.store, {})
+        first_batches = self.probes.plan.used_since.get(ref.store, {})
         rejoined = [(query_id, first_batch) for query_id, first_batch in first_batches.items() if first_batch > ref.oldest]
         if not newer_queries and not rejoined:
             return sets
@@ -111,18 +111,18 @@ class Shelf:
         for query in newer_queries:
             bits = self.probes.bits([query.id])
             translated &= ~bits
-            for backfill in query.lent if not first_batches else ():
+            for backfill in query.backfills if not first_batches else ():
                 if ref.spans[0][0] == backfill.relation:
                     translated[self._lent(segment, sets, backfill, query)] |= bits
         for query_id, first_batch in rejoined:
             translated[segment.births < first_batch] &= ~self.probes.bits([query_id])
         return translated
 
-    def _lent(self, segment: Stored, sets: QueryBitmaps, backfill: Loan, borrower: Asked) -> npt.NDArray[np.bool_]:
+    def _lent(self, segment: Stored, sets: QueryBitmaps, backfill: Backfill, borrower: NormalizedJoin) -> npt.NDArray[np.bool_]:
         """Return the mask of rows inserted for the lender since it was added, at or after the borrower's `since`."""
         word = sets[:, backfill.bit // 64] if backfill.bit // 64 < sets.shape[1] else np.zeros(segment.rows, np.uint64)
         has_bit = (word >> np.uint64(backfill.bit % 64) & np.uint64(1)).astype(np.bool_)
-        return has_bit & (segment.births >= backfill.first) & (segment.times(backfill.relation) >= borrower.since)
+        return has_bit & (segment.births >= backfill.first_batch) & (segment.times(backfill.relation) >= borrower.since)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -159,14 +159,14 @@ class Shelf:
         for query in self.probes.plan.queries:
             if relations <= set(query.inputs) and self._born(query) <= ref.newest:
                 watermark = self._marks(query)
-                if watermark == NEVER or (watermark != FOREVER and self._reaches(ref, query, watermark)):
+                if watermark == MIN_TIME or (watermark != MAX_TIME and self._reaches(ref, query, watermark)):
                     return True
         return False
 
-    def _born(self, query: Asked) -> int:
-        return max((backfill.first for backfill in query.lent), default=self._job.born[query.id])
+    def _born(self, query: NormalizedJoin) -> int:
+        return max((backfill.first_batch for backfill in query.backfills), default=self._job.born[query.id])
 
-    def _reaches(self, ref: StoreRef, query: Asked, watermark: int) -> bool:
+    def _reaches(self, ref: StoreRef, query: NormalizedJoin, watermark: int) -> bool:
         return all(last + query.inputs[name].length >= watermark - query.lateness for name, _, last in ref.spans)
 
     def _few(self, refs: Sequence[StoreRef]) -> list[StoreRef]:
@@ -207,10 +207,12 @@ class Shelf:
         self.old += self._dealt
 
     def _share(self, spec: StoreSpec, segment: Stored, ref: StoreRef) -> Integers:
-        if spec.key is None:
+        if spec.partition_key is None:
             targets = (np.arange(segment.rows) + ref.partition) % self._job.partitions
         else:
-            targets = assign_partitions([combine_chunks(segment.evaluate(spec.key))], segment.rows, self._job.partitions)
+            targets = assign_partitions(
+                [combine_chunks(segment.evaluate(spec.partition_key))], segment.rows, self._job.partitions
+            )
         return np.flatnonzero(targets == self._partition)
 
 

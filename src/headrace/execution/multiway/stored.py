@@ -21,7 +21,7 @@ from headrace.kernels.expression import Evaluator
 from headrace.kernels.keys import hash_keys
 from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
 from headrace.model.expression import Expression
-from headrace.sharing.multiway.asked import time_of
+from headrace.sharing.multiway.asked import time_column_of
 
 Keys = tuple[Expression, ...]
 
@@ -61,7 +61,7 @@ class Stored:
 
     def times(self, relation: str) -> Integers:
         """Return the event times of a relation's rows."""
-        return to_numbers(combine_chunks(self.columns[time_of(relation)]))
+        return to_numbers(combine_chunks(self.columns[time_column_of(relation)]))
 
     def evaluate(self, expression: Expression) -> pa.Array:
         """Return the values of an expression over the columns."""

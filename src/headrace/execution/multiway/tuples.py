@@ -13,7 +13,7 @@ from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
 from headrace.kernels.columns import combine_chunks, to_numbers
 from headrace.kernels.expression import Evaluator
 from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
-from headrace.sharing.multiway.asked import time_of
+from headrace.sharing.multiway.asked import time_column_of
 
 Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
@@ -46,7 +46,7 @@ class Tuples:
 
     def times(self, relation: str) -> Integers:
         """Return the event times of the rows of a relation."""
-        return to_numbers(combine_chunks(self.rows.column(time_of(relation))))
+        return to_numbers(combine_chunks(self.rows.column(time_column_of(relation))))
 
     def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> Tuples:
         """Return the rows at `row_ids`, with other query-sets if given."""

@@ -112,7 +112,7 @@ def plan(host: Served, _: Reader) -> Plan:
     diagram = picture_of(host.session)
     operators = [OperatorInfo(**{**asdict(box), "queries": list(box.queries)}) for box in diagram.boxes]
     text, graph = host.session.explain(), host.session.graph("mermaid")
-    return Plan(text=text, graph=graph, operators=operators, edges=list(diagram.lines))
+    return Plan(text=text, graph=graph, operators=operators, edges=list(diagram.connections))
 
 
 @router.get("/v1/overview")

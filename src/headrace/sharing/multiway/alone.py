@@ -5,64 +5,70 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from headrace.sharing.multiway.candidates import STORAGE_WEIGHT, candidates
-from headrace.sharing.multiway.choice import strategy_of
-from headrace.sharing.multiway.cost import Figures, copies
-from headrace.sharing.multiway.greedy import greedy
-from headrace.sharing.multiway.program import program
-from headrace.sharing.multiway.relations import Join, input_relation
-from headrace.sharing.multiway.solve import solve
-from headrace.sharing.multiway.strategy import Plan, Solved, Store, Strategy
+from headrace.sharing.multiway.candidates import STORAGE_WEIGHT, generate_candidates
+from headrace.sharing.multiway.choice import build_strategy
+from headrace.sharing.multiway.cost import CardinalityModel, count_copies
+from headrace.sharing.multiway.greedy import choose_greedily
+from headrace.sharing.multiway.program import build_program
+from headrace.sharing.multiway.relations import JoinGraph, input_relation
+from headrace.sharing.multiway.solve import solve_program
+from headrace.sharing.multiway.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, SolverReport
 
 
-def individually(
-    queries: Sequence[Join],
-    cardinalities: Figures,
+def optimize_individually(
+    queries: Sequence[JoinGraph],
+    cardinalities: CardinalityModel,
     tasks: int,
     *,
     storage_weight: float = STORAGE_WEIGHT,
     time_limit: float = 2.0,
-) -> tuple[Strategy, ...]:
+) -> tuple[JoinStrategy, ...]:
     """Return the best strategy for each query alone (integer program); without sharing, the total cost is the sum of theirs."""
     strategies = []
     for query in dict.fromkeys(queries):
-        candidate_orders = candidates([query], cardinalities, tasks, storage_weight=storage_weight)
+        candidate_orders = generate_candidates([query], cardinalities, tasks, storage_weight=storage_weight)
         strategies.append(
-            strategy_of(
+            build_strategy(
                 candidate_orders,
-                *solve(program(candidate_orders), candidate_orders, greedy(candidate_orders), time_limit=time_limit, gap=0.0),
+                *solve_program(
+                    build_program(candidate_orders),
+                    candidate_orders,
+                    choose_greedily(candidate_orders),
+                    time_limit=time_limit,
+                    gap=0.0,
+                ),
             )
         )
     return tuple(strategies)
 
 
-def common_subplans(
-    strategies: Sequence[Strategy], cardinalities: Figures, tasks: int, *, storage_weight: float = STORAGE_WEIGHT
-) -> Strategy:
+def merge_common_subplans(
+    strategies: Sequence[JoinStrategy], cardinalities: CardinalityModel, tasks: int, *, storage_weight: float = STORAGE_WEIGHT
+) -> JoinStrategy:
     """Return the union of the strategies of single queries, where equal prefixes of probe orders are executed once.
 
     A join that several strategies materialize is computed as in the first of them.
     """
-    plans: dict[Join, Plan] = {}
+    plans: dict[JoinGraph, JoinProbePlan] = {}
     for strategy in strategies:
-        for plan in strategy.kept:
-            plans.setdefault(plan.join, plan)
-    queries = tuple(plan for strategy in strategies for plan in strategy.queries)
-    materialized = _probed(queries, plans)
-    sent_rows = _sent((*queries, *materialized), cardinalities, tasks)
+        for plan in strategy.materialized_plans:
+            plans.setdefault(plan.join_graph, plan)
+    queries = tuple(plan for strategy in strategies for plan in strategy.query_plans)
+    materialized = _find_probed_plans(queries, plans)
+    sent_rows = _estimate_sent_rows((*queries, *materialized), cardinalities, tasks)
     storage_costs = {
-        store: storage_weight * cardinalities.arriving(store.relation)
+        store: storage_weight * cardinalities.estimate_arrivals(store.relation)
         for plan in (*queries, *materialized)
         for store in plan.stores
     }
-    return Strategy(
-        queries, materialized, math.fsum(sent_rows.values()), math.fsum(storage_costs.values()), Solved("greedy", 1.0)
+    return JoinStrategy(
+        queries, materialized, math.fsum(sent_rows.values()), math.fsum(storage_costs.values()), SolverReport("greedy", 1.0)
     )
 
 
-def _probed(queries: Sequence[Plan], plans: Mapping[Join, Plan]) -> tuple[Plan, ...]:
+def _find_probed_plans(queries: Sequence[JoinProbePlan], plans: Mapping[JoinGraph, JoinProbePlan]) -> tuple[JoinProbePlan, ...]:
     """Return the plans of all materialized joins that the queries probe, directly or through other such joins."""
-    probed: dict[Join, Plan] = {}
+    probed: dict[JoinGraph, JoinProbePlan] = {}
     pending = list(queries)
     while pending:
         for store in pending.pop().stores:
@@ -72,16 +78,18 @@ def _probed(queries: Sequence[Plan], plans: Mapping[Join, Plan]) -> tuple[Plan, 
     return tuple(probed.values())
 
 
-def _sent(plans: Sequence[Plan], cardinalities: Figures, tasks: int) -> dict[tuple[str, tuple[Store, ...], Join], float]:
+def _estimate_sent_rows(
+    plans: Sequence[JoinProbePlan], cardinalities: CardinalityModel, tasks: int
+) -> dict[tuple[str, tuple[PartitionedStore, ...], JoinGraph], float]:
     """Return the rows that each step sends; a step is identified by all visited stores and by the join it produces."""
     sent_rows = {}
     for plan in plans:
-        for order in plan.orders:
+        for order in plan.probe_orders:
             prefix = [input_relation(order.start)]
             for k, store in enumerate(order.stores, 1):
-                copy_count = copies(store.relation, store.by, prefix, plan.join, tasks)
-                rows = cardinalities.sent(prefix, plan.join) * copy_count
+                copy_count = count_copies(store.relation, store.partitioned_by, prefix, plan.join_graph, tasks)
+                rows = cardinalities.estimate_sent(prefix, plan.join_graph) * copy_count
                 prefix.append(store.relation)
-                result = plan.join.within(name for relation in prefix for name in relation.relations)
+                result = plan.join_graph.subgraph(name for relation in prefix for name in relation.relations)
                 sent_rows[order.start, order.stores[:k], result] = rows
     return sent_rows

@@ -14,91 +14,91 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, product
 
-from headrace.sharing.multiway.cost import Figures, Order
-from headrace.sharing.multiway.relations import Attribute, Join, input_relation
-from headrace.sharing.multiway.strategy import ProbeOrder, Store
+from headrace.sharing.multiway.cost import CardinalityModel, RelationOrder
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation
+from headrace.sharing.multiway.strategy import PartitionedStore, ProbeOrder
 
 STORAGE_WEIGHT = 1.0  # storing a row costs as much as probing with one
-MOST_STEPS = 2000  # of all orders of a query, without partitionings
-MOST_PARTITIONINGS = 32  # of the stores of one order
-_AS_MUCH = 1 - 1e-9  # tolerates rounding when costs are compared
-_SMALL = 4  # queries of up to this many inputs are never restricted
-Target = tuple[Join, str]  # a join, and the starting input of an order that computes it
+MAX_STEPS = 2000  # of all orders of a query, without partitionings
+MAX_PARTITIONINGS = 32  # of the stores of one order
+_ROUNDING_FACTOR = 1 - 1e-9  # tolerates rounding when costs are compared
+_SMALL_QUERY_INPUTS = 4  # queries of up to this many inputs are never restricted
+OrderTarget = tuple[JoinGraph, str]  # a join, and the starting input of an order that computes it
 
 
-def intermediates(query: Join) -> tuple[Join, ...]:
+def list_intermediates(query: JoinGraph) -> tuple[JoinGraph, ...]:
     """Return the materializable joins of a query: connected proper subjoins of at least two inputs, small ones first."""
-    return tuple(part for part in _Shape.of(query).parts.values() if 1 < len(part.relations) < len(query.relations))
+    return tuple(part for part in _QueryGraph.from_query(query).parts.values() if 1 < len(part.relations) < len(query.relations))
 
 
-def orders(query: Join, start: str, *, keeping: bool = True) -> Iterator[Order]:
+def enumerate_probe_orders(query: JoinGraph, start: str, *, use_intermediates: bool = True) -> Iterator[RelationOrder]:
     """Yield all probe orders for rows of an input: every step joins, and no input is visited twice (CLASH, Algorithm 4).
 
     With `use_intermediates`, a step may visit a materialized join instead of its inputs one by one.
     """
-    query_graph = _Shape.of(query)
+    query_graph = _QueryGraph.from_query(query)
 
-    def extend(prefix: Order, covered: int) -> Iterator[Order]:
-        if covered == query_graph.everything:
+    def extend(prefix: RelationOrder, covered: int) -> Iterator[RelationOrder]:
+        if covered == query_graph.full_mask:
             yield prefix
-        for mask in query_graph.joinable(covered):
-            if keeping or query_graph.parts[mask].is_input:
+        for mask in query_graph.find_joinable(covered):
+            if use_intermediates or query_graph.parts[mask].is_input:
                 yield from extend((*prefix, query_graph.parts[mask]), covered | mask)
 
     yield from extend((input_relation(start),), 1 << query_graph.names.index(start))
 
 
-def partitionings(queries: Iterable[Join]) -> dict[Join, tuple[Attribute | None, ...]]:
+def find_partitionings(queries: Iterable[JoinGraph]) -> dict[JoinGraph, tuple[Attribute | None, ...]]:
     """Return the useful partitionings of the store of each input and of each materializable join.
 
     These are its attributes in equalities to other relations, in any query that contains it; without such attributes, rows may
     lie in any partition.
     """
-    return _partitionings(map(_Shape.of, queries))
+    return _find_graph_partitionings(map(_QueryGraph.from_query, queries))
 
 
-def _partitionings(query_graphs: Iterable[_Shape]) -> dict[Join, tuple[Attribute | None, ...]]:
-    attributes_by_part: dict[Join, set[Attribute]] = {}
+def _find_graph_partitionings(query_graphs: Iterable[_QueryGraph]) -> dict[JoinGraph, tuple[Attribute | None, ...]]:
+    attributes_by_part: dict[JoinGraph, set[Attribute]] = {}
     for query_graph in query_graphs:
         for mask, part in query_graph.parts.items():
-            if mask != query_graph.everything:
+            if mask != query_graph.full_mask:
                 attributes = attributes_by_part.setdefault(part, set())
-                attributes.update(_leading_out(query_graph.query, part))
+                attributes.update(_iter_outgoing_attributes(query_graph.query, part))
     return {part: tuple(sorted(attributes)) or (None,) for part, attributes in attributes_by_part.items()}
 
 
-def _leading_out(query: Join, part: Join) -> Iterator[Attribute]:
+def _iter_outgoing_attributes(query: JoinGraph, part: JoinGraph) -> Iterator[Attribute]:
     for predicate in query.predicates:
         inside = [side for side in predicate.sides if side.relation in part.relations]
         if len(inside) == 1:
             yield from inside
 
 
-def decorated(
-    order: Order, partitionings_by_relation: Mapping[Join, tuple[Attribute | None, ...]]
-) -> Iterator[tuple[Store, ...]]:
+def enumerate_partitioned_stores(
+    order: RelationOrder, partitionings_by_relation: Mapping[JoinGraph, tuple[Attribute | None, ...]]
+) -> Iterator[tuple[PartitionedStore, ...]]:
     """Yield the stores that an order visits, in all combinations of their partitionings."""
     yield from product(
-        *([Store(relation, attribute) for attribute in partitionings_by_relation[relation]] for relation in order[1:])
+        *([PartitionedStore(relation, attribute) for attribute in partitionings_by_relation[relation]] for relation in order[1:])
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CandidateStep:
     """A probe step: rows of an input, joined in the previous steps, visit a store; the join with its rows is `result`.
 
     `previous` is the number of the previous step, `cost` the number of rows sent, including all copies.
     """
 
     start: str
-    before: int | None
-    store: Store
-    made: Join
+    previous: int | None
+    store: PartitionedStore
+    result: JoinGraph
     cost: float
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class CandidateOrders:
     """All steps of candidate orders and their costs; steps and stores are identified by number.
 
     `last_steps` maps a target to the last steps of its orders, `paths` a step to all steps from the start including itself,
@@ -106,35 +106,35 @@ class Candidates:
     was left out that could be part of an optimal choice.
     """
 
-    queries: tuple[Join, ...]
-    steps: tuple[Step, ...]
+    queries: tuple[JoinGraph, ...]
+    steps: tuple[CandidateStep, ...]
     paths: tuple[tuple[int, ...], ...]
-    endings: Mapping[Target, tuple[int, ...]]
-    stores: tuple[Store, ...]
-    visited: tuple[int, ...]
-    storing: tuple[float, ...]
-    complete: bool
+    last_steps: Mapping[OrderTarget, tuple[int, ...]]
+    stores: tuple[PartitionedStore, ...]
+    step_stores: tuple[int, ...]
+    storage_costs: tuple[float, ...]
+    is_complete: bool
 
-    def order(self, ending: int) -> ProbeOrder:
+    def get_order(self, ending: int) -> ProbeOrder:
         """Return the order with this last step."""
         path = [self.steps[number] for number in self.paths[ending]]
         return ProbeOrder(path[0].start, tuple(step.store for step in path))
 
 
-def targets(join: Join) -> list[Target]:
+def list_targets(join: JoinGraph) -> list[OrderTarget]:
     """Return the targets of a join: one probe order for each input, by name."""
     return [] if join.is_input else [(join, start) for start in sorted(join.relations)]
 
 
-def candidates(
-    queries: Sequence[Join],
-    cardinalities: Figures,
+def generate_candidates(
+    queries: Sequence[JoinGraph],
+    cardinalities: CardinalityModel,
     tasks: int,
     *,
     storage_weight: float = STORAGE_WEIGHT,
-    keepable: Container[Join] | None = None,
+    materializable: Container[JoinGraph] | None = None,
     prune: bool = True,
-) -> Candidates:
+) -> CandidateOrders:
     """Return the candidate orders of all queries and of all materializable joins (those in `materializable`, if given).
 
     Exact pruning (`prune`) never removes a candidate of an optimal choice. With one task, partitionings do not differ, so one is
@@ -153,39 +153,39 @@ def candidates(
             raise ValueError(
                 f"the join of {query} is not connected: cross products are not supported, connect every input by a predicate"
             )
-    query_graphs = [_Shape.of(query) for query in distinct_queries]
-    partitionings_by_relation = _partitionings(query_graphs)
+    query_graphs = [_QueryGraph.from_query(query) for query in distinct_queries]
+    partitionings_by_relation = _find_graph_partitionings(query_graphs)
     if prune and tasks == 1:
         partitionings_by_relation = dict.fromkeys(partitionings_by_relation, (None,))
-    forest = _Forest(cardinalities, tasks, storage_weight, keepable, prune)
-    forest.partition(partitionings_by_relation)
+    forest = _CandidateForest(cardinalities, tasks, storage_weight, materializable, prune)
+    forest.add_stores(partitionings_by_relation)
     for query_graph in query_graphs:
-        forest.grow(query_graph, MOST_STEPS if prune else math.inf)
-    endings = {target: tuple(last_steps) for target, last_steps in forest.endings.items()}
-    stores, storing = tuple(forest.storing), tuple(forest.storing.values())
-    return Candidates(
+        forest.add_orders(query_graph, MAX_STEPS if prune else math.inf)
+    endings = {target: tuple(last_steps) for target, last_steps in forest.last_steps.items()}
+    stores, storing = tuple(forest.storage_costs), tuple(forest.storage_costs.values())
+    return CandidateOrders(
         distinct_queries,
         tuple(forest.steps),
         tuple(forest.paths),
         endings,
         stores,
-        tuple(forest.visited),
+        tuple(forest.step_stores),
         storing,
-        not forest.thinned,
+        not forest.restricted_queries,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _QueryGraph:
     """The join graph of a query: inputs are bits, by name, and its connected parts are masks, small ones first."""
 
-    query: Join
+    query: JoinGraph
     names: tuple[str, ...]
-    parts: dict[int, Join]
+    parts: dict[int, JoinGraph]
     neighbours: dict[int, int]
 
     @staticmethod
-    def of(query: Join) -> _Shape:
+    def from_query(query: JoinGraph) -> _QueryGraph:
         names = tuple(sorted(query.relations))
         bit_of = {name: 1 << position for position, name in enumerate(names)}
         neighbours = dict.fromkeys(bit_of.values(), 0)
@@ -195,37 +195,37 @@ class _Shape:
             neighbours[second] |= first
         layer = list(neighbours)
         while layer:
-            layer = _larger(layer, neighbours)
-        parts = {mask: query.within(name for name in names if bit_of[name] & mask) for mask in neighbours}
-        return _Shape(query, names, parts, neighbours)
+            layer = _grow_connected_masks(layer, neighbours)
+        parts = {mask: query.subgraph(name for name in names if bit_of[name] & mask) for mask in neighbours}
+        return _QueryGraph(query, names, parts, neighbours)
 
     @property
-    def everything(self) -> int:
+    def full_mask(self) -> int:
         return (1 << len(self.names)) - 1
 
-    def joinable(self, covered: int) -> list[int]:
+    def find_joinable(self, covered: int) -> list[int]:
         """Return the parts that are disjoint from the covered inputs and connected with them by a predicate."""
         border = self.neighbours[covered]
         return [mask for mask in self.parts if mask & border and not mask & covered]
 
-    def steps(self, size: int) -> int:
+    def count_steps(self, size: int) -> int:
         """Return the number of steps of all orders that visit parts of at most `size` inputs, without partitionings."""
         steps_after = dict.fromkeys(self.parts, 0)
         for covered in reversed(self.parts):
             steps_after[covered] = sum(
-                1 + steps_after[covered | mask] for mask in self.joinable(covered) if mask.bit_count() <= size
+                1 + steps_after[covered | mask] for mask in self.find_joinable(covered) if mask.bit_count() <= size
             )
         return sum(steps_after[1 << position] for position in range(len(self.names)))
 
-    def size_within(self, max_steps: float) -> int:
+    def limit_part_size(self, max_steps: float) -> int:
         """Return the largest part size (at least 1) for which orders have at most `max_steps` steps."""
         input_count = len(self.names)
-        if input_count <= _SMALL:
+        if input_count <= _SMALL_QUERY_INPUTS:
             return input_count
-        return next((size for size in range(input_count, 1, -1) if self.steps(size) <= max_steps), 1)
+        return next((size for size in range(input_count, 1, -1) if self.count_steps(size) <= max_steps), 1)
 
 
-def _larger(layer: list[int], neighbours: dict[int, int]) -> list[int]:
+def _grow_connected_masks(layer: list[int], neighbours: dict[int, int]) -> list[int]:
     """Return the connected masks with one more input, and record their neighbours."""
     larger = []
     for mask in layer:
@@ -240,27 +240,27 @@ def _larger(layer: list[int], neighbours: dict[int, int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Extension:
     """A step that may follow wherever the same inputs are covered: the stores to visit, and the number of copies for each.
 
     Stores and results also have numbers, because step tables are looked up by them very often.
     """
 
     mask: int
-    relation: Join
-    made: Join
-    made_number: int
-    stores: tuple[tuple[int, Store, int], ...]  # number, store, copies
-    keeping: float  # of another store of the relation
+    relation: JoinGraph
+    result: JoinGraph
+    result_number: int
+    stores: tuple[tuple[int, PartitionedStore, int], ...]  # number, store, copies
+    storage_cost: float  # of another store of the relation
 
-    def worthwhile(self, saved: float) -> Sequence[tuple[int, Store, int]]:
+    def select_stores(self, saved: float) -> Sequence[tuple[int, PartitionedStore, int]]:
         """Return the stores to consider if sending one copy instead of one per partition saves `saved` rows."""
-        if saved < self.keeping * _AS_MUCH:
+        if saved < self.storage_cost * _ROUNDING_FACTOR:
             return self.stores
         return [entry for entry in self.stores if entry[2] == 1] or self.stores
 
 
-def _steady(cost: float) -> float:
+def _round_cost(cost: float) -> float:
     """Return a figure without its last digits.
 
     These depend on the order in which the same numbers are multiplied, which is the iteration order of a set: equal costs must be
@@ -273,106 +273,120 @@ def _steady(cost: float) -> float:
 class _Prefix:
     """The prefix of an order; `last_steps` has one step for each partitioning of its stores (the start, if there is no step)."""
 
-    order: Order
-    heads: tuple[int | str, ...]
+    order: RelationOrder
+    last_steps: tuple[int | str, ...]
     cost: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Forest:
+class _CandidateForest:
     """The steps generated so far; `step_numbers` maps (previous step or start, store number, result number) to a step number.
 
     `restricted_queries` are the queries whose candidates are incomplete.
     """
 
-    figures: Figures
-    tasks: int
-    weight: float
-    keepable: Container[Join] | None
+    cardinalities: CardinalityModel
+    task_count: int
+    storage_weight: float
+    materializable: Container[JoinGraph] | None
     prune: bool
-    steps: list[Step] = field(default_factory=list)
+    steps: list[CandidateStep] = field(default_factory=list)
     paths: list[tuple[int, ...]] = field(default_factory=list)
-    visited: list[int] = field(default_factory=list)
-    endings: dict[Target, list[int]] = field(default_factory=dict)
-    storing: dict[Store, float] = field(default_factory=dict)
-    thinned: set[Join] = field(default_factory=set)
-    numbers: dict[tuple[int | str, int, int], int] = field(default_factory=dict)
-    made: dict[Join, int] = field(default_factory=dict)
-    stores: dict[Join, tuple[tuple[int, Store], ...]] = field(default_factory=dict)
+    step_stores: list[int] = field(default_factory=list)
+    last_steps: dict[OrderTarget, list[int]] = field(default_factory=dict)
+    storage_costs: dict[PartitionedStore, float] = field(default_factory=dict)
+    restricted_queries: set[JoinGraph] = field(default_factory=set)
+    step_numbers: dict[tuple[int | str, int, int], int] = field(default_factory=dict)
+    result_numbers: dict[JoinGraph, int] = field(default_factory=dict)
+    stores: dict[JoinGraph, tuple[tuple[int, PartitionedStore], ...]] = field(default_factory=dict)
 
-    def partition(self, partitionings_by_relation: Mapping[Join, tuple[Attribute | None, ...]]) -> None:
+    def add_stores(self, partitionings_by_relation: Mapping[JoinGraph, tuple[Attribute | None, ...]]) -> None:
         """Add the stores of each relation, one for each partitioning."""
         store_numbers = count()
         for relation, attributes in partitionings_by_relation.items():
-            if relation.is_input or self.keepable is None or relation in self.keepable:
-                cost = _steady(self.weight * self.figures.arriving(relation))
-                self.stores[relation] = tuple((next(store_numbers), Store(relation, attribute)) for attribute in attributes)
-                self.storing.update((store, cost) for _, store in self.stores[relation])
+            if relation.is_input or self.materializable is None or relation in self.materializable:
+                cost = _round_cost(self.storage_weight * self.cardinalities.estimate_arrivals(relation))
+                self.stores[relation] = tuple(
+                    (next(store_numbers), PartitionedStore(relation, attribute)) for attribute in attributes
+                )
+                self.storage_costs.update((store, cost) for _, store in self.stores[relation])
 
-    def grow(self, query_graph: _Shape, max_steps: float) -> None:
+    def add_orders(self, query_graph: _QueryGraph, max_steps: float) -> None:
         """Add the orders of a query and of its parts, with at most `max_steps` steps if a restriction achieves that."""
-        size = query_graph.size_within(max_steps)
+        size = query_graph.limit_part_size(max_steps)
         if size < len(query_graph.names):
-            self.thinned.add(query_graph.query)
-        extensions = {covered: list(self._ways(query_graph, covered, size)) for covered in query_graph.parts}
-        cheapest_only = size == 1 and query_graph.steps(size) > max_steps
+            self.restricted_queries.add(query_graph.query)
+        extensions = {covered: list(self._iter_extensions(query_graph, covered, size)) for covered in query_graph.parts}
+        cheapest_only = size == 1 and query_graph.count_steps(size) > max_steps
         for start in query_graph.names:
-            self._grow_from(start, query_graph, extensions, cheapest_only)
+            self._add_orders_from(start, query_graph, extensions, cheapest_only)
 
-    def _grow_from(self, start: str, query_graph: _Shape, extensions: Mapping[int, Sequence[_Way]], cheapest_only: bool) -> None:
+    def _add_orders_from(
+        self, start: str, query_graph: _QueryGraph, extensions: Mapping[int, Sequence[_Extension]], cheapest_only: bool
+    ) -> None:
         prefixes: dict[int, list[_Prefix]] = {covered: [] for covered in query_graph.parts}
         prefixes[1 << query_graph.names.index(start)].append(_Prefix((input_relation(start),), (start,), 0.0))
         # in order of size: all prefixes of a set are known when it is visited
         for covered, group in prefixes.items():
             for prefix in [min(group, key=lambda each: each.cost)] if cheapest_only and group else group:
-                sent = _steady(self.figures.sent(prefix.order, query_graph.parts[covered])) if extensions[covered] else 0.0
+                sent = (
+                    _round_cost(self.cardinalities.estimate_sent(prefix.order, query_graph.parts[covered]))
+                    if extensions[covered]
+                    else 0.0
+                )
                 for extension in extensions[covered]:
-                    prefixes[covered | extension.mask].append(self._extended(start, query_graph.query, prefix, extension, sent))
+                    prefixes[covered | extension.mask].append(
+                        self._extend_prefix(start, query_graph.query, prefix, extension, sent)
+                    )
 
-    def _extended(self, start: str, query: Join, prefix: _Prefix, extension: _Way, sent: float) -> _Prefix:
-        stores = self._worthwhile(query, prefix, extension, sent)
+    def _extend_prefix(self, start: str, query: JoinGraph, prefix: _Prefix, extension: _Extension, sent: float) -> _Prefix:
+        stores = self._select_stores(query, prefix, extension, sent)
         heads = tuple(
-            self._step(start, last_step, number, store, extension, copies * sent)
-            for last_step in prefix.heads
+            self._add_step(start, last_step, number, store, extension, copies * sent)
+            for last_step in prefix.last_steps
             for number, store, copies in stores
         )
         cost = prefix.cost + sent * min(copies for _, _, copies in stores)
         return _Prefix((*prefix.order, extension.relation), heads, cost)
 
-    def _worthwhile(self, query: Join, prefix: _Prefix, extension: _Way, sent: float) -> Sequence[tuple[int, Store, int]]:
+    def _select_stores(
+        self, query: JoinGraph, prefix: _Prefix, extension: _Extension, sent: float
+    ) -> Sequence[tuple[int, PartitionedStore, int]]:
         if not self.prune:
             return extension.stores
-        stores = extension.worthwhile((self.tasks - 1) * sent)
-        if len(prefix.heads) * len(stores) > (1 if query in self.thinned else MOST_PARTITIONINGS):
-            self.thinned.add(query)
-            return extension.worthwhile(math.inf)
+        stores = extension.select_stores((self.task_count - 1) * sent)
+        if len(prefix.last_steps) * len(stores) > (1 if query in self.restricted_queries else MAX_PARTITIONINGS):
+            self.restricted_queries.add(query)
+            return extension.select_stores(math.inf)
         return stores
 
-    def _ways(self, query_graph: _Shape, covered: int, size: int) -> Iterator[_Way]:
-        for mask in query_graph.joinable(covered):
+    def _iter_extensions(self, query_graph: _QueryGraph, covered: int, size: int) -> Iterator[_Extension]:
+        for mask in query_graph.find_joinable(covered):
             relation, result = query_graph.parts[mask], query_graph.parts[covered | mask]
             if mask.bit_count() > size or relation not in self.stores:
                 continue
             known_attributes = {
                 side
-                for predicate in query_graph.query.between(query_graph.parts[covered].relations, relation.relations)
+                for predicate in query_graph.query.predicates_between(query_graph.parts[covered].relations, relation.relations)
                 for side in predicate.sides
             }
             stores = tuple(
-                (number, store, 1 if self.tasks == 1 or store.by in known_attributes else self.tasks)
+                (number, store, 1 if self.task_count == 1 or store.partitioned_by in known_attributes else self.task_count)
                 for number, store in self.stores[relation]
             )
-            number = self.made.setdefault(result, len(self.made))
-            yield _Way(mask, relation, result, number, stores, self.storing[stores[0][1]])
+            number = self.result_numbers.setdefault(result, len(self.result_numbers))
+            yield _Extension(mask, relation, result, number, stores, self.storage_costs[stores[0][1]])
 
-    def _step(self, start: str, last_step: int | str, store_number: int, store: Store, extension: _Way, cost: float) -> int:
-        key = (last_step, store_number, extension.made_number)
-        number = self.numbers.get(key)
+    def _add_step(
+        self, start: str, last_step: int | str, store_number: int, store: PartitionedStore, extension: _Extension, cost: float
+    ) -> int:
+        key = (last_step, store_number, extension.result_number)
+        number = self.step_numbers.get(key)
         if number is None:
-            number = self.numbers[key] = len(self.steps)
+            number = self.step_numbers[key] = len(self.steps)
             previous = last_step if isinstance(last_step, int) else None
-            self.steps.append(Step(start, previous, store, extension.made, cost))
-            self.visited.append(store_number)
+            self.steps.append(CandidateStep(start, previous, store, extension.result, cost))
+            self.step_stores.append(store_number)
             self.paths.append((number,) if previous is None else (*self.paths[previous], number))
-            self.endings.setdefault((extension.made, start), []).append(number)
+            self.last_steps.setdefault((extension.result, start), []).append(number)
         return number

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.sharing.multiway.relations import Attribute, Join
+from headrace.sharing.multiway.relations import Attribute, JoinGraph
 
 
-class Kind(StrEnum):
+class GraphEdgeKind(StrEnum):
     """Tasks of the target node that an edge leads to: that of a value, every task, or any task."""
 
     GROUP_BY = "group by"
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputNode:
     """The source of the rows of an input."""
 
     name: str
@@ -33,17 +33,17 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreNode:
     """A state store: rows of a relation in partitions, by an attribute or at random; from batch `from_batch` to `until_batch`.
 
     A store with an end is no longer filled, and probed only until its rows expire.
     """
 
-    relation: Join
+    relation: JoinGraph
     partitioned_by: Attribute | None = None
     tasks: int = 1
-    since: int = 0
-    until: int | None = None
+    from_batch: int = 0
+    until_batch: int | None = None
 
     def __post_init__(self) -> None:
         """Check that there is at least one task and that the rows have the attribute."""
@@ -53,12 +53,12 @@ class Store:
     def __str__(self) -> str:
         """Return the relation, the attribute, the number of partitions, and the end if there is one."""
         by = "" if self.partitioned_by is None else f"[{self.partitioned_by}]"
-        ends = "" if self.until is None else f" until batch {self.until}"
+        ends = "" if self.until_batch is None else f" until batch {self.until_batch}"
         return f"{self.relation}{by}" + (f" ×{self.tasks}" if self.tasks > 1 else "") + ends
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputNode:
     """The sink of the results of a query."""
 
     query: str
@@ -68,39 +68,39 @@ class Output:
         return self.query
 
 
-Node = Input | Store | Output
+GraphNode = InputNode | StoreNode | OutputNode
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class GraphEdge:
     """An edge between nodes: `rows` is the relation that it carries, `by` the attribute whose value selects the task.
 
     `is_local` says that rows already lie in that task, so that no data is shuffled.
     """
 
     label: str
-    source: Node
-    target: Node
-    kind: Kind
-    rows: Join
+    source: GraphNode
+    target: GraphNode
+    kind: GraphEdgeKind
+    rows: JoinGraph
     by: Attribute | None = None
-    is_there: bool = False
+    is_local: bool = False
 
     @property
-    def way(self) -> str:
+    def routing_text(self) -> str:
         """The kind, with the attribute."""
-        return (str(self.kind) if self.by is None else f"{self.kind} {self.by}") + (", local" if self.is_there else "")
+        return (str(self.kind) if self.by is None else f"{self.kind} {self.by}") + (", local" if self.is_local else "")
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepRule:
     """Store the rows that arrive over the edge."""
 
     edge: str
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeRule:
     """Join the rows that arrive over the edge with the stored rows for which all conditions hold, and send the result on.
 
     Conditions are texts; those of only some queries name them. With `before_batch`, only rows stored before that batch match. An
@@ -110,35 +110,35 @@ class Probe:
     edge: str
     conditions: tuple[str, ...]
     sends: tuple[str, ...]
-    before: int | None = None
+    before_batch: int | None = None
 
 
-Rule = Keep | Probe
+StoreRule = KeepRule | ProbeRule
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class PhysicalGraph:
     """Nodes, edges in the order of their labels, and the rule of each edge that ends at a store, in the same order."""
 
-    inputs: tuple[Input, ...]
-    stores: tuple[Store, ...]
-    outputs: tuple[Output, ...]
-    edges: tuple[Edge, ...]
-    rules: tuple[Rule, ...]
+    inputs: tuple[InputNode, ...]
+    stores: tuple[StoreNode, ...]
+    outputs: tuple[OutputNode, ...]
+    edges: tuple[GraphEdge, ...]
+    rules: tuple[StoreRule, ...]
 
-    def edge(self, label: str) -> Edge:
+    def get_edge(self, label: str) -> GraphEdge:
         """Return the edge with a label."""
         return next(edge for edge in self.edges if edge.label == label)
 
-    def outgoing(self, node: Node) -> tuple[Edge, ...]:
+    def list_outgoing(self, node: GraphNode) -> tuple[GraphEdge, ...]:
         """Return the edges that start at a node."""
         return tuple(edge for edge in self.edges if edge.source == node)
 
-    def incoming(self, node: Node) -> tuple[Edge, ...]:
+    def list_incoming(self, node: GraphNode) -> tuple[GraphEdge, ...]:
         """Return the edges that end at a node."""
         return tuple(edge for edge in self.edges if edge.target == node)
 
-    def rules_at(self, store: Store) -> tuple[Rule, ...]:
+    def list_rules(self, store: StoreNode) -> tuple[StoreRule, ...]:
         """Return the rules of the edges that end at a store."""
-        labels = {edge.label for edge in self.incoming(store)}
+        labels = {edge.label for edge in self.list_incoming(store)}
         return tuple(rule for rule in self.rules if rule.edge in labels)

@@ -12,10 +12,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from headrace.sharing.multiway.graph import Edge, Graph, Keep, Kind, Node, Output, Rule, Store
-from headrace.sharing.multiway.graph_text import named, told
+from headrace.sharing.multiway.graph import (
+    GraphEdge,
+    GraphEdgeKind,
+    GraphNode,
+    KeepRule,
+    OutputNode,
+    PhysicalGraph,
+    StoreNode,
+    StoreRule,
+)
+from headrace.sharing.multiway.graph_text import format_rule, name_nodes
 
-_ROW, _LANE, _PAD, _CHARACTER, _LONGEST = 24.0, 14.0, 12.0, 6.7, 44
+_ROW_HEIGHT, _LANE_WIDTH, _PADDING, _CHARACTER_WIDTH, _MAX_TEXT_LENGTH = 24.0, 14.0, 12.0, 6.7, 44
 _STYLE = """
 .hr-graph text{font:11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1f2328}
 .hr-graph .quiet{fill:#59636e}.hr-graph .name{font-weight:700;font-size:12px}
@@ -30,53 +39,57 @@ _STYLE = """
 .hr-graph .group-by{stroke:#c297ff}.hr-graph .all{stroke:#6cb6ff}.hr-graph .shuffle{stroke:#56d364}
 .hr-graph .tip-group-by{fill:#c297ff}.hr-graph .tip-all{fill:#6cb6ff}.hr-graph .tip-shuffle{fill:#56d364}}
 """
-_MEANING = {Kind.SHUFFLE: "to any task", Kind.ALL: "a copy to every task", Kind.GROUP_BY: "to the task of the value"}
-_THIN = "thin: local, no shuffle"
+_KIND_LEGENDS = {
+    GraphEdgeKind.SHUFFLE: "to any task",
+    GraphEdgeKind.ALL: "a copy to every task",
+    GraphEdgeKind.GROUP_BY: "to the task of the value",
+}
+_LOCAL_LEGEND = "thin: local, no shuffle"
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _BoxRow:
     """A row of a box: its text, and the edge that enters or leaves there, with the side."""
 
-    says: str = ""
-    comes: Edge | None = None
-    goes: Edge | None = None
-    comes_right: bool = False
+    text: str = ""
+    incoming: GraphEdge | None = None
+    outgoing: GraphEdge | None = None
+    enters_right: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
+class _NodeBox:
     """A node with its rows; `top` is the top of its head, rows are below."""
 
-    node: Node
+    node: GraphNode
     name: str
-    rows: tuple[_Row, ...]
+    rows: tuple[_BoxRow, ...]
     top: float = 0.0
 
     @property
     def height(self) -> float:
-        return _ROW * (len(self.rows) + 1)
+        return _ROW_HEIGHT * (len(self.rows) + 1)
 
-    def y(self, row_number: int) -> float:
-        return self.top + _ROW * (row_number + 1.5)
+    def row_height(self, row_number: int) -> float:
+        return self.top + _ROW_HEIGHT * (row_number + 1.5)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
     """An edge from the heights of the rules that send over it to one height; `is_backward` if it returns to its starting side."""
 
-    edge: Edge
-    begins: tuple[float, ...]
-    ends: float
-    back: bool = False
+    edge: GraphEdge
+    start_heights: tuple[float, ...]
+    end_height: float
+    is_backward: bool = False
 
     @property
     def span(self) -> tuple[float, float]:
-        return min(*self.begins, self.ends), max(*self.begins, self.ends)
+        return min(*self.start_heights, self.end_height), max(*self.start_heights, self.end_height)
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _ColumnLayout:
     """Horizontal positions of boxes and lanes, from left to right."""
 
     inputs: tuple[float, float]
@@ -86,94 +99,108 @@ class _Columns:
     outputs: tuple[float, float]
 
 
-def to_svg(graph: Graph) -> str:
+def render_svg(graph: PhysicalGraph) -> str:
     """Return a graph as a self-contained SVG for light and dark pages. Equal graphs give equal pictures."""
-    names = named(graph)
-    stores = _stacked([_Box(store, names[store], _store_rows(graph, store)) for store in graph.stores], _ROW)
-    inputs = _beside(
-        [_Box(node, names[node], tuple(_Row(goes=edge) for edge in graph.outgoing(node))) for node in graph.inputs], stores
+    names = name_nodes(graph)
+    stores = _stack_boxes([_NodeBox(store, names[store], _build_store_rows(graph, store)) for store in graph.stores], _ROW_HEIGHT)
+    inputs = _place_beside_stores(
+        [
+            _NodeBox(node, names[node], tuple(_BoxRow(outgoing=edge) for edge in graph.list_outgoing(node)))
+            for node in graph.inputs
+        ],
+        stores,
     )
-    outputs = _beside([_Box(node, names[node], _output_rows(graph, node)) for node in graph.outputs], stores)
-    start_heights, end_heights = _heights([*inputs, *stores, *outputs])
-    wires = [_Wire(edge, start_heights[edge.label], end_heights[edge.label], _is_back(edge)) for edge in graph.edges]
-    input_lanes = _lanes([wire for wire in wires if wire.edge.source in graph.inputs])
-    output_lanes = _lanes([wire for wire in wires if wire.edge.source not in graph.inputs])
-    columns = _columns(inputs, stores, outputs, input_lanes, output_lanes)
-    parts = [_drawn_box(box, columns.inputs) for box in inputs]
-    parts += [_drawn_box(box, columns.stores) for box in stores]
-    parts += [_drawn_box(box, columns.outputs) for box in outputs]
-    parts += [_drawn_wire(wire, lane, columns) for wire, lane in (*input_lanes.items(), *output_lanes.items())]
-    bottom = max((box.top + box.height for box in (*inputs, *stores, *outputs)), default=0.0) + _ROW
-    return _page(parts, columns.outputs[1] + _PAD, bottom)
+    outputs = _place_beside_stores(
+        [_NodeBox(node, names[node], _build_output_rows(graph, node)) for node in graph.outputs], stores
+    )
+    start_heights, end_heights = _find_edge_heights([*inputs, *stores, *outputs])
+    wires = [_Wire(edge, start_heights[edge.label], end_heights[edge.label], _is_backward_edge(edge)) for edge in graph.edges]
+    input_lanes = _assign_lanes([wire for wire in wires if wire.edge.source in graph.inputs])
+    output_lanes = _assign_lanes([wire for wire in wires if wire.edge.source not in graph.inputs])
+    columns = _layout_columns(inputs, stores, outputs, input_lanes, output_lanes)
+    parts = [_draw_box(box, columns.inputs) for box in inputs]
+    parts += [_draw_box(box, columns.stores) for box in stores]
+    parts += [_draw_box(box, columns.outputs) for box in outputs]
+    parts += [_draw_wire(wire, lane, columns) for wire, lane in (*input_lanes.items(), *output_lanes.items())]
+    bottom = max((box.top + box.height for box in (*inputs, *stores, *outputs)), default=0.0) + _ROW_HEIGHT
+    return _build_svg(parts, columns.outputs[1] + _PADDING, bottom)
 
 
-def _is_back(edge: Edge) -> bool:
-    return isinstance(edge.source, Store) and isinstance(edge.target, Store)
+def _is_backward_edge(edge: GraphEdge) -> bool:
+    return isinstance(edge.source, StoreNode) and isinstance(edge.target, StoreNode)
 
 
-def _store_rows(graph: Graph, store: Store) -> tuple[_Row, ...]:
-    rules = sorted(graph.rules_at(store), key=lambda rule: not isinstance(rule, Keep))
-    return tuple(row for rule in rules for row in _rule_rows(graph, rule))
+def _build_store_rows(graph: PhysicalGraph, store: StoreNode) -> tuple[_BoxRow, ...]:
+    rules = sorted(graph.list_rules(store), key=lambda rule: not isinstance(rule, KeepRule))
+    return tuple(row for rule in rules for row in _iter_rule_rows(graph, rule))
 
 
-def _output_rows(graph: Graph, output: Output) -> tuple[_Row, ...]:
-    return tuple(_Row("results", edge) for edge in graph.incoming(output))
+def _build_output_rows(graph: PhysicalGraph, output: OutputNode) -> tuple[_BoxRow, ...]:
+    return tuple(_BoxRow("results", edge) for edge in graph.list_incoming(output))
 
 
-def _rule_rows(graph: Graph, rule: Rule) -> Iterable[_Row]:
+def _iter_rule_rows(graph: PhysicalGraph, rule: StoreRule) -> Iterable[_BoxRow]:
     """Yield the row of the incoming edge and one for each outgoing edge; opposite edges share one row."""
-    incoming = graph.edge(rule.edge)
-    outgoing = [] if isinstance(rule, Keep) else [graph.edge(label) for label in rule.sends]
-    if _is_back(incoming) or not outgoing:
-        yield _Row(told(rule), incoming, comes_right=_is_back(incoming))
+    incoming = graph.get_edge(rule.edge)
+    outgoing = [] if isinstance(rule, KeepRule) else [graph.get_edge(label) for label in rule.sends]
+    if _is_backward_edge(incoming) or not outgoing:
+        yield _BoxRow(format_rule(rule), incoming, enters_right=_is_backward_edge(incoming))
     else:
-        yield _Row(told(rule), incoming, outgoing.pop(0))
+        yield _BoxRow(format_rule(rule), incoming, outgoing.pop(0))
     for edge in outgoing:
-        yield _Row(goes=edge)
+        yield _BoxRow(outgoing=edge)
 
 
-def _stacked(boxes: Sequence[_Box], top: float) -> list[_Box]:
+def _stack_boxes(boxes: Sequence[_NodeBox], top: float) -> list[_NodeBox]:
     """Place boxes below one another."""
-    placed: list[_Box] = []
+    placed: list[_NodeBox] = []
     for box in boxes:
-        box_top = placed[-1].top + placed[-1].height + _ROW if placed else top
-        placed.append(_Box(box.node, box.name, box.rows, box_top))
+        box_top = placed[-1].top + placed[-1].height + _ROW_HEIGHT if placed else top
+        placed.append(_NodeBox(box.node, box.name, box.rows, box_top))
     return placed
 
 
-def _beside(boxes: Sequence[_Box], stores: Sequence[_Box]) -> list[_Box]:
+def _place_beside_stores(boxes: Sequence[_NodeBox], stores: Sequence[_NodeBox]) -> list[_NodeBox]:
     """Place boxes beside the stores that they connect to, without overlaps."""
-    start_heights, end_heights = _heights(stores)
-    placed: list[_Box] = []
+    start_heights, end_heights = _find_edge_heights(stores)
+    placed: list[_NodeBox] = []
     for box in boxes:
-        outgoing_tops = [end_heights[row.goes.label] - _ROW * (index + 1.5) for index, row in enumerate(box.rows) if row.goes]
-        incoming_heights = [height for row in box.rows if row.comes for height in start_heights[row.comes.label]]
+        outgoing_tops = [
+            end_heights[row.outgoing.label] - _ROW_HEIGHT * (index + 1.5) for index, row in enumerate(box.rows) if row.outgoing
+        ]
+        incoming_heights = [height for row in box.rows if row.incoming for height in start_heights[row.incoming.label]]
         preferred_top = outgoing_tops[0] if outgoing_tops else sum(incoming_heights) / len(incoming_heights) - box.height / 2
-        free_top = placed[-1].top + placed[-1].height + _ROW if placed else _ROW / 2
-        placed.append(_Box(box.node, box.name, box.rows, max(free_top, _ROW * (round(preferred_top / _ROW) - 0.5))))
+        free_top = placed[-1].top + placed[-1].height + _ROW_HEIGHT if placed else _ROW_HEIGHT / 2
+        placed.append(
+            _NodeBox(box.node, box.name, box.rows, max(free_top, _ROW_HEIGHT * (round(preferred_top / _ROW_HEIGHT) - 0.5)))
+        )
     return placed
 
 
-def _heights(boxes: Iterable[_Box]) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
+def _find_edge_heights(boxes: Iterable[_NodeBox]) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
     """Return the start heights and the end height of edges, by label."""
     start_heights: dict[str, tuple[float, ...]] = {}
     end_heights: dict[str, float] = {}
     for box in boxes:
         for index, row in enumerate(box.rows):
-            if row.goes:
-                start_heights[row.goes.label] = (*start_heights.get(row.goes.label, ()), box.y(index))
-            if row.comes:
-                end_heights[row.comes.label] = box.y(index)
+            if row.outgoing:
+                start_heights[row.outgoing.label] = (*start_heights.get(row.outgoing.label, ()), box.row_height(index))
+            if row.incoming:
+                end_heights[row.incoming.label] = box.row_height(index)
     return start_heights, end_heights
 
 
-def _lanes(wires: Sequence[_Wire]) -> dict[_Wire, int]:
+def _assign_lanes(wires: Sequence[_Wire]) -> dict[_Wire, int]:
     """Return a lane for each wire, short wires first; wires in one lane do not overlap."""
     lane_spans: list[list[tuple[float, float]]] = []
     lane_by_wire: dict[_Wire, int] = {}
     for wire in sorted(wires, key=lambda each: (each.span[1] - each.span[0], each.span, each.edge.label)):
         low, high = wire.span
-        fits = (n for n, spans in enumerate(lane_spans) if all(high + _ROW / 2 < a or b < low - _ROW / 2 for a, b in spans))
+        fits = (
+            n
+            for n, spans in enumerate(lane_spans)
+            if all(high + _ROW_HEIGHT / 2 < a or b < low - _ROW_HEIGHT / 2 for a, b in spans)
+        )
         lane = next(fits, len(lane_spans))
         lane_spans[lane:] = lane_spans[lane:] or [[]]
         lane_spans[lane].append((low, high))
@@ -181,101 +208,115 @@ def _lanes(wires: Sequence[_Wire]) -> dict[_Wire, int]:
     return lane_by_wire
 
 
-def _columns(
-    inputs: Sequence[_Box],
-    stores: Sequence[_Box],
-    outputs: Sequence[_Box],
+def _layout_columns(
+    inputs: Sequence[_NodeBox],
+    stores: Sequence[_NodeBox],
+    outputs: Sequence[_NodeBox],
     input_lanes: dict[_Wire, int],
     output_lanes: dict[_Wire, int],
-) -> _Columns:
-    input_right = _PAD + _box_width(inputs)
-    lanes_in = input_right + _PAD
-    store_left = lanes_in + _LANE * _count(input_lanes) + _labels_width(input_lanes)
-    store_right = store_left + _box_width(stores)
-    lanes_out = store_right + _labels_width(wire for wire in output_lanes if wire.back)
-    output_left = lanes_out + _LANE * _count(output_lanes) + _labels_width(wire for wire in output_lanes if not wire.back)
-    return _Columns(
-        (_PAD, input_right), lanes_in, (store_left, store_right), lanes_out, (output_left, output_left + _box_width(outputs))
+) -> _ColumnLayout:
+    input_right = _PADDING + _measure_boxes(inputs)
+    lanes_in = input_right + _PADDING
+    store_left = lanes_in + _LANE_WIDTH * _count_lanes(input_lanes) + _measure_labels(input_lanes)
+    store_right = store_left + _measure_boxes(stores)
+    lanes_out = store_right + _measure_labels(wire for wire in output_lanes if wire.is_backward)
+    output_left = (
+        lanes_out
+        + _LANE_WIDTH * _count_lanes(output_lanes)
+        + _measure_labels(wire for wire in output_lanes if not wire.is_backward)
+    )
+    return _ColumnLayout(
+        (_PADDING, input_right),
+        lanes_in,
+        (store_left, store_right),
+        lanes_out,
+        (output_left, output_left + _measure_boxes(outputs)),
     )
 
 
-def _count(lanes: dict[_Wire, int]) -> int:
+def _count_lanes(lanes: dict[_Wire, int]) -> int:
     return max(lanes.values(), default=-1) + 1
 
 
-def _box_width(boxes: Iterable[_Box]) -> float:
-    lengths = [len(box.name) + 1 for box in boxes] + [len(_short(row.says)) + 6 for box in boxes for row in box.rows]
-    return _CHARACTER * max(lengths, default=0) + 2 * _PAD
+def _measure_boxes(boxes: Iterable[_NodeBox]) -> float:
+    lengths = [len(box.name) + 1 for box in boxes] + [len(_shorten_text(row.text)) + 6 for box in boxes for row in box.rows]
+    return _CHARACTER_WIDTH * max(lengths, default=0) + 2 * _PADDING
 
 
-def _labels_width(wires: Iterable[_Wire]) -> float:
-    return _CHARACTER * max((len(_label(wire.edge)) for wire in wires), default=0) + 2 * _PAD
+def _measure_labels(wires: Iterable[_Wire]) -> float:
+    return _CHARACTER_WIDTH * max((len(_format_label(wire.edge)) for wire in wires), default=0) + 2 * _PADDING
 
 
-def _label(edge: Edge) -> str:
-    return _short(f"{edge.label} {edge.rows}" + ("" if edge.by is None else f" by {edge.by}"))
+def _format_label(edge: GraphEdge) -> str:
+    return _shorten_text(f"{edge.label} {edge.rows}" + ("" if edge.by is None else f" by {edge.by}"))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def _shorten_text(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT_LENGTH else f"{text[: _MAX_TEXT_LENGTH - 1]}…"
 
 
-def _drawn_box(box: _Box, column: tuple[float, float]) -> str:
+def _draw_box(box: _NodeBox, column: tuple[float, float]) -> str:
     left, width = column[0], column[1] - column[0]
     parts = [
         f'<rect class="box" x="{left:g}" y="{box.top:g}" width="{width:g}" height="{box.height:g}" rx="5"/>',
-        f'<path class="head" d="{_head(left, box.top, width)}"/>',
-        _text(left + _PAD, box.top + _ROW / 2 + 4, box.name, "name"),
+        f'<path class="head" d="{_head_path(left, box.top, width)}"/>',
+        _draw_text(left + _PADDING, box.top + _ROW_HEIGHT / 2 + 4, box.name, "name"),
     ]
     for index, row in enumerate(box.rows):
-        baseline = box.y(index) + 4
-        if row.says:
-            parts.append(_text(left + _PAD, baseline, row.says))
-        label = row.goes.label if row.goes else row.comes.label if row.comes and row.comes_right else ""
+        baseline = box.row_height(index) + 4
+        if row.text:
+            parts.append(_draw_text(left + _PADDING, baseline, row.text))
+        label = row.outgoing.label if row.outgoing else row.incoming.label if row.incoming and row.enters_right else ""
         if label:
-            parts.append(_text(column[1] - 7, baseline, label, "quiet", "end"))
+            parts.append(_draw_text(column[1] - 7, baseline, label, "quiet", "end"))
     return "".join(parts)
 
 
-def _head(left: float, top: float, width: float) -> str:
-    corner, below = left + 1, top + _ROW - 1
-    return f"M{corner:g} {below:g}v{-(_ROW - 6):g}q0-4 4-4h{width - 10:g}q4 0 4 4v{_ROW - 6:g}z"
+def _head_path(left: float, top: float, width: float) -> str:
+    corner, below = left + 1, top + _ROW_HEIGHT - 1
+    return f"M{corner:g} {below:g}v{-(_ROW_HEIGHT - 6):g}q0-4 4-4h{width - 10:g}q4 0 4 4v{_ROW_HEIGHT - 6:g}z"
 
 
-def _drawn_wire(wire: _Wire, lane: int, columns: _Columns) -> str:
+def _draw_wire(wire: _Wire, lane: int, columns: _ColumnLayout) -> str:
     """Draw a wire: out of its box, along its lane, to its end, with a tip there and the label above."""
-    from_input = not isinstance(wire.edge.source, Store)
+    from_input = not isinstance(wire.edge.source, StoreNode)
     start = columns.inputs[1] if from_input else columns.stores[1]
-    end = columns.stores[0] if from_input else columns.stores[1] if wire.back else columns.outputs[0]
-    middle = (columns.lanes_in if from_input else columns.lanes_out) + _LANE * (lane + 0.5)
+    end = columns.stores[0] if from_input else columns.stores[1] if wire.is_backward else columns.outputs[0]
+    middle = (columns.lanes_in if from_input else columns.lanes_out) + _LANE_WIDTH * (lane + 0.5)
     style = wire.edge.kind.replace(" ", "-")
-    facing = -1 if wire.back else 1
-    title = f"{wire.edge.label}: {wire.edge.rows}, {wire.edge.way}, {wire.edge.source} → {wire.edge.target}"
-    thin = " there" if wire.edge.is_there else ""
-    parts = [f'<path class="wire {style}{thin}" d="{path}"/>' for path in _paths(wire, start, middle, end - facing * 6)]
-    parts += [f'<circle class="tip-{style}" cx="{middle:g}" cy="{y:g}" r="2.6"/>' for y in _junctions(wire)]
-    parts.append(f'<path class="tip-{style}" d="M{end:g} {wire.ends:g}l{-facing * 8} -4v8z"/>')
-    parts.append(_text(end - facing * 10, wire.ends - 4, _label(wire.edge), anchor="start" if wire.back else "end"))
+    facing = -1 if wire.is_backward else 1
+    title = f"{wire.edge.label}: {wire.edge.rows}, {wire.edge.routing_text}, {wire.edge.source} → {wire.edge.target}"
+    thin = " there" if wire.edge.is_local else ""
+    parts = [
+        f'<path class="wire {style}{thin}" d="{path}"/>' for path in _build_wire_paths(wire, start, middle, end - facing * 6)
+    ]
+    parts += [f'<circle class="tip-{style}" cx="{middle:g}" cy="{y:g}" r="2.6"/>' for y in _find_junctions(wire)]
+    parts.append(f'<path class="tip-{style}" d="M{end:g} {wire.end_height:g}l{-facing * 8} -4v8z"/>')
+    parts.append(
+        _draw_text(
+            end - facing * 10, wire.end_height - 4, _format_label(wire.edge), anchor="start" if wire.is_backward else "end"
+        )
+    )
     return f"<g><title>{escape(title)}</title>{''.join(parts)}</g>"
 
 
-def _paths(wire: _Wire, start: float, middle: float, end: float) -> list[str]:
+def _build_wire_paths(wire: _Wire, start: float, middle: float, end: float) -> list[str]:
     """Return the path from the start of a wire over its lane to its end; a start on the opposite side joins it there.
 
     A start in between ends at the lane. Nothing is drawn twice: dashes would fill the gaps of one another.
     """
     facing = 1 if end > middle else -1
-    turning = [y for y in wire.begins if y in wire.span]
+    turning = [y for y in wire.start_heights if y in wire.span]
     ends = [end, *[middle + facing * 5] * (len(turning) - 1)]
-    paths = [_cornered(start, y, middle, wire.ends, x) for y, x in zip(turning, ends, strict=True)]
-    return paths + [f"M{start:g} {y:g}H{middle:g}" for y in _junctions(wire)]
+    paths = [_build_cornered_path(start, y, middle, wire.end_height, x) for y, x in zip(turning, ends, strict=True)]
+    return paths + [f"M{start:g} {y:g}H{middle:g}" for y in _find_junctions(wire)]
 
 
-def _junctions(wire: _Wire) -> list[float]:
-    return [y for y in wire.begins if y not in wire.span]
+def _find_junctions(wire: _Wire) -> list[float]:
+    return [y for y in wire.start_heights if y not in wire.span]
 
 
-def _cornered(start: float, begins: float, middle: float, ends: float, end: float) -> str:
+def _build_cornered_path(start: float, begins: float, middle: float, ends: float, end: float) -> str:
     """Return the path from start over the lane to the end, with round corners. Heights differ: rows are half a row apart."""
     down, facing = 1 if ends > begins else -1, 1 if end > middle else -1
     return (
@@ -284,31 +325,31 @@ def _cornered(start: float, begins: float, middle: float, ends: float, end: floa
     )
 
 
-def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
-    short = _short(text)
+def _draw_text(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
+    short = _shorten_text(text)
     title = "" if short == text else f"<title>{escape(text)}</title>"
     kind = f' class="{style}"' if style else ""
     return f'<text{kind} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{title}{escape(short)}</text>'
 
 
-def _legend(top: float) -> tuple[str, float]:
+def _draw_legend(top: float) -> tuple[str, float]:
     """Return the legend of edge kinds, and its right end."""
-    parts, x = [], _PAD
-    for kind, meaning in _MEANING.items():
+    parts, x = [], _PADDING
+    for kind, meaning in _KIND_LEGENDS.items():
         style = kind.replace(" ", "-")
         parts.append(
             f'<path class="wire {style}" d="M{x:g} {top:g}h30"/><path class="tip-{style}" d="M{x + 38:g} {top:g}l-8 -4v8z"/>'
         )
         text = f"{kind}: {meaning}"
-        parts.append(_text(x + 46, top + 4, text))
-        x += 46 + _CHARACTER * len(text) + 2 * _PAD
-    parts.append(_text(x, top + 4, _THIN))
-    return "".join(parts), x + _CHARACTER * len(_THIN) + 2 * _PAD
+        parts.append(_draw_text(x + 46, top + 4, text))
+        x += 46 + _CHARACTER_WIDTH * len(text) + 2 * _PADDING
+    parts.append(_draw_text(x, top + 4, _LOCAL_LEGEND))
+    return "".join(parts), x + _CHARACTER_WIDTH * len(_LOCAL_LEGEND) + 2 * _PADDING
 
 
-def _page(parts: Sequence[str], width: float, bottom: float) -> str:
-    legend, legend_right = _legend(bottom)
-    wide, high = round(max(width, legend_right)), round(bottom + _ROW)
+def _build_svg(parts: Sequence[str], width: float, bottom: float) -> str:
+    legend, legend_right = _draw_legend(bottom)
+    wide, high = round(max(width, legend_right)), round(bottom + _ROW_HEIGHT)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="hr-graph" role="img" aria-label="physical graph" '
         f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"><style>{_STYLE}</style>'

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Loan:
+class Backfill:
     """Rows of a relation stored for query `query_id` under its bit, from `first_batch` on, with event times from `since` on."""
 
     relation: str
-    query: int
+    query_id: int
     bit: int
-    first: int
+    first_batch: int
     since: int

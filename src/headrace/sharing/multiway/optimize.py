@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from headrace.sharing.multiway.candidates import STORAGE_WEIGHT, candidates
-from headrace.sharing.multiway.choice import strategy_of
-from headrace.sharing.multiway.cost import Figures
-from headrace.sharing.multiway.greedy import greedy
-from headrace.sharing.multiway.program import program
-from headrace.sharing.multiway.relations import Join
-from headrace.sharing.multiway.solve import solve
-from headrace.sharing.multiway.strategy import Strategy
+from headrace.sharing.multiway.candidates import STORAGE_WEIGHT, generate_candidates
+from headrace.sharing.multiway.choice import build_strategy
+from headrace.sharing.multiway.cost import CardinalityModel
+from headrace.sharing.multiway.greedy import choose_greedily
+from headrace.sharing.multiway.program import build_program
+from headrace.sharing.multiway.relations import JoinGraph
+from headrace.sharing.multiway.solve import solve_program
+from headrace.sharing.multiway.strategy import JoinStrategy
 
 
-def optimize(
-    queries: Sequence[Join],
-    cardinalities: Figures,
+def optimize_sliding_joins(
+    queries: Sequence[JoinGraph],
+    cardinalities: CardinalityModel,
     tasks: int,
     *,
     time_limit: float = 2.0,
     storage_weight: float = STORAGE_WEIGHT,
     gap: float = 1e-3,
-    keepable: Container[Join] | None = None,
-) -> Strategy:
+    materializable: Container[JoinGraph] | None = None,
+) -> JoinStrategy:
     """Return the cheapest strategy found for all queries together, with every store partitioned over `tasks` tasks.
 
     The objective is the number of rows sent: to probe, each shared step once, and to be stored, `storage_weight` times for each
@@ -33,6 +33,10 @@ def optimize(
 
     Only joins in `materializable` are materialized, if it is given. Equal queries count once; cross products are not supported.
     """
-    candidate_orders = candidates(queries, cardinalities, tasks, storage_weight=storage_weight, keepable=keepable)
-    choice, solved = solve(program(candidate_orders), candidate_orders, greedy(candidate_orders), time_limit=time_limit, gap=gap)
-    return strategy_of(candidate_orders, choice, solved)
+    candidate_orders = generate_candidates(
+        queries, cardinalities, tasks, storage_weight=storage_weight, materializable=materializable
+    )
+    choice, solved = solve_program(
+        build_program(candidate_orders), candidate_orders, choose_greedily(candidate_orders), time_limit=time_limit, gap=gap
+    )
+    return build_strategy(candidate_orders, choice, solved)

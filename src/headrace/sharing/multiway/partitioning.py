@@ -11,96 +11,108 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Generic, TypeVar
 
-from headrace.sharing.multiway.cost import Order
-from headrace.sharing.multiway.probe_orders import Partitioning, Search, Setting, greedy_order, probe_orders
-from headrace.sharing.multiway.relations import Attribute, Join
-from headrace.sharing.multiway.trees import Tree, operator_cost, operators, relations_of
+from headrace.sharing.multiway.cost import RelationOrder
+from headrace.sharing.multiway.probe_orders import JoinCostModel, OrderSearch, Partitioning, find_greedy_order, find_probe_orders
+from headrace.sharing.multiway.relations import Attribute, JoinGraph
+from headrace.sharing.multiway.trees import OperatorTree, estimate_operator_cost, iter_operators, list_child_relations
 
-Plan = TypeVar("Plan")
+PlanT = TypeVar("PlanT")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[Plan]):
+class PartitioningChoice(Generic[PlanT]):
     """The cheapest plan, its cost, and the partition attribute of each store; None for randomly distributed rows."""
 
     cost: float
-    plan: Plan
+    plan: PlanT
     partitioning: Partitioning
 
 
-def attributes(relation: Join, join: Join) -> tuple[Attribute, ...]:
+def find_partition_attributes(relation: JoinGraph, join: JoinGraph) -> tuple[Attribute, ...]:
     """Return the attributes that may partition a store of a relation: its sides of equalities to other inputs."""
-    predicates = join.between(relation.relations, join.relations - relation.relations)
+    predicates = join.predicates_between(relation.relations, join.relations - relation.relations)
     return tuple(sorted({side for predicate in predicates for side in predicate.sides if side.relation in relation.relations}))
 
 
-def every_scheme(relations: Iterable[Join], join: Join) -> Iterator[dict[Join, Attribute | None]]:
+def enumerate_schemes(relations: Iterable[JoinGraph], join: JoinGraph) -> Iterator[dict[JoinGraph, Attribute | None]]:
     """Yield every scheme: one attribute for each store that has candidates, none for the others."""
     stored_relations = sorted(relations, key=str)
-    candidates: list[tuple[Attribute | None, ...]] = [attributes(relation, join) or (None,) for relation in stored_relations]
+    candidates: list[tuple[Attribute | None, ...]] = [
+        find_partition_attributes(relation, join) or (None,) for relation in stored_relations
+    ]
     for chosen in product(*candidates):
         yield dict(zip(stored_relations, chosen, strict=True))
 
 
-def best_partitioning(
-    cost_model: Setting, optimize: Callable[[Setting], tuple[float, Plan]], relations: Iterable[Join] | None = None
-) -> Choice[Plan]:
+def find_best_partitioning(
+    cost_model: JoinCostModel,
+    optimize: Callable[[JoinCostModel], tuple[float, PlanT]],
+    relations: Iterable[JoinGraph] | None = None,
+) -> PartitioningChoice[PlanT]:
     """Return the cheapest plan of an optimizer over all schemes for the given relations (default: the inputs).
 
     `optimize` returns cost and plan under the partitioning of its cost model; of equal costs, the first scheme wins. Attributes
     of other relations in the cost model are retained.
     """
-    best: Choice[Plan] | None = None
-    for scheme in every_scheme(cost_model.inputs() if relations is None else relations, cost_model.join):
+    best: PartitioningChoice[PlanT] | None = None
+    for scheme in enumerate_schemes(cost_model.list_inputs() if relations is None else relations, cost_model.join_graph):
         partitioning = {**cost_model.partitioning, **scheme}
         cost, plan = optimize(replace(cost_model, partitioning=partitioning))
         if best is None or cost < best.cost:
-            best = Choice(cost, plan, partitioning)
+            best = PartitioningChoice(cost, plan, partitioning)
     assert best is not None, "at least the scheme without attributes exists"
     return best
 
 
-def partitioned_orders(cost_model: Setting, search: Search = greedy_order) -> Choice[dict[Join, Order]]:
+def partition_orders(
+    cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
+) -> PartitioningChoice[dict[JoinGraph, RelationOrder]]:
     """Return the best scheme for the flat tree, with its probe orders."""
 
-    def optimize(partitioned_model: Setting) -> tuple[float, dict[Join, Order]]:
-        orders = probe_orders(partitioned_model.inputs(), partitioned_model, search)
-        return sum(partitioned_model.order_cost(order) for order in orders.values()), orders
+    def optimize(partitioned_model: JoinCostModel) -> tuple[float, dict[JoinGraph, RelationOrder]]:
+        orders = find_probe_orders(partitioned_model.list_inputs(), partitioned_model, search)
+        return sum(partitioned_model.estimate_order_cost(order) for order in orders.values()), orders
 
-    return best_partitioning(cost_model, optimize)
+    return find_best_partitioning(cost_model, optimize)
 
 
-def partitioned_tree(tree: Tree, cost_model: Setting, search: Search = greedy_order) -> Choice[Tree]:
+def partition_tree(
+    tree: OperatorTree, cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
+) -> PartitioningChoice[OperatorTree]:
     """Return the best scheme for all stores of a tree, including those of materialized joins.
 
     A store is probed within one operator only, so the schemes of each operator are tried independently.
     """
     cost, partitioning = 0.0, dict(cost_model.partitioning)
-    for operator in operators(tree):
-        best = _partitioned_operator(operator, cost_model, search)
+    for operator in iter_operators(tree):
+        best = _partition_operator(operator, cost_model, search)
         cost += best.cost
-        partitioning.update({relation: best.partitioning[relation] for relation in relations_of(operator, cost_model.join)})
-    return Choice(cost, tree, partitioning)
+        partitioning.update(
+            {relation: best.partitioning[relation] for relation in list_child_relations(operator, cost_model.join_graph)}
+        )
+    return PartitioningChoice(cost, tree, partitioning)
 
 
-def _partitioned_operator(operator: Tree, cost_model: Setting, search: Search) -> Choice[Tree]:
-    relations = relations_of(operator, cost_model.join)
-    return best_partitioning(
-        cost_model, lambda partitioned_model: (operator_cost(operator, partitioned_model, search), operator), relations
+def _partition_operator(
+    operator: OperatorTree, cost_model: JoinCostModel, search: OrderSearch
+) -> PartitioningChoice[OperatorTree]:
+    relations = list_child_relations(operator, cost_model.join_graph)
+    return find_best_partitioning(
+        cost_model, lambda partitioned_model: (estimate_operator_cost(operator, partitioned_model, search), operator), relations
     )
 
 
-def best_partitioned_tree(
-    cost_model: Setting, optimize: Callable[[Setting], Tree], search: Search = greedy_order
-) -> Choice[Tree]:
+def find_best_partitioned_tree(
+    cost_model: JoinCostModel, optimize: Callable[[JoinCostModel], OperatorTree], search: OrderSearch = find_greedy_order
+) -> PartitioningChoice[OperatorTree]:
     """Return the cheapest of the trees that an optimizer builds under each scheme for the inputs, with all stores partitioned.
 
     While it builds a tree, the optimizer knows only the attributes of materialized joins that the cost model has, and assumes
     that rows of the others are distributed at random.
     """
 
-    def price_tree(partitioned_model: Setting) -> tuple[float, Choice[Tree]]:
-        choice = partitioned_tree(optimize(partitioned_model), cost_model, search)
+    def price_tree(partitioned_model: JoinCostModel) -> tuple[float, PartitioningChoice[OperatorTree]]:
+        choice = partition_tree(optimize(partitioned_model), cost_model, search)
         return choice.cost, choice
 
-    return best_partitioning(cost_model, price_tree).plan
+    return find_best_partitioning(cost_model, price_tree).plan

@@ -16,342 +16,375 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from headrace.model.expression import Expression
-from headrace.sharing.multiway.asked import Asked, attribute_of, sides_of
-from headrace.sharing.multiway.probes import Choice, Edge, EdgeKind, Feed, Orders, Probe, ProbePlan, StoreSpec, Target
-from headrace.sharing.multiway.relations import Attribute, Join, input_relation
+from headrace.sharing.multiway.asked import NormalizedJoin, split_equality, to_attribute
+from headrace.sharing.multiway.probes import (
+    OrdersByRelation,
+    ProbeOrderChoice,
+    ProbeRouting,
+    ProbeStep,
+    ProbeTarget,
+    RoutingKind,
+    SlidingJoinPlan,
+    StoreFeed,
+    StoreSpec,
+)
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation
 
-_LOCAL, _ALL = Edge(EdgeKind.LOCAL), Edge(EdgeKind.ALL)
+_LOCAL, _BROADCAST = ProbeRouting(RoutingKind.LOCAL), ProbeRouting(RoutingKind.BROADCAST)
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _StoreVisit:
     """A visit to a store, restricted to rows stored before a batch if `before_batch` is set."""
 
-    store: int
-    before: int | None
+    store_number: int
+    before_batch: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _ProbeNode:
     """A probe under construction."""
 
-    step: _Step
+    visit: _StoreVisit
     keys: tuple[tuple[Expression, Expression], ...]
-    covered: frozenset[str]
-    users: set[int] = field(default_factory=set)
-    ends: set[int] = field(default_factory=set)
-    feeds: set[int] = field(default_factory=set)
-    children: dict[object, _Node] = field(default_factory=dict)
+    covered_relations: frozenset[str]
+    query_ids: set[int] = field(default_factory=set)
+    completed_queries: set[int] = field(default_factory=set)
+    fed_stores: set[int] = field(default_factory=set)
+    children: dict[object, _ProbeNode] = field(default_factory=dict)
 
 
-def plan_probes(
-    queries: Sequence[Asked],
-    choice: Choice,
+def plan_sliding_joins(
+    queries: Sequence[NormalizedJoin],
+    choice: ProbeOrderChoice,
     batch: int,
     partitions: int,
     first_batches: Mapping[int, int],
-    previous: ProbePlan | None = None,
+    previous: SlidingJoinPlan | None = None,
     oldest_batches: Mapping[int, int] | None = None,
-) -> ProbePlan:
+) -> SlidingJoinPlan:
     """Return the plan that is valid from a batch on.
 
     `first_batches` maps queries to their first batch; `oldest_batches` maps each store of the previous plan that still holds rows
     to the batch of the oldest.
     """
-    first_number = previous.next_store if previous is not None else 0
-    keys = {attribute_of(side): side for query in queries for condition in query.conditions for side in sides_of(condition) or ()}
-    ranks = _ranked(queries, choice)
-    return _Planner(
+    first_number = previous.next_store_number if previous is not None else 0
+    keys = {
+        to_attribute(side): side
+        for query in queries
+        for condition in query.conditions
+        for side in split_equality(condition) or ()
+    }
+    ranks = _rank_relations(queries, choice)
+    return _SlidingJoinPlanner(
         queries, choice, batch, partitions, first_batches, previous, oldest_batches or {}, keys, ranks, count(first_number)
     ).plan()
 
 
 @dataclass(frozen=True, slots=True)
-class _Planner:
-    queries: Sequence[Asked]
-    choice: Choice
+class _SlidingJoinPlanner:
+    queries: Sequence[NormalizedJoin]
+    choice: ProbeOrderChoice
     batch: int
     partitions: int
-    born: Mapping[int, int]
-    previous: ProbePlan | None
-    oldest: Mapping[int, int]
-    keys: Mapping[Attribute, Expression]
-    ranks: tuple[str, ...]
-    free: Iterator[int]  # unused store numbers; never reused
+    first_batches: Mapping[int, int]
+    previous: SlidingJoinPlan | None
+    oldest_batches: Mapping[int, int]
+    key_expressions: Mapping[Attribute, Expression]
+    ranked_relations: tuple[str, ...]
+    store_numbers: Iterator[int]  # unused store numbers; never reused
     stores: dict[int, StoreSpec] = field(default_factory=dict)
-    at: dict[Target, int] = field(default_factory=dict)
-    uses: dict[int, dict[int, int]] = field(default_factory=dict)
+    number_by_target: dict[ProbeTarget, int] = field(default_factory=dict)
+    used_since: dict[int, dict[int, int]] = field(default_factory=dict)
 
-    def plan(self) -> ProbePlan:
-        self._make_stores()
-        probe_trees = {name: self._routes(name) for name in self.ranks}
-        roots = _Levels(self).probes(probe_trees)
-        stores = tuple(spec for spec in self.stores.values() if spec.until is None or spec.relation.is_input)
+    def plan(self) -> SlidingJoinPlan:
+        self._plan_stores()
+        probe_trees = {name: self._build_probe_tree(name) for name in self.ranked_relations}
+        roots = _LevelAssigner(self).build_probes(probe_trees)
+        stores = tuple(spec for spec in self.stores.values() if spec.until_batch is None or spec.relation.is_input)
         streams = {name: join_input.stream for query in self.queries for name, join_input in query.inputs.items()}
-        uses = {number: dict(sorted(batches.items())) for number, batches in self.uses.items()}
+        uses = {number: dict(sorted(batches.items())) for number, batches in self.used_since.items()}
         probes = [probe for root_probes in roots.values() for root in root_probes for probe in root.walk()]
         last = max([0, *(probe.level for probe in probes), *(feed.level for probe in probes for feed in probe.feeds)])
-        return ProbePlan(tuple(self.queries), self.ranks, streams, stores, roots, uses, last, next(self.free), self.choice)
+        return SlidingJoinPlan(
+            tuple(self.queries), self.ranked_relations, streams, stores, roots, uses, last, next(self.store_numbers), self.choice
+        )
 
     # --- stores -------------------------------------------------------------------------------------------------------
 
-    def _make_stores(self) -> None:
+    def _plan_stores(self) -> None:
         """Keep the stores that orders visit, create new ones, and stop filling the others."""
-        wanted = dict.fromkeys(target for orders in self._all_orders() for order in orders.values() for target in order)
+        wanted = dict.fromkeys(target for orders in self._iter_all_orders() for order in orders.values() for target in order)
         stored_relations = {target.relation for target in wanted}
         previous_attributes = (
-            {spec.relation: spec.by for spec in self.previous.stores if spec.until is None} if self.previous is not None else {}
+            {spec.relation: spec.partitioned_by for spec in self.previous.stores if spec.until_batch is None}
+            if self.previous is not None
+            else {}
         )
-        for name in self.ranks:  # every input needs a store, even without a probe
+        for name in self.ranked_relations:  # every input needs a store, even without a probe
             relation = input_relation(name)
             if relation not in stored_relations:
                 by = previous_attributes.get(relation)
-                wanted[Target(relation, by if by in self.keys else None)] = None
+                wanted[ProbeTarget(relation, by if by in self.key_expressions else None)] = None
         for old in self.previous.stores if self.previous is not None else ():
-            target = Target(old.relation, old.by)
-            if old.until is None and target in wanted:
-                self.stores[old.number], self.at[target] = old, old.number
-            elif old.number in self.oldest and old.relation.relations <= set(self.ranks):
-                self.stores[old.number] = replace(old, until=self.batch if old.until is None else old.until)
+            target = ProbeTarget(old.relation, old.partitioned_by)
+            if old.until_batch is None and target in wanted:
+                self.stores[old.number], self.number_by_target[target] = old, old.number
+            elif old.number in self.oldest_batches and old.relation.relations <= set(self.ranked_relations):
+                self.stores[old.number] = replace(old, until_batch=self.batch if old.until_batch is None else old.until_batch)
         for target in wanted:
-            if target not in self.at:
-                key = None if target.by is None else self.keys[target.by]
-                self.at[target] = number = next(self.free)
-                self.stores[number] = StoreSpec(number, target.relation, target.by, key, self.batch)
-        previous_uses = self.previous.uses if self.previous is not None else {}
+            if target not in self.number_by_target:
+                key = None if target.partitioned_by is None else self.key_expressions[target.partitioned_by]
+                self.number_by_target[target] = number = next(self.store_numbers)
+                self.stores[number] = StoreSpec(number, target.relation, target.partitioned_by, key, self.batch)
+        previous_uses = self.previous.used_since if self.previous is not None else {}
         for query, orders in self.choice.queries.items():
-            for target in self._kept_targets(orders):
-                number = self.at[target]
-                self.uses.setdefault(number, {})[query] = previous_uses.get(number, {}).get(query, self.batch)
+            for target in self._find_materialized_targets(orders):
+                number = self.number_by_target[target]
+                self.used_since.setdefault(number, {})[query] = previous_uses.get(number, {}).get(query, self.batch)
 
-    def _all_orders(self) -> Iterator[Orders]:
+    def _iter_all_orders(self) -> Iterator[OrdersByRelation]:
         yield from self.choice.queries.values()
-        for relation in self._kept():
-            yield self.choice.kept[relation]
+        for relation in self._find_materialized_joins():
+            yield self.choice.materialized[relation]
 
-    def _kept(self) -> dict[Join, None]:
+    def _find_materialized_joins(self) -> dict[JoinGraph, None]:
         """Return the materialized joins: those in orders of queries, and in orders that compute such joins."""
-        joins: dict[Join, None] = {}
+        joins: dict[JoinGraph, None] = {}
         pending = list(self.choice.queries.values())
         while pending:
             for order in pending.pop().values():
                 for target in order:
                     if not target.relation.is_input and target.relation not in joins:
                         joins[target.relation] = None
-                        pending.append(self.choice.kept[target.relation])
+                        pending.append(self.choice.materialized[target.relation])
         return joins
 
-    def _kept_targets(self, orders: Orders) -> dict[Target, None]:
+    def _find_materialized_targets(self, orders: OrdersByRelation) -> dict[ProbeTarget, None]:
         """Return the stores of materialized joins that a query needs, including those that compute others."""
-        targets: dict[Target, None] = {}
+        targets: dict[ProbeTarget, None] = {}
         pending = [orders]
         while pending:
             for order in pending.pop().values():
                 for target in order:
                     if not target.relation.is_input and target not in targets:
                         targets[target] = None
-                        pending.append(self.choice.kept[target.relation])
+                        pending.append(self.choice.materialized[target.relation])
         return targets
 
     # --- routes -------------------------------------------------------------------------------------------------------
 
-    def _routes(self, start: str) -> dict[object, _Node]:
+    def _build_probe_tree(self, start: str) -> dict[object, _ProbeNode]:
         """Return the tree of all probe paths of the rows of a relation."""
-        roots: dict[object, _Node] = {}
+        roots: dict[object, _ProbeNode] = {}
         for query_id, orders in self.choice.queries.items():
             if start in orders:
-                for visits in self._expanded(start, orders[start], query_id):
-                    self._insert(roots, start, visits, self._query(query_id).join, query_id).ends.add(query_id)
-        for store, query_ids in self.uses.items():
+                for visits in self._expand_order(start, orders[start], query_id):
+                    self._insert_path(roots, start, visits, self._get_query(query_id).join, query_id).completed_queries.add(
+                        query_id
+                    )
+        for store, query_ids in self.used_since.items():
             relation = self.stores[store].relation
             if start in relation.relations:
                 for query_id in query_ids:
-                    for visits in self._expanded(start, self.choice.kept[relation][start], query_id):
-                        self._insert(roots, start, visits, relation, query_id).feeds.add(store)
+                    for visits in self._expand_order(start, self.choice.materialized[relation][start], query_id):
+                        self._insert_path(roots, start, visits, relation, query_id).fed_stores.add(store)
         return roots
 
-    def _query(self, query_id: int) -> Asked:
+    def _get_query(self, query_id: int) -> NormalizedJoin:
         return next(query for query in self.queries if query.id == query_id)
 
-    def _insert(self, roots: dict[object, _Node], start: str, visits: Sequence[_Step], join: Join, query_id: int) -> _Node:
+    def _insert_path(
+        self, roots: dict[object, _ProbeNode], start: str, visits: Sequence[_StoreVisit], join: JoinGraph, query_id: int
+    ) -> _ProbeNode:
         """Insert a path into the tree of probes and return its last node."""
         children, covered, node = roots, frozenset({start}), None
         for visit in visits:
-            relation = self.stores[visit.store].relation.relations
-            keys = self._equalities(join, covered, relation)
+            relation = self.stores[visit.store_number].relation.relations
+            keys = self._find_equalities(join, covered, relation)
             covered |= relation
-            node = children.setdefault((visit, keys), _Node(visit, keys, covered))
-            node.users.add(query_id)
+            node = children.setdefault((visit, keys), _ProbeNode(visit, keys, covered))
+            node.query_ids.add(query_id)
             children = node.children
         assert node is not None
         return node
 
-    def _equalities(
-        self, join: Join, covered: frozenset[str], stored: frozenset[str]
+    def _find_equalities(
+        self, join: JoinGraph, covered: frozenset[str], stored: frozenset[str]
     ) -> tuple[tuple[Expression, Expression], ...]:
         equalities = []
-        for predicate in sorted(join.between(covered, stored)):
+        for predicate in sorted(join.predicates_between(covered, stored)):
             if predicate.sides:
                 inside, outside = sorted(predicate.sides, key=lambda side: side.relation not in covered)
-                equalities.append((self.keys[inside], self.keys[outside]))
+                equalities.append((self.key_expressions[inside], self.key_expressions[outside]))
         return tuple(equalities)
 
-    def _expanded(self, start: str, order: Sequence[Target], query_id: int) -> Iterator[tuple[_Step, ...]]:
+    def _expand_order(self, start: str, order: Sequence[ProbeTarget], query_id: int) -> Iterator[tuple[_StoreVisit, ...]]:
         """Yield the paths of an order: one, or several while the query still needs stores from before a change."""
-        paths: list[tuple[_Step, ...]] = [()]
+        paths: list[tuple[_StoreVisit, ...]] = [()]
         covered = {start}
         for target in order:
-            continuations = list(self._ways(target, query_id, covered))
+            continuations = list(self._iter_paths(target, query_id, covered))
             paths = [(*path, *continuation) for path in paths for continuation in continuations]
             covered |= target.relation.relations
         yield from paths
 
-    def _ways(self, target: Target, query_id: int, covered: set[str]) -> Iterator[tuple[_Step, ...]]:
+    def _iter_paths(self, target: ProbeTarget, query_id: int, covered: set[str]) -> Iterator[tuple[_StoreVisit, ...]]:
         """Yield the paths to the partners of a relation; together they reach every partner exactly once."""
-        number = self.at[target]
-        yield (_Step(number, None),)
+        number = self.number_by_target[target]
+        yield (_StoreVisit(number, None),)
         if target.relation.is_input:
-            yield from ((visit,) for visit in self._earlier(number, query_id, None))
+            yield from ((visit,) for visit in self._iter_older_visits(number, query_id, None))
             return
-        since = self.uses[number][query_id]
-        if since <= self.born[query_id] or not self._has_older(target.relation, since):
+        since = self.used_since[number][query_id]
+        if since <= self.first_batches[query_id] or not self._has_older_rows(target.relation, since):
             return
-        paths: list[tuple[_Step, ...]] = [()]
-        for name in self._connected(target.relation, self._query(query_id).join, covered):
-            visits = list(self._earlier(self._filled(name), query_id, since))
+        paths: list[tuple[_StoreVisit, ...]] = [()]
+        for name in self._order_connected(target.relation, self._get_query(query_id).join, covered):
+            visits = list(self._iter_older_visits(self._get_filled_store(name), query_id, since))
             paths = [(*path, visit) for path in paths for visit in visits]
         yield from paths
 
-    def _has_older(self, relation: Join, since: int) -> bool:
+    def _has_older_rows(self, relation: JoinGraph, since: int) -> bool:
         """Return whether every input of a join still has rows from before a batch."""
         oldest = dict.fromkeys(relation.relations, self.batch)
         for spec in self.stores.values():
             if spec.relation.is_input and spec.relation.relations <= relation.relations:
                 name = min(spec.relation.relations)
-                oldest[name] = min(oldest[name], self.oldest.get(spec.number, self.batch))
+                oldest[name] = min(oldest[name], self.oldest_batches.get(spec.number, self.batch))
         return all(batch < since for batch in oldest.values())
 
-    def _earlier(self, number: int, query_id: int, before: int | None) -> Iterator[_Step]:
+    def _iter_older_visits(self, number: int, query_id: int, before: int | None) -> Iterator[_StoreVisit]:
         """Yield the visits to rows of an input that were stored before a batch, or before its store was created."""
         current = self.stores[number]
-        limit = current.since
+        limit = current.from_batch
         if before is not None:
-            if current.since < before:
-                yield _Step(number, before)
-            limit = min(current.since, before)
+            if current.from_batch < before:
+                yield _StoreVisit(number, before)
+            limit = min(current.from_batch, before)
         others = [spec for spec in self.stores.values() if spec.relation == current.relation and spec.number != number]
-        while self.born[query_id] < limit:
-            older = [spec for spec in others if spec.since < limit]
-            adjoining = [spec for spec in older if spec.until is None or spec.until >= limit]
+        while self.first_batches[query_id] < limit:
+            older = [spec for spec in others if spec.from_batch < limit]
+            adjoining = [spec for spec in older if spec.until_batch is None or spec.until_batch >= limit]
             if adjoining:  # of the stores that were filled until then, the one that reaches back furthest
-                chosen = min(adjoining, key=lambda spec: (spec.since, spec.number))
-                if self.oldest.get(chosen.number, limit) < limit:
-                    yield _Step(chosen.number, limit)
-                limit = chosen.since
+                chosen = min(adjoining, key=lambda spec: (spec.from_batch, spec.number))
+                if self.oldest_batches.get(chosen.number, limit) < limit:
+                    yield _StoreVisit(chosen.number, limit)
+                limit = chosen.from_batch
             elif older:
-                limit = max(spec.until for spec in older if spec.until is not None)
+                limit = max(spec.until_batch for spec in older if spec.until_batch is not None)
             else:
                 break
 
-    def _filled(self, relation: str) -> int:
+    def _get_filled_store(self, relation: str) -> int:
         """Return the number of a store of an input that is being filled."""
-        return next(number for target, number in self.at.items() if target.relation == input_relation(relation))
+        return next(number for target, number in self.number_by_target.items() if target.relation == input_relation(relation))
 
-    def _connected(self, relation: Join, within: Join, covered: set[str]) -> list[str]:
+    def _order_connected(self, relation: JoinGraph, within: JoinGraph, covered: set[str]) -> list[str]:
         """Return the inputs of a join in an order in which each is connected to those before it, where possible."""
         order: list[str] = []
         while len(order) < len(relation.relations):
             remaining = sorted(relation.relations - set(order))
             reached = covered | set(order)
-            order.append(next((name for name in remaining if any(within.between(reached, [name]))), remaining[0]))
+            order.append(next((name for name in remaining if any(within.predicates_between(reached, [name]))), remaining[0]))
         return order
 
 
 @dataclass(frozen=True, slots=True)
-class _Levels:
+class _LevelAssigner:
     """Assigns levels and routing to probes: a probe waits for the rows of materialized joins that the same batch produces.
 
     `ready_levels` maps (store of a materialized join, start) to the level from which the rows that the start produces are stored.
     """
 
-    planner: _Planner
-    ready: dict[tuple[int, str], int] = field(default_factory=dict)
-    numbers: Iterator[int] = field(default_factory=count)
+    planner: _SlidingJoinPlanner
+    ready_levels: dict[tuple[int, str], int] = field(default_factory=dict)
+    probe_numbers: Iterator[int] = field(default_factory=count)
 
-    def probes(self, probe_trees: Mapping[str, dict[object, _Node]]) -> dict[str, tuple[Probe, ...]]:
+    def build_probes(self, probe_trees: Mapping[str, dict[object, _ProbeNode]]) -> dict[str, tuple[ProbeStep, ...]]:
         """Return the probes of each relation, in the order of ranks: a relation sees the rows that earlier ones produce."""
         return {
-            name: tuple(self._probe(name, node, None, frozenset()) for node in probe_trees[name].values())
-            for name in self.planner.ranks
+            name: tuple(self._build_probe(name, node, None, frozenset()) for node in probe_trees[name].values())
+            for name in self.planner.ranked_relations
         }
 
-    def _probe(self, start: str, node: _Node, parent: Probe | None, partition_values: frozenset[Expression]) -> Probe:
-        store = self.planner.stores[node.step.store]
-        edge = self._first_edge(start, node) if parent is None else self._edge(node, partition_values)
-        arrives = 0 if parent is None else parent.level + (edge.kind is not EdgeKind.LOCAL)
-        level = max(arrives, self._waits(start, node))
-        values_after = self._placed(node, store, edge, partition_values)
-        probe = Probe(
-            next(self.numbers), node.step.store, node.step.before, node.keys, edge, level, frozenset(node.users), node.covered,
-            tuple(sorted(node.ends)),
+    def _build_probe(
+        self, start: str, node: _ProbeNode, parent: ProbeStep | None, partition_values: frozenset[Expression]
+    ) -> ProbeStep:
+        store = self.planner.stores[node.visit.store_number]
+        edge = self._route_new_rows(start, node) if parent is None else self._route_joined_rows(node, partition_values)
+        arrives = 0 if parent is None else parent.level + (edge.kind is not RoutingKind.LOCAL)
+        level = max(arrives, self._find_ready_level(start, node))
+        values_after = self._find_partition_values(node, store, edge, partition_values)
+        probe = ProbeStep(
+            next(self.probe_numbers), node.visit.store_number, node.visit.before_batch, node.keys, edge, level, frozenset(node.query_ids), node.covered_relations,
+            tuple(sorted(node.completed_queries)),
         )  # fmt: skip
-        feeds = tuple(self._feed(start, number, level, values_after) for number in sorted(node.feeds))
-        children = tuple(self._probe(start, child, probe, values_after) for child in node.children.values())
+        feeds = tuple(self._build_feed(start, number, level, values_after) for number in sorted(node.fed_stores))
+        children = tuple(self._build_probe(start, child, probe, values_after) for child in node.children.values())
         return replace(probe, feeds=feeds, children=children)
 
-    def _waits(self, start: str, node: _Node) -> int:
+    def _find_ready_level(self, start: str, node: _ProbeNode) -> int:
         """Return the level from which all rows are stored that rows of the start may see."""
-        store, ranks = self.planner.stores[node.step.store], self.planner.ranks
-        if store.relation.is_input or node.step.before is not None or store.until is not None:
+        store, ranks = self.planner.stores[node.visit.store_number], self.planner.ranked_relations
+        if store.relation.is_input or node.visit.before_batch is not None or store.until_batch is not None:
             return 0
         seen = [name for name in store.relation.relations if ranks.index(name) < ranks.index(start)]
-        return max((self.ready.get((store.number, name), 0) for name in seen), default=0)
+        return max((self.ready_levels.get((store.number, name), 0) for name in seen), default=0)
 
-    def _feed(self, start: str, number: int, level: int, partition_values: frozenset[Expression]) -> Feed:
-        key = self.planner.stores[number].key
-        edge = _LOCAL if key is None or key in partition_values or self.planner.partitions == 1 else Edge(EdgeKind.KEY, key)
-        self.ready[number, start] = max(level + 1, self.ready.get((number, start), 0))
-        return Feed(number, edge, level + 1)
+    def _build_feed(self, start: str, number: int, level: int, partition_values: frozenset[Expression]) -> StoreFeed:
+        key = self.planner.stores[number].partition_key
+        edge = (
+            _LOCAL
+            if key is None or key in partition_values or self.planner.partitions == 1
+            else ProbeRouting(RoutingKind.KEY, key)
+        )
+        self.ready_levels[number, start] = max(level + 1, self.ready_levels.get((number, start), 0))
+        return StoreFeed(number, edge, level + 1)
 
-    def _first_edge(self, start: str, node: _Node) -> Edge:
+    def _route_new_rows(self, start: str, node: _ProbeNode) -> ProbeRouting:
         """Return the routing of new rows to the first store; rows stored by the same value are already there."""
-        value = self._told(node)
+        value = self._find_partition_value(node)
         own_stores = [
-            self.planner.stores[number] for target, number in self.planner.at.items() if target.relation == input_relation(start)
+            self.planner.stores[number]
+            for target, number in self.planner.number_by_target.items()
+            if target.relation == input_relation(start)
         ]
         if self.planner.partitions == 1:
-            return Edge(EdgeKind.STORED, store=own_stores[0].number)
+            return ProbeRouting(RoutingKind.STORED, colocated_store=own_stores[0].number)
         if value is None:
-            return _ALL
-        colocated = next((spec.number for spec in own_stores if spec.key == value), None)
-        return Edge(EdgeKind.KEY, value) if colocated is None else Edge(EdgeKind.STORED, value, colocated)
+            return _BROADCAST
+        colocated = next((spec.number for spec in own_stores if spec.partition_key == value), None)
+        return ProbeRouting(RoutingKind.KEY, value) if colocated is None else ProbeRouting(RoutingKind.STORED, value, colocated)
 
-    def _edge(self, node: _Node, partition_values: frozenset[Expression]) -> Edge:
+    def _route_joined_rows(self, node: _ProbeNode, partition_values: frozenset[Expression]) -> ProbeRouting:
         """Return the routing of joined rows to the next store: χ decides whether one partition suffices."""
-        value = self._told(node)
+        value = self._find_partition_value(node)
         if self.planner.partitions == 1 or (value is not None and value in partition_values):
             return _LOCAL
-        return _ALL if value is None else Edge(EdgeKind.KEY, value)
+        return _BROADCAST if value is None else ProbeRouting(RoutingKind.KEY, value)
 
-    def _told(self, node: _Node) -> Expression | None:
+    def _find_partition_value(self, node: _ProbeNode) -> Expression | None:
         """Return the value of arriving rows that determines the partition of the store, if there is one."""
-        store = self.planner.stores[node.step.store]
-        return next((left for left, right in node.keys if right == store.key), None)
+        store = self.planner.stores[node.visit.store_number]
+        return next((left for left, right in node.keys if right == store.partition_key), None)
 
-    def _placed(self, node: _Node, store: StoreSpec, edge: Edge, values_before: frozenset[Expression]) -> frozenset[Expression]:
+    def _find_partition_values(
+        self, node: _ProbeNode, store: StoreSpec, edge: ProbeRouting, values_before: frozenset[Expression]
+    ) -> frozenset[Expression]:
         """Return the values that determine the partition of rows after a probe."""
-        values = values_before if edge.kind is EdgeKind.LOCAL else frozenset()
-        if store.key is not None:
-            values |= {store.key}
+        values = values_before if edge.kind is RoutingKind.LOCAL else frozenset()
+        if store.partition_key is not None:
+            values |= {store.partition_key}
         equal = {left for left, right in node.keys if right in values} | {right for left, right in node.keys if left in values}
         return values | equal
 
 
-def _ranked(queries: Sequence[Asked], choice: Choice) -> tuple[str, ...]:
+def _rank_relations(queries: Sequence[NormalizedJoin], choice: ProbeOrderChoice) -> tuple[str, ...]:
     """Return the relations so that those that probe a materialized join come before its inputs, as far as possible."""
     names = sorted({name for query in queries for name in query.inputs})
     wanted_later: dict[str, set[str]] = {name: set() for name in names}  # the relations that should follow a relation
-    for orders in (*choice.queries.values(), *choice.kept.values()):
+    for orders in (*choice.queries.values(), *choice.materialized.values()):
         for start, order in orders.items():
             for target in order:
                 if not target.relation.is_input and start in wanted_later:

@@ -10,50 +10,50 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.sharing.multiway.cost import Figures, Order, copies, step_costs
-from headrace.sharing.multiway.relations import Attribute, Join
+from headrace.sharing.multiway.cost import CardinalityModel, RelationOrder, count_copies, estimate_step_costs
+from headrace.sharing.multiway.relations import Attribute, JoinGraph
 
-Partitioning = Mapping[Join, Attribute | None]
+Partitioning = Mapping[JoinGraph, Attribute | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class JoinCostModel:
     """A join and everything that its cost depends on. By default, a store has one task and no partition attribute."""
 
-    join: Join
-    figures: Figures
-    tasks: Mapping[Join, int] = field(default_factory=dict)
+    join_graph: JoinGraph
+    cardinalities: CardinalityModel
+    task_counts: Mapping[JoinGraph, int] = field(default_factory=dict)
     partitioning: Partitioning = field(default_factory=dict)
 
-    def part(self, names: Iterable[str]) -> Join:
+    def subgraph(self, names: Iterable[str]) -> JoinGraph:
         """Return the subjoin over some inputs: the relation of a store of them."""
-        return self.join.within(names)
+        return self.join_graph.subgraph(names)
 
-    def inputs(self) -> tuple[Join, ...]:
+    def list_inputs(self) -> tuple[JoinGraph, ...]:
         """Return the inputs as relations, by name."""
-        return tuple(self.part({name}) for name in sorted(self.join.relations))
+        return tuple(self.subgraph({name}) for name in sorted(self.join_graph.relations))
 
-    def sent(self, prefix: Order, store: Join) -> float:
+    def estimate_sent(self, prefix: RelationOrder, store: JoinGraph) -> float:
         """Return the number of rows of a prefix that are sent to a store, including all copies."""
-        by, tasks = self.partitioning.get(store), self.tasks.get(store, 1)
-        return self.figures.sent(prefix, self.join) * copies(store, by, prefix, self.join, tasks)
+        by, tasks = self.partitioning.get(store), self.task_counts.get(store, 1)
+        return self.cardinalities.estimate_sent(prefix, self.join_graph) * count_copies(store, by, prefix, self.join_graph, tasks)
 
-    def order_cost(self, order: Order) -> float:
+    def estimate_order_cost(self, order: RelationOrder) -> float:
         """Return the number of rows that an order sends in all its steps."""
-        return sum(step_costs(order, self.join, self.figures, self.tasks, self.partitioning))
+        return sum(estimate_step_costs(order, self.join_graph, self.cardinalities, self.task_counts, self.partitioning))
 
 
-Search = Callable[[Join, Iterable[Join], Setting], Order]
+OrderSearch = Callable[[JoinGraph, Iterable[JoinGraph], JoinCostModel], RelationOrder]
 
 
-def greedy_order(start: Join, others: Iterable[Join], cost_model: Setting) -> Order:
+def find_greedy_order(start: JoinGraph, others: Iterable[JoinGraph], cost_model: JoinCostModel) -> RelationOrder:
     """Return a greedy order for the rows of one relation: each step is the first of the cheapest two. Ties go by name."""
-    order: Order = (start,)
+    order: RelationOrder = (start,)
     remaining = set(others)
     while remaining:
         costs = {
-            relation: _two_steps(order, relation, remaining, cost_model)
-            for relation in joinable(order, remaining, cost_model.join)
+            relation: _estimate_two_steps(order, relation, remaining, cost_model)
+            for relation in find_joinable(order, remaining, cost_model.join_graph)
         }
         chosen = min(costs, key=lambda relation: (costs[relation], str(relation)))
         remaining.remove(chosen)
@@ -61,42 +61,46 @@ def greedy_order(start: Join, others: Iterable[Join], cost_model: Setting) -> Or
     return order
 
 
-def _two_steps(order: Order, relation: Join, remaining: set[Join], cost_model: Setting) -> float:
+def _estimate_two_steps(order: RelationOrder, relation: JoinGraph, remaining: set[JoinGraph], cost_model: JoinCostModel) -> float:
     """Return the cost of a step to a store and of the cheapest step after it."""
     reached = (*order, relation)
-    after = joinable(reached, remaining - {relation}, cost_model.join)
-    return cost_model.sent(order, relation) + min((cost_model.sent(reached, following) for following in after), default=0.0)
-
-
-def joinable(prefix: Iterable[Join], others: Iterable[Join], join: Join) -> list[Join]:
-    """Return the relations connected with the prefix by a predicate; all, if only a cross product remains."""
-    prefix_inputs = frozenset(name for relation in prefix for name in relation.relations)
-    candidates = sorted(others, key=str)
-    return [relation for relation in candidates if any(join.between(relation.relations, prefix_inputs))] or candidates
-
-
-def every_order(start: Join, others: Iterable[Join], join: Join) -> Iterator[Order]:
-    """Yield every order for the rows of one relation without avoidable cross products."""
-    yield from _continued((start,), frozenset(others), join)
-
-
-def _continued(order: Order, remaining: frozenset[Join], join: Join) -> Iterator[Order]:
-    if not remaining:
-        yield order
-        return
-    for relation in joinable(order, remaining, join):
-        yield from _continued((*order, relation), remaining - {relation}, join)
-
-
-def best_order(start: Join, others: Iterable[Join], cost_model: Setting) -> Order:
-    """Return the cheapest of all orders. For few relations only: there are up to (n - 1)! orders."""
-    return min(
-        every_order(start, others, cost_model.join),
-        key=lambda order: (cost_model.order_cost(order), [str(relation) for relation in order]),
+    after = find_joinable(reached, remaining - {relation}, cost_model.join_graph)
+    return cost_model.estimate_sent(order, relation) + min(
+        (cost_model.estimate_sent(reached, following) for following in after), default=0.0
     )
 
 
-def probe_orders(relations: Iterable[Join], cost_model: Setting, search: Search = greedy_order) -> dict[Join, Order]:
+def find_joinable(prefix: Iterable[JoinGraph], others: Iterable[JoinGraph], join: JoinGraph) -> list[JoinGraph]:
+    """Return the relations connected with the prefix by a predicate; all, if only a cross product remains."""
+    prefix_inputs = frozenset(name for relation in prefix for name in relation.relations)
+    candidates = sorted(others, key=str)
+    return [relation for relation in candidates if any(join.predicates_between(relation.relations, prefix_inputs))] or candidates
+
+
+def enumerate_orders(start: JoinGraph, others: Iterable[JoinGraph], join: JoinGraph) -> Iterator[RelationOrder]:
+    """Yield every order for the rows of one relation without avoidable cross products."""
+    yield from _extend_order((start,), frozenset(others), join)
+
+
+def _extend_order(order: RelationOrder, remaining: frozenset[JoinGraph], join: JoinGraph) -> Iterator[RelationOrder]:
+    if not remaining:
+        yield order
+        return
+    for relation in find_joinable(order, remaining, join):
+        yield from _extend_order((*order, relation), remaining - {relation}, join)
+
+
+def find_best_order(start: JoinGraph, others: Iterable[JoinGraph], cost_model: JoinCostModel) -> RelationOrder:
+    """Return the cheapest of all orders. For few relations only: there are up to (n - 1)! orders."""
+    return min(
+        enumerate_orders(start, others, cost_model.join_graph),
+        key=lambda order: (cost_model.estimate_order_cost(order), [str(relation) for relation in order]),
+    )
+
+
+def find_probe_orders(
+    relations: Iterable[JoinGraph], cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
+) -> dict[JoinGraph, RelationOrder]:
     """Return an order for each relation of an operator, found by the given search."""
     sorted_relations = sorted(relations, key=str)
     return {

@@ -15,52 +15,52 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.model.expression import Expression
-from headrace.sharing.multiway.asked import Asked
-from headrace.sharing.multiway.relations import Attribute, Join
+from headrace.sharing.multiway.asked import NormalizedJoin
+from headrace.sharing.multiway.relations import Attribute, JoinGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """A step of a probe order: a relation, and the attribute that partitions its store."""
 
-    relation: Join
-    by: Attribute | None = None
+    relation: JoinGraph
+    partitioned_by: Attribute | None = None
 
 
-Orders = Mapping[str, tuple[Target, ...]]
+OrdersByRelation = Mapping[str, tuple[ProbeTarget, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProbeOrderChoice:
     """The decision of an optimizer: the orders of all relations for each query (by id) and each materialized join.
 
     Conditions in `residual_texts` are residual predicates, so that queries with and without them share the join.
     """
 
-    queries: Mapping[int, Orders]
-    kept: Mapping[Join, Orders] = field(default_factory=dict)
-    loose: frozenset[str] = frozenset()
+    queries: Mapping[int, OrdersByRelation]
+    materialized: Mapping[JoinGraph, OrdersByRelation] = field(default_factory=dict)
+    residual_texts: frozenset[str] = frozenset()
 
 
-class EdgeKind(Enum):
+class RoutingKind(Enum):
     """How rows reach the partitions of the next store."""
 
     STORED = "stored"  # new rows probe the partition in which they are stored
     LOCAL = "local"  # rows stay in their partition
     KEY = "key"  # to the partition of a value of the row
-    ALL = "all"  # a copy to every partition
+    BROADCAST = "all"  # a copy to every partition
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class ProbeRouting:
     """Routing to a store; `key` is the value over joined columns that determines the partition.
 
     `colocated_store` is the number of the store whose rows already lie in that partition.
     """
 
-    kind: EdgeKind
-    by: Expression | None = None
-    store: int = -1
+    kind: RoutingKind
+    key: Expression | None = None
+    colocated_store: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,24 @@ class StoreSpec:
     """A state store: rows of a relation, partitioned by an attribute or at random; filled from `from_batch` to `until_batch`."""
 
     number: int
-    relation: Join
-    by: Attribute | None
-    key: Expression | None
-    since: int
-    until: int | None = None
+    relation: JoinGraph
+    partitioned_by: Attribute | None
+    partition_key: Expression | None
+    from_batch: int
+    until_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class StoreFeed:
     """Joined rows of a probe enter the store of a materialized join, where they are visible from `level` on."""
 
-    store: int
-    edge: Edge
+    store_number: int
+    routing: ProbeRouting
     level: int
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeStep:
     """Find partners of arriving rows in a store, at a level of the job.
 
     `keys` are the equalities of the look-up: (of the arriving row, of the stored row). `before_batch` restricts partners to rows
@@ -93,18 +93,18 @@ class Probe:
     """
 
     number: int
-    store: int
-    before: int | None
+    store_number: int
+    before_batch: int | None
     keys: tuple[tuple[Expression, Expression], ...]
-    edge: Edge
+    routing: ProbeRouting
     level: int
-    users: frozenset[int]
-    covered: frozenset[str]
-    ends: tuple[int, ...] = ()
-    feeds: tuple[Feed, ...] = ()
-    children: tuple[Probe, ...] = ()
+    query_ids: frozenset[int]
+    covered_relations: frozenset[str]
+    completed_queries: tuple[int, ...] = ()
+    feeds: tuple[StoreFeed, ...] = ()
+    children: tuple[ProbeStep, ...] = ()
 
-    def walk(self) -> Iterator[Probe]:
+    def walk(self) -> Iterator[ProbeStep]:
         """Yield this probe and all below it."""
         yield self
         for child in self.children:
@@ -112,48 +112,52 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbePlan:
+class SlidingJoinPlan:
     """The plan of all sliding joins; the first of `ranked_relations` sees only rows of earlier batches.
 
     `used_since` maps stores of materialized joins, and queries, to the batch from which the rows in the store count for the
     query.
     """
 
-    queries: tuple[Asked, ...]
-    ranks: tuple[str, ...]
+    queries: tuple[NormalizedJoin, ...]
+    ranked_relations: tuple[str, ...]
     streams: Mapping[str, str]
     stores: tuple[StoreSpec, ...]
-    roots: Mapping[str, tuple[Probe, ...]]
-    uses: Mapping[int, Mapping[int, int]]
-    levels: int
-    next_store: int
-    choice: Choice
+    root_probes: Mapping[str, tuple[ProbeStep, ...]]
+    used_since: Mapping[int, Mapping[int, int]]
+    last_level: int
+    next_store_number: int
+    choice: ProbeOrderChoice
 
     @property
-    def probes(self) -> Iterator[tuple[str, Probe]]:
+    def probes(self) -> Iterator[tuple[str, ProbeStep]]:
         """All probes, each with its starting relation."""
-        for name, roots in self.roots.items():
+        for name, roots in self.root_probes.items():
             for root in roots:
                 yield from ((name, probe) for probe in root.walk())
 
     @property
-    def is_passing(self) -> bool:
+    def is_transitional(self) -> bool:
         """Whether some stores or probes are needed only until rows from before a change expire."""
-        return any(store.until is not None for store in self.stores) or any(probe.before is not None for _, probe in self.probes)
+        return any(store.until_batch is not None for store in self.stores) or any(
+            probe.before_batch is not None for _, probe in self.probes
+        )
 
-    def visible(self, relation: str) -> int:
+    def get_visible_mask(self, relation: str) -> int:
         """Return, as bits by rank, the relations whose new rows are visible to rows of a relation."""
-        return (1 << self.ranks.index(relation)) - 1
+        return (1 << self.ranked_relations.index(relation)) - 1
 
-    def fresh(self, relation: str) -> int:
+    def get_delta_bit(self, relation: str) -> int:
         """Return the bit of a relation, by rank."""
-        return 1 << self.ranks.index(relation)
+        return 1 << self.ranked_relations.index(relation)
 
-    def fed(self, relation: str) -> list[StoreSpec]:
+    def find_filled_stores(self, relation: str) -> list[StoreSpec]:
         """Return the stores that new rows of a relation enter."""
-        return [store for store in self.stores if store.relation == Join(frozenset({relation})) and store.until is None]
+        return [
+            store for store in self.stores if store.relation == JoinGraph(frozenset({relation})) and store.until_batch is None
+        ]
 
-    def columns(self, relations: frozenset[str]) -> frozenset[str]:
+    def find_needed_columns(self, relations: frozenset[str]) -> frozenset[str]:
         """Return the columns of some relations that any query reads."""
         all_columns = frozenset().union(*(query.columns for query in self.queries))
         return frozenset(name for name in all_columns if name.partition("\x1f")[0] in relations)

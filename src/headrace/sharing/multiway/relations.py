@@ -22,7 +22,7 @@ class Attribute:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Predicate:
+class JoinPredicate:
     """A condition between two inputs; `sides` are the attributes that an equality compares, empty for other conditions."""
 
     relations: tuple[str, str]
@@ -41,24 +41,24 @@ class Predicate:
         return self.text
 
 
-def equal(left: Attribute, right: Attribute) -> Predicate:
+def make_equality(left: Attribute, right: Attribute) -> JoinPredicate:
     """Return the equality of two attributes."""
     first, second = sorted((left, right))
-    return Predicate((first.relation, second.relation), f"{first} = {second}", (first, second))
+    return JoinPredicate((first.relation, second.relation), f"{first} = {second}", (first, second))
 
 
-def theta(left: str, right: str, text: str) -> Predicate:
+def make_theta_predicate(left: str, right: str, text: str) -> JoinPredicate:
     """Return a condition between two inputs that is not an equality."""
     first, second = sorted((left, right))
-    return Predicate((first, second), text)
+    return JoinPredicate((first, second), text)
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinGraph:
     """A join of inputs: a complete query, or a part that may be materialized; with one input, that input itself."""
 
     relations: frozenset[str]
-    predicates: frozenset[Predicate] = frozenset()
+    predicates: frozenset[JoinPredicate] = frozenset()
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -71,9 +71,9 @@ class Join:
         """Return the precomputed hash: joins are keys in every table of the optimizers."""
         return self._hash
 
-    def __reduce__(self) -> tuple[type[Join], tuple[frozenset[str], frozenset[Predicate]]]:
+    def __reduce__(self) -> tuple[type[JoinGraph], tuple[frozenset[str], frozenset[JoinPredicate]]]:
         """Pickle without the hash: str hashes differ between processes."""
-        return Join, (self.relations, self.predicates)
+        return JoinGraph, (self.relations, self.predicates)
 
     def __str__(self) -> str:
         """Return the names of the inputs, as stores are named."""
@@ -84,12 +84,12 @@ class Join:
         """Whether it is a single input."""
         return len(self.relations) == 1
 
-    def within(self, relations: Iterable[str]) -> Join:
+    def subgraph(self, relations: Iterable[str]) -> JoinGraph:
         """Return the subjoin over some inputs, with all predicates between those."""
         names = frozenset(relations)
-        return Join(names, frozenset(predicate for predicate in self.predicates if names.issuperset(predicate.relations)))
+        return JoinGraph(names, frozenset(predicate for predicate in self.predicates if names.issuperset(predicate.relations)))
 
-    def between(self, first_inputs: Iterable[str], second_inputs: Iterable[str]) -> Iterator[Predicate]:
+    def predicates_between(self, first_inputs: Iterable[str], second_inputs: Iterable[str]) -> Iterator[JoinPredicate]:
         """Yield the predicates that connect an input of one side with an input of the other."""
         left, right = frozenset(first_inputs), frozenset(second_inputs)
         for predicate in self.predicates:
@@ -109,6 +109,6 @@ class Join:
             reached |= more
 
 
-def input_relation(name: str) -> Join:
+def input_relation(name: str) -> JoinGraph:
     """Return a single input as a relation."""
-    return Join(frozenset({name}))
+    return JoinGraph(frozenset({name}))

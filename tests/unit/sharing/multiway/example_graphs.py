@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.runtime.probing import choice_of
-from headrace.sharing.changelog import Changelog, apply
-from headrace.sharing.multiway.asked import Asked, asked
-from headrace.sharing.multiway.graph import Graph
-from headrace.sharing.multiway.pictured import pictured
-from headrace.sharing.multiway.planning import plan_probes
-from headrace.sharing.multiway.probes import Choice, ProbePlan, Target
-from headrace.sharing.multiway.relations import Attribute, Join
-from headrace.sharing.parts import parts_of
+from headrace.sharing.changelog import Changelog, apply_changelog
+from headrace.sharing.multiway.asked import NormalizedJoin, normalize_join
+from headrace.sharing.multiway.graph import PhysicalGraph
+from headrace.sharing.multiway.pictured import build_physical_graph
+from headrace.sharing.multiway.planning import plan_sliding_joins
+from headrace.sharing.multiway.probes import ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.sharing.multiway.relations import Attribute, JoinGraph
+from headrace.sharing.parts import split_query
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog.of(Stream(name, Schema.parse("a INT, b INT, c INT, time TIMESTAMP"), "time") for name in "RSTUV")
@@ -31,55 +31,57 @@ def sliding(relations: str, condition: str, seconds: int = 5) -> str:
     return f"SELECT {relations[0]}.a AS out FROM {sides} WHERE {condition}"
 
 
-def queries(**texts: str) -> tuple[Asked, ...]:
+def queries(**texts: str) -> tuple[NormalizedJoin, ...]:
     parts = [
-        part.addition for n, (name, text) in enumerate(texts.items()) for part in parts_of(n, name, bind_query(text, CATALOG))
+        part.addition for n, (name, text) in enumerate(texts.items()) for part in split_query(n, name, bind_query(text, CATALOG))
     ]
-    return tuple(map(asked, apply((), Changelog(tuple(parts)))))
+    return tuple(map(normalize_join, apply_changelog((), Changelog(tuple(parts)))))
 
 
-def first_plan(found: tuple[Asked, ...], partitions: int = 3, choice: Choice | None = None) -> ProbePlan:
+def first_plan(found: tuple[NormalizedJoin, ...], partitions: int = 3, choice: ProbeOrderChoice | None = None) -> SlidingJoinPlan:
     """The plan of queries that are all there from the first batch on."""
     chosen = choice or choice_of(found, None, None)
-    return plan_probes(found, chosen, 0, partitions, {one.id: 0 for one in found})
+    return plan_sliding_joins(found, chosen, 0, partitions, {one.id: 0 for one in found})
 
 
-def two_way(condition: str, partitions: int = 3) -> Graph:
-    return pictured(first_plan(queries(q=sliding("RS", condition)), partitions), partitions)
+def two_way(condition: str, partitions: int = 3) -> PhysicalGraph:
+    return build_physical_graph(first_plan(queries(q=sliding("RS", condition)), partitions), partitions)
 
 
-def orders(join: Join, by: Mapping[str, str], **found: str) -> dict[str, tuple[Target, ...]]:
+def orders(join: JoinGraph, by: Mapping[str, str], **found: str) -> dict[str, tuple[ProbeTarget, ...]]:
     """R="ST" probes the kept join of S and T, R="S T" one after the other; `by` has what stores are partitioned by."""
     return {start: tuple(_target(join, names, by) for names in steps.split()) for start, steps in found.items()}
 
 
-def _target(join: Join, names: str, by: Mapping[str, str]) -> Target:
+def _target(join: JoinGraph, names: str, by: Mapping[str, str]) -> ProbeTarget:
     attribute = by.get(names)
-    return Target(join.within(names), None if attribute is None else Attribute(*attribute.split(".")))
+    return ProbeTarget(join.subgraph(names), None if attribute is None else Attribute(*attribute.split(".")))
 
 
 BY = {"R": "R.a", "S": "S.b", "T": "T.b", "ST": "S.a"}
 TWO = queries(q1=sliding("RST", CHAIN), q2=sliding("STU", TAIL))
 
 
-def sharing_choice() -> Choice:
+def sharing_choice() -> ProbeOrderChoice:
     """q1 = R ⋈ S ⋈ T, q2 = S ⋈ T ⋈ U; S ⋈ T is kept for R of q1."""
     one, two = TWO[0].join, TWO[1].join
     chosen = {0: orders(one, BY, R="ST", S="T R", T="S R"), 1: orders(two, BY, S="T U", T="S U", U="T S")}
-    return Choice(chosen, {one.within("ST"): orders(one, BY, S="T", T="S")})
+    return ProbeOrderChoice(chosen, {one.subgraph("ST"): orders(one, BY, S="T", T="S")})
 
 
-def two_queries(partitions: int = 4) -> Graph:
-    return pictured(first_plan(TWO, partitions, sharing_choice()), partitions)
+def two_queries(partitions: int = 4) -> PhysicalGraph:
+    return build_physical_graph(first_plan(TWO, partitions, sharing_choice()), partitions)
 
 
-def transition(partitions: int = 2) -> ProbePlan:
+def transition(partitions: int = 2) -> SlidingJoinPlan:
     """q1 and q2 in batch 7, when S ⋈ T begins to be kept and S is partitioned otherwise; all stores hold rows since batch 3."""
     before = first_plan(TWO, partitions)
-    return plan_probes(TWO, sharing_choice(), 7, partitions, {0: 0, 1: 0}, before, {store.number: 3 for store in before.stores})
+    return plan_sliding_joins(
+        TWO, sharing_choice(), 7, partitions, {0: 0, 1: 0}, before, {store.number: 3 for store in before.stores}
+    )
 
 
-def many() -> Graph:
+def many() -> PhysicalGraph:
     """Four queries over five streams."""
     found = queries(
         q1=sliding("RST", CHAIN),
@@ -87,4 +89,4 @@ def many() -> Graph:
         q3=sliding("TUV", "T.c = U.c AND T.c = V.c AND U.b <> V.b"),
         q4=sliding("RSTUV", f"{CHAIN} AND T.c = U.c AND U.a = V.a AND R.b > V.b"),
     )
-    return pictured(first_plan(found, 2), 2)
+    return build_physical_graph(first_plan(found, 2), 2)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from random import Random
 
-from headrace.sharing.multiway.cost import Whole, tasks_for
-from headrace.sharing.multiway.probe_orders import Setting
-from headrace.sharing.multiway.relations import Attribute, Join, Predicate, equal
+from headrace.sharing.multiway.cost import HistoryCardinality, estimate_task_counts
+from headrace.sharing.multiway.probe_orders import JoinCostModel
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, JoinPredicate, make_equality
 
 LINKS = {
     "chain": lambda names: list(pairwise(names)),
@@ -18,39 +18,47 @@ LINKS = {
 }
 
 
-def tie(one: str, two: str) -> Predicate:
+def tie(one: str, two: str) -> JoinPredicate:
     """An equality of attributes that nobody else compares, named after the other side."""
-    return equal(Attribute(one, two.lower()), Attribute(two, one.lower()))
+    return make_equality(Attribute(one, two.lower()), Attribute(two, one.lower()))
 
 
-def linked(sizes: Mapping[str, float], ties: Mapping[tuple[str, str], float], *, last_only: bool = True) -> Setting:
+def linked(sizes: Mapping[str, float], ties: Mapping[tuple[str, str], float], *, last_only: bool = True) -> JoinCostModel:
     selectivities = {tie(*pair): share for pair, share in ties.items()}
-    return Setting(Join(frozenset(sizes), frozenset(selectivities)), Whole(sizes, selectivities, last_only))
+    return JoinCostModel(
+        JoinGraph(frozenset(sizes), frozenset(selectivities)), HistoryCardinality(sizes, selectivities, last_only)
+    )
 
 
-def chain(size: float, *selectivities: float) -> Setting:
+def chain(size: float, *selectivities: float) -> JoinCostModel:
     """R1, R2, … of one size, each joined with the next."""
     names = [f"R{number}" for number in range(1, len(selectivities) + 2)]
     return linked(dict.fromkeys(names, size), dict(zip(pairwise(names), selectivities, strict=True)))
 
 
-def parts_of(join: Join) -> list[Join]:
+def parts_of(join: JoinGraph) -> list[JoinGraph]:
     """Every part of a join that predicates hold together, single inputs included."""
     names = sorted(join.relations)
-    parts = [join.within(some) for size in range(1, len(names)) for some in combinations(names, size)]
+    parts = [join.subgraph(some) for size in range(1, len(names)) for some in combinations(names, size)]
     return [part for part in parts if part.is_connected()]
 
 
-def with_capacity(setting: Setting, capacity: float) -> Setting:
+def with_capacity(setting: JoinCostModel, capacity: float) -> JoinCostModel:
     """The same join, with as many tasks for each store as its rows need."""
-    return Setting(setting.join, setting.figures, tasks_for(parts_of(setting.join), setting.figures, capacity))
+    return JoinCostModel(
+        setting.join_graph,
+        setting.cardinalities,
+        estimate_task_counts(parts_of(setting.join_graph), setting.cardinalities, capacity),
+    )
 
 
-def drawn(seed: int, names: Sequence[str] = "ABCDE", kind: str = "") -> Setting:
+def drawn(seed: int, names: Sequence[str] = "ABCDE", kind: str = "") -> JoinCostModel:
     """Sizes of 100 to 10,000, joins a tenth to ten times as large as an input, stores of one to six tasks."""
     random = Random(seed)
     pairs = LINKS[kind or random.choice(sorted(LINKS))](list(names))
     sizes = {name: float(round(10 ** random.uniform(2, 4))) for name in names}
     ties = {pair: 10 ** random.uniform(-1, 1) / max(sizes[name] for name in pair) for pair in pairs}
     setting = linked(sizes, ties)
-    return Setting(setting.join, setting.figures, {part: random.randint(1, 6) for part in parts_of(setting.join)})
+    return JoinCostModel(
+        setting.join_graph, setting.cardinalities, {part: random.randint(1, 6) for part in parts_of(setting.join_graph)}
+    )

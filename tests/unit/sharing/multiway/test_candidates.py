@@ -8,27 +8,34 @@ from random import Random
 import pytest
 from two_queries import FIGURES, Q1, Q2, RB, RS, SB, SC, ST, TC, TD, TU, UD, labels, names
 
-from headrace.sharing.multiway.candidates import candidates, decorated, intermediates, orders, partitionings, targets
-from headrace.sharing.multiway.cost import Whole, Windowed, step_costs
-from headrace.sharing.multiway.relations import Attribute, Join, equal, input_relation, theta
-from headrace.sharing.multiway.strategy import Store
+from headrace.sharing.multiway.candidates import (
+    enumerate_partitioned_stores,
+    enumerate_probe_orders,
+    find_partitionings,
+    generate_candidates,
+    list_intermediates,
+    list_targets,
+)
+from headrace.sharing.multiway.cost import HistoryCardinality, WindowCardinality, estimate_step_costs
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation, make_equality, make_theta_predicate
+from headrace.sharing.multiway.strategy import PartitionedStore
 from support.multiway_queries import Environment, workload
 
 
 def found(query, start, **options):
-    return {names(order) for order in orders(query, start, **options)}
+    return {names(order) for order in enumerate_probe_orders(query, start, **options)}
 
 
 def test_connected_parts_may_be_kept():
-    assert [names([part]) for part in intermediates(Q1)] == ["RS", "ST"]
-    assert [names([part]) for part in intermediates(Q2)] == ["ST", "TU"]
-    assert Q1.within("ST") == Q2.within("ST")
-    assert Q1.within("ST").predicates == {ST}
+    assert [names([part]) for part in list_intermediates(Q1)] == ["RS", "ST"]
+    assert [names([part]) for part in list_intermediates(Q2)] == ["ST", "TU"]
+    assert Q1.subgraph("ST") == Q2.subgraph("ST")
+    assert Q1.subgraph("ST").predicates == {ST}
 
 
 def test_parts_of_a_chain_are_its_sections():
-    chain = Join(frozenset("ABCDE"), frozenset(theta(*pair, f"{pair}") for pair in ("AB", "BC", "CD", "DE")))
-    assert [names([part]) for part in intermediates(chain)] == ["AB", "BC", "CD", "DE", "ABC", "BCD", "CDE", "ABCD", "BCDE"]
+    chain = JoinGraph(frozenset("ABCDE"), frozenset(make_theta_predicate(*pair, f"{pair}") for pair in ("AB", "BC", "CD", "DE")))
+    assert [names([part]) for part in list_intermediates(chain)] == ["AB", "BC", "CD", "DE", "ABC", "BCD", "CDE", "ABCD", "BCDE"]
 
 
 def test_candidate_orders_of_the_example():
@@ -40,7 +47,7 @@ def test_candidate_orders_of_the_example():
     assert found(Q2, "U") == {"U T S", "U ST"}
     for part, query in (("RS", Q1), ("ST", Q1), ("TU", Q2)):
         for one, other in (part, part[::-1]):
-            assert found(query.within(part), one) == {f"{one} {other}"}
+            assert found(query.subgraph(part), one) == {f"{one} {other}"}
 
 
 def test_without_keeping_orders_visit_inputs_only():
@@ -49,51 +56,51 @@ def test_without_keeping_orders_visit_inputs_only():
 
 
 def test_partitionings_serve_all_queries():
-    by = partitionings([Q1, Q2])
+    by = find_partitionings([Q1, Q2])
     assert {names([relation]): set(attributes) for relation, attributes in by.items()} == {
         "R": {RB}, "S": {SB, SC}, "T": {TC, TD}, "U": {UD}, "RS": {SC}, "ST": {SB, TD}, "TU": {TC},
     }  # fmt: skip
     assert by[input_relation("S")] == (SB, SC)
-    assert partitionings([Q1])[Q1.within("ST")] == (SB,)
+    assert find_partitionings([Q1])[Q1.subgraph("ST")] == (SB,)
 
 
 def test_a_store_that_no_equality_leads_to_lies_anywhere():
-    query = Join(frozenset("RS"), frozenset({theta("R", "S", "R.x < S.x")}))
-    assert partitionings([query]) == {input_relation("R"): (None,), input_relation("S"): (None,)}
+    query = JoinGraph(frozenset("RS"), frozenset({make_theta_predicate("R", "S", "R.x < S.x")}))
+    assert find_partitionings([query]) == {input_relation("R"): (None,), input_relation("S"): (None,)}
 
 
 def test_decorated_orders_of_the_example():
-    by = partitionings([Q1, Q2])
-    every = [labels(stores) for order in orders(Q1, "R") for stores in decorated(order, by)]
+    by = find_partitionings([Q1, Q2])
+    every = [labels(stores) for order in enumerate_probe_orders(Q1, "R") for stores in enumerate_partitioned_stores(order, by)]
     assert every == ["S[b] T[c]", "S[b] T[d]", "S[c] T[c]", "S[c] T[d]", "ST[b]", "ST[d]"]  # σ1 σ3 σ2 σ4 σ5 σ6
-    among = candidates([Q1, Q2], FIGURES, 4, prune=False)
-    assert sorted(labels(among.order(ending).stores) for ending in among.endings[Q1, "R"]) == sorted(every)
-    prefixes = [labels(among.order(ending).stores) for ending in among.endings[Q1.within("RS"), "R"]]
+    among = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
+    assert sorted(labels(among.get_order(ending).stores) for ending in among.last_steps[Q1, "R"]) == sorted(every)
+    prefixes = [labels(among.get_order(ending).stores) for ending in among.last_steps[Q1.subgraph("RS"), "R"]]
     assert sorted(prefixes) == ["S[b]", "S[c]"]  # σ7 σ8
 
 
 def test_one_walk_finds_the_orders_of_queries_and_of_their_parts():
-    among = candidates([Q1, Q2], FIGURES, 4, prune=False)
-    joins = {Q1, Q2, Q1.within("RS"), Q1.within("ST"), Q2.within("TU")}
-    assert set(among.endings) == {target for join in joins for target in targets(join)}
-    by = partitionings([Q1, Q2])
-    for join, start in among.endings:
-        expected = {stores for order in orders(join, start) for stores in decorated(order, by)}
-        assert {among.order(ending).stores for ending in among.endings[join, start]} == expected
-        assert len(among.endings[join, start]) == len(expected)
+    among = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
+    joins = {Q1, Q2, Q1.subgraph("RS"), Q1.subgraph("ST"), Q2.subgraph("TU")}
+    assert set(among.last_steps) == {target for join in joins for target in list_targets(join)}
+    by = find_partitionings([Q1, Q2])
+    for join, start in among.last_steps:
+        expected = {stores for order in enumerate_probe_orders(join, start) for stores in enumerate_partitioned_stores(order, by)}
+        assert {among.get_order(ending).stores for ending in among.last_steps[join, start]} == expected
+        assert len(among.last_steps[join, start]) == len(expected)
 
 
 def test_equal_beginnings_are_one_step():
-    among = candidates([Q1, Q2], FIGURES, 1)
-    beginnings = [(step.start, among.order(number).stores, step.made) for number, step in enumerate(among.steps)]
+    among = generate_candidates([Q1, Q2], FIGURES, 1)
+    beginnings = [(step.start, among.get_order(number).stores, step.result) for number, step in enumerate(among.steps)]
     assert len(set(beginnings)) == len(beginnings)
     (first,) = (number for number, (start, stores, _) in enumerate(beginnings) if (start, labels(stores)) == ("S", "T[]"))
-    assert {step.made for step in among.steps if step.before == first} == {Q1, Q2}
+    assert {step.result for step in among.steps if step.previous == first} == {Q1, Q2}
 
 
 def test_the_same_store_under_another_predicate_is_another_step():
-    other = Join(frozenset("RS"), frozenset({RS, theta("R", "S", "R.x < S.x")}))
-    among = candidates([Q1.within("RS"), other], FIGURES, 1)
+    other = JoinGraph(frozenset("RS"), frozenset({RS, make_theta_predicate("R", "S", "R.x < S.x")}))
+    among = generate_candidates([Q1.subgraph("RS"), other], FIGURES, 1)
     assert len(among.steps) == 4
 
 
@@ -105,81 +112,89 @@ def test_steps_cost_what_the_cost_model_says(tasks, prune):
     names_ = environment.relations
     selectivities = {one: 0.01 * (k % 7 + 1) for k, one in enumerate(environment.equalities.values())}
     rates = {name: 10.0 * (k + 1) for k, name in enumerate(names_)}
-    for figures in (environment.figures(), Windowed(rates, {name: 2.0 + k for k, name in enumerate(names_)}, selectivities)):
-        among = candidates(queries, figures, tasks, prune=prune)
-        for (join, start), endings in among.endings.items():
+    for figures in (
+        environment.figures(),
+        WindowCardinality(rates, {name: 2.0 + k for k, name in enumerate(names_)}, selectivities),
+    ):
+        among = generate_candidates(queries, figures, tasks, prune=prune)
+        for (join, start), endings in among.last_steps.items():
             for ending in endings:
-                stores = among.order(ending).stores
+                stores = among.get_order(ending).stores
                 order = (input_relation(start), *(store.relation for store in stores))
-                by = {store.relation: store.by for store in stores}
-                expected = step_costs(order, join, figures, dict.fromkeys(order, tasks), by)
+                by = {store.relation: store.partitioned_by for store in stores}
+                expected = estimate_step_costs(order, join, figures, dict.fromkeys(order, tasks), by)
                 assert [among.steps[number].cost for number in among.paths[ending]] == pytest.approx(expected)
 
 
 def test_stores_cost_the_rows_that_come_to_them():
-    among = candidates([Q1, Q2], FIGURES, 4, storage_weight=2.0)
-    costs = dict(zip(among.stores, among.storing, strict=True))
-    assert costs[Store(input_relation("S"), SB)] == 200
-    assert costs[Store(Q1.within("ST"), SB)] == pytest.approx(300)
-    windowed = Windowed(dict.fromkeys("RSTU", 5.0), {"R": 2.0, "S": 2.0, "T": 4.0, "U": 4.0}, {RS: 0.1, ST: 0.1, TU: 0.1})
-    assert windowed.arriving(input_relation("T")) == 5.0
-    assert windowed.arriving(Q1.within("ST")) == pytest.approx(5 * 20 * 0.1 + 5 * 10 * 0.1)
+    among = generate_candidates([Q1, Q2], FIGURES, 4, storage_weight=2.0)
+    costs = dict(zip(among.stores, among.storage_costs, strict=True))
+    assert costs[PartitionedStore(input_relation("S"), SB)] == 200
+    assert costs[PartitionedStore(Q1.subgraph("ST"), SB)] == pytest.approx(300)
+    windowed = WindowCardinality(
+        dict.fromkeys("RSTU", 5.0), {"R": 2.0, "S": 2.0, "T": 4.0, "U": 4.0}, {RS: 0.1, ST: 0.1, TU: 0.1}
+    )
+    assert windowed.estimate_arrivals(input_relation("T")) == 5.0
+    assert windowed.estimate_arrivals(Q1.subgraph("ST")) == pytest.approx(5 * 20 * 0.1 + 5 * 10 * 0.1)
 
 
 def test_copies_to_all_partitions_are_left_out_where_another_store_is_no_dearer():
-    by_all = candidates([Q1, Q2], FIGURES, 4, prune=False)
-    pruned = candidates([Q1, Q2], FIGURES, 4)
+    by_all = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
+    pruned = generate_candidates([Q1, Q2], FIGURES, 4)
     assert len(pruned.steps) < len(by_all.steps)
-    assert {labels(pruned.order(ending).stores) for ending in pruned.endings[Q1, "R"]} == {"S[b] T[c]", "ST[b]"}
-    dear = candidates([Q1, Q2], FIGURES, 4, storage_weight=100.0)
+    assert {labels(pruned.get_order(ending).stores) for ending in pruned.last_steps[Q1, "R"]} == {"S[b] T[c]", "ST[b]"}
+    dear = generate_candidates([Q1, Q2], FIGURES, 4, storage_weight=100.0)
     assert len(dear.steps) == len(by_all.steps)
 
 
 def test_orders_go_nowhere_twice():
     queries, figures = workload(5, 8, 5, 5)
-    among = candidates(queries, figures, 2)
-    for (join, start), endings in among.endings.items():
+    among = generate_candidates(queries, figures, 2)
+    for (join, start), endings in among.last_steps.items():
         for ending in endings:
-            parts = [frozenset({start}), *(store.relation.relations for store in among.order(ending).stores)]
+            parts = [frozenset({start}), *(store.relation.relations for store in among.get_order(ending).stores)]
             assert frozenset().union(*parts) == join.relations
             assert all(not one & two for one, two in product(parts, parts) if one is not two)
 
 
 def test_cross_products_are_refused():
     with pytest.raises(ValueError, match="cross product"):
-        candidates([Join(frozenset("RS"))], FIGURES, 1)
+        generate_candidates([JoinGraph(frozenset("RS"))], FIGURES, 1)
 
 
 def star(inputs):
     """A in the middle, every other input joined to it."""
     rest = "BCDEFGHIJ"[: inputs - 1]
-    edges = frozenset(equal(Attribute("A", name), Attribute(name, "x")) for name in rest)
-    return Join(frozenset("A" + rest), edges), Whole(dict.fromkeys("A" + rest, 10.0), dict.fromkeys(edges, 0.1))
+    edges = frozenset(make_equality(Attribute("A", name), Attribute(name, "x")) for name in rest)
+    return JoinGraph(frozenset("A" + rest), edges), HistoryCardinality(dict.fromkeys("A" + rest, 10.0), dict.fromkeys(edges, 0.1))
 
 
 def chain(inputs):
     names_ = "ABCDEFGHIJ"[:inputs]
-    edges = frozenset(equal(Attribute(one, "r"), Attribute(two, "l")) for one, two in pairwise(names_))
-    return Join(frozenset(names_), edges), Whole(dict.fromkeys(names_, 10.0), dict.fromkeys(edges, 0.1))
+    edges = frozenset(make_equality(Attribute(one, "r"), Attribute(two, "l")) for one, two in pairwise(names_))
+    return JoinGraph(frozenset(names_), edges), HistoryCardinality(dict.fromkeys(names_, 10.0), dict.fromkeys(edges, 0.1))
 
 
 @pytest.mark.parametrize("shape", [star, chain])
 def test_large_queries_are_not_looked_at_in_full(shape):
     query, figures = shape(9)
-    among = candidates([query], figures, 2)
-    assert not among.complete
+    among = generate_candidates([query], figures, 2)
+    assert not among.is_complete
     assert len(among.steps) < 10_000
-    assert all(among.endings[target] for target in targets(query))
+    assert all(among.last_steps[target] for target in list_targets(query))
     small, figures = shape(5)
-    assert candidates([small], figures, 2).complete
+    assert generate_candidates([small], figures, 2).is_complete
 
 
 def test_of_too_many_orders_the_cheapest_is_kept():
     query, _ = star(7)
     sizes = {name: 10.0 * (1 + position) for position, name in enumerate(sorted(query.relations))}
-    figures = Whole(sizes, dict.fromkeys(query.predicates, 0.02), last_only=False)
-    among = candidates([query], figures, 1, storage_weight=0.0)
+    figures = HistoryCardinality(sizes, dict.fromkeys(query.predicates, 0.02), last_only=False)
+    among = generate_candidates([query], figures, 1, storage_weight=0.0)
     for start in sorted(query.relations):
-        costs = [sum(among.steps[number].cost for number in among.paths[ending]) for ending in among.endings[query, start]]
-        every = [sum(step_costs(order, query, figures, {})) for order in orders(query, start, keeping=False)]
+        costs = [sum(among.steps[number].cost for number in among.paths[ending]) for ending in among.last_steps[query, start]]
+        every = [
+            sum(estimate_step_costs(order, query, figures, {}))
+            for order in enumerate_probe_orders(query, start, use_intermediates=False)
+        ]
         assert min(costs) == pytest.approx(min(every))

@@ -9,21 +9,21 @@ from xml.etree import ElementTree as ET
 import pytest
 from example_graphs import TAIL, first_plan, many, queries, sliding, transition, two_queries, two_way
 
-from headrace.sharing.multiway.graph import Graph, Kind
-from headrace.sharing.multiway.graph_svg import to_svg
-from headrace.sharing.multiway.pictured import pictured
+from headrace.sharing.multiway.graph import GraphEdgeKind, PhysicalGraph
+from headrace.sharing.multiway.graph_svg import render_svg
+from headrace.sharing.multiway.pictured import build_physical_graph
 
 CYCLE = "R.a = S.a AND S.b = T.b AND T.c = U.c AND U.a = R.b"
 
 
-def drawings() -> list[Graph]:
+def drawings() -> list[PhysicalGraph]:
     plans = [
         first_plan(queries(**{"a query": sliding("RSTU", CYCLE)})),
         first_plan(queries(a=sliding("RSTU", CYCLE), b=sliding("RS", "R.c <= S.c"), c=sliding("STU", TAIL))),
         first_plan(queries(all_of_them=sliding("RSTUV", "TRUE"))),
         transition(),
     ]
-    return [two_queries(), two_way("R.a = S.a"), many(), *(pictured(plan, 3) for plan in plans)]
+    return [two_queries(), two_way("R.a = S.a"), many(), *(build_physical_graph(plan, 3) for plan in plans)]
 
 
 DRAWINGS = drawings()
@@ -67,26 +67,26 @@ def overlap(one: Segment, two: Segment) -> bool:
 
 
 @pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
-def test_a_picture_has_every_edge_in_the_style_of_its_kind(graph: Graph) -> None:
-    picture = ET.fromstring(to_svg(graph))
+def test_a_picture_has_every_edge_in_the_style_of_its_kind(graph: PhysicalGraph) -> None:
+    picture = ET.fromstring(render_svg(graph))
     groups = {group.find("{*}title").text.split(":")[0]: group for group in every(picture, "g")}
     assert set(groups) == {edge.label for edge in graph.edges}
     for edge in graph.edges:
         styles = {one.get("class") for one in every(groups[edge.label], "path")}
         style = edge.kind.replace(" ", "-")
-        assert styles == {f"wire {style}{' there' * edge.is_there}", f"tip-{style}"}
+        assert styles == {f"wire {style}{' there' * edge.is_local}", f"tip-{style}"}
 
 
 @pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
-def test_no_two_wires_lie_on_one_another(graph: Graph) -> None:
-    assert len(wires(ET.fromstring(to_svg(graph)))) >= len(graph.edges)
-    parts = [part for wire in wires(ET.fromstring(to_svg(graph))) for part in segments(wire.get("d", ""))]
+def test_no_two_wires_lie_on_one_another(graph: PhysicalGraph) -> None:
+    assert len(wires(ET.fromstring(render_svg(graph)))) >= len(graph.edges)
+    parts = [part for wire in wires(ET.fromstring(render_svg(graph))) for part in segments(wire.get("d", ""))]
     assert [pair for pair in combinations(parts, 2) if overlap(*pair)] == []
 
 
 @pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
-def test_no_two_texts_overlap_and_none_leaves_the_picture(graph: Graph) -> None:
-    picture = ET.fromstring(to_svg(graph))
+def test_no_two_texts_overlap_and_none_leaves_the_picture(graph: PhysicalGraph) -> None:
+    picture = ET.fromstring(render_svg(graph))
     boxes = [_box(one) for one in every(picture, "text")]
     wide, high = float(picture.get("width", "0")), float(picture.get("height", "0"))
     assert all(left >= 0 and top >= 0 and right <= wide and bottom <= high for left, top, right, bottom in boxes)
@@ -109,8 +109,8 @@ def _box(text: ET.Element) -> Segment:
 
 
 @pytest.mark.parametrize("graph", DRAWINGS, ids=range(len(DRAWINGS)))
-def test_no_wire_runs_through_a_text(graph: Graph) -> None:
-    picture = ET.fromstring(to_svg(graph))
+def test_no_wire_runs_through_a_text(graph: PhysicalGraph) -> None:
+    picture = ET.fromstring(render_svg(graph))
     texts = [_box(one) for one in every(picture, "text")]
     for wire in wires(picture):
         for x1, y1, x2, y2 in segments(wire.get("d", "")):
@@ -121,15 +121,15 @@ def test_no_wire_runs_through_a_text(graph: Graph) -> None:
 
 
 def test_a_picture_stands_on_its_own_in_light_and_dark() -> None:
-    picture = to_svg(two_queries())
+    picture = render_svg(two_queries())
     assert "prefers-color-scheme:dark" in picture
     assert not re.search(r"href|url\(|<script|@import", picture)
-    assert all(f"{kind}: " in picture for kind in Kind)
-    assert picture == to_svg(two_queries())
+    assert all(f"{kind}: " in picture for kind in GraphEdgeKind)
+    assert picture == render_svg(two_queries())
 
 
 def test_long_texts_are_cut_and_whole_on_demand() -> None:
     text = f"R.a{' + R.b' * 20} < S.b"
-    picture = to_svg(two_way(text))
+    picture = render_svg(two_way(text))
     assert "…" in picture
     assert re.search(r"<title>probe [^<]*( \+ R.b\)){20} &lt; S.b</title>", picture)

@@ -8,17 +8,26 @@ from xml.etree import ElementTree as ET
 import pytest
 from example_graphs import CHAIN, TWO, first_plan, many, orders, queries, sliding, transition, two_queries, two_way
 
-from headrace.sharing.multiway.explained import explained, to_json
-from headrace.sharing.multiway.graph import Graph, Input, Keep, Kind, Node, Output, Probe, Store
-from headrace.sharing.multiway.graph_svg import to_svg
-from headrace.sharing.multiway.graph_text import named, to_mermaid, to_text
-from headrace.sharing.multiway.pictured import FORMS, pictured
-from headrace.sharing.multiway.probes import Choice
-from headrace.sharing.multiway.relations import Attribute, Join, input_relation
+from headrace.sharing.multiway.explained import explain_sliding_joins, plan_to_json
+from headrace.sharing.multiway.graph import (
+    GraphEdgeKind,
+    GraphNode,
+    InputNode,
+    KeepRule,
+    OutputNode,
+    PhysicalGraph,
+    ProbeRule,
+    StoreNode,
+)
+from headrace.sharing.multiway.graph_svg import render_svg
+from headrace.sharing.multiway.graph_text import name_nodes, render_mermaid, render_text
+from headrace.sharing.multiway.pictured import GRAPH_FORMATS, build_physical_graph
+from headrace.sharing.multiway.probes import ProbeOrderChoice
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation
 
 
-def ways(graph: Graph) -> dict[tuple[str, str, str], str]:
-    return {(edge.label, str(edge.source), str(edge.target)): edge.way for edge in graph.edges}
+def ways(graph: PhysicalGraph) -> dict[tuple[str, str, str], str]:
+    return {(edge.label, str(edge.source), str(edge.target)): edge.routing_text for edge in graph.edges}
 
 
 # ------------------------------------------------------------------------------------------------------------- kinds of edges
@@ -48,36 +57,36 @@ def test_a_join_of_two_by_value_finds_rows_where_they_were_sent_to_be_kept() -> 
 
 def test_one_partition_leaves_no_choice() -> None:
     for condition in ("R.a = S.b", "R.a < S.b"):
-        assert {edge.kind for edge in two_way(condition, partitions=1).edges} == {Kind.SHUFFLE}
+        assert {edge.kind for edge in two_way(condition, partitions=1).edges} == {GraphEdgeKind.SHUFFLE}
 
 
 def test_rows_that_do_not_know_the_value_go_to_all() -> None:
     """S is partitioned by a, which T does not know; what S and T make lies where its partners in R are."""
-    graph = pictured(first_plan(queries(q=sliding("RST", CHAIN))), 3)
-    _, blind = graph.outgoing(Input("T"))
-    assert (str(blind.target), blind.way) == ("S[S.a] ×3", "all")
+    graph = build_physical_graph(first_plan(queries(q=sliding("RST", CHAIN))), 3)
+    _, blind = graph.list_outgoing(InputNode("T"))
+    assert (str(blind.target), blind.routing_text) == ("S[S.a] ×3", "all")
     rule = next(rule for rule in graph.rules if rule.edge == blind.label)
-    assert isinstance(rule, Probe)
-    assert graph.edge(rule.sends[0]).way == "group by S.a, local"
+    assert isinstance(rule, ProbeRule)
+    assert graph.get_edge(rule.sends[0]).routing_text == "group by S.a, local"
 
 
 # ---------------------------------------------------------------------------------------------------------------------- rules
 
 
-@pytest.mark.parametrize("graph", [two_queries(), many(), pictured(transition(), 2)])
-def test_each_edge_into_a_store_has_one_rule_in_order(graph: Graph) -> None:
-    assert [rule.edge for rule in graph.rules] == [edge.label for edge in graph.edges if isinstance(edge.target, Store)]
+@pytest.mark.parametrize("graph", [two_queries(), many(), build_physical_graph(transition(), 2)])
+def test_each_edge_into_a_store_has_one_rule_in_order(graph: PhysicalGraph) -> None:
+    assert [rule.edge for rule in graph.rules] == [edge.label for edge in graph.edges if isinstance(edge.target, StoreNode)]
 
 
-def results(graph: Graph, label: str, rows: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+def results(graph: PhysicalGraph, label: str, rows: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
     """Follow rows over an edge; return what comes out of which output, and made of which inputs."""
-    edge = graph.edge(label)
-    if isinstance(edge.target, Output):
+    edge = graph.get_edge(label)
+    if isinstance(edge.target, OutputNode):
         return [(edge.target.query, rows)]
     rule = next(rule for rule in graph.rules if rule.edge == label)
-    assert isinstance(edge.target, Store)
+    assert isinstance(edge.target, StoreNode)
     assert edge.rows.relations == rows
-    if isinstance(rule, Keep):
+    if isinstance(rule, KeepRule):
         assert edge.target.relation.relations == rows
         return []
     assert not rows & edge.target.relation.relations, "a row goes round"
@@ -89,7 +98,7 @@ def test_rows_of_every_input_come_to_one_result_of_every_query() -> None:
     wanted = {"q1": "RST", "q2": "STU", "q3": "TUV", "q4": "RSTUV"}
     for graph in (two_queries(), many()):
         for node in graph.inputs:
-            found = [one for edge in graph.outgoing(node) for one in results(graph, edge.label, frozenset({node.name}))]
+            found = [one for edge in graph.list_outgoing(node) for one in results(graph, edge.label, frozenset({node.name}))]
             names = {output.query for output in graph.outputs}
             expected = {(name, frozenset(made)) for name, made in wanted.items() if node.name in made and name in names}
             assert len(found) == len(expected)
@@ -99,12 +108,12 @@ def test_rows_of_every_input_come_to_one_result_of_every_query() -> None:
 def test_a_kept_join_is_filled_and_probed() -> None:
     graph = two_queries()
     kept = next(one for one in graph.stores if not one.relation.is_input)
-    keeps = [rule for rule in graph.rules_at(kept) if isinstance(rule, Keep)]
-    assert [str(graph.edge(rule.edge).source) for rule in keeps] == ["T[T.b] ×4", "S[S.b] ×4"]
-    (probe,) = [rule for rule in graph.rules_at(kept) if isinstance(rule, Probe)]
-    assert graph.edge(probe.edge).source == Input("R")
+    keeps = [rule for rule in graph.list_rules(kept) if isinstance(rule, KeepRule)]
+    assert [str(graph.get_edge(rule.edge).source) for rule in keeps] == ["T[T.b] ×4", "S[S.b] ×4"]
+    (probe,) = [rule for rule in graph.list_rules(kept) if isinstance(rule, ProbeRule)]
+    assert graph.get_edge(probe.edge).source == InputNode("R")
     assert probe.conditions == ("R.a = S.a",)
-    assert [graph.edge(label).target for label in probe.sends] == [Output("q1")]
+    assert [graph.get_edge(label).target for label in probe.sends] == [OutputNode("q1")]
 
 
 # --------------------------------------------------------------------------------------------------------------- many queries
@@ -112,45 +121,48 @@ def test_a_kept_join_is_filled_and_probed() -> None:
 
 def test_orders_that_begin_alike_are_one_path() -> None:
     graph = two_queries()
-    (first,) = [edge for edge in graph.outgoing(Input("S")) if str(edge.target).startswith("T")]
+    (first,) = [edge for edge in graph.list_outgoing(InputNode("S")) if str(edge.target).startswith("T")]
     rule = next(rule for rule in graph.rules if rule.edge == first.label)
-    assert isinstance(rule, Probe)
-    assert [str(graph.edge(label).target) for label in rule.sends] == ["S⋈T[S.a] ×4", "R[R.a] ×4", "U ×4"]
+    assert isinstance(rule, ProbeRule)
+    assert [str(graph.get_edge(label).target) for label in rule.sends] == ["S⋈T[S.a] ×4", "R[R.a] ×4", "U ×4"]
 
 
 def test_steps_with_other_equalities_are_not_one_path() -> None:
     found = queries(q1=sliding("RS", "R.a = S.a"), q2=sliding("RS", "R.b = S.b"))
-    graph = pictured(first_plan(found), 3)
+    graph = build_physical_graph(first_plan(found), 3)
     store = next(one for one in graph.stores if one.relation == input_relation("S"))
-    assert [rule.conditions for rule in graph.rules_at(store) if isinstance(rule, Probe)] == [("R.a = S.a",), ("R.b = S.b",)]
+    assert [rule.conditions for rule in graph.list_rules(store) if isinstance(rule, ProbeRule)] == [
+        ("R.a = S.a",),
+        ("R.b = S.b",),
+    ]
 
 
 def test_conditions_that_only_some_queries_have_name_them() -> None:
     found = queries(q1=sliding("RS", "R.a = S.a"), q2=sliding("RS", "R.a = S.a AND R.b < S.b"))
-    graph = pictured(first_plan(found), 3)
-    probes = [rule for rule in graph.rules if isinstance(rule, Probe)]
+    graph = build_physical_graph(first_plan(found), 3)
+    probes = [rule for rule in graph.rules if isinstance(rule, ProbeRule)]
     assert {rule.conditions for rule in probes} == {("R.a = S.a", "R.b < S.b for q2")}
 
 
 def test_a_condition_of_three_relations_is_looked_at_when_all_are_there() -> None:
-    graph = pictured(first_plan(queries(q=sliding("RST", f"{CHAIN} AND R.c + S.c > T.c"))), 3)
+    graph = build_physical_graph(first_plan(queries(q=sliding("RST", f"{CHAIN} AND R.c + S.c > T.c"))), 3)
     for rule in graph.rules:
-        if isinstance(rule, Probe):
-            last = isinstance(graph.edge(rule.sends[0]).target, Output)
+        if isinstance(rule, ProbeRule):
+            last = isinstance(graph.get_edge(rule.sends[0]).target, OutputNode)
             assert any("+" in text for text in rule.conditions) == last
 
 
 def test_a_query_without_conditions_probes_with_all() -> None:
-    graph = pictured(first_plan(queries(q=sliding("RS", "TRUE"))), 3)
-    assert "probe with all, of R" in to_text(graph)
+    graph = build_physical_graph(first_plan(queries(q=sliding("RS", "TRUE"))), 3)
+    assert "probe with all, of R" in render_text(graph)
 
 
 def test_equal_plans_give_equal_graphs_and_no_plan_an_empty_one() -> None:
     assert two_queries() == two_queries()
     assert hash(two_queries()) == hash(two_queries())
-    assert to_text(pictured(None, 2)) == "no joins in SLIDING windows\n"
-    assert ET.fromstring(to_svg(pictured(None, 2))).get("class") == "hr-graph"
-    assert to_mermaid(pictured(None, 2)) == "flowchart LR\n"
+    assert render_text(build_physical_graph(None, 2)) == "no joins in SLIDING windows\n"
+    assert ET.fromstring(render_svg(build_physical_graph(None, 2))).get("class") == "hr-graph"
+    assert render_mermaid(build_physical_graph(None, 2)) == "flowchart LR\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------- transitions
@@ -163,21 +175,21 @@ def test_old_rows_are_probed_where_they_are_until_they_expire() -> None:
     S by b            ███████▶
     S⋈T               ███████▶      pairs both of which are older: S before 7, then T before 7
     """
-    graph = pictured(transition(), 2)
-    old = next(one for one in graph.stores if one.until is not None)
-    assert (str(old), old.since) == ("S[S.a] ×2 until batch 7", 0)
-    rules = graph.rules_at(old)
-    assert all(isinstance(rule, Probe) and rule.before == 7 for rule in rules)
-    text = to_text(graph)
+    graph = build_physical_graph(transition(), 2)
+    old = next(one for one in graph.stores if one.until_batch is not None)
+    assert (str(old), old.from_batch) == ("S[S.a] ×2 until batch 7", 0)
+    rules = graph.list_rules(old)
+    assert all(isinstance(rule, ProbeRule) and rule.before_batch == 7 for rule in rules)
+    text = render_text(graph)
     assert "store S[S.a] ×2 until batch 7\n" in text
     assert "probe before batch 7 R.a = S.a, of R\n" in text
-    older = [rule for rule in graph.rules if isinstance(rule, Probe) and rule.before == 7 and rule not in rules]
-    assert {str(graph.edge(rule.edge).target) for rule in older} == {"T[T.b] ×2"}
+    older = [rule for rule in graph.rules if isinstance(rule, ProbeRule) and rule.before_batch == 7 and rule not in rules]
+    assert {str(graph.get_edge(rule.edge).target) for rule in older} == {"T[T.b] ×2"}
 
 
 def test_a_store_that_ends_and_one_that_begins_are_two_even_if_partitioned_alike() -> None:
-    ones = (Store(input_relation("S"), None, 2, 0, 4), Store(input_relation("S"), None, 2, 9))
-    assert list(named(Graph((), ones, (), (), ())).values()) == ["S ×2 until batch 4", "S ×2"]
+    ones = (StoreNode(input_relation("S"), None, 2, 0, 4), StoreNode(input_relation("S"), None, 2, 9))
+    assert list(name_nodes(PhysicalGraph((), ones, (), (), ())).values()) == ["S ×2 until batch 4", "S ×2"]
 
 
 # ------------------------------------------------------------------------------------------------------------------ as a text
@@ -187,8 +199,10 @@ def test_a_graph_as_text() -> None:
     found = queries(q=sliding("RST", CHAIN))
     join = found[0].join
     by = {"R": "R.a", "S": "S.a", "T": "T.b"}
-    choice = Choice({0: orders(join, by, R="S T", S="R T", T="RS")}, {join.within("RS"): orders(join, by, R="S", S="R")})
-    assert to_text(pictured(first_plan(found, 2, choice), 2)) == (
+    choice = ProbeOrderChoice(
+        {0: orders(join, by, R="S T", S="R T", T="RS")}, {join.subgraph("RS"): orders(join, by, R="S", S="R")}
+    )
+    assert render_text(build_physical_graph(first_plan(found, 2, choice), 2)) == (
         """\
 input R
   → s0 group by R.a → R[R.a] ×2
@@ -228,25 +242,25 @@ output q
 
 
 def test_stores_of_the_same_inputs_are_told_apart() -> None:
-    ones = [Store(one.join.within("ST")) for one in (*queries(p=sliding("ST", "S.a = T.a")), TWO[0])]
-    assert list(named(Graph((), tuple(ones), (), (), ())).values()) == ["S⋈T", "S⋈T #2"]
+    ones = [StoreNode(one.join.subgraph("ST")) for one in (*queries(p=sliding("ST", "S.a = T.a")), TWO[0])]
+    assert list(name_nodes(PhysicalGraph((), tuple(ones), (), (), ())).values()) == ["S⋈T", "S⋈T #2"]
 
 
 def test_an_input_a_store_and_an_output_may_have_one_name() -> None:
-    store = Store(input_relation("R"))
-    nodes: list[Node] = [Input("R"), store, Output("R")]
-    assert named(Graph((Input("R"),), (store,), (Output("R"),), (), ())) == dict.fromkeys(nodes, "R")
+    store = StoreNode(input_relation("R"))
+    nodes: list[GraphNode] = [InputNode("R"), store, OutputNode("R")]
+    assert name_nodes(PhysicalGraph((InputNode("R"),), (store,), (OutputNode("R"),), (), ())) == dict.fromkeys(nodes, "R")
 
 
 def test_a_store_has_a_task_and_an_attribute_of_its_own() -> None:
     for wrong in ({"tasks": 0}, {"partitioned_by": Attribute("S", "a")}):
         with pytest.raises(ValueError, match="a store needs at least one task"):
-            Store(Join(frozenset("R")), **wrong)
+            StoreNode(JoinGraph(frozenset("R")), **wrong)
 
 
 def test_mermaid_has_every_node_and_edge() -> None:
     graph = two_queries()
-    lines = to_mermaid(graph).splitlines()
+    lines = render_mermaid(graph).splitlines()
     assert lines[0] == "flowchart LR"
     assert sum("|" in line for line in lines) == len(graph.edges)
     assert sum(bool(re.match(r"  n\d+[\[(]", line)) for line in lines) == 4 + 5 + 2
@@ -257,19 +271,19 @@ def test_mermaid_has_every_node_and_edge() -> None:
 def test_names_are_escaped() -> None:
     text = sliding("RS", "concat(CAST(R.a AS STRING), '\"<script> & ]]>') = CAST(S.a AS STRING)")
     (query,) = queries(**{"<q&\"'>#": text})
-    graph = pictured(first_plan((query,)), 3)
-    mermaid = to_mermaid(graph)
+    graph = build_physical_graph(first_plan((query,)), 3)
+    mermaid = render_mermaid(graph)
     assert '[["#lt;q#amp;#quot;\'#gt;#35;"]]' in mermaid
-    texts = [one.text for one in ET.fromstring(to_svg(graph)).findall(".//{*}text")]
+    texts = [one.text for one in ET.fromstring(render_svg(graph)).findall(".//{*}text")]
     assert "<q&\"'>#" in texts
-    assert set(FORMS) == {"text", "mermaid", "svg"}
+    assert set(GRAPH_FORMATS) == {"text", "mermaid", "svg"}
 
 
 # ------------------------------------------------------------------------------------------------------------------- explained
 
 
 def test_stores_and_probe_trees_are_explained() -> None:
-    assert explained(transition())[1:12] == [
+    assert explain_sliding_joins(transition())[1:12] == [
         "joins in SLIDING windows · used by 2 queries: q1, q2",
         "  store 0 of S by a · rows of batches 0 to 6, for 5 s · used by 2 queries: q1, q2",
         "  store 1 of T by b · rows since batch 0, for 5 s · used by 2 queries: q1, q2",
@@ -282,11 +296,11 @@ def test_stores_and_probe_trees_are_explained() -> None:
         "      → results of q1",
         "    probe S (store 0, rows before batch 7) by R.a = S.a · used by 1 query: q1",
     ]
-    assert explained(None) == []
+    assert explain_sliding_joins(None) == []
 
 
 def test_the_same_for_machines() -> None:
-    document = to_json(first_plan(TWO, 2, Choice({**first_plan(TWO).choice.queries})))
+    document = plan_to_json(first_plan(TWO, 2, ProbeOrderChoice({**first_plan(TWO).choice.queries})))
     assert document["queries"] == ["q1", "q2"]
     assert {"store": 0, "relations": ["S"], "by": "S.a", "since": 0, "until": None, "queries": ["q1", "q2"]} in document["stores"]
     (probe,) = document["probes"]["R"]

@@ -14,33 +14,40 @@ from random import Random
 import pytest
 
 from headrace.runtime.probing import choice_of
-from headrace.sharing.multiway.asked import Asked
-from headrace.sharing.multiway.planning import plan_probes
-from headrace.sharing.multiway.probes import Choice, Orders, Probe, ProbePlan, StoreSpec, Target
-from headrace.sharing.multiway.relations import Join
+from headrace.sharing.multiway.asked import NormalizedJoin
+from headrace.sharing.multiway.planning import plan_sliding_joins
+from headrace.sharing.multiway.probes import (
+    OrdersByRelation,
+    ProbeOrderChoice,
+    ProbeStep,
+    ProbeTarget,
+    SlidingJoinPlan,
+    StoreSpec,
+)
+from headrace.sharing.multiway.relations import JoinGraph
 from support.asking import ask, choice, drawn, label, stores
 
 CHAIN = ask(0, "r.b = s.b AND s.c = t.c")
-ST = CHAIN.join.within("st")
+ST = CHAIN.join.subgraph("st")
 FLAT = {"r": "s[b] t[c]", "s": "r[b] t[c]", "t": "s[b] r[b]"}
 BY_ST = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}
 KEPT = {ST: {"s": "t[c]", "t": "s[b]"}}
 
 
 def planned(
-    chosen: Choice,
-    *queries: Asked,
+    chosen: ProbeOrderChoice,
+    *queries: NormalizedJoin,
     batch: int = 0,
     partitions: int = 4,
     born: Mapping[int, int] | None = None,
-    previous: ProbePlan | None = None,
+    previous: SlidingJoinPlan | None = None,
     oldest: Mapping[str, int] | None = None,
-) -> ProbePlan:
+) -> SlidingJoinPlan:
     """Plan; `oldest` has stores of the previous plan by their labels, queries were born in batch 0 if nothing is said."""
     known = {label(one): one.number for one in previous.stores} if previous is not None else {}
     there = {known[name]: found for name, found in (oldest or {}).items()}
     births = {one.id: (born or {}).get(one.id, 0) for one in queries}
-    return plan_probes(queries, chosen, batch, partitions, births, previous, there)
+    return plan_sliding_joins(queries, chosen, batch, partitions, births, previous, there)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- edges
@@ -58,7 +65,7 @@ def test_rows_go_where_a_value_of_theirs_says_and_to_everybody_if_none_does():
 def test_new_rows_that_are_stored_by_another_value_are_sent_by_the_one_that_is_asked_for():
     plan = planned(choice((CHAIN, {"r": "s[b] t[c]", "s": "t[c] r[b]", "t": "s[c] r[b]"})), CHAIN)
     assert drawn(plan, "s") == ["stored t[c]", "  key s.b r[b] !0"]  # s is stored twice; the store s[c] has them in place
-    assert {label(one) for one in plan.fed("s")} == {"s[b]", "s[c]"}
+    assert {label(one) for one in plan.find_filled_stores("s")} == {"s[b]", "s[c]"}
     alone = planned(choice((CHAIN, {"r": "s[b] t[c]", "s": "t[c] r[b]", "t": "s[b] r[b]"})), CHAIN)
     assert drawn(alone, "s") == ["key s.c t[c]", "  key s.b r[b] !0"]
 
@@ -69,7 +76,7 @@ def test_equal_values_of_different_relations_name_the_same_partition():
     plan = planned(choice((query, {"r": "s[b] t[b]", "s": "r[b] t[b]", "t": "s[b] r[b]"})), query)
     assert drawn(plan, "r") == ["stored s[b]", "  local t[b] !0"]
     assert drawn(plan, "t") == ["stored s[b]", "  local r[b] !0"]
-    assert plan.levels == 0
+    assert plan.last_level == 0
 
 
 def test_a_store_by_nothing_is_asked_everywhere_and_leaves_rows_where_they_are():
@@ -99,7 +106,7 @@ def test_in_one_partition_everything_is_there():
     plan = planned(choice((CHAIN, FLAT)), CHAIN, partitions=1)
     assert drawn(plan, "r") == ["stored s[b]", "  local t[c] !0"]
     assert drawn(plan, "t") == ["stored s[b]", "  local r[b] !0"]
-    assert plan.levels == 0
+    assert plan.last_level == 0
 
 
 # ------------------------------------------------------------------------------------------------------------------------ levels
@@ -111,11 +118,11 @@ def test_every_exchange_is_a_level():
     plan = planned(
         choice((query, {"r": "s[b] t[c] u[d]", "s": "r[b] t[c] u[d]", "t": "u[d] s[b] r[b]", "u": "t[c] s[b] r[b]"})), query
     )
-    (root,) = plan.roots["r"]
+    (root,) = plan.root_probes["r"]
     assert [probe.level for probe in root.walk()] == [0, 1, 2]
-    (other,) = plan.roots["u"]
-    assert [(probe.edge.kind.value, probe.level) for probe in other.walk()] == [("all", 0), ("all", 1), ("local", 1)]
-    assert plan.levels == 2
+    (other,) = plan.root_probes["u"]
+    assert [(probe.routing.kind.value, probe.level) for probe in other.walk()] == [("all", 0), ("all", 1), ("local", 1)]
+    assert plan.last_level == 2
 
 
 def test_what_is_kept_is_there_one_level_after_it_was_made():
@@ -123,9 +130,9 @@ def test_what_is_kept_is_there_one_level_after_it_was_made():
     assert drawn(plan, "r") == ["stored st[s.b] !0"]
     assert drawn(plan, "s") == ["key s.c t[c] →st[s.b]", "  key s.b r[b] !0"]
     assert drawn(plan, "t") == ["all s[b] →st[s.b]", "  local r[b] !0"]
-    feeds = [(name, feed.edge.kind.value, feed.level) for name, probe in plan.probes for feed in probe.feeds]
+    feeds = [(name, feed.routing.kind.value, feed.level) for name, probe in plan.probes for feed in probe.feeds]
     assert feeds == [("s", "key", 1), ("t", "local", 1)]  # what t found in s[b] already lies by s.b
-    assert plan.levels == 1
+    assert plan.last_level == 1
 
 
 # --------------------------------------------------------------------------------------------------------------- several queries
@@ -138,9 +145,9 @@ def test_orders_that_begin_alike_are_one_probe():
     mine = {"r": "s[b] u[d]", "s": "r[b] u[d]", "u": "s[b] r[b]"}
     plan = planned(choice((CHAIN, FLAT), (other, mine)), CHAIN, other)
     assert drawn(plan, "r") == ["stored s[b]", "  key s.c t[c] !0", "  key s.d u[d] !1"]
-    (root,) = plan.roots["r"]
-    assert root.users == {0, 1}
-    assert [child.users for child in root.children] == [{0}, {1}]
+    (root,) = plan.root_probes["r"]
+    assert root.query_ids == {0, 1}
+    assert [child.query_ids for child in root.children] == [{0}, {1}]
     assert len(stores(plan)) == 4
 
 
@@ -154,7 +161,7 @@ def test_the_same_store_by_other_equalities_is_another_probe():
     plain, strict = ask(0, "r.b = s.b"), ask(1, "r.b = s.b AND r.d = s.d")
     plan = planned(choice((plain, {"r": "s[b]", "s": "r[b]"}), (strict, {"r": "s[b]", "s": "r[b]"})), plain, strict)
     assert drawn(plan, "r") == ["stored s[b] !0", "stored s[b] !1"]
-    assert [len(root.keys) for root in plan.roots["r"]] == [1, 2]
+    assert [len(root.keys) for root in plan.root_probes["r"]] == [1, 2]
 
 
 def test_conditions_other_than_equalities_do_not_keep_queries_apart():
@@ -167,7 +174,7 @@ def test_conditions_other_than_equalities_do_not_keep_queries_apart():
 
 def test_kept_joins_of_other_conditions_are_other_stores():
     strict = ask(1, "r.b = s.b AND s.c = t.c AND s.d < t.d")
-    kept = {**KEPT, strict.join.within("st"): KEPT[ST]}
+    kept = {**KEPT, strict.join.subgraph("st"): KEPT[ST]}
     plan = planned(choice((CHAIN, BY_ST), (strict, BY_ST), kept=kept), CHAIN, strict)
     assert [label(one) for one in plan.stores].count("st[s.b]") == 2
     assert len({one.relation for one in plan.stores if not one.relation.is_input}) == 2
@@ -176,11 +183,11 @@ def test_kept_joins_of_other_conditions_are_other_stores():
 def test_queries_that_share_nothing_have_stores_of_their_own():
     one, two = (ask(number, "r.b = s.b", apart=True) for number in range(2))
     chosen = choice_of((one, two), None, None)
-    plan = plan_probes((one, two), chosen, 0, 4, {0: 0, 1: 0})
-    assert sorted(plan.ranks) == ["r@0", "r@1", "s@0", "s@1"]
+    plan = plan_sliding_joins((one, two), chosen, 0, 4, {0: 0, 1: 0})
+    assert sorted(plan.ranked_relations) == ["r@0", "r@1", "s@0", "s@1"]
     assert plan.streams == {"r@0": "r", "s@0": "s", "r@1": "r", "s@1": "s"}
     assert len(plan.stores) == 4
-    assert all(len(probe.users) == 1 for _, probe in plan.probes)
+    assert all(len(probe.query_ids) == 1 for _, probe in plan.probes)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- ranks
@@ -189,42 +196,46 @@ def test_queries_that_share_nothing_have_stores_of_their_own():
 def test_who_looks_into_kept_joins_comes_before_their_inputs():
     #   u looks into r⋈s and so sees only what was there before; nobody has to wait
     query = ask(0, "r.b = s.b AND s.c = u.c")
-    rs = query.join.within("rs")
+    rs = query.join.subgraph("rs")
     chosen = choice((query, {"r": "s[b] u[c]", "s": "r[b] u[c]", "u": "rs[s.c]"}), kept={rs: {"r": "s[b]", "s": "r[b]"}})
     plan = planned(chosen, query)
-    assert plan.ranks == ("u", "r", "s")
-    assert [plan.visible(name) for name in plan.ranks] == [0b000, 0b001, 0b011]
-    assert [plan.fresh(name) for name in plan.ranks] == [0b001, 0b010, 0b100]
-    (root,) = plan.roots["u"]
+    assert plan.ranked_relations == ("u", "r", "s")
+    assert [plan.get_visible_mask(name) for name in plan.ranked_relations] == [0b000, 0b001, 0b011]
+    assert [plan.get_delta_bit(name) for name in plan.ranked_relations] == [0b001, 0b010, 0b100]
+    (root,) = plan.root_probes["u"]
     assert root.level == 0
 
 
 def test_without_kept_joins_ranks_are_by_name():
-    assert planned(choice((CHAIN, FLAT)), CHAIN).ranks == ("r", "s", "t")
+    assert planned(choice((CHAIN, FLAT)), CHAIN).ranked_relations == ("r", "s", "t")
 
 
 def test_joins_that_use_each_other_wait_for_those_ranked_first():
     #   r looks into s⋈t, t into r⋈s: r comes first, and t must see the pairs that new rows of r have made in this batch
-    rs = CHAIN.join.within("rs")
+    rs = CHAIN.join.subgraph("rs")
     chosen = choice((CHAIN, {"r": "st[s.b]", "s": "r[b] t[c]", "t": "rs[s.c]"}), kept={**KEPT, rs: {"r": "s[b]", "s": "r[b]"}})
     plan = planned(chosen, CHAIN)
-    assert plan.ranks == ("r", "t", "s")
+    assert plan.ranked_relations == ("r", "t", "s")
     waits_for_what_it_sees(plan)
     assert drawn(plan, "t") == ["stored rs[s.c] !0", "all s[b] →st[s.b]"]
-    assert [probe.level for probe in plan.roots["t"]] == [1, 0]
-    assert [probe.level for probe in plan.roots["r"]] == [0, 0]
+    assert [probe.level for probe in plan.root_probes["t"]] == [1, 0]
+    assert [probe.level for probe in plan.root_probes["r"]] == [0, 0]
 
 
-def waits_for_what_it_sees(plan: ProbePlan) -> None:
+def waits_for_what_it_sees(plan: SlidingJoinPlan) -> None:
     """Assert that a probe of a kept join comes after everything was fed to it that rows of its start may see."""
-    feeds = [(name, feed.store, feed.level) for name, probe in plan.probes for feed in probe.feeds]
+    feeds = [(name, feed.store_number, feed.level) for name, probe in plan.probes for feed in probe.feeds]
     for start, probe in plan.probes:
         for name, store, level in feeds:
-            if store == probe.store and probe.before is None and plan.ranks.index(name) < plan.ranks.index(start):
+            if (
+                store == probe.store_number
+                and probe.before_batch is None
+                and plan.ranked_relations.index(name) < plan.ranked_relations.index(start)
+            ):
                 assert probe.level >= level, (start, name)
     for _, probe in plan.probes:
         for child in probe.children:
-            assert child.level >= probe.level + (child.edge.kind.value != "local")
+            assert child.level >= probe.level + (child.routing.kind.value != "local")
 
 
 # ------------------------------------------------------------------------------------------------------------------ other stores
@@ -235,7 +246,7 @@ def test_nothing_changes_when_nothing_changed():
     plan = planned(chosen, CHAIN)
     later = planned(chosen, CHAIN, batch=9, previous=plan, oldest={"r[b]": 1, "s[b]": 1, "t[c]": 1, "st[s.b]": 2})
     assert later == plan
-    assert not later.is_passing
+    assert not later.is_transitional
 
 
 def test_a_store_that_is_partitioned_otherwise():
@@ -247,17 +258,17 @@ def test_a_store_that_is_partitioned_otherwise():
     old = {"s[b]": 3, "r[b]": 3, "t[c]": 3}
     plan = planned(choice((CHAIN, after)), CHAIN, batch=7, previous=before, oldest=old)
     assert stores(plan) == ["s[b] since 0 until 7", "t[c] since 0", "r[b] since 0", "s[c] since 7"]
-    assert [label(one) for one in plan.fed("s")] == ["s[c]"]
+    assert [label(one) for one in plan.find_filled_stores("s")] == ["s[c]"]
     assert drawn(plan, "t") == ["stored s[c]", "  key s.b r[b] !0", "all s[b]*<7", "  local r[b] !0"]
-    assert plan.is_passing
+    assert plan.is_transitional
     # while rows are left, it stays as it is
     assert planned(choice((CHAIN, after)), CHAIN, batch=8, previous=plan, oldest={**old, "s[c]": 7}) == plan
     # then it is gone
     clean = planned(choice((CHAIN, after)), CHAIN, batch=12, previous=plan, oldest={"s[c]": 7, "r[b]": 8, "t[c]": 8})
     assert stores(clean) == ["t[c] since 0", "r[b] since 0", "s[c] since 7"]
     assert drawn(clean, "t") == ["stored s[c]", "  key s.b r[b] !0"]
-    assert not clean.is_passing
-    assert clean.next_store == plan.next_store
+    assert not clean.is_transitional
+    assert clean.next_store_number == plan.next_store_number
 
 
 def test_a_store_whose_rows_are_gone_is_dropped_at_once():
@@ -265,7 +276,7 @@ def test_a_store_whose_rows_are_gone_is_dropped_at_once():
     after = choice((CHAIN, {"r": "s[c] t[c]", "s": "r[b] t[c]", "t": "s[c] r[b]"}))
     plan = planned(after, CHAIN, batch=7, previous=before, oldest={"r[b]": 6})
     assert "s[b] since 0 until 7" not in stores(plan)
-    assert not plan.is_passing
+    assert not plan.is_transitional
 
 
 def test_a_store_that_comes_back_is_a_new_one():
@@ -313,19 +324,19 @@ def test_a_store_beside_one_that_is_there_is_enough_when_old_rows_are_gone():
     both = choice((CHAIN, {**FLAT, "t": "s[c] r[b]"}))
     second = planned(both, CHAIN, batch=7, previous=first, oldest={"s[b]": 3, "r[b]": 3, "t[c]": 3})
     assert drawn(second, "t") == ["stored s[c]", "  key s.b r[b] !0", "all s[b]<7", "  local r[b] !0"]
-    assert [label(one) for one in second.fed("s")] == ["s[b]", "s[c]"]
+    assert [label(one) for one in second.find_filled_stores("s")] == ["s[b]", "s[c]"]
     third = planned(both, CHAIN, batch=12, previous=second, oldest={"s[b]": 7, "s[c]": 7, "r[b]": 7, "t[c]": 7})
     assert drawn(third, "t") == ["stored s[c]", "  key s.b r[b] !0"]
-    assert not third.is_passing
+    assert not third.is_transitional
 
 
 def test_rows_that_nobody_probes_are_stored_all_the_same():
     #   they may have to be found when orders change
-    plan = planned(Choice({}), CHAIN)
+    plan = planned(ProbeOrderChoice({}), CHAIN)
     assert stores(plan) == ["r[] since 0", "s[] since 0", "t[] since 0"]
     assert drawn(plan, "r") == []
     before = planned(choice((CHAIN, FLAT)), CHAIN)
-    later = planned(Choice({}), CHAIN, batch=3, previous=before, oldest={"r[b]": 0, "s[b]": 0, "t[c]": 0})
+    later = planned(ProbeOrderChoice({}), CHAIN, batch=3, previous=before, oldest={"r[b]": 0, "s[b]": 0, "t[c]": 0})
     assert sorted(stores(later)) == ["r[b] since 0", "s[b] since 0", "t[c] since 0"]
 
 
@@ -344,7 +355,7 @@ def test_a_store_by_what_no_live_query_looks_at_is_replaced():
 # ------------------------------------------------------------------------------------------------------------------- kept joins
 
 
-def begun_later(batch: int = 7) -> ProbePlan:
+def begun_later(batch: int = 7) -> SlidingJoinPlan:
     """Query 0 has joined one by one, and looks into s⋈t from a batch on."""
     before = planned(choice((CHAIN, FLAT)), CHAIN)
     old = {"s[b]": 2, "t[c]": 2, "r[b]": 2}
@@ -359,8 +370,8 @@ def test_a_join_that_is_kept_while_queries_run():
     plan = begun_later()
     assert drawn(plan, "r") == ["stored st[s.b] !0", "stored s[b]<7", "  key s.c t[c]<7 !0"]
     assert drawn(plan, "s") == ["key s.c t[c] →st[s.b]", "  key s.b r[b] !0"]  # old rows of t go into it with new ones of s
-    assert plan.uses == {3: {0: 7}}
-    assert plan.is_passing
+    assert plan.used_since == {3: {0: 7}}
+    assert plan.is_transitional
 
 
 @pytest.mark.parametrize("gone", ["s[b]", "t[c]"])
@@ -369,8 +380,8 @@ def test_the_way_around_a_kept_join_ends_with_the_old_rows_of_one_of_its_inputs(
     left = {"s[b]": 5, "t[c]": 5, "r[b]": 5, "st[s.b]": 7, gone: 7}
     clean = planned(choice((CHAIN, BY_ST), kept=KEPT), CHAIN, batch=9, previous=plan, oldest=left)
     assert drawn(clean, "r") == ["stored st[s.b] !0"]
-    assert clean.uses == plan.uses
-    assert not clean.is_passing
+    assert clean.used_since == plan.used_since
+    assert not clean.is_transitional
 
 
 def test_a_query_that_is_born_with_a_kept_join_needs_no_way_around_it():
@@ -381,7 +392,7 @@ def test_a_query_that_is_born_with_a_kept_join_needs_no_way_around_it():
     chosen = choice((CHAIN, BY_ST), (other, BY_ST), kept=KEPT)
     plan = planned(chosen, CHAIN, other, batch=7, born={1: 7}, previous=before, oldest=old)
     (kept,) = (one for one in plan.stores if not one.relation.is_input)
-    assert plan.uses == {kept.number: {0: 7, 1: 7}}
+    assert plan.used_since == {kept.number: {0: 7, 1: 7}}
     assert drawn(plan, "r") == ["stored st[s.b] !0 !1", "stored s[b]<7", "  key s.c t[c]<7 !0"]
 
 
@@ -393,13 +404,13 @@ def test_a_kept_join_that_a_query_stops_to_use_and_uses_again():
     both = choice((CHAIN, BY_ST), (other, BY_ST), kept=KEPT)
     first = planned(both, CHAIN, other)
     (kept,) = (one.number for one in first.stores if not one.relation.is_input)
-    assert first.uses == {kept: {0: 0, 1: 0}}
+    assert first.used_since == {kept: {0: 0, 1: 0}}
     there = {"s[b]": 0, "t[c]": 0, "r[b]": 0, "st[s.b]": 0}
     second = planned(choice((CHAIN, FLAT), (other, BY_ST), kept=KEPT), CHAIN, other, batch=4, previous=first, oldest=there)
-    assert second.uses == {kept: {1: 0}}
+    assert second.used_since == {kept: {1: 0}}
     assert drawn(second, "r") == ["stored s[b]", "  key s.c t[c] !0", "stored st[s.b] !1"]
     third = planned(both, CHAIN, other, batch=8, previous=second, oldest=there)
-    assert third.uses == {kept: {0: 8, 1: 0}}
+    assert third.used_since == {kept: {0: 8, 1: 0}}
     assert drawn(third, "r") == ["stored st[s.b] !0 !1", "stored s[b]<8", "  key s.c t[c]<8 !0"]
 
 
@@ -409,8 +420,8 @@ def test_a_kept_join_that_nobody_uses_is_gone_at_once():
     there = {"s[b]": 0, "t[c]": 0, "r[b]": 0, "st[s.b]": 0}
     later = planned(choice((CHAIN, FLAT), kept=KEPT), CHAIN, batch=4, previous=plan, oldest=there)
     assert sorted(map(label, later.stores)) == ["r[b]", "s[b]", "t[c]"]
-    assert later.uses == {}
-    assert not later.is_passing
+    assert later.used_since == {}
+    assert not later.is_transitional
 
 
 def test_a_kept_join_over_stores_that_change_too():
@@ -455,13 +466,13 @@ def test_stores_that_change_after_a_join_is_kept():
 def test_joins_that_make_other_joins_are_kept_with_them():
     #   u looks into r⋈s⋈t, which is made by way of s⋈t
     query = ask(0, "r.b = s.b AND s.c = t.c AND t.d = u.d")
-    st, rst = query.join.within("st"), query.join.within("rst")
+    st, rst = query.join.subgraph("st"), query.join.subgraph("rst")
     kept = {st: {"s": "t[c]", "t": "s[b]"}, rst: {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}}
     mine = {"r": "s[b] t[c] u[d]", "s": "r[b] t[c] u[d]", "t": "u[d] s[b] r[b]", "u": "rst[t.d]"}
     plan = planned(choice((query, mine), kept=kept), query)
     assert {label(one) for one in plan.stores if not one.relation.is_input} == {"st[s.b]", "rst[t.d]"}
-    assert all(found == {0: 0} for found in plan.uses.values())
-    assert plan.ranks == ("u", "r", "s", "t")
+    assert all(found == {0: 0} for found in plan.used_since.values())
+    assert plan.ranked_relations == ("u", "r", "s", "t")
     waits_for_what_it_sees(plan)
 
 
@@ -477,40 +488,42 @@ class Model:
 
     random: Random
     partitions: int
-    queries: dict[int, tuple[Asked, int]] = field(default_factory=dict)
-    plan: ProbePlan | None = None
+    queries: dict[int, tuple[NormalizedJoin, int]] = field(default_factory=dict)
+    plan: SlidingJoinPlan | None = None
 
-    def replan(self, batch: int) -> ProbePlan:
+    def replan(self, batch: int) -> SlidingJoinPlan:
         queries = tuple(one for one, _ in self.queries.values())
         decided = self._decided(queries) if self.random.random() < 0.6 else None
         chosen = choice_of(queries, self.plan, decided)
         oldest = {one.number: min(found) for one in (self.plan.stores if self.plan else ()) if (found := self.births(one, batch))}
         born = {number: first for number, (_, first) in self.queries.items()}
-        self.plan = plan_probes(queries, chosen, batch, self.partitions, born, self.plan, oldest)
+        self.plan = plan_sliding_joins(queries, chosen, batch, self.partitions, born, self.plan, oldest)
         return self.plan
 
     def births(self, store: StoreSpec, batch: int) -> range:
         """The batches of rows that a store has; of joins, those of their newest rows."""
-        return range(max(store.since, batch - LIFE), batch if store.until is None else store.until)
+        return range(max(store.from_batch, batch - LIFE), batch if store.until_batch is None else store.until_batch)
 
-    def _decided(self, queries: tuple[Asked, ...]) -> Choice:
-        kept: dict[Join, Orders] = {}
+    def _decided(self, queries: tuple[NormalizedJoin, ...]) -> ProbeOrderChoice:
+        kept: dict[JoinGraph, OrdersByRelation] = {}
         chosen = {one.id: self._orders(one.join, kept) for one in queries if self.random.random() < 0.7}
-        return Choice(chosen, kept)
+        return ProbeOrderChoice(chosen, kept)
 
-    def _orders(self, join: Join, kept: dict[Join, Orders]) -> Orders:
+    def _orders(self, join: JoinGraph, kept: dict[JoinGraph, OrdersByRelation]) -> OrdersByRelation:
         return {start: self._order(join, start, kept) for start in sorted(join.relations)}
 
-    def _order(self, join: Join, start: str, kept: dict[Join, Orders]) -> tuple[Target, ...]:
+    def _order(self, join: JoinGraph, start: str, kept: dict[JoinGraph, OrdersByRelation]) -> tuple[ProbeTarget, ...]:
         rest, found = self.random.sample(sorted(join.relations - {start}), len(join.relations) - 1), []
         while rest:
             names, rest = rest[: (size := self.random.choice((1, 1, 2)))], rest[size:]
-            part = join.within(names)
+            part = join.subgraph(names)
             if len(names) > 1 and part not in kept:
                 kept[part] = {}
                 kept[part] = self._orders(part, kept)
-            sides = {s for one in join.between(names, join.relations - set(names)) for s in one.sides if s.relation in names}
-            found.append(Target(part, self.random.choice([None, *sorted(sides)])))
+            sides = {
+                s for one in join.predicates_between(names, join.relations - set(names)) for s in one.sides if s.relation in names
+            }
+            found.append(ProbeTarget(part, self.random.choice([None, *sorted(sides)])))
         return tuple(found)
 
     def check(self, batch: int) -> None:
@@ -519,26 +532,26 @@ class Model:
         waits_for_what_it_sees(self.plan)
         stored = {one.number: one for one in self.plan.stores}
         for number, (query, born) in self.queries.items():
-            for start, roots in self.plan.roots.items():
+            for start, roots in self.plan.root_probes.items():
                 if start in query.inputs:
                     others = sorted(set(query.inputs) - {start})
                     for births in product(range(max(born, batch - LIFE), batch), repeat=len(others)):
                         found = self._found(roots, stored, number, dict(zip(others, births, strict=True)))
                         assert found == 1, (batch, number, start, others, births, drawn(self.plan, start))
 
-    def _found(self, probes: Sequence[Probe], stored: Mapping[int, StoreSpec], query: int, births: Mapping[str, int]) -> int:
+    def _found(self, probes: Sequence[ProbeStep], stored: Mapping[int, StoreSpec], query: int, births: Mapping[str, int]) -> int:
         assert self.plan is not None
         count = 0
         for probe in probes:
-            store = stored[probe.store]
-            if query not in probe.users or not store.relation.relations <= births.keys():
+            store = stored[probe.store_number]
+            if query not in probe.query_ids or not store.relation.relations <= births.keys():
                 continue
             newest = max(births[name] for name in store.relation.relations)
-            since = self.plan.uses[store.number][query] if store.number in self.plan.uses else store.since
-            until = min(one for one in (store.until, probe.before, 1 << 30) if one is not None)
+            since = self.plan.used_since[store.number][query] if store.number in self.plan.used_since else store.from_batch
+            until = min(one for one in (store.until_batch, probe.before_batch, 1 << 30) if one is not None)
             if since <= newest < until:
                 rest = {name: found for name, found in births.items() if name not in store.relation.relations}
-                count += (query in probe.ends) if not rest else self._found(probe.children, stored, query, rest)
+                count += (query in probe.completed_queries) if not rest else self._found(probe.children, stored, query, rest)
         return count
 
 

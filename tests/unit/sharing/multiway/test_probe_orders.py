@@ -7,81 +7,88 @@ from itertools import permutations
 import pytest
 from join_settings import LINKS, drawn, linked
 
-from headrace.sharing.multiway.cost import Order, Windowed, step_costs
-from headrace.sharing.multiway.probe_orders import Setting, best_order, every_order, greedy_order, joinable, probe_orders
-from headrace.sharing.multiway.relations import Attribute, Join, equal, input_relation
+from headrace.sharing.multiway.cost import RelationOrder, WindowCardinality, estimate_step_costs
+from headrace.sharing.multiway.probe_orders import (
+    JoinCostModel,
+    enumerate_orders,
+    find_best_order,
+    find_greedy_order,
+    find_joinable,
+    find_probe_orders,
+)
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation, make_equality
 
 R, S, T = (input_relation(name) for name in "RST")
 
 
-def example(tasks_of_s: int = 5) -> Setting:
+def example(tasks_of_s: int = 5) -> JoinCostModel:
     """|R| = 2000, |R⋈S| = 1000, |R⋈T| = 1500; all rows of a prefix are counted, whichever arrived last."""
     setting = linked({"R": 2000, "S": 1000, "T": 1000}, {("R", "S"): 0.0005, ("R", "T"): 0.00075}, last_only=False)
-    return Setting(setting.join, setting.figures, {S: tasks_of_s, T: 1})
+    return JoinCostModel(setting.join_graph, setting.cardinalities, {S: tasks_of_s, T: 1})
 
 
-def costs(setting: Setting, order: Order) -> list[float]:
-    return step_costs(order, setting.join, setting.figures, setting.tasks, setting.partitioning)
+def costs(setting: JoinCostModel, order: RelationOrder) -> list[float]:
+    return estimate_step_costs(order, setting.join_graph, setting.cardinalities, setting.task_counts, setting.partitioning)
 
 
 def test_the_example_has_the_sizes_it_says() -> None:
-    sizes = {name: example().figures.stored(example().part(name)) for name in ("R", "RS", "RT")}
+    sizes = {name: example().cardinalities.estimate_stored(example().subgraph(name)) for name in ("R", "RS", "RT")}
     assert sizes == pytest.approx({"R": 2000, "RS": 1000, "RT": 1500})
 
 
 def test_copies_outweigh_a_smaller_intermediate_result() -> None:
     assert costs(example(), (R, S, T)) == pytest.approx([10_000, 1_000])
     assert costs(example(), (R, T, S)) == pytest.approx([2_000, 7_500])
-    assert greedy_order(R, [S, T], example()) == (R, T, S)
-    assert best_order(R, [S, T], example()) == (R, T, S)
+    assert find_greedy_order(R, [S, T], example()) == (R, T, S)
+    assert find_best_order(R, [S, T], example()) == (R, T, S)
 
 
 def test_without_copies_the_smaller_intermediate_result_comes_first() -> None:
-    assert greedy_order(R, [S, T], example(tasks_of_s=1)) == (R, S, T)
-    assert example(tasks_of_s=1).order_cost((R, S, T)) == pytest.approx(3_000)
+    assert find_greedy_order(R, [S, T], example(tasks_of_s=1)) == (R, S, T)
+    assert example(tasks_of_s=1).estimate_order_cost((R, S, T)) == pytest.approx(3_000)
 
 
 def test_a_store_whose_partition_is_known_gets_one_copy() -> None:
-    known = Setting(example().join, example().figures, {S: 5}, {S: Attribute("S", "r")})
+    known = JoinCostModel(example().join_graph, example().cardinalities, {S: 5}, {S: Attribute("S", "r")})
     assert costs(known, (R, S, T)) == pytest.approx([2_000, 1_000])
-    assert greedy_order(R, [S, T], known) == (R, S, T)
+    assert find_greedy_order(R, [S, T], known) == (R, S, T)
     assert costs(known, (T, R, S))[1] == pytest.approx(1_500)
 
 
 def test_no_step_is_a_cross_product_where_one_can_be_avoided() -> None:
     setting = linked(dict.fromkeys("ABCD", 10.0), {("A", "B"): 1.0, ("B", "C"): 1.0, ("C", "D"): 1.0})
-    a, *others = setting.inputs()
-    assert list(every_order(a, others, setting.join)) == [setting.inputs()]
-    assert greedy_order(a, others, setting) == setting.inputs()
-    assert [str(one) for one in joinable([setting.part("B")], setting.inputs()[2:], setting.join)] == ["C"]
+    a, *others = setting.list_inputs()
+    assert list(enumerate_orders(a, others, setting.join_graph)) == [setting.list_inputs()]
+    assert find_greedy_order(a, others, setting) == setting.list_inputs()
+    assert [str(one) for one in find_joinable([setting.subgraph("B")], setting.list_inputs()[2:], setting.join_graph)] == ["C"]
 
 
 def test_without_predicates_every_order_is_a_cross_product_and_possible() -> None:
-    join = Join(frozenset("ABC"))
-    a, b, c = (join.within(name) for name in "ABC")
-    assert set(every_order(a, [b, c], join)) == {(a, b, c), (a, c, b)}
+    join = JoinGraph(frozenset("ABC"))
+    a, b, c = (join.subgraph(name) for name in "ABC")
+    assert set(enumerate_orders(a, [b, c], join)) == {(a, b, c), (a, c, b)}
 
 
 def test_a_clique_has_all_permutations() -> None:
     setting = drawn(1, kind="clique")
-    a, *others = setting.inputs()
-    assert set(every_order(a, others, setting.join)) == {(a, *rest) for rest in permutations(others)}
+    a, *others = setting.list_inputs()
+    assert set(enumerate_orders(a, others, setting.join_graph)) == {(a, *rest) for rest in permutations(others)}
 
 
 def test_a_kept_join_is_a_relation_like_others() -> None:
     setting = drawn(3, kind="chain")
-    relations = [setting.part("AB"), setting.part("C"), setting.part("DE")]
-    orders = probe_orders(relations, setting)
+    relations = [setting.subgraph("AB"), setting.subgraph("C"), setting.subgraph("DE")]
+    orders = find_probe_orders(relations, setting)
     assert set(orders) == set(relations)
-    assert [str(one) for one in orders[setting.part("AB")]] == ["A⋈B", "C", "D⋈E"]
+    assert [str(one) for one in orders[setting.subgraph("AB")]] == ["A⋈B", "C", "D⋈E"]
 
 
 def test_streams_with_rates_are_ordered_by_rows_a_second() -> None:
     """1 row/s of each, windows of 10 s: a row of R meets 10 × 0.1 = 1 row of S but 10 × 0.5 = 5 rows of T."""
-    rs, rt = equal(Attribute("R", "a"), Attribute("S", "a")), equal(Attribute("R", "b"), Attribute("T", "b"))
-    figures = Windowed(dict.fromkeys("RST", 1.0), dict.fromkeys("RST", 10.0), {rs: 0.1, rt: 0.5})
-    setting = Setting(Join(frozenset("RST"), frozenset({rs, rt})), figures)
-    assert greedy_order(R, [S, T], setting) == (R, S, T)
+    rs, rt = make_equality(Attribute("R", "a"), Attribute("S", "a")), make_equality(Attribute("R", "b"), Attribute("T", "b"))
+    figures = WindowCardinality(dict.fromkeys("RST", 1.0), dict.fromkeys("RST", 10.0), {rs: 0.1, rt: 0.5})
+    setting = JoinCostModel(JoinGraph(frozenset("RST"), frozenset({rs, rt})), figures)
+    assert find_greedy_order(R, [S, T], setting) == (R, S, T)
     assert costs(setting, (R, S, T)) == pytest.approx([1, 1])
     assert costs(setting, (R, T, S)) == pytest.approx([1, 5])
 
@@ -90,17 +97,24 @@ def test_streams_with_rates_are_ordered_by_rows_a_second() -> None:
 def test_with_three_relations_greedy_sees_both_steps_and_is_exact(kind: str) -> None:
     for seed in range(50):
         setting = drawn(seed, "ABC", kind)
-        greedy, best = (probe_orders(setting.inputs(), setting, search) for search in (greedy_order, best_order))
-        for start in setting.inputs():
-            assert setting.order_cost(greedy[start]) == pytest.approx(setting.order_cost(best[start]))
+        greedy, best = (
+            find_probe_orders(setting.list_inputs(), setting, search) for search in (find_greedy_order, find_best_order)
+        )
+        for start in setting.list_inputs():
+            assert setting.estimate_order_cost(greedy[start]) == pytest.approx(setting.estimate_order_cost(best[start]))
 
 
 def ratios(names: str) -> list[float]:
     found = []
     for seed in range(60):
         setting = drawn(seed, names)
-        greedy, best = (probe_orders(setting.inputs(), setting, search) for search in (greedy_order, best_order))
-        found += [setting.order_cost(greedy[start]) / setting.order_cost(best[start]) for start in setting.inputs()]
+        greedy, best = (
+            find_probe_orders(setting.list_inputs(), setting, search) for search in (find_greedy_order, find_best_order)
+        )
+        found += [
+            setting.estimate_order_cost(greedy[start]) / setting.estimate_order_cost(best[start])
+            for start in setting.list_inputs()
+        ]
     return found
 
 
@@ -116,9 +130,9 @@ def test_greedy_is_mostly_near_the_optimum_and_sometimes_far(names: str, worst: 
 def test_where_greedy_is_far_it_is_the_third_step_that_it_does_not_see() -> None:
     """The worst of those joins: going to C first is cheap for two steps, and makes the third one dear."""
     setting = drawn(45, "ABCDE")
-    start = setting.part("D")
-    others = [one for one in setting.inputs() if one != start]
-    greedy, best = greedy_order(start, others, setting), best_order(start, others, setting)
+    start = setting.subgraph("D")
+    others = [one for one in setting.list_inputs() if one != start]
+    greedy, best = find_greedy_order(start, others, setting), find_best_order(start, others, setting)
     assert ["".join(map(str, order)) for order in (greedy, best)] == ["DCEAB", "DEABC"]
     assert costs(setting, greedy) == pytest.approx([220, 2699, 7705, 1693], abs=1)
     assert costs(setting, best) == pytest.approx([660, 1413, 276, 34], abs=1)

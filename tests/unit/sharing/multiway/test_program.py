@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from two_queries import FIGURES, Q1, Q2, labels
 
-from headrace.sharing.multiway.candidates import candidates, targets
-from headrace.sharing.multiway.choice import priced
-from headrace.sharing.multiway.greedy import greedy
-from headrace.sharing.multiway.program import program
+from headrace.sharing.multiway.candidates import generate_candidates, list_targets
+from headrace.sharing.multiway.choice import price_choice
+from headrace.sharing.multiway.greedy import choose_greedily
+from headrace.sharing.multiway.program import build_program
 
 
 def name(what, among, column):
@@ -39,8 +39,8 @@ def written(what, among):
 
 @pytest.fixture(scope="module")
 def example():
-    among = candidates([Q1, Q2], FIGURES, 4, prune=False)
-    what = program(among)
+    among = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
+    what = build_program(among)
     return among, what, written(what, among)
 
 
@@ -86,33 +86,33 @@ def test_costs_are_those_of_steps_and_stores(example):
 
 def test_sizes(example):
     among, what, _ = example
-    assert what.variables == len(what.orders) + len(what.steps) + len(what.stores)
-    assert len(what.orders) == sum(map(len, among.endings.values()))
+    assert what.variable_count == len(what.orders) + len(what.steps) + len(what.stores)
+    assert len(what.orders) == sum(map(len, among.last_steps.values()))
     assert set(what.steps) == {step.before for step in among.steps} - {None}
     assert what.starts[-1] == len(what.columns) == len(what.coefficients)
 
 
 def test_a_choice_is_a_solution_of_the_same_cost(example):
     among, what, _ = example
-    choice = greedy(among)
+    choice = choose_greedily(among)
     values = what.values(among, choice)
-    assert what.costs @ values == pytest.approx(sum(priced(among, choice)))
+    assert what.costs @ values == pytest.approx(sum(price_choice(among, choice)))
     for row in what.rows():
         assert row.lower <= sum(coefficient * values[column] for coefficient, column in row.terms) <= row.upper
     assert what.choice(values) == choice
 
 
 def test_stores_of_inputs_that_cost_nothing_need_no_variable():
-    among = candidates([Q1, Q2], FIGURES, 4, prune=False, storage_weight=0.0)
-    what = program(among)
-    assert all(not among.stores[number].relation.is_input for number in what.stores)
-    assert np.all(what.costs[len(what.orders) + len(what.steps) :] == 0)
+    among = generate_candidates([Q1, Q2], FIGURES, 4, prune=False, storage_weight=0.0)
+    what = build_program(among)
+    assert all(not among.stores[number].relation.is_input for number in what.store_variables)
+    assert np.all(what.costs[len(what.order_variables) + len(what.step_variables) :] == 0)
 
 
 def test_a_query_that_is_part_of_another_is_made_anyway():
-    part = Q1.within("ST")
-    among = candidates([Q1, part], FIGURES, 4)
-    rows = written(program(among), among)
+    part = Q1.subgraph("ST")
+    among = generate_candidates([Q1, part], FIGURES, 4)
+    rows = written(build_program(among), among)
     assert sum(bound == "= 1" for _, bound in rows) == 5
     assert not [row for row, _ in rows if "−w ST" in row]
-    assert all(target in among.endings for target in targets(part))
+    assert all(target in among.last_steps for target in list_targets(part))

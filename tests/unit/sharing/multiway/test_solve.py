@@ -9,25 +9,25 @@ from random import Random
 import pytest
 from two_queries import FIGURES, Q1, Q2, labels
 
-from headrace.sharing.multiway.alone import individually
-from headrace.sharing.multiway.candidates import candidates
-from headrace.sharing.multiway.choice import strategy_of
-from headrace.sharing.multiway.cost import Whole, Windowed
-from headrace.sharing.multiway.greedy import greedily, greedy
-from headrace.sharing.multiway.optimize import optimize
-from headrace.sharing.multiway.program import program
-from headrace.sharing.multiway.relations import Join, theta
-from headrace.sharing.multiway.solve import solve
+from headrace.sharing.multiway.alone import optimize_individually
+from headrace.sharing.multiway.candidates import generate_candidates
+from headrace.sharing.multiway.choice import build_strategy
+from headrace.sharing.multiway.cost import HistoryCardinality, WindowCardinality
+from headrace.sharing.multiway.greedy import choose_greedily, optimize_greedily
+from headrace.sharing.multiway.optimize import optimize_sliding_joins
+from headrace.sharing.multiway.program import build_program
+from headrace.sharing.multiway.relations import JoinGraph, make_theta_predicate
+from headrace.sharing.multiway.solve import solve_program
 from support.multiway_exhaustive import cost_of, least_cost
 from support.multiway_queries import Environment, workload
 
 
 def optimum(queries, figures, tasks, **options):
-    among = candidates(queries, figures, tasks, **options)
-    choice, solved = solve(program(among), among, greedy(among, 0), time_limit=math.inf, gap=0.0)
+    among = generate_candidates(queries, figures, tasks, **options)
+    choice, solved = solve_program(build_program(among), among, choose_greedily(among, 0), time_limit=math.inf, gap=0.0)
     assert solved.status == "optimal"
     assert solved.gap == pytest.approx(0.0, abs=1e-6)
-    return strategy_of(among, choice, solved)
+    return build_strategy(among, choice, solved)
 
 
 def drawn(seed, relations, number, size, attributes=2):
@@ -37,7 +37,7 @@ def drawn(seed, relations, number, size, attributes=2):
     rates = {name: random.choice((1.0, 5.0, 20.0)) for name in environment.relations}
     windows = {name: random.choice((1.0, 4.0)) for name in environment.relations}
     selectivities = {one: random.choice((0.01, 0.1, 0.5)) for one in environment.equalities.values()}
-    return environment.queries(random, number, size), Windowed(rates, windows, selectivities)
+    return environment.queries(random, number, size), WindowCardinality(rates, windows, selectivities)
 
 
 def test_sharing_saves_150_of_950_rows():
@@ -85,55 +85,59 @@ def test_what_is_pruned_is_not_missed(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_strategy_costs_what_it_says(seed):
     queries, figures = drawn(seed, 8, 6, 4, 3)
-    found = optimize(queries, figures, 3, storage_weight=0.7)
-    assert (found.probing, found.storing) == pytest.approx(cost_of(found, figures, 3, 0.7))
-    assert {plan.join for plan in found.queries} == set(queries)
-    assert found.cost <= greedily(queries, figures, 3, storage_weight=0.7).cost
-    assert found.cost <= sum(one.cost for one in individually(queries, figures, 3, storage_weight=0.7))
+    found = optimize_sliding_joins(queries, figures, 3, storage_weight=0.7)
+    assert (found.probe_cost, found.storage_cost) == pytest.approx(cost_of(found, figures, 3, 0.7))
+    assert {plan.join_graph for plan in found.query_plans} == set(queries)
+    assert found.total_cost <= optimize_greedily(queries, figures, 3, storage_weight=0.7).total_cost
+    assert found.total_cost <= sum(one.total_cost for one in optimize_individually(queries, figures, 3, storage_weight=0.7))
 
 
 def test_conditions_that_are_no_equalities_are_sent_everywhere():
-    query = Join(frozenset("RS"), frozenset({theta("R", "S", "R.x < S.x")}))
-    found = optimize([query], FIGURES, 4)
-    assert (found.probing, found.storing) == (800, 200)
-    assert all(store.by is None for store in found.stores)
+    query = JoinGraph(frozenset("RS"), frozenset({make_theta_predicate("R", "S", "R.x < S.x")}))
+    found = optimize_sliding_joins([query], FIGURES, 4)
+    assert (found.probe_cost, found.storage_cost) == (800, 200)
+    assert all(store.partitioned_by is None for store in found.stores)
 
 
 def test_without_time_the_answer_is_the_greedy_one():
     queries, figures = workload(1, 100, 10, 4)
-    found = optimize(queries, figures, 4, time_limit=0.0)
-    assert found == greedily(queries, figures, 4)
-    assert (found.solved.status, found.solved.gap, found.solved.seconds) == ("greedy", 1.0, 0.0)
+    found = optimize_sliding_joins(queries, figures, 4, time_limit=0.0)
+    assert found == optimize_greedily(queries, figures, 4)
+    assert (found.solver_report.status, found.solver_report.gap, found.solver_report.seconds) == ("greedy", 1.0, 0.0)
 
 
 def test_with_little_time_the_answer_says_so():
     queries, figures = workload(1, 100, 30, 5)
-    found = optimize(queries, figures, 4, time_limit=0.02)
-    assert found.solved.status in {"greedy", "time limit"}
-    assert found.solved.gap > 1e-3
-    assert found.cost <= greedily(queries, figures, 4).cost
+    found = optimize_sliding_joins(queries, figures, 4, time_limit=0.02)
+    assert found.solver_report.status in {"greedy", "time limit"}
+    assert found.solver_report.gap > 1e-3
+    assert found.total_cost <= optimize_greedily(queries, figures, 4).total_cost
 
 
 def test_equal_queries_are_one_and_no_query_is_no_work():
-    once, twice = (optimize(queries, FIGURES, 4) for queries in ([Q1], [Q1, Q1]))
+    once, twice = (optimize_sliding_joins(queries, FIGURES, 4) for queries in ([Q1], [Q1, Q1]))
     assert once == twice
-    nothing = optimize([], FIGURES, 4)
-    assert (nothing.queries, nothing.kept, nothing.cost) == ((), (), 0)
+    nothing = optimize_sliding_joins([], FIGURES, 4)
+    assert (nothing.query_plans, nothing.materialized_plans, nothing.total_cost) == ((), (), 0)
 
 
 def test_a_query_of_one_input_probes_nothing():
-    found = optimize([Q1.within("R"), Q1], FIGURES, 4)
-    assert found.queries[0].orders[0].stores == ()
-    assert found.cost == optimize([Q1], FIGURES, 4).cost
+    found = optimize_sliding_joins([Q1.subgraph("R"), Q1], FIGURES, 4)
+    assert found.query_plans[0].probe_orders[0].stores == ()
+    assert found.total_cost == optimize_sliding_joins([Q1], FIGURES, 4).total_cost
 
 
 def test_equal_queries_give_equal_answers():
     queries, figures = workload(2, 20, 10, 3)
-    assert optimize(queries, figures, 4) == optimize(queries, figures, 4)
+    assert optimize_sliding_joins(queries, figures, 4) == optimize_sliding_joins(queries, figures, 4)
 
 
 def test_an_answer_for_a_large_query_says_that_not_everything_was_looked_at():
     names = "ABCDEFGHI"
-    query = Join(frozenset(names), frozenset(theta(one, two, f"{one}.x < {two}.x") for one, two in pairwise(names)))
-    found = optimize([query], Whole(dict.fromkeys(names, 10.0), dict.fromkeys(query.predicates, 0.1)), 1)
-    assert found.solved.status == "restricted"
+    query = JoinGraph(
+        frozenset(names), frozenset(make_theta_predicate(one, two, f"{one}.x < {two}.x") for one, two in pairwise(names))
+    )
+    found = optimize_sliding_joins(
+        [query], HistoryCardinality(dict.fromkeys(names, 10.0), dict.fromkeys(query.predicates, 0.1)), 1
+    )
+    assert found.solver_report.status == "restricted"

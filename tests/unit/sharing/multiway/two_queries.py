@@ -5,14 +5,16 @@ q1   R ─b─ S ─c─ T             q2   S ─c─ T ─d─ U
 
 from __future__ import annotations
 
-from headrace.sharing.multiway.cost import Whole
-from headrace.sharing.multiway.relations import Attribute, Join, equal
+from headrace.sharing.multiway.cost import HistoryCardinality
+from headrace.sharing.multiway.relations import Attribute, JoinGraph, make_equality
 
 RB, SB, SC, TC, TD, UD = (Attribute(*text.split(".")) for text in ("R.b", "S.b", "S.c", "T.c", "T.d", "U.d"))
-RS, ST, TU = equal(RB, SB), equal(SC, TC), equal(TD, UD)
-Q1 = Join(frozenset("RST"), frozenset({RS, ST}))
-Q2 = Join(frozenset("STU"), frozenset({ST, TU}))
-FIGURES = Whole(dict.fromkeys("RSTU", 100.0), {RS: 0.01, ST: 0.015, TU: 0.01})  # S⋈T has 150 rows, R⋈S and T⋈U have 100
+RS, ST, TU = make_equality(RB, SB), make_equality(SC, TC), make_equality(TD, UD)
+Q1 = JoinGraph(frozenset("RST"), frozenset({RS, ST}))
+Q2 = JoinGraph(frozenset("STU"), frozenset({ST, TU}))
+FIGURES = HistoryCardinality(
+    dict.fromkeys("RSTU", 100.0), {RS: 0.01, ST: 0.015, TU: 0.01}
+)  # S⋈T has 150 rows, R⋈S and T⋈U have 100
 
 
 def names(order):
