@@ -69,7 +69,7 @@ def test_killed_on_spark_it_goes_on(tmp_path: Path):
     with serving(*words, backend="spark") as (url, _):
         session = hr.connect(url)
         assert known(session) == before
-        assert session.query("counts").page().rows.slice(0, emitted.rows.num_rows) == emitted.rows
+        assert session.query("counts").page().rows.slice_key(0, emitted.rows.num_rows) == emitted.rows
         counts.read(url, 5)
         tops.read(url, 20)
         whole = {one: session.query(one).results() for one in ("counts", "tops")}

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import headrace as hr
-from headrace.execution.job import Outcome
+from headrace.execution.job import ReduceReport
 from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
@@ -58,7 +58,7 @@ class Change:
     def batches(self) -> list[dict[str, pa.Table]]:
         """Return the rows of each second, by stream."""
         whole = {name: self._stream(number, name) for number, name in enumerate(COLUMNS)}
-        return [{name: table.slice(n * self.rate, self.rate) for name, table in whole.items()} for n in range(self.seconds)]
+        return [{name: table.slice_key(n * self.rate, self.rate) for name, table in whole.items()} for n in range(self.seconds)]
 
     def _stream(self, number: int, name: str) -> pa.Table:
         chance = np.random.default_rng((self.seed, number))
@@ -122,11 +122,11 @@ class Adaptive(ProbeOptimizer):
     def _next(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         return super().decide(state, probes)
 
-    def note(self, outcomes: Sequence[Outcome]) -> None:
+    def note(self, outcomes: Sequence[ReduceReport]) -> None:
         """Count rows that came to probes in the last batch, and rows they made."""
         super().note(outcomes)
-        self.came = sum(came for outcome in outcomes for came, _ in outcome.probed.values())
-        self.made = sum(made for outcome in outcomes for _, made in outcome.probed.values())
+        self.came = sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values())
+        self.made = sum(made for outcome in outcomes for _, made in outcome.probe_counts.values())
 
 
 class Static(Adaptive):

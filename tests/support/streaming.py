@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import headrace as hr
-from headrace.execution.job import Outcome, StoreRef
+from headrace.execution.job import ReduceReport, SegmentRef
 from headrace.runtime.probe_optimizer import ProbeOptimizer, Sharing
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
@@ -25,7 +25,7 @@ class Still(ProbeOptimizer):
         super().__init__(beside=False, sharing=sharing)
         self.told: ProbeOrderChoice | None = None
 
-    def note(self, outcomes: Sequence[Outcome]) -> None:
+    def note(self, outcomes: Sequence[ReduceReport]) -> None:
         pass
 
     def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
@@ -69,7 +69,7 @@ class Streams:
         return found
 
     @property
-    def kept(self) -> tuple[StoreRef, ...]:
+    def kept(self) -> tuple[SegmentRef, ...]:
         return self.session._coordinator.state.stores
 
     def rows_kept(self) -> dict[str, int]:
@@ -77,7 +77,7 @@ class Streams:
         named = {one.number: label(one) for one in self.plan.stores}
         found: Counter[str] = Counter()
         for ref in self.kept:
-            found[named[ref.store]] += ref.rows
+            found[named[ref.store]] += ref.row_count
         return dict(sorted(found.items()))
 
     def buckets(self) -> dict[str, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.connectors import Range
-from headrace.execution.job import Job, Outcome
-from headrace.execution.onward import Onward
-from headrace.execution.stage_one import stage_one
-from headrace.execution.stage_two import stage_later, stage_two
+from headrace.execution.job import BatchJob, ReduceReport
+from headrace.execution.onward import LevelMessage
+from headrace.execution.stage_one import run_map_task
+from headrace.execution.stage_two import run_later_level, run_reduce_task
 from headrace.kernels import pack
 
 
@@ -20,25 +20,25 @@ class LocalBackend:
         self.parallelism = parallelism
         self._fault = fault
 
-    def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
+    def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run all stages of a micro-batch; return one report for each partition and stage."""
         blocks: list[list[bytes]] = [[] for _ in range(job.partitions)]
         for number, task in enumerate(tasks):
             self._fault("stage one")
-            for partition, block in stage_one(job, number, task):
+            for partition, block in run_map_task(job, number, task):
                 blocks[partition].append(pack.pack(block))  # the shuffle passes bytes only, as on Spark
         reports = []
         following: list[list[bytes]] = [[] for _ in range(job.partitions)]
         for partition, blobs in enumerate(blocks):
             self._fault("stage two")
-            report, messages = stage_two(job, partition, [pack.unpack(blob) for blob in blobs])
+            report, messages = run_reduce_task(job, partition, [pack.unpack(blob) for blob in blobs])
             reports.append(report)
             _pass(messages, following)
-        for level in range(1, job.levels + 1):
+        for level in range(1, job.extra_shuffles + 1):
             arrived, following = following, [[] for _ in range(job.partitions)]
             for partition, blobs in enumerate(arrived):
                 self._fault("stage two")
-                report, messages = stage_later(job, level, partition, [pack.unpack(blob) for blob in blobs])
+                report, messages = run_later_level(job, level, partition, [pack.unpack(blob) for blob in blobs])
                 reports.append(report)
                 _pass(messages, following)
         return reports
@@ -47,7 +47,7 @@ class LocalBackend:
         """Do nothing: the back-end holds no resources."""
 
 
-def _pass(messages: dict[int, Onward], blocks: list[list[bytes]]) -> None:
+def _pass(messages: dict[int, LevelMessage], blocks: list[list[bytes]]) -> None:
     for partition, message in messages.items():
         blocks[partition].append(pack.pack(message))
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from headrace.backends.reference import ReferenceQuery, with_time, with_unfolded
 from headrace.connectors import Range, read_range
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
-from headrace.execution.job import Header, Job, LoadedQuery, Outcome
-from headrace.execution.result import Results
+from headrace.execution.job import BatchJob, LoadedQuery, MapReport, ReduceReport
+from headrace.execution.result import BatchResults
 from headrace.kernels import pack
 from headrace.model.event_time import to_microseconds
 from headrace.plan.multiway import SlidingJoinQuery
@@ -34,37 +34,37 @@ class OracleBackend:
         self._next = 0
         self._fed: dict[str, int] = {}  # start time of the query that fed a derived stream in this batch
 
-    def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
+    def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run every live query on the rows of the batch; return one report."""
         if (
             job.batch > 0
             and not self._queries
             and job.queries
             and self._next == 0
-            and any(s.seen != MIN_TIME for s in job.streams.values())
+            and any(s.max_event_time != MIN_TIME for s in job.streams.values())
         ):
             raise CheckpointError(
                 "the reference back-end cannot continue after a restart", hint="use a new checkpoint, or another back-end"
             )
         self._next = job.batch + 1
-        job.load_functions()
-        header = Header()
+        job.load_udfs()
+        header = MapReport()
         rows = self._rows(job, [item for task in tasks for item in task], header)
-        seen = job.before() | {n: max(t, job.before()[n]) for n, t in header.seen.items()}
-        report = Outcome(0, [], [], [], {}, {}, [header])
-        results = Results()
+        seen = job.get_previous_times() | {n: max(t, job.get_previous_times()[n]) for n, t in header.max_event_times.items()}
+        report = ReduceReport(0, [], [], [], {}, {}, [header])
+        results = BatchResults()
         self._fed = {}
         for number in job.queries:
             if number not in self._queries:  # before any query sees rows of this batch: backfills come from earlier batches
-                self._new(job, job.query(number))
-        for number in sorted(job.queries, key=lambda query: job.level(job.query(query).plan)):
+                self._new(job, job.load_query(number))
+        for number in sorted(job.queries, key=lambda query: job.get_level(job.load_query(query).plan)):
             self._query(job, number, rows, seen, report, header, results)
         if results.index:
-            report.results = [f"results/{job.batch:010d}-00000.rows"]
-            pack.write(Path(job.directory) / report.results[0], (results.tables, results.index))
+            report.result_files = [f"results/{job.batch:010d}-00000.rows"]
+            pack.write(Path(job.directory) / report.result_files[0], (results.tables, results.index))
         return [report]
 
-    def _rows(self, job: Job, ranges: Sequence[Range], header: Header) -> dict[str, list[dict[str, Any]]]:
+    def _rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = {}
         for item in ranges:
             stream = job.streams[item.stream].stream
@@ -73,29 +73,34 @@ class OracleBackend:
             except SourceError as error:
                 if item.options.get("on_error") != "skip":
                     raise
-                header.skipped.setdefault(stream.name, {})[item.path] = str(error)
+                header.skipped_files.setdefault(stream.name, {})[item.path] = str(error)
                 read = []
             timed = [row for row in read if row[stream.time] is not None]
-            header.rows[stream.name] = header.rows.get(stream.name, 0) + len(read)
-            header.untimed[stream.name] = header.untimed.get(stream.name, 0) + len(read) - len(timed)
+            header.row_counts[stream.name] = header.row_counts.get(stream.name, 0) + len(read)
+            header.untimed_rows[stream.name] = header.untimed_rows.get(stream.name, 0) + len(read) - len(timed)
             for row in timed:
-                header.seen[stream.name] = max(header.seen.get(stream.name, MIN_TIME), to_microseconds(row[stream.time]))
+                header.max_event_times[stream.name] = max(
+                    header.max_event_times.get(stream.name, MIN_TIME), to_microseconds(row[stream.time])
+                )
             rows.setdefault(stream.name, []).extend(timed)
         return rows
 
     def _query(
         self,
-        job: Job,
+        job: BatchJob,
         number: int,
         rows: dict[str, list[dict[str, Any]]],
         seen: dict[str, int],
-        report: Outcome,
-        header: Header,
-        results: Results,
+        report: ReduceReport,
+        header: MapReport,
+        results: BatchResults,
     ) -> None:
-        loaded = job.query(number)
+        loaded = job.load_query(number)
         query = self._queries[number]
-        before, after = job.watermark(loaded.plan.streams, job.before()), job.watermark(loaded.plan.streams, seen)
+        before, after = (
+            job.watermark_of(loaded.plan.streams, job.get_previous_times()),
+            job.watermark_of(loaded.plan.streams, seen),
+        )
         late = dict(query.late)
         try:
             inputs = with_unfolded(dict(rows), loaded.live.unnested)
@@ -105,8 +110,8 @@ class OracleBackend:
             return
         for name, count in query.late.items():
             if count > late.get(name, 0):
-                counter = number, (job.streams[name].base or (name,))[0]
-                header.late[counter] = header.late.get(counter, 0) + count - late.get(name, 0)
+                counter = number, (job.streams[name].base_streams or (name,))[0]
+                header.late_rows[counter] = header.late_rows.get(counter, 0) + count - late.get(name, 0)
         if loaded.live.output_stream:
             if loaded.live.since <= self._fed.get(loaded.live.output_stream, MAX_TIME):
                 self._fed[loaded.live.output_stream] = loaded.live.since
@@ -114,10 +119,12 @@ class OracleBackend:
         elif emitted:
             self._give_out(job, loaded, emitted, report, results)
 
-    def _give_out(self, job: Job, query: LoadedQuery, emitted: list[dict[str, Any]], report: Outcome, results: Results) -> None:
+    def _give_out(
+        self, job: BatchJob, query: LoadedQuery, emitted: list[dict[str, Any]], report: ReduceReport, results: BatchResults
+    ) -> None:
         number = query.live.id
         table = pa.Table.from_pylist(emitted, query.plan.schema.to_arrow())
-        report.emitted[number] = table.num_rows
+        report.emitted_rows[number] = table.num_rows
         if query.sink is None or not query.sink.written_by_workers:
             for batch in table.combine_chunks().to_batches():
                 results.tables.append(batch)
@@ -127,9 +134,9 @@ class OracleBackend:
             query.sink.write(table, job.batch, 0)
         except HeadraceError as error:
             report.failures[number] = str(error)
-            report.emitted.pop(number)
+            report.emitted_rows.pop(number)
 
-    def _new(self, job: Job, loaded: LoadedQuery) -> None:
+    def _new(self, job: BatchJob, loaded: LoadedQuery) -> None:
         times = {name: stream.stream.time for name, stream in job.streams.items()}
         since = loaded.live.since
         query = ReferenceQuery(loaded.plan, None if since == MIN_TIME else since, times)

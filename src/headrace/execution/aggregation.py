@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.batch import Batch
-from headrace.execution.keying import Keying, KeyTable
-from headrace.execution.selection import SharedSelection, Tagged
+from headrace.execution.batch import RowBatch
+from headrace.execution.keying import KeyEncoder, KeyTable
+from headrace.execution.selection import CellAssigner, CellAssignment
 from headrace.kernels import compiled, compiled_slots
 from headrace.kernels.columns import Numbers, combine_chunks, narrow_integers, take, to_numbers
 from headrace.kernels.component import Accumulator, reduce_listed
@@ -26,130 +26,134 @@ from headrace.sharing.selection import CellLayout
 from headrace.sharing.shared_plan import SharedAggregation
 
 Integers = npt.NDArray[np.int64]
-Tag = Callable[[SharedAggregation, Batch], Tagged]
-_DENSE = 1 << 20
+AssignCells = Callable[[SharedAggregation, RowBatch], CellAssignment]
+_DENSE_LIMIT = 1 << 20
 
 
 @dataclass(slots=True)
-class _Dense:
+class _DenseAggregation:
     """Accumulators of one operator for every (slice, key, cell) of the batch."""
 
-    store: SharedAggregation
-    selection: SharedSelection
+    operator: SharedAggregation
+    cell_assigner: CellAssigner
     accumulator: Accumulator
 
-    def add(self, chunk: Batch, assign: Tag, slots: Integers, oldest: int) -> None:
+    def add_rows(self, chunk: RowBatch, assign: AssignCells, slots: Integers, oldest: int) -> None:
         """Add the rows of a chunk, in one fused pass where the operator allows it."""
-        columns = [[chunk.evaluate(argument) for argument in component.args] for component in self.store.components]
-        if chunk.first >= oldest and self._add_fused(chunk, columns, slots):
+        columns = [[chunk.evaluate(argument) for argument in component.args] for component in self.operator.components]
+        if chunk.min_time >= oldest and self._add_fused(chunk, columns, slots):
             return
-        assignment = assign(self.store, chunk)
-        self.accumulator.add(_ids(chunk, assignment, slots, oldest), columns, assignment.rows)
+        assignment = assign(self.operator, chunk)
+        self.accumulator.add(_compute_ids(chunk, assignment, slots, oldest), columns, assignment.rows)
 
-    def _add_fused(self, chunk: Batch, columns: list[list[pa.Array]], slots: Integers) -> bool:
-        dimensions = self.store.predicate_index.dimensions
+    def _add_fused(self, chunk: RowBatch, columns: list[list[pa.Array]], slots: Integers) -> bool:
+        dimensions = self.operator.predicate_index.dimensions
         if not all(
             isinstance(expression, Column)
-            for expression in (*self.store.arguments, *(dimension.expression for dimension in dimensions))
+            for expression in (*self.operator.arguments, *(dimension.expression for dimension in dimensions))
         ):
             return False
-        table, index = self.selection.table(chunk), self.accumulator.find_fusable_sum(columns)
+        table, index = self.cell_assigner.get_lookup_table(chunk), self.accumulator.find_fusable_sum(columns)
         if table is None or index is None:
             return False
-        largest = chunk.largest(self.store.components[index].args[0])
+        largest = chunk.find_max_magnitude(self.operator.components[index].args[0])
         return self.accumulator.add_selected(
-            table, slots, self.selection.selection.cell_count, to_numbers(combine_chunks(columns[index][0])), largest
+            table, slots, self.cell_assigner.predicate_index.cell_count, to_numbers(combine_chunks(columns[index][0])), largest
         )
 
 
-def aggregate(
+def aggregate_batch(
     operators: Sequence[SharedAggregation],
-    assigners: Sequence[SharedSelection],
-    assign: Tag,
-    batch: Batch,
-    encoder: Keying,
+    assigners: Sequence[CellAssigner],
+    assign: AssignCells,
+    batch: RowBatch,
+    encoder: KeyEncoder,
     oldest: Sequence[int],
 ) -> Iterator[tuple[int, int, PartialAggregate]]:
     """Yield (operator, partition, partial); rows before `oldest` of an operator belong to no open window and are skipped."""
-    dense: dict[int, _Dense] = {}
+    dense: dict[int, _DenseAggregation] = {}
     for index, operator in enumerate(operators):
         cells = (
-            len(encoder.edges(operator.slice_progressions))
-            * encoder.table(operator.keys).count
+            len(encoder.find_slice_edges(operator.slice_progressions))
+            * encoder.get_key_table(operator.keys).key_count
             * operator.predicate_index.cell_count
         )
         if (
             operator.predicate_index.layout is CellLayout.GRID
-            and cells <= max(_DENSE, 4 * batch.rows)
+            and cells <= max(_DENSE_LIMIT, 4 * batch.row_count)
             and all(component.is_dense for component in operator.components)
         ):
-            accumulator = Accumulator([component.signature for component in operator.components], cells, _nothing(operator))
-            dense[index] = _Dense(operator, assigners[index], accumulator)
+            accumulator = Accumulator(
+                [component.signature for component in operator.components], cells, _find_null_components(operator)
+            )
+            dense[index] = _DenseAggregation(operator, assigners[index], accumulator)
     for index, aggregation in dense.items():
         offset = 0
-        for chunk_number, chunk in enumerate(batch.pieces):
-            slots = encoder.slots(aggregation.store.keys, aggregation.store.slice_progressions, chunk_number, offset)
-            aggregation.add(chunk, assign, slots, oldest[index])
-            offset += chunk.rows
+        for chunk_number, chunk in enumerate(batch.chunks):
+            slots = encoder.compute_slots(
+                aggregation.operator.keys, aggregation.operator.slice_progressions, chunk_number, offset
+            )
+            aggregation.add_rows(chunk, assign, slots, oldest[index])
+            offset += chunk.row_count
     for index, operator in enumerate(operators):
-        table, edges = encoder.table(operator.keys), encoder.edges(operator.slice_progressions)
+        table, edges = encoder.get_key_table(operator.keys), encoder.find_slice_edges(operator.slice_progressions)
         if index in dense:
-            partials = _from_dense(dense[index], table, edges)
+            partials = _extract_partials(dense[index], table, edges)
         else:
-            partials = _from_rows(operator, assign(operator, batch), batch, encoder, oldest[index])
+            partials = _aggregate_sparse(operator, assign(operator, batch), batch, encoder, oldest[index])
         for partition, partial in partials:
             yield index, partition, partial
 
 
-def _nothing(operator: SharedAggregation) -> frozenset[int]:
+def _find_null_components(operator: SharedAggregation) -> frozenset[int]:
     """Return the components over NULL: those that a branch of a union lacks."""
     return frozenset(index for index, component in enumerate(operator.components) if any(map(is_always_null, component.args)))
 
 
-def _ids(batch: Batch, assignment: Tagged, slots: Integers, oldest: int) -> Integers:
+def _compute_ids(batch: RowBatch, assignment: CellAssignment, slots: Integers, oldest: int) -> Integers:
     rows = assignment.rows
     ids: Integers = compiled.compute_slot_cell_ids(
-        slots if rows is None else slots[rows], assignment.cells, assignment.keep, assignment.size
+        slots if rows is None else slots[rows], assignment.cells, assignment.wanted_cells, assignment.cell_count
     )
-    if batch.rows and batch.first < oldest:
+    if batch.row_count and batch.min_time < oldest:
         ids[(batch.times if rows is None else batch.times[rows]) < oldest] = -1
     return ids
 
 
-def _from_dense(aggregation: _Dense, table: KeyTable, edges: Integers) -> Iterator[tuple[int, PartialAggregate]]:
+def _extract_partials(aggregation: _DenseAggregation, table: KeyTable, edges: Integers) -> Iterator[tuple[int, PartialAggregate]]:
     occupied = aggregation.accumulator.occupied_groups()
-    yield from _split(
+    yield from _split_by_partition(
         occupied,
         aggregation.accumulator.export_arrays(occupied),
         {},
-        aggregation.store.predicate_index.cell_count,
+        aggregation.operator.predicate_index.cell_count,
         None,
         table,
         edges,
     )
 
 
-def _from_rows(
-    operator: SharedAggregation, assignment: Tagged, batch: Batch, encoder: Keying, oldest: int
+def _aggregate_sparse(
+    operator: SharedAggregation, assignment: CellAssignment, batch: RowBatch, encoder: KeyEncoder, oldest: int
 ) -> Iterator[tuple[int, PartialAggregate]]:
     """Assign ids to the (slice, key, cell) combinations that occur, over the whole batch at once."""
-    table, edges = encoder.table(operator.keys), encoder.edges(operator.slice_progressions)
-    slots = compiled_slots.assign_slots(batch.times, edges, encoder.codes(operator.keys), table.count)
-    distinct_ids, places = compiled.factorize_values(_ids(batch, assignment, slots, oldest))
+    table, edges = encoder.get_key_table(operator.keys), encoder.find_slice_edges(operator.slice_progressions)
+    slots = compiled_slots.assign_slots(batch.times, edges, encoder.compute_key_ids(operator.keys), table.key_count)
+    distinct_ids, places = compiled.factorize_values(_compute_ids(batch, assignment, slots, oldest))
     order = np.argsort(distinct_ids)
     signatures = [component.signature if component.is_dense else None for component in operator.components]
-    accumulator = Accumulator(signatures, len(distinct_ids), _nothing(operator))
+    accumulator = Accumulator(signatures, len(distinct_ids), _find_null_components(operator))
     accumulator.add(
         places, [[batch.evaluate(argument) for argument in component.args] for component in operator.components], assignment.rows
     )
-    entries = _listed(operator, batch, assignment.rows, places, order)
-    yield from _split(
-        distinct_ids[order], accumulator.export_arrays(order), entries, assignment.size, assignment.labels, table, edges
+    entries = _collect_entries(operator, batch, assignment.rows, places, order)
+    yield from _split_by_partition(
+        distinct_ids[order], accumulator.export_arrays(order), entries, assignment.cell_count, assignment.labels, table, edges
     )
 
 
-def _listed(
-    operator: SharedAggregation, batch: Batch, rows: Integers | None, ids: Integers, occupied: Integers
+def _collect_entries(
+    operator: SharedAggregation, batch: RowBatch, rows: Integers | None, ids: Integers, occupied: Integers
 ) -> dict[int, ValueEntries]:
     entries: dict[int, ValueEntries] = {}
     rank = np.empty(occupied.size, np.int64)
@@ -166,7 +170,7 @@ def _listed(
     return entries
 
 
-def _split(
+def _split_by_partition(
     ids: Integers,
     dense: list[list[Numbers]],
     entries: dict[int, ValueEntries],
@@ -181,13 +185,13 @@ def _split(
     cells = cells if labels is None else labels[cells]
     narrow_cells = narrow_integers(cells)
     for index in range(len(edges)):
-        cuts = np.searchsorted(slots, index * table.count + table.bounds)
+        cuts = np.searchsorted(slots, index * table.key_count + table.partition_bounds)
         for partition in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
             first, last = int(cuts[partition]), int(cuts[partition + 1])
-            distinct, starts = find_group_starts(slots[first:last] - index * table.count)
+            distinct, starts = find_group_starts(slots[first:last] - index * table.key_count)
             keys = [take(column, distinct) for column in table.columns]
             slice_entries = {
-                component: _entries(component_entries, first, last, starts, cells)
+                component: _slice_entries(component_entries, first, last, starts, cells)
                 for component, component_entries in entries.items()
             }
             yield (
@@ -197,18 +201,18 @@ def _split(
                     keys,
                     narrow_integers(starts),
                     narrow_cells[first:last],
-                    _sliced(dense, first, last),
+                    _slice_arrays(dense, first, last),
                     slice_entries,
                 ),
             )
 
 
-def _sliced(dense: list[list[Numbers]], first: int, last: int) -> list[list[Numbers]]:
+def _slice_arrays(dense: list[list[Numbers]], first: int, last: int) -> list[list[Numbers]]:
     slices: dict[int, Numbers] = {}  # aliased arrays stay aliased, so that the shuffle ships them once
     return [[slices.setdefault(id(array), array[first:last]) for array in arrays] for arrays in dense]
 
 
-def _entries(entries: ValueEntries, first: int, last: int, starts: Integers, labels: Integers) -> ValueEntries:
+def _slice_entries(entries: ValueEntries, first: int, last: int, starts: Integers, labels: Integers) -> ValueEntries:
     low, high = np.searchsorted(entries.keys, [first, last])
     entry_ids = entries.keys[low:high]
     keys = np.searchsorted(starts, entry_ids - first, side="right") - 1

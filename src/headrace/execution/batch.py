@@ -13,17 +13,17 @@ from headrace.kernels.columns import combine_chunks, to_numbers
 from headrace.kernels.expression import Evaluator
 from headrace.model.expression import Expression
 
-PIECE_ROWS = 1 << 16  # the working set of the operators for so many rows fits a core's cache
+CHUNK_ROWS = 1 << 16  # the working set of the operators for so many rows fits a core's cache
 
 
-class Batch:
+class RowBatch:
     """Rows with event times (`times`, µs, never NULL); each expression is evaluated at most once."""
 
     def __init__(self, table: pa.Table | pa.RecordBatch, time_column: str) -> None:
         """Take rows whose event time is not NULL."""
         self.table, self._time_column = table, time_column
-        self.rows = table.num_rows
-        self._largest: dict[Expression, int] = {}
+        self.row_count = table.num_rows
+        self._max_magnitudes: dict[Expression, int] = {}
         self._evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows)
 
     @cached_property
@@ -32,40 +32,40 @@ class Batch:
         return to_numbers(combine_chunks(self.table[self._time_column]))
 
     @cached_property
-    def pieces(self) -> list[Batch]:
+    def chunks(self) -> list[RowBatch]:
         """The rows in chunks that fit a core's cache, in order and without copying."""
-        if self.rows <= PIECE_ROWS:
+        if self.row_count <= CHUNK_ROWS:
             return [self]
         assert isinstance(self.table, pa.Table)
-        return [Batch(chunk, self._time_column) for chunk in self.table.to_batches(max_chunksize=PIECE_ROWS)]
+        return [RowBatch(chunk, self._time_column) for chunk in self.table.to_batches(max_chunksize=CHUNK_ROWS)]
 
     @cached_property
-    def first(self) -> int:
+    def min_time(self) -> int:
         """The least event time."""
-        return min(int(chunk.times.min()) for chunk in self.pieces)
+        return min(int(chunk.times.min()) for chunk in self.chunks)
 
     @cached_property
-    def last(self) -> int:
+    def max_time(self) -> int:
         """The greatest event time."""
-        return max(int(chunk.times.max()) for chunk in self.pieces)
+        return max(int(chunk.times.max()) for chunk in self.chunks)
 
     @property
     def evaluate(self) -> Callable[[Expression], pa.Array]:
         """Evaluate an expression over all rows; rows with an error are NULL (see `mask_errors`)."""
         return self._evaluator
 
-    def largest(self, expression: Expression) -> int:
+    def find_max_magnitude(self, expression: Expression) -> int:
         """Return the greatest magnitude of an integer expression without NULLs."""
-        if expression not in self._largest:
+        if expression not in self._max_magnitudes:
             values = to_numbers(combine_chunks(self.evaluate(expression)))
-            self._largest[expression] = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
-        return self._largest[expression]
+            self._max_magnitudes[expression] = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
+        return self._max_magnitudes[expression]
 
-    def errors(self, expression: Expression) -> npt.NDArray[np.bool_] | None:
+    def mask_errors(self, expression: Expression) -> npt.NDArray[np.bool_] | None:
         """Return the mask of rows on which the expression fails; None if it fails on none."""
         mask = self._evaluator.errors(expression)
         return None if mask is None else np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
 
-    def message(self, expression: Expression) -> str:
+    def get_error_message(self, expression: Expression) -> str:
         """Return the error message of an expression that fails."""
         return self._evaluator.message(expression)

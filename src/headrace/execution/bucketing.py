@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.execution.batch import Batch
-from headrace.execution.keying import Keying
-from headrace.execution.query_sets import QuerySets
+from headrace.execution.batch import RowBatch
+from headrace.execution.keying import KeyEncoder
+from headrace.execution.query_sets import QuerySetAssigner
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import combine_chunks
 from headrace.kernels.keys import assign_partitions, encode_keys
@@ -18,12 +18,12 @@ from headrace.kernels.sets import QueryBitmaps
 from headrace.model.expression import Expression
 from headrace.sharing.shared_plan import JoinBuffer
 
-SAMPLE = 256  # rows sampled from a batch
-_SAMPLED_KEYS = 1 << 14
+SAMPLE_ROWS = 256  # rows sampled from a batch
+_KEY_SAMPLE_ROWS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class BufferedRows:
     """Rows of one slice and partition, in order of arrival: the columns that joins need, and a query-set for each row."""
 
     slice_start: int
@@ -31,7 +31,7 @@ class Bucket:
     sets: QueryBitmaps
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The number of rows."""
         return len(self.sets)
 
@@ -41,33 +41,33 @@ class Bucket:
         return int(self.sets.nbytes + sum(column.nbytes for column in self.columns))
 
 
-def bucket(
+def buffer_rows(
     buffer: JoinBuffer,
-    set_assigner: QuerySets,
+    set_assigner: QuerySetAssigner,
     live: QueryBitmaps,
-    batch: Batch,
-    encoder: Keying,
+    batch: RowBatch,
+    encoder: KeyEncoder,
     partition_count: int,
     oldest: int,
     samples: list[QueryBitmaps],
-) -> Iterator[tuple[int, Bucket]]:
+) -> Iterator[tuple[int, BufferedRows]]:
     """Yield (partition, buffered rows); rows that matter to none of the `live` queries, or are older than `oldest`, are dropped.
 
     Query-sets of sampled rows are appended to `samples`.
     """
-    query_sets = set_assigner.of(batch)
+    query_sets = set_assigner.assign_sets(batch)
     query_sets &= live
-    samples.append(query_sets[:: max(1, batch.rows // SAMPLE)].copy())
-    if batch.first < oldest:
+    samples.append(query_sets[:: max(1, batch.row_count // SAMPLE_ROWS)].copy())
+    if batch.min_time < oldest:
         query_sets[batch.times < oldest] = 0
     rows = compiled_join.find_live_rows(query_sets)
     if not rows.size:
         return
-    is_full = rows.size == batch.rows
+    is_full = rows.size == batch.row_count
     row_ids = pa.array(rows)
     keys = [combine_chunks(batch.evaluate(key)) for key in buffer.keys]
     keys = keys if is_full else [key.take(row_ids) for key in keys]
-    edges = encoder.edges(buffer.slice_progressions)
+    edges = encoder.find_slice_edges(buffer.slice_progressions)
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
     targets = assign_partitions(keys, rows.size, partition_count) * len(edges) + slices
     starts, order = compiled_join.group_rows_by_key(targets, partition_count * len(edges))
@@ -78,15 +78,17 @@ def bucket(
         target_ids = pa.array(target_rows)  # a copy: pickling a slice of an array would ship the whole array
         yield (
             target // len(edges),
-            Bucket(int(edges[target % len(edges)]), [column.take(target_ids) for column in columns], query_sets[target_rows]),
+            BufferedRows(
+                int(edges[target % len(edges)]), [column.take(target_ids) for column in columns], query_sets[target_rows]
+            ),
         )
 
 
-def keys_sampled(keys: Sequence[Expression], batch: Batch) -> int:
+def estimate_key_count(keys: Sequence[Expression], batch: RowBatch) -> int:
     """Return an estimate of the number of distinct keys of a stream, from a sample of adjacent rows."""
     if not keys:
         return 1
-    rows = min(batch.rows, _SAMPLED_KEYS)
+    rows = min(batch.row_count, _KEY_SAMPLE_ROWS)
     columns = [combine_chunks(batch.evaluate(key)).slice(0, rows) for key in keys]
     encoded = encode_keys(columns, rows)
     distinct_count = len(np.unique(encoded.codes))

@@ -17,7 +17,7 @@ from headrace.sharing.aggregation import Component
 Integers = npt.NDArray[np.int64]
 
 
-def compact(components: Sequence[Component], partials: Sequence[PartialAggregate]) -> PartialAggregate:
+def merge_partials(components: Sequence[Component], partials: Sequence[PartialAggregate]) -> PartialAggregate:
     """Return one partial with the content of all `partials`, which belong to one slice and operator."""
     columns, _, key_maps = unify_keys([(partial.keys, partial.key_count) for partial in partials])
     keys = np.concatenate(
@@ -38,7 +38,7 @@ def compact(components: Sequence[Component], partials: Sequence[PartialAggregate
             if component.is_dense:
                 combine_partials(component.kind, partial.dense[index], entry_ids[offset : offset + len(partial.cells)], totals)
         if not component.is_dense:
-            entries[index] = _compact_listed(component, [partial.listed[index] for partial in partials], key_maps, used_keys)
+            entries[index] = _merge_entries(component, [partial.listed[index] for partial in partials], key_maps, used_keys)
         dense.append([narrow_integers(array) for array in totals])
     return PartialAggregate(
         partials[0].slice_start,
@@ -50,7 +50,7 @@ def compact(components: Sequence[Component], partials: Sequence[PartialAggregate
     )
 
 
-def _compact_listed(
+def _merge_entries(
     component: Component, entry_lists: Sequence[ValueEntries], key_maps: Sequence[Integers], used_keys: Integers
 ) -> ValueEntries:
     keys = np.concatenate([key_map[widen_integers(entries.keys)] for entries, key_map in zip(entry_lists, key_maps, strict=True)])

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.bucketing import Bucket
-from headrace.execution.sessions import Runs, subset
+from headrace.execution.bucketing import BufferedRows
+from headrace.execution.sessions import SessionRuns, take_runs
 from headrace.kernels.columns import combine_chunks, narrow_integers, take, widen_integers
 from headrace.kernels.expression import Evaluator
 from headrace.kernels.keys import assign_partitions
@@ -18,15 +18,15 @@ from headrace.sharing.shared_plan import JoinBuffer
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartitionFilter:
     """Selects the state that belongs to `partition` out of `partition_count`."""
 
     partition: int
-    parts: int
+    partition_count: int
 
-    def partial(self, partial: PartialAggregate) -> PartialAggregate:
+    def filter_partial(self, partial: PartialAggregate) -> PartialAggregate:
         """Return the keys of this partition, with their entries."""
-        selected_keys = assign_partitions(partial.keys, partial.key_count, self.parts) == self.partition
+        selected_keys = assign_partitions(partial.keys, partial.key_count, self.partition_count) == self.partition
         sizes = np.diff(widen_integers(partial.starts))
         selected_entries = np.repeat(selected_keys, sizes)
         return PartialAggregate(
@@ -35,25 +35,25 @@ class Share:
             narrow_integers(np.concatenate([[0], np.cumsum(sizes[selected_keys])])),
             partial.cells[selected_entries],
             [[array[selected_entries] for array in arrays] for arrays in partial.dense],
-            {component: _listed(values, selected_keys) for component, values in partial.listed.items()},
+            {component: _filter_entries(values, selected_keys) for component, values in partial.listed.items()},
         )
 
-    def bucket(self, operator: JoinBuffer, buffered: Bucket) -> Bucket:
+    def filter_buffered_rows(self, operator: JoinBuffer, buffered: BufferedRows) -> BufferedRows:
         """Return the rows whose keys belong to this partition."""
-        evaluate = Evaluator(dict(zip(operator.columns, buffered.columns, strict=True)), buffered.rows)
-        rows = self._rows([combine_chunks(evaluate(key)) for key in operator.keys], buffered.rows)
+        evaluate = Evaluator(dict(zip(operator.columns, buffered.columns, strict=True)), buffered.row_count)
+        rows = self._select_rows([combine_chunks(evaluate(key)) for key in operator.keys], buffered.row_count)
         row_ids = pa.array(rows)
-        return Bucket(buffered.slice_start, [column.take(row_ids) for column in buffered.columns], buffered.sets[rows])
+        return BufferedRows(buffered.slice_start, [column.take(row_ids) for column in buffered.columns], buffered.sets[rows])
 
-    def runs(self, runs: Runs) -> Runs:
+    def filter_runs(self, runs: SessionRuns) -> SessionRuns:
         """Return the sessions whose keys belong to this partition."""
-        return subset(runs, self._rows(runs.keys, len(runs.firsts)))
+        return take_runs(runs, self._select_rows(runs.keys, len(runs.firsts)))
 
-    def _rows(self, keys: list[pa.Array], count: int) -> npt.NDArray[np.int64]:
-        return np.flatnonzero(assign_partitions(keys, count, self.parts) == self.partition)
+    def _select_rows(self, keys: list[pa.Array], count: int) -> npt.NDArray[np.int64]:
+        return np.flatnonzero(assign_partitions(keys, count, self.partition_count) == self.partition)
 
 
-def _listed(entries: ValueEntries, selected_keys: npt.NDArray[np.bool_]) -> ValueEntries:
+def _filter_entries(entries: ValueEntries, selected_keys: npt.NDArray[np.bool_]) -> ValueEntries:
     entry_ids = np.flatnonzero(selected_keys[widen_integers(entries.keys)])
     new_ids = np.cumsum(selected_keys) - 1
     values = [take(column, entry_ids) for column in entries.values]

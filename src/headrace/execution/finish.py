@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.result import Failures, Results
+from headrace.execution.result import BatchResults, QueryFailures
 from headrace.kernels.columns import Numbers, combine_chunks, from_numbers
 from headrace.kernels.expression import Evaluator
 from headrace.kernels.lower import lower_aggregate, lower_listed
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ResultShape:
     """Queries with equal shapes are finalized together; `calls` holds the types of arguments, not the expressions of a branch."""
 
     key_types: tuple[pa.DataType, ...]
@@ -36,26 +36,26 @@ class Shape:
     output: tuple[Expression, ...]
     having: Expression
     schema: Schema
-    pattern: tuple[tuple[int, ...], ...]  # places of each aggregate's components among the required ones
+    component_places: tuple[tuple[int, ...], ...]  # places of each aggregate's components among the required ones
 
 
-def shape_of(plan: AggregateQuery) -> Shape:
+def shape_of(plan: AggregateQuery) -> ResultShape:
     """Return the shape of a query."""
     branch = plan.branches[0]
     calls = tuple(
         (call.function, call.type, call.parameter, tuple(argument.type for argument in call.args)) for call in branch.aggregates
     )
     places = locate_components([branch_plan.aggregates for branch_plan in plan.branches])
-    return Shape(tuple(key.type for key in branch.keys), calls, plan.output, plan.having, plan.schema, places)
+    return ResultShape(tuple(key.type for key in branch.keys), calls, plan.output, plan.having, plan.schema, places)
 
 
-def needs_of(plan: AggregateQuery) -> tuple[Component, ...]:
+def list_required_components(plan: AggregateQuery) -> tuple[Component, ...]:
     """Return the components that a query requires; only their kinds and types matter here."""
     return tuple(alternatives[0] for alternatives in derive_branch_components([branch.aggregates for branch in plan.branches]))
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedValues:
     """Value lists of one component: the result row of each value, the value columns, and the count of each value."""
 
     rows: Integers
@@ -64,7 +64,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Combined:
+class CombinedRows:
     """Result rows before lowering, sorted by query: query, window, keys, and components (dense arrays or value lists)."""
 
     queries: Integers
@@ -72,10 +72,10 @@ class Combined:
     ends: Integers
     keys: list[pa.Array]
     dense: list[list[Numbers]]
-    listed: dict[int, Listed]
+    listed: dict[int, ListedValues]
 
 
-def finish(plan: AggregateQuery, combined: Combined, results: Results, failures: Failures) -> None:
+def finalize_rows(plan: AggregateQuery, combined: CombinedRows, results: BatchResults, failures: QueryFailures) -> None:
     """Lower, filter and project rows of queries that share the shape of `plan`; a failing query emits no rows."""
     rows = len(combined.queries)
     if rows == 0:
@@ -87,29 +87,31 @@ def finish(plan: AggregateQuery, combined: Combined, results: Results, failures:
         **{f"key{index}": column for index, column in enumerate(combined.keys)},
     }
     for index, call in enumerate(plan.branches[0].aggregates):
-        column, overflows = _lower(call, shape.pattern[index], combined, rows)
+        column, overflows = _lower_aggregate(call, shape.component_places[index], combined, rows)
         table[f"agg{index}"] = column
         if overflows is not None:
             failures.add_rows(combined.queries[overflows], f"integer overflow in {call}")
-    _project(plan, table, combined.queries, results, failures)
+    _project_rows(plan, table, combined.queries, results, failures)
 
 
-def _lower(call: AggregateCall, places: Sequence[int], combined: Combined, rows: int) -> tuple[pa.Array, Any]:
+def _lower_aggregate(call: AggregateCall, places: Sequence[int], combined: CombinedRows, rows: int) -> tuple[pa.Array, Any]:
     if places[0] in combined.listed:
         entries = combined.listed[places[0]]
         return lower_listed(call, entries.rows, entries.values, entries.counts, rows), None
     return lower_aggregate(call, [combined.dense[place] for place in places])
 
 
-def _project(plan: AggregateQuery, table: dict[str, Any], queries: Integers, results: Results, failures: Failures) -> None:
+def _project_rows(
+    plan: AggregateQuery, table: dict[str, Any], queries: Integers, results: BatchResults, failures: QueryFailures
+) -> None:
     evaluator = Evaluator(table, len(queries))
     selected = np.ones(len(queries), np.bool_)
     if plan.having != TRUE:
-        _note(evaluator, plan.having, queries, selected, failures)
+        _record_errors(evaluator, plan.having, queries, selected, failures)
         selected = np.asarray(combine_chunks(evaluator(plan.having)).fill_null(False))
     for expression in plan.output:
         if column_names(expression):
-            _note(evaluator, expression, queries, selected, failures)
+            _record_errors(evaluator, expression, queries, selected, failures)
     if failures:
         selected = selected & ~np.isin(queries, list(failures.messages))
     outputs = [combine_chunks(evaluator(expression)) for expression in plan.output]
@@ -119,8 +121,8 @@ def _project(plan: AggregateQuery, table: dict[str, Any], queries: Integers, res
     results.add(queries, pa.RecordBatch.from_arrays(outputs, schema=plan.schema.to_arrow()))
 
 
-def _note(
-    evaluator: Evaluator, expression: Expression, queries: Integers, selected: npt.NDArray[np.bool_], failures: Failures
+def _record_errors(
+    evaluator: Evaluator, expression: Expression, queries: Integers, selected: npt.NDArray[np.bool_], failures: QueryFailures
 ) -> None:
     errors = evaluator.errors(expression)
     if errors is not None:

@@ -12,43 +12,43 @@ from headrace.errors import EvaluationError
 from headrace.kernels import pack
 from headrace.model.function import UdfCode, register_udf_code, udf_name
 
-_LOADED: set[str] = set()
-PYTHON = ".".join(platform.python_version_tuple()[:2])
+_LOADED_TAGS: set[str] = set()
+PYTHON_VERSION = ".".join(platform.python_version_tuple()[:2])
 """UDFs are stored as bytecode, which runs only on the Python version that compiled it."""
 
 
-def function_path(directory: str | Path, tag: str) -> Path:
+def get_udf_path(directory: str | Path, tag: str) -> Path:
     """Return the path of a UDF's file."""
     return Path(directory) / "functions" / f"{tag}.function"
 
 
-def write_function(directory: str | Path, tag: str, content: bytes) -> None:
+def write_udf(directory: str | Path, tag: str, content: bytes) -> None:
     """Store a pickled UDF durably; queries that call it need the file."""
-    pack.write(function_path(directory, tag), (PYTHON, content))
+    pack.write(get_udf_path(directory, tag), (PYTHON_VERSION, content))
 
 
-def load_functions(directory: str | Path, tags: Iterable[str]) -> None:
+def load_udfs(directory: str | Path, tags: Iterable[str]) -> None:
     """Register UDFs for evaluation; a UDF that fails to load fails only the queries that call it."""
     for tag in tags:
-        if tag in _LOADED:
+        if tag in _LOADED_TAGS:
             continue
-        python, content = pack.read(function_path(directory, tag))
+        python, content = pack.read(get_udf_path(directory, tag))
         try:
-            register_udf_code(tag, _loaded(tag, python, content))
+            register_udf_code(tag, _unpickle_udf(tag, python, content))
         except Exception as error:  # noqa: BLE001  unpickling runs user code
-            register_udf_code(tag, _failing(f"cannot load function '{udf_name(tag)}': {type(error).__name__}: {error}"))
+            register_udf_code(tag, _make_failing_udf(f"cannot load function '{udf_name(tag)}': {type(error).__name__}: {error}"))
         else:
-            _LOADED.add(tag)
+            _LOADED_TAGS.add(tag)
 
 
-def _loaded(tag: str, python: str, content: bytes) -> UdfCode:
-    if python != PYTHON:
-        raise EvaluationError(f"'{udf_name(tag)}' was registered under Python {python}, but this worker runs {PYTHON}")
+def _unpickle_udf(tag: str, python: str, content: bytes) -> UdfCode:
+    if python != PYTHON_VERSION:
+        raise EvaluationError(f"'{udf_name(tag)}' was registered under Python {python}, but this worker runs {PYTHON_VERSION}")
     code: UdfCode = pickle.loads(content)
     return code
 
 
-def _failing(message: str) -> UdfCode:
+def _make_failing_udf(message: str) -> UdfCode:
     def fail(*_: Any) -> Any:
         raise EvaluationError(message)
 

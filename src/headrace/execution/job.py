@@ -15,17 +15,17 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.connectors import Sink, sink_from_json
-from headrace.execution.bucketing import Bucket
-from headrace.execution.finish import Shape, needs_of, shape_of
-from headrace.execution.functions import load_functions
-from headrace.execution.joiner import Joiner, joiners_of
-from headrace.execution.multiway.loaded import LoadedProbes
-from headrace.execution.multiway.sampling import Sample
-from headrace.execution.multiway.stored import Stored
-from headrace.execution.multiway.tuples import Packed
-from headrace.execution.query_sets import QuerySets
-from headrace.execution.selection import SharedSelection
-from headrace.execution.sessions import Runs
+from headrace.execution.bucketing import BufferedRows
+from headrace.execution.finish import ResultShape, list_required_components, shape_of
+from headrace.execution.functions import load_udfs
+from headrace.execution.joiner import Joiner, build_joiners
+from headrace.execution.multiway.loaded import LoadedSlidingJoinPlan
+from headrace.execution.multiway.sampling import RelationSample
+from headrace.execution.multiway.stored import StateSegment
+from headrace.execution.multiway.tuples import PackedRows
+from headrace.execution.query_sets import QuerySetAssigner
+from headrace.execution.selection import CellAssigner
+from headrace.execution.sessions import SessionRuns
 from headrace.kernels import pack
 from headrace.kernels.partial import PartialAggregate
 from headrace.kernels.sets import QueryBitmaps
@@ -58,12 +58,12 @@ class StreamJob:
     stream: Stream
     plan: str
     epochs: tuple[Epoch, ...]
-    seen: int = MIN_TIME
-    base: tuple[str, ...] = ()
+    max_event_time: int = MIN_TIME
+    base_streams: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class PartRef:
+class StateRef:
     """The place of a partial aggregate, or of buffered join rows: the entry `index` of a state file.
 
     `operator` is the index of the operator in the plan of the epoch.
@@ -74,14 +74,14 @@ class PartRef:
     partition: int
     stream: str
     epoch: int
-    store: int
-    start: int
+    operator: int
+    slice_start: int
     bytes: int = 0  # about
 
     @property
-    def slice(self) -> tuple[str, int, int, int]:
+    def slice_key(self) -> tuple[str, int, int, int]:
         """The slice that the entry belongs to: stream, epoch, operator, start."""
-        return self.stream, self.epoch, self.store, self.start
+        return self.stream, self.epoch, self.operator, self.slice_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ class SessionRef:
 
     file: str
     partition: int
-    query: int
+    query_id: int
     bytes: int = 0  # about
 
 
 @dataclass(frozen=True, slots=True)
-class StoreRef:
+class SegmentRef:
     """The place of a segment of sliding-join state: the entry `index` of a state file.
 
     Its rows were inserted in batches `oldest_batch` … `newest_batch`. `spans` holds (relation, first event time, last event
@@ -106,15 +106,15 @@ class StoreRef:
     index: int
     partition: int
     store: int
-    oldest: int
-    newest: int
-    rows: int
+    oldest_batch: int
+    newest_batch: int
+    row_count: int
     spans: tuple[tuple[str, int, int], ...]
     bytes: int = 0  # about
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BatchJob:
     """One micro-batch. `final` closes every window; `drained` says that an earlier batch did.
 
     `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
@@ -126,170 +126,178 @@ class Job:
 
     batch: int
     partitions: int
-    dealt: int
+    state_partitions: int
     directory: str
     streams: Mapping[str, StreamJob]
     queries: tuple[int, ...]
-    parts: tuple[PartRef, ...] = ()
-    sessions: tuple[SessionRef, ...] = ()
-    buckets: tuple[PartRef, ...] = ()
-    levels: int = 0
-    depths: Mapping[str, int] = field(default_factory=dict)
-    arrangements: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
+    aggregation_refs: tuple[StateRef, ...] = ()
+    session_refs: tuple[SessionRef, ...] = ()
+    join_buffer_refs: tuple[StateRef, ...] = ()
+    extra_shuffles: int = 0
+    stream_levels: Mapping[str, int] = field(default_factory=dict)
+    order_versions: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
     final: bool = False
     drained: bool = False
-    identity: str = ""
-    probing: str = ""  # file of the sliding-join plan; empty without any
-    stores: tuple[StoreRef, ...] = ()
-    born: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
-    functions: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
-    unfolded: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
+    checkpoint_id: str = ""
+    sliding_join_plan_file: str = ""  # file of the sliding-join plan; empty without any
+    segment_refs: tuple[SegmentRef, ...] = ()
+    first_batches: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
+    udf_tags: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
+    unnested_streams: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
 
-    def load_functions(self) -> None:
+    def load_udfs(self) -> None:
         """Load the UDFs; must be called before any expression is evaluated."""
-        load_functions(self.directory, self.functions)
+        load_udfs(self.directory, self.udf_tags)
 
-    def watermark(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
+    def watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each stream."""
         if self.drained:
             return MAX_TIME
-        names = self.declared(streams)
+        names = self.declared_streams_of(streams)
         times = [seen.get(name, MIN_TIME) for name in names]
         if any(t == MIN_TIME for t in times):
             return MIN_TIME
         return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
 
-    def declared(self, streams: Sequence[str]) -> tuple[str, ...]:
+    def declared_streams_of(self, streams: Sequence[str]) -> tuple[str, ...]:
         """Return the declared streams among these and those that the others derive from."""
-        return tuple(dict.fromkeys(name for stream in streams for name in self.streams[stream].base or (stream,)))
+        return tuple(dict.fromkeys(name for stream in streams for name in self.streams[stream].base_streams or (stream,)))
 
-    def level(self, plan: LogicalQuery) -> int:
+    def get_level(self, plan: LogicalQuery) -> int:
         """Return the level at which the windows of a query are evaluated: the number of shuffles before it."""
-        return compute_query_level(plan, self.depths)
+        return compute_query_level(plan, self.stream_levels)
 
-    def plan(self, path: str) -> LoadedPlan:
+    def load_plan(self, path: str) -> LoadedPlan:
         """Return a stream plan of this checkpoint."""
-        plan: LoadedPlan = self._loaded(path, LoadedPlan)
+        plan: LoadedPlan = self._load_cached(path, LoadedPlan)
         return plan
 
-    def query(self, number: int) -> LoadedQuery:
+    def load_query(self, number: int) -> LoadedQuery:
         """Return a query of this checkpoint."""
-        query: LoadedQuery = self._loaded(query_file(number), LoadedQuery.of)
+        query: LoadedQuery = self._load_cached(query_file_name(number), LoadedQuery.from_content)
         return query
 
-    def state(self, file: str) -> dict[str, Any]:
+    def load_state(self, file: str) -> dict[str, Any]:
         """Return the content of a state file, memory-mapped."""
-        content: dict[str, Any] = self._loaded(file)
+        content: dict[str, Any] = self._load_cached(file)
         return content
 
-    def release(self) -> None:
+    def evict_unused(self) -> None:
         """Evict cached files that this batch does not refer to.
 
         A mapped file takes memory even after it is deleted, and plans of past epochs consist of many objects that the garbage
         collector would traverse.
         """
-        cached = _LOADED.get((self.directory, self.identity), {})
-        referenced = {ref.file for refs in (self.parts, self.buckets, self.sessions, self.stores) for ref in refs}
+        cached = _FILE_CACHE.get((self.directory, self.checkpoint_id), {})
+        referenced = {
+            ref.file
+            for refs in (self.aggregation_refs, self.join_buffer_refs, self.session_refs, self.segment_refs)
+            for ref in refs
+        }
         referenced |= {
             path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))
         }
-        referenced |= {self.probing, *map(query_file, self.queries)}
+        referenced |= {self.sliding_join_plan_file, *map(query_file_name, self.queries)}
         for file in cached.keys() - referenced:
             del cached[file]
 
-    def _loaded(self, file: str, prepare: Callable[[Any], Any] = lambda content: content) -> Any:
+    def _load_cached(self, file: str, prepare: Callable[[Any], Any] = lambda content: content) -> Any:
         """Return the content of a checkpoint file, converted by `prepare` on first access."""
-        cached = _LOADED.setdefault((self.directory, self.identity), {})
-        while len(_LOADED) > _CHECKPOINTS:
-            del _LOADED[next(iter(_LOADED))]  # the oldest one, of a session that has ended
+        cached = _FILE_CACHE.setdefault((self.directory, self.checkpoint_id), {})
+        while len(_FILE_CACHE) > _MAX_CHECKPOINTS:
+            del _FILE_CACHE[next(iter(_FILE_CACHE))]  # the oldest one, of a session that has ended
         if file not in cached:
             cached[file] = prepare(pack.read(Path(self.directory) / file))
         return cached[file]
 
-    def bucket(self, ref: PartRef) -> Bucket:
+    def load_buffered_rows(self, ref: StateRef) -> BufferedRows:
         """Return buffered join rows from a state file, or from a shuffle block that was promoted to state."""
-        content = self._loaded(ref.file)
-        return content.buckets[ref.index][-1] if isinstance(content, Parcel) else content["buckets"][ref.index]
+        content = self._load_cached(ref.file)
+        return content.buffered_rows[ref.index][-1] if isinstance(content, ShuffleBlock) else content["buckets"][ref.index]
 
-    def probes(self) -> LoadedProbes:
+    def load_sliding_join_plan(self) -> LoadedSlidingJoinPlan:
         """Return the plan of the sliding joins; the job must have one."""
-        plan: LoadedProbes = self._loaded(self.probing, LoadedProbes)
+        plan: LoadedSlidingJoinPlan = self._load_cached(self.sliding_join_plan_file, LoadedSlidingJoinPlan)
         return plan
 
-    def stored(self, ref: StoreRef) -> Stored:
+    def load_segment(self, ref: SegmentRef) -> StateSegment:
         """Return a stored segment of sliding-join state."""
-        segment: Stored = self._loaded(ref.file)[ref.index]
+        segment: StateSegment = self._load_cached(ref.file)[ref.index]
         return segment
 
-    def joiners(self) -> list[Joiner]:
+    def list_joiners(self) -> list[Joiner]:
         """Return the joiners of all live window joins."""
-        return [joiner for query in self.queries for joiner in self.query(query).joiners(self.arrangements.get(query, ()))]
+        return [
+            joiner for query in self.queries for joiner in self.load_query(query).get_joiners(self.order_versions.get(query, ()))
+        ]
 
-    def before(self) -> dict[str, int]:
+    def get_previous_times(self) -> dict[str, int]:
         """Return the greatest event time of each stream before this batch."""
-        return {name: job.seen for name, job in self.streams.items()}
+        return {name: job.max_event_time for name, job in self.streams.items()}
 
 
 @dataclass(slots=True)
-class Header:
+class MapReport:
     """The report of a map task; every reduce task receives it.
 
     `set_samples` holds query-sets of sampled rows, by stream and slot; the first set of each sample contains all queries whose
     predicates were evaluated. `relation_samples` holds samples of the rows that sliding joins read, by relation.
     """
 
-    seen: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-    untimed: dict[str, int] = field(default_factory=dict)
-    late: dict[tuple[int, str], int] = field(default_factory=dict)
-    skipped: dict[str, dict[str, str]] = field(default_factory=dict)
+    max_event_times: dict[str, int] = field(default_factory=dict)
+    row_counts: dict[str, int] = field(default_factory=dict)
+    untimed_rows: dict[str, int] = field(default_factory=dict)
+    late_rows: dict[tuple[int, str], int] = field(default_factory=dict)
+    skipped_files: dict[str, dict[str, str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-    keys: dict[str, dict[str, int]] = field(default_factory=dict)
-    samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)
-    shown: dict[str, list[Sample]] = field(default_factory=dict)
+    key_counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)
+    relation_samples: dict[str, list[RelationSample]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
-class Parcel:
+class ShuffleBlock:
     """The output of one map task for one partition; `file` is its path in the checkpoint, if it was written there."""
 
     task: int
-    header: Header
+    report: MapReport
     partials: list[tuple[str, int, int, PartialAggregate]] = field(default_factory=list)
-    runs: list[tuple[int, Runs]] = field(default_factory=list)
-    rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
-    buckets: list[tuple[str, int, int, Bucket]] = field(default_factory=list)
-    storing: list[tuple[int, Packed]] = field(default_factory=list)
-    probing: list[tuple[int, Packed]] = field(default_factory=list)
+    session_runs: list[tuple[int, SessionRuns]] = field(default_factory=list)
+    stateless_rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
+    buffered_rows: list[tuple[str, int, int, BufferedRows]] = field(default_factory=list)
+    store_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
+    probe_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
     file: str = ""
 
-    def weight(self) -> int:
+    def estimate_bytes(self) -> int:
         """Return the approximate size of its arrays in bytes."""
-        row_bytes: int = sum(column.nbytes for *_, columns in self.rows for column in columns)
-        sliding_join_bytes: int = sum(packed.bytes for _, packed in (*self.storing, *self.probing))
-        state_bytes: int = sum(entry.bytes for entries in (self.partials, self.runs, self.buckets) for *_, entry in entries)
+        row_bytes: int = sum(column.nbytes for *_, columns in self.stateless_rows for column in columns)
+        sliding_join_bytes: int = sum(packed.bytes for _, packed in (*self.store_inputs, *self.probe_inputs))
+        state_bytes: int = sum(
+            entry.bytes for entries in (self.partials, self.session_runs, self.buffered_rows) for *_, entry in entries
+        )
         return row_bytes + sliding_join_bytes + state_bytes
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReduceReport:
     """The report of a reduce task: its state after the batch, emitted rows, failures; partition 0 adds the map reports.
 
     `join_counts` holds (rows, rounds) of joins, by query and path length; `probe_counts` (input rows, output rows) by probe.
     """
 
     partition: int
-    parts: list[PartRef]
-    sessions: list[SessionRef]
-    buckets: list[PartRef]
-    emitted: dict[int, int]
+    aggregation_refs: list[StateRef]
+    session_refs: list[SessionRef]
+    join_buffer_refs: list[StateRef]
+    emitted_rows: dict[int, int]
     failures: dict[int, str]
-    headers: list[Header]
-    results: list[str] = field(default_factory=list)
-    joined: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    stores: list[StoreRef] = field(default_factory=list)
-    probed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    map_reports: list[MapReport]
+    result_files: list[str] = field(default_factory=list)
+    join_counts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    segment_refs: list[SegmentRef] = field(default_factory=list)
+    probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
@@ -299,17 +307,18 @@ class LoadedPlan:
     def __init__(self, plan: StreamPlan) -> None:
         """Take a plan; its cell assigners initialize lazily."""
         self.plan = plan
-        self.selections = {id(operator): SharedSelection(operator.predicate_index) for operator in plan.operators}
-        self.sets = [
-            QuerySets([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits) for buffer in plan.buckets
+        self.cell_assigners = {id(operator): CellAssigner(operator.predicate_index) for operator in plan.operators}
+        self.set_assigners = [
+            QuerySetAssigner([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits)
+            for buffer in plan.buckets
         ]
 
-    def selection(self, operator: Any) -> SharedSelection:
+    def get_cell_assigner(self, operator: Any) -> CellAssigner:
         """Return the cell assigner of an operator of the plan."""
-        return self.selections[id(operator)]
+        return self.cell_assigners[id(operator)]
 
 
-_SHAPES: dict[Shape, Shape] = {}
+_INTERNED_SHAPES: dict[ResultShape, ResultShape] = {}
 
 
 class LoadedQuery:
@@ -318,10 +327,10 @@ class LoadedQuery:
     def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
         """`sink` is None where the driver delivers, because callbacks are not picklable."""
         self.live, self.sink, self.streams = live, sink, live.plan.streams
-        self._joiners: tuple[tuple[JoinOrderVersion, ...], tuple[Joiner, ...]] | None = None
+        self._cached_joiners: tuple[tuple[JoinOrderVersion, ...], tuple[Joiner, ...]] | None = None
 
     @staticmethod
-    def of(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
+    def from_content(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
         """Return the query that a query file holds."""
         live, sink = content
         return LoadedQuery(live, None if sink is None else sink_from_json(sink))
@@ -332,34 +341,34 @@ class LoadedQuery:
         return self.live.plan
 
     @property
-    def aggregate(self) -> AggregateQuery:
+    def aggregate_plan(self) -> AggregateQuery:
         """The plan; only for a query that aggregates."""
         assert isinstance(self.live.plan, AggregateQuery)
         return self.live.plan
 
-    def joiners(self, order_versions: tuple[JoinOrderVersion, ...]) -> tuple[Joiner, ...]:
+    def get_joiners(self, order_versions: tuple[JoinOrderVersion, ...]) -> tuple[Joiner, ...]:
         """Return the joiners of a window join under these join order versions; none for other queries."""
-        if self._joiners is None or self._joiners[0] != order_versions:
-            self._joiners = order_versions, joiners_of(replace(self.live, order_versions=order_versions))
-        return self._joiners[1]
+        if self._cached_joiners is None or self._cached_joiners[0] != order_versions:
+            self._cached_joiners = order_versions, build_joiners(replace(self.live, order_versions=order_versions))
+        return self._cached_joiners[1]
 
     @cached_property
-    def shape(self) -> Shape:
+    def result_shape(self) -> ResultShape:
         """Queries of one shape are finalized together; equal shapes are interned, so that they compare by identity."""
-        shape = shape_of(self.aggregate)
-        return _SHAPES.setdefault(shape, shape)
+        shape = shape_of(self.aggregate_plan)
+        return _INTERNED_SHAPES.setdefault(shape, shape)
 
     @cached_property
-    def needs(self) -> tuple[Component, ...]:
+    def required_components(self) -> tuple[Component, ...]:
         """The components that the aggregates of the query are lowered from."""
-        return needs_of(self.aggregate)
+        return list_required_components(self.aggregate_plan)
 
 
-def query_file(number: int) -> str:
+def query_file_name(number: int) -> str:
     """Return the path of a query file in the checkpoint."""
     return f"queries/{number:08d}.query"
 
 
-_CHECKPOINTS = 8
-_LOADED: dict[tuple[str, str], dict[str, Any]] = {}
+_MAX_CHECKPOINTS = 8
+_FILE_CACHE: dict[tuple[str, str], dict[str, Any]] = {}
 """Content of checkpoint files, by checkpoint and file."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.searching import is_whole
+from headrace.execution.searching import is_integral_type
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
 from headrace.kernels.keys import encode_keys
@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class KeyMatches:
     """Build rows with the key of a probe row: order[starts[k]:starts[k + 1]], where k = codes[row]; k = −1: none."""
 
     codes: Integers
@@ -26,12 +26,12 @@ class Matched:
     order: Integers
 
 
-def match_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> Matched:
+def match_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> KeyMatches:
     """Match keys of any number and type; a NULL matches nothing."""
-    packed = _packed(probe, build)
+    packed = _pack_keys(probe, build)
     if packed is not None:
         (probe_keys, probe_valid), (build_keys, build_valid) = packed
-        return Matched(*compiled_join.index_keys(build_keys, build_valid, probe_keys, probe_valid))
+        return KeyMatches(*compiled_join.index_keys(build_keys, build_valid, probe_keys, probe_valid))
     rows = len(probe[0])
     encoded = encode_keys(
         [
@@ -41,16 +41,16 @@ def match_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> Matched:
         rows + len(build[0]),
     )
     codes = encoded.codes.copy()
-    codes[~np.concatenate([_valid(probe), _valid(build)])] = -1
-    return Matched(codes[:rows], *compiled_join.group_rows_by_key(codes[rows:], encoded.count))
+    codes[~np.concatenate([_mask_valid_rows(probe), _mask_valid_rows(build)])] = -1
+    return KeyMatches(codes[:rows], *compiled_join.group_rows_by_key(codes[rows:], encoded.count))
 
 
-Packed = tuple[Integers, npt.NDArray[np.bool_]]
+PackedKeys = tuple[Integers, npt.NDArray[np.bool_]]
 
 
-def _packed(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> tuple[Packed, Packed] | None:
+def _pack_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> tuple[PackedKeys, PackedKeys] | None:
     """Return each key as one integer, if the types and the value range allow it."""
-    if not all(is_whole(column.type) for column in probe):
+    if not all(is_integral_type(column.type) for column in probe):
         return None
     probe_columns, build_columns = (
         [to_numbers(combine_chunks(column)) for column in probe],
@@ -71,14 +71,14 @@ def _packed(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> tuple[Packe
                 return None
             compiled_join.fold_keys(probe_values, low, high - low + 1, probe_keys)
             compiled_join.fold_keys(build_values, low, high - low + 1, build_keys)
-    return (probe_keys, _mask(probe)), (build_keys, _mask(build))
+    return (probe_keys, _build_validity_mask(probe)), (build_keys, _build_validity_mask(build))
 
 
-def _mask(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    return ALL_VALID if all(column.null_count == 0 for column in columns) else _valid(columns)
+def _build_validity_mask(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    return ALL_VALID if all(column.null_count == 0 for column in columns) else _mask_valid_rows(columns)
 
 
-def _valid(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+def _mask_valid_rows(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     mask = np.ones(len(columns[0]), np.bool_)
     for column in columns:
         valid = valid_mask(combine_chunks(column))

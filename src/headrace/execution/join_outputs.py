@@ -13,9 +13,9 @@ import pyarrow as pa
 from headrace.execution import join_groups
 from headrace.execution.joined_rows import JoinedRows
 from headrace.execution.joiner import Joiner
-from headrace.execution.onward import Moved, Onward
-from headrace.execution.result import Failures, Results
-from headrace.execution.sessions import Runs
+from headrace.execution.onward import ForwardedRows, LevelMessage
+from headrace.execution.result import BatchResults, QueryFailures
+from headrace.execution.sessions import SessionRuns
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import combine_chunks, from_numbers
 from headrace.kernels.keys import assign_partitions
@@ -26,128 +26,132 @@ from headrace.plan.logical import WINDOW_END, WINDOW_START
 from headrace.sharing.joining import WindowJoinStep
 
 Integers = npt.NDArray[np.int64]
-_MANY_PARTS = 16
-Groups = dict[tuple[object, ...], tuple[Joiner, list[Runs]]]
+_MAX_GROUP_PARTS = 16
+OutputGroups = dict[tuple[object, ...], tuple[Joiner, list[SessionRuns]]]
 
 
 @dataclass(slots=True)
-class Outputs:
+class JoinOutputs:
     """The outputs of one partition at a level; `partition_count` is the number of partitions.
 
     `flush_if_full` is called after results were added.
     """
 
     partition: int
-    parts: int
-    results: Results
-    failures: Failures
-    relieve: Callable[[], None]
-    rows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    _onward: dict[int, Onward] = field(default_factory=dict)
-    _groups: Groups = field(default_factory=dict)
+    partition_count: int
+    results: BatchResults
+    failures: QueryFailures
+    flush_if_full: Callable[[], None]
+    row_counts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _messages: dict[int, LevelMessage] = field(default_factory=dict)
+    _groups: OutputGroups = field(default_factory=dict)
 
-    def to(self, partition: int) -> Onward:
+    def get_message(self, partition: int) -> LevelMessage:
         """Return the message to a partition."""
-        return self._onward.setdefault(partition, Onward(self.partition))
+        return self._messages.setdefault(partition, LevelMessage(self.partition))
 
-    def add_groups(self, joiner: Joiner, groups: Runs) -> None:
+    def add_groups(self, joiner: Joiner, groups: SessionRuns) -> None:
         """Add groups built here; they are sent to the partition of their key."""
-        group_lists = self._groups.setdefault(joiner.tail, (joiner, []))[1]
+        group_lists = self._groups.setdefault(joiner.output_signature, (joiner, []))[1]
         group_lists.append(groups)
-        if len(group_lists) > _MANY_PARTS:  # merge early: a hot key has many pairs but few groups
-            group_lists[:] = [join_groups.merge(joiner.needs, group_lists)]
+        if len(group_lists) > _MAX_GROUP_PARTS:  # merge early: a hot key has many pairs but few groups
+            group_lists[:] = [join_groups.merge_groups(joiner.required_components, group_lists)]
 
-    def count(self, rows: Mapping[tuple[int, int], int]) -> None:
+    def count_rows(self, rows: Mapping[tuple[int, int], int]) -> None:
         """Add the row counts of one round, by query and path length."""
         for count_key, count in rows.items():
-            before, rounds = self.rows.get(count_key, (0, 0))
-            self.rows[count_key] = (before + count, rounds + 1)
+            before, rounds = self.row_counts.get(count_key, (0, 0))
+            self.row_counts[count_key] = (before + count, rounds + 1)
 
-    def onward(self) -> dict[int, Onward]:
+    def collect_messages(self) -> dict[int, LevelMessage]:
         """Return the messages to the next level, by partition."""
         for joiner, group_lists in self._groups.values():
-            for target, groups in join_groups.split(join_groups.merge(joiner.needs, group_lists), self.parts):
-                self.to(target).groups.append((joiner.live.id, groups))
+            for target, groups in join_groups.split_groups(
+                join_groups.merge_groups(joiner.required_components, group_lists), self.partition_count
+            ):
+                self.get_message(target).groups.append((joiner.live.id, groups))
         self._groups = {}
-        return self._onward
+        return self._messages
 
-    def finish_groups(self, groups: Iterable[tuple[Joiner, Runs]]) -> None:
+    def finalize_groups(self, groups: Iterable[tuple[Joiner, SessionRuns]]) -> None:
         """Merge the groups of all partitions and emit them as results."""
-        by_output: Groups = {}
+        by_output: OutputGroups = {}
         for joiner, runs in groups:
-            by_output.setdefault(joiner.tail, (joiner, []))[1].append(runs)
+            by_output.setdefault(joiner.output_signature, (joiner, []))[1].append(runs)
         for joiner, group_lists in by_output.values():
-            merged = join_groups.merge(joiner.needs, group_lists)
-            join_groups.emit(joiner.aggregate, joiner.plan.longest_span, merged, self.results, self.failures)
+            merged = join_groups.merge_groups(joiner.required_components, group_lists)
+            join_groups.emit_groups(joiner.aggregate_plan, joiner.plan.longest_span, merged, self.results, self.failures)
 
 
-class RoundOutputs:
+class JoinRoundOutputs:
     """Consumes the rows of one round, in which each query (by its bit) has the window that ends at `ends`."""
 
-    def __init__(self, outputs: Outputs, number: int, ends: Mapping[int, int], width: int) -> None:
+    def __init__(self, outputs: JoinOutputs, number: int, ends: Mapping[int, int], width: int) -> None:
         """Add rows to `outputs`; `number` is the round, `width` the width of query-sets in words."""
-        self._outputs, self._number, self._ends, self._width = outputs, number, ends, width
+        self._outputs, self._round_number, self._window_ends, self._set_width = outputs, number, ends, width
 
-    def move(self, joiners: Sequence[Joiner], depth: int, step: WindowJoinStep, rows: JoinedRows) -> None:
+    def forward_rows(self, joiners: Sequence[Joiner], depth: int, step: WindowJoinStep, rows: JoinedRows) -> None:
         """Send joined rows to the partitions of the keys of the next step."""
-        names = sorted(frozenset().union(*(joiner.columns(joiner.path[:depth]) for joiner in joiners)))
+        names = sorted(frozenset().union(*(joiner.list_columns(joiner.path[:depth]) for joiner in joiners)))
         keys = [combine_chunks(rows.evaluate(key)) for key in step.left_keys]
-        targets = assign_partitions(keys, rows.count, self._outputs.parts)
-        available = {name for selection in rows.parts for name in selection.table.columns}
+        targets = assign_partitions(keys, rows.row_count, self._outputs.partition_count)
+        available = {name for selection in rows.selections for name in selection.table.columns}
         for target in np.unique(targets).tolist():
             target_rows = rows.take(np.flatnonzero(targets == target))
-            message = Moved(
+            message = ForwardedRows(
                 joiners[0].live.id,
                 depth,
-                self._number,
-                target_rows.gathered([name for name in names if name in available]),
+                self._round_number,
+                target_rows.materialize_columns([name for name in names if name in available]),
                 target_rows.sets,
             )
-            self._outputs.to(target).rows.append(message)
+            self._outputs.get_message(target).joined_rows.append(message)
 
-    def finish(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
+    def finish_rows(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
         """Output joined rows of the queries whose chain ends here: filter, then project or group."""
         by_output: dict[tuple[object, ...], list[Joiner]] = defaultdict(list)
         for joiner in joiners:
-            by_output[joiner.tail].append(joiner)
+            by_output[joiner.output_signature].append(joiner)
         for joiners_of_output in by_output.values():
-            self._finish_alike(joiners_of_output, rows)
+            self._finish_equal_outputs(joiners_of_output, rows)
 
-    def _finish_alike(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
+    def _finish_equal_outputs(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
         plan = joiners[0].plan
-        bits, row_ids = compiled_join.list_rows_by_bit(rows.sets, make_bitmap([joiner.bit for joiner in joiners], self._width))
+        bits, row_ids = compiled_join.list_rows_by_bit(
+            rows.sets, make_bitmap([joiner.bit for joiner in joiners], self._set_width)
+        )
         if not bits.size:
             return
-        query_of_bit = np.full(self._width * 64, -1, np.int64)
-        end_of_bit = np.zeros(self._width * 64, np.int64)
+        query_of_bit = np.full(self._set_width * 64, -1, np.int64)
+        end_of_bit = np.zeros(self._set_width * 64, np.int64)
         for joiner in joiners:
-            query_of_bit[joiner.bit], end_of_bit[joiner.bit] = joiner.live.id, self._ends[joiner.bit]
+            query_of_bit[joiner.bit], end_of_bit[joiner.bit] = joiner.live.id, self._window_ends[joiner.bit]
         queries, window_ends = query_of_bit[bits], end_of_bit[bits]
         if plan.predicate != TRUE:
-            self._note(rows, plan.predicate, row_ids, queries)
+            self._record_errors(rows, plan.predicate, row_ids, queries)
             holds = np.asarray(combine_chunks(rows.evaluate(plan.predicate)).fill_null(False))[row_ids]
             row_ids, queries, window_ends = row_ids[holds], queries[holds], window_ends[holds]
         if not row_ids.size:
             return
         selected = rows.take(row_ids)
-        selected.extra[WINDOW_START.name] = from_numbers(window_ends - plan.longest_span, TIMESTAMP)
-        selected.extra[WINDOW_END.name] = from_numbers(window_ends, TIMESTAMP)
+        selected.extra_columns[WINDOW_START.name] = from_numbers(window_ends - plan.longest_span, TIMESTAMP)
+        selected.extra_columns[WINDOW_END.name] = from_numbers(window_ends, TIMESTAMP)
         all_rows = np.arange(len(row_ids))
         if plan.grouping is None:
             for expression in plan.output:
-                self._note(selected, expression, all_rows, queries)
+                self._record_errors(selected, expression, all_rows, queries)
             columns = [combine_chunks(selected.evaluate(expression)) for expression in plan.output]
             self._outputs.results.add(queries, pa.RecordBatch.from_arrays(columns, schema=plan.schema.to_arrow()))
-            self._outputs.relieve()
+            self._outputs.flush_if_full()
             return
-        components = joiners[0].needs
+        components = joiners[0].required_components
         for expression in (*plan.grouping.keys, *(arg for call in plan.grouping.aggregates for arg in call.args)):
-            self._note(selected, expression, all_rows, queries)
+            self._record_errors(selected, expression, all_rows, queries)
         keys = [combine_chunks(selected.evaluate(key)) for key in plan.grouping.keys]
         arguments = [[selected.evaluate(arg) for arg in component.args] for component in components]
-        self._outputs.add_groups(joiners[0], join_groups.group(components, queries, window_ends, keys, arguments))
+        self._outputs.add_groups(joiners[0], join_groups.build_groups(components, queries, window_ends, keys, arguments))
 
-    def _note(self, rows: JoinedRows, expression: Expression, row_ids: Integers, queries: Integers) -> None:
+    def _record_errors(self, rows: JoinedRows, expression: Expression, row_ids: Integers, queries: Integers) -> None:
         errors = rows.evaluate.errors(expression)
         if errors is not None:
             mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_)[row_ids]

@@ -14,23 +14,23 @@ from headrace.kernels.sets import QueryBitmaps
 from headrace.plan.join import split_joined_name
 
 Integers = npt.NDArray[np.int64]
-_FEW = 4  # reads of fewer than one value in so many do not concatenate
+_SPARSE_FRACTION = 4  # reads of fewer than one value in so many do not concatenate
 
 
-class Pieces:
+class ChunkedColumn:
     """A column in several arrays; they are concatenated only if many of its values are read."""
 
     def __init__(self, arrays: Sequence[pa.Array], combine_limit: int = 0) -> None:
         """Take at least one array; with at most `combine_limit` values per array, the first read concatenates them."""
         self._arrays = list(arrays)
-        self._few = combine_limit * len(self._arrays)
+        self._combine_limit = combine_limit * len(self._arrays)
         self._ends = np.cumsum([len(array) for array in arrays])
 
     def __len__(self) -> int:
         """Return the number of values."""
         return int(self._ends[-1])
 
-    def whole(self) -> pa.Array:
+    def combine_chunks(self) -> pa.Array:
         """Return all values as one array."""
         if len(self._arrays) > 1:
             self._arrays = [pa.concat_arrays(self._arrays)]
@@ -41,8 +41,8 @@ class Pieces:
         """Return the values at `row_ids`; NULL at −1."""
         is_missing = row_ids < 0
         null_mask = is_missing if is_missing.any() else None
-        if len(self._arrays) == 1 or len(self) <= self._few or len(row_ids) > len(self) // _FEW:
-            return self.whole().take(pa.array(row_ids, mask=null_mask))
+        if len(self._arrays) == 1 or len(self) <= self._combine_limit or len(row_ids) > len(self) // _SPARSE_FRACTION:
+            return self.combine_chunks().take(pa.array(row_ids, mask=null_mask))
         chunk_of_row = np.searchsorted(self._ends, np.maximum(row_ids, 0), side="right")
         order = np.argsort(chunk_of_row, kind="stable")
         cuts = np.searchsorted(chunk_of_row[order], np.arange(len(self._arrays) + 1))
@@ -59,11 +59,11 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class JoinTable:
     """Columns of one or more inputs, named `i.c` as in the plan."""
 
-    columns: Mapping[str, Pieces]
-    count: int
+    columns: Mapping[str, ChunkedColumn]
+    row_count: int
 
     @property
     def inputs(self) -> frozenset[int]:
@@ -72,28 +72,28 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TableSelection:
     """A selection of the rows of a table, by row id; −1 stands for a missing row, None for all rows in order."""
 
-    table: Table
-    places: Integers | None = None
+    table: JoinTable
+    row_ids: Integers | None = None
 
-    def take(self, rows: Integers) -> Part:
+    def take(self, rows: Integers) -> TableSelection:
         """Return the selection of these rows only; −1 stands for a missing row."""
-        if self.places is None:
-            return Part(self.table, rows)
+        if self.row_ids is None:
+            return TableSelection(self.table, rows)
         is_missing = rows < 0
         if not is_missing.any():
-            return Part(self.table, self.places[rows])
-        return Part(self.table, np.where(is_missing, -1, self.places[np.where(is_missing, 0, rows)]))
+            return TableSelection(self.table, self.row_ids[rows])
+        return TableSelection(self.table, np.where(is_missing, -1, self.row_ids[np.where(is_missing, 0, rows)]))
 
-    def column(self, name: str) -> pa.Array:
+    def get_column(self, name: str) -> pa.Array:
         """Return the values of a column; NULL for a missing row."""
         column = self.table.columns[name]
-        return column.whole() if self.places is None else column.take(self.places)
+        return column.combine_chunks() if self.row_ids is None else column.take(self.row_ids)
 
 
-class _Columns(dict[str, pa.Array]):
+class _LazyColumns(dict[str, pa.Array]):
     """The columns of joined rows, each materialized on first access."""
 
     def __init__(self, rows: JoinedRows) -> None:
@@ -101,7 +101,7 @@ class _Columns(dict[str, pa.Array]):
         self._rows = rows
 
     def __missing__(self, name: str) -> pa.Array:
-        self[name] = self._rows.column(name)
+        self[name] = self._rows.get_column(name)
         return self[name]
 
 
@@ -109,51 +109,53 @@ class _Columns(dict[str, pa.Array]):
 class JoinedRows:
     """Rows of several inputs side by side, each with its query-set; `extra_columns` are additional columns."""
 
-    parts: Sequence[Part]
+    selections: Sequence[TableSelection]
     sets: QueryBitmaps
-    extra: dict[str, pa.Array] = field(default_factory=dict)
+    extra_columns: dict[str, pa.Array] = field(default_factory=dict)
     _evaluator: Evaluator | None = None
 
     @property
-    def count(self) -> int:
+    def row_count(self) -> int:
         """The number of rows."""
         return len(self.sets)
 
-    def column(self, name: str) -> pa.Array:
+    def get_column(self, name: str) -> pa.Array:
         """Return the values of a column; NULL where the input is missing."""
-        if name in self.extra:
-            return self.extra[name]
-        for selection in self.parts:
+        if name in self.extra_columns:
+            return self.extra_columns[name]
+        for selection in self.selections:
             if name in selection.table.columns:
-                return selection.column(name)
+                return selection.get_column(name)
         raise KeyError(name)
 
     @property
     def evaluate(self) -> Evaluator:
         """Evaluate expressions over joined columns, each at most once."""
         if self._evaluator is None:
-            self._evaluator = Evaluator(_Columns(self), self.count)
+            self._evaluator = Evaluator(_LazyColumns(self), self.row_count)
         return self._evaluator
 
     def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> JoinedRows:
         """Return the rows at `row_ids`, with other query-sets if given."""
-        return JoinedRows([selection.take(row_ids) for selection in self.parts], self.sets[row_ids] if sets is None else sets)
+        return JoinedRows(
+            [selection.take(row_ids) for selection in self.selections], self.sets[row_ids] if sets is None else sets
+        )
 
-    def beside(self, row_ids: Integers, other_rows: JoinedRows, other_ids: Integers, sets: QueryBitmaps) -> JoinedRows:
+    def pair_with(self, row_ids: Integers, other_rows: JoinedRows, other_ids: Integers, sets: QueryBitmaps) -> JoinedRows:
         """Return rows of both sides, paired by row id; −1 stands for a missing row."""
         return JoinedRows(
             [
-                *(selection.take(row_ids) for selection in self.parts),
-                *(selection.take(other_ids) for selection in other_rows.parts),
+                *(selection.take(row_ids) for selection in self.selections),
+                *(selection.take(other_ids) for selection in other_rows.selections),
             ],
             sets,
         )
 
-    def gathered(self, names: Sequence[str]) -> Table:
+    def materialize_columns(self, names: Sequence[str]) -> JoinTable:
         """Return the named columns materialized, for rows that leave this worker."""
-        return Table({name: Pieces([self.column(name)]) for name in names}, self.count)
+        return JoinTable({name: ChunkedColumn([self.get_column(name)]) for name in names}, self.row_count)
 
 
-def all_of(table: Table, sets: QueryBitmaps) -> JoinedRows:
+def select_all_rows(table: JoinTable, sets: QueryBitmaps) -> JoinedRows:
     """Return all rows of a table."""
-    return JoinedRows([Part(table)], sets)
+    return JoinedRows([TableSelection(table)], sets)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from headrace.execution.joined_rows import Pieces, Table
+from headrace.execution.joined_rows import ChunkedColumn, JoinTable
 from headrace.plan.join import JoinNode, WindowJoinQuery, iter_join_nodes, present_column, split_joined_name
 from headrace.plan.logical import AggregateBranch, AggregateQuery
 from headrace.sharing.aggregation import Component, derive_components
@@ -14,7 +14,7 @@ from headrace.sharing.joining import WindowJoinChain, WindowJoinLeaf, WindowJoin
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sharing.slicing import MAX_TIME
 
-Path = tuple[WindowJoinLeaf | WindowJoinStep, ...]
+JoinPath = tuple[WindowJoinLeaf | WindowJoinStep, ...]
 
 
 class Joiner:
@@ -31,14 +31,20 @@ class Joiner:
         self.ends, self.size = live.plan.ends, live.plan.longest_window
         self.since, self.until = max(since, live.since), until
         self.chain = chain
-        self.rests = tuple(node.residual for node in iter_join_nodes(tree))
-        self.path: Path = (self.chain.first_leaf, *self.chain.steps)
-        self._types = {column.name: column.type for column in live.plan.joined_columns}
-        self._types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
-        self.tail = (live.plan.predicate, live.plan.output, live.plan.schema, live.plan.grouping, live.plan.longest_span)
+        self.residuals = tuple(node.residual for node in iter_join_nodes(tree))
+        self.path: JoinPath = (self.chain.first_leaf, *self.chain.steps)
+        self._column_types = {column.name: column.type for column in live.plan.joined_columns}
+        self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
+        self.output_signature = (
+            live.plan.predicate,
+            live.plan.output,
+            live.plan.schema,
+            live.plan.grouping,
+            live.plan.longest_span,
+        )
 
     @property
-    def aggregate(self) -> AggregateQuery:
+    def aggregate_plan(self) -> AggregateQuery:
         """The aggregation over joined rows, as a query over a stream of them."""
         grouping = self.plan.grouping
         assert grouping is not None
@@ -46,32 +52,37 @@ class Joiner:
         return AggregateQuery(self.plan.inputs[0].window, (branch,), self.plan.output, self.plan.schema, grouping.having)
 
     @property
-    def needs(self) -> tuple[Component, ...]:
+    def required_components(self) -> tuple[Component, ...]:
         """The components of an aggregation over joined rows."""
         assert self.plan.grouping is not None
         return derive_components(self.plan.grouping.aggregates)
 
-    def columns(self, path: Path) -> frozenset[str]:
+    def list_columns(self, path: JoinPath) -> frozenset[str]:
         """Return the joined columns needed after a path, of the inputs on it."""
         leaves = [leaf_of(node) for node in path]
         return frozenset(
             f"{leaf.input_index}.{name}" for leaf in leaves for name in (*find_needed_columns(self.plan, leaf.input_index), "")
         )
 
-    def last_end(self, before: int, after: int, newest: int) -> int | None:
+    def find_last_end(self, before: int, after: int, newest: int) -> int | None:
         """Return the last end, in (before, after], of windows that can contain a row; None if there is none."""
         limit = min(after, newest + self.size)
         last = (limit - self.ends.offset) // self.ends.step * self.ends.step + self.ends.offset
         return last if last > before else None
 
-    def absent(self, inputs: Iterable[int]) -> Table:
+    def make_empty_table(self, inputs: Iterable[int]) -> JoinTable:
         """Return an empty table with the columns of these inputs."""
-        return Table(
-            {name: Pieces([pa.array([], kind)]) for name, kind in self._types.items() if split_joined_name(name)[0] in inputs}, 0
+        return JoinTable(
+            {
+                name: ChunkedColumn([pa.array([], kind)])
+                for name, kind in self._column_types.items()
+                if split_joined_name(name)[0] in inputs
+            },
+            0,
         )
 
 
-def joiners_of(live: LiveQuery) -> tuple[Joiner, ...]:
+def build_joiners(live: LiveQuery) -> tuple[Joiner, ...]:
     """Return the joiners of a live query: one for each of its join order versions, each for its own range of windows."""
     if not isinstance(live.plan, WindowJoinQuery):
         return ()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.batch import Batch
+from headrace.execution.batch import RowBatch
 from headrace.kernels import compiled_slots
 from headrace.kernels.columns import ALL_VALID, combine_chunks, take, to_numbers, valid_mask
 from headrace.kernels.keys import assign_partitions, encode_keys, find_direct_domain
@@ -17,7 +17,7 @@ from headrace.sharing.slicing import compute_slice_edges
 
 Integers = npt.NDArray[np.int64]
 KeyExpressions = tuple[Expression, ...]
-Steps = tuple[tuple[int, int], ...]
+Progressions = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,83 +29,83 @@ class KeyTable:
     """
 
     columns: list[pa.Array]
-    bounds: Integers
-    place: Integers
-    low: int = 0
+    partition_bounds: Integers
+    key_ids: Integers
+    min_key: int = 0
 
     @property
-    def count(self) -> int:
+    def key_count(self) -> int:
         """The number of keys."""
-        return int(self.bounds[-1])
+        return int(self.partition_bounds[-1])
 
 
-class Keying:
+class KeyEncoder:
     """Key ids and slots of one batch."""
 
-    def __init__(self, batch: Batch, partition_count: int, epoch_start: int) -> None:
+    def __init__(self, batch: RowBatch, partition_count: int, epoch_start: int) -> None:
         """`partition_count` is the number of key partitions."""
-        self._batch, self._parts, self._epoch_start = batch, partition_count, epoch_start
+        self._batch, self._partition_count, self._epoch_start = batch, partition_count, epoch_start
         self._tables: dict[KeyExpressions, tuple[KeyTable, Integers | None]] = {}
-        self._edges: dict[Steps, Integers] = {}
-        self._slots: dict[tuple[KeyExpressions, Steps, int], Integers] = {}
+        self._edges: dict[Progressions, Integers] = {}
+        self._slots: dict[tuple[KeyExpressions, Progressions, int], Integers] = {}
 
-    def table(self, keys: KeyExpressions) -> KeyTable:
+    def get_key_table(self, keys: KeyExpressions) -> KeyTable:
         """Return the distinct keys."""
-        return self._table(keys)[0]
+        return self._encode_keys(keys)[0]
 
-    def codes(self, keys: KeyExpressions) -> Integers:
+    def compute_key_ids(self, keys: KeyExpressions) -> Integers:
         """Return the key id of every row."""
-        table, codes = self._table(keys)
+        table, codes = self._encode_keys(keys)
         if codes is not None:
-            return table.place[codes]
+            return table.key_ids[codes]
         column = combine_chunks(self._batch.evaluate(keys[0]))
-        direct_codes = to_numbers(column).astype(np.int64) - table.low
+        direct_codes = to_numbers(column).astype(np.int64) - table.min_key
         if column.null_count:
-            direct_codes[~valid_mask(column)] = len(table.place) - 1
-        return table.place[direct_codes]
+            direct_codes[~valid_mask(column)] = len(table.key_ids) - 1
+        return table.key_ids[direct_codes]
 
-    def _table(self, keys: KeyExpressions) -> tuple[KeyTable, Integers | None]:
+    def _encode_keys(self, keys: KeyExpressions) -> tuple[KeyTable, Integers | None]:
         """Return the keys and the preliminary code of every row; no codes where values address the table directly."""
         if keys not in self._tables:
             domain = (
                 find_direct_domain(self._batch.table[keys[0].name]) if len(keys) == 1 and isinstance(keys[0], Column) else None
             )
             if domain is not None:
-                self._tables[keys] = self._placed([domain[1]], len(domain[1]), domain[0]), None
+                self._tables[keys] = self._order_by_partition([domain[1]], len(domain[1]), domain[0]), None
             else:
-                encoded = encode_keys([self._batch.evaluate(k) for k in keys], self._batch.rows)
-                self._tables[keys] = self._placed(encoded.columns, encoded.count, 0), encoded.codes
+                encoded = encode_keys([self._batch.evaluate(k) for k in keys], self._batch.row_count)
+                self._tables[keys] = self._order_by_partition(encoded.columns, encoded.count, 0), encoded.codes
         return self._tables[keys]
 
-    def _placed(self, columns: list[pa.Array], count: int, low: int) -> KeyTable:
-        owners = assign_partitions(columns, count, self._parts)
+    def _order_by_partition(self, columns: list[pa.Array], count: int, low: int) -> KeyTable:
+        owners = assign_partitions(columns, count, self._partition_count)
         order = np.argsort(owners, kind="stable")
         key_ids = np.empty(count, np.int64)
         key_ids[order] = np.arange(count)
-        bounds = np.searchsorted(owners[order], np.arange(self._parts + 1)).astype(np.int64)
+        bounds = np.searchsorted(owners[order], np.arange(self._partition_count + 1)).astype(np.int64)
         return KeyTable([take(c, order) for c in columns], bounds, key_ids, low)
 
-    def edges(self, progressions: Steps) -> Integers:
+    def find_slice_edges(self, progressions: Progressions) -> Integers:
         """Return the starts of the slices that contain rows of the batch."""
         if progressions not in self._edges:
             self._edges[progressions] = compute_slice_edges(
-                self._batch.first, self._batch.last, lambda: self._batch.times, progressions, self._epoch_start
+                self._batch.min_time, self._batch.max_time, lambda: self._batch.times, progressions, self._epoch_start
             )
         return self._edges[progressions]
 
-    def slots(self, keys: KeyExpressions, progressions: Steps, number: int, offset: int) -> Integers:
+    def compute_slots(self, keys: KeyExpressions, progressions: Progressions, number: int, offset: int) -> Integers:
         """Return slice · key count + key id for each row of chunk `number`, which begins at row `offset`."""
         cache_key = (keys, progressions, number)
         if cache_key not in self._slots:
-            chunk, edges = self._batch.pieces[number], self.edges(progressions)
-            table, codes = self._table(keys)
+            chunk, edges = self._batch.chunks[number], self.find_slice_edges(progressions)
+            table, codes = self._encode_keys(keys)
             if codes is None:
                 column = combine_chunks(chunk.evaluate(keys[0]))
                 valid = valid_mask(column) if column.null_count else ALL_VALID
                 self._slots[cache_key] = compiled_slots.assign_slots_direct(
-                    chunk.times, edges, to_numbers(column), valid, table.low, table.place, table.count
+                    chunk.times, edges, to_numbers(column), valid, table.min_key, table.key_ids, table.key_count
                 )
             else:
-                key_ids = table.place[codes[offset : offset + chunk.rows]]
-                self._slots[cache_key] = compiled_slots.assign_slots(chunk.times, edges, key_ids, table.count)
+                key_ids = table.key_ids[codes[offset : offset + chunk.row_count]]
+                self._slots[cache_key] = compiled_slots.assign_slots(chunk.times, edges, key_ids, table.key_count)
         return self._slots[cache_key]

@@ -7,25 +7,25 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from headrace.execution.batch import Batch
-from headrace.execution.query_sets import QuerySets
-from headrace.execution.selection import Tagged
+from headrace.execution.batch import RowBatch
+from headrace.execution.query_sets import QuerySetAssigner
+from headrace.execution.selection import CellAssignment
 from headrace.model.window import HopWindow, SessionWindow
 from headrace.sharing.shared_plan import JoinBuffer, SharedAggregation, Subscriber
 
 
-def count_late(
-    operator: SharedAggregation, assignment: Tagged, batch: Batch, watermarks: Mapping[int, int]
+def count_late_in_aggregation(
+    operator: SharedAggregation, assignment: CellAssignment, batch: RowBatch, watermarks: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
     """Yield (query, late rows) for subscribers with late rows, over rows behind the stream's watermark."""
     times = batch.times if assignment.rows is None else batch.times[assignment.rows]
     late_masks: dict[tuple[HopWindow, int, int], npt.NDArray[np.bool_]] = {}
-    cell_matches = np.zeros(assignment.size, np.bool_)
+    cell_matches = np.zeros(assignment.cell_count, np.bool_)
     for subscriber, predicate in zip(operator.subscribers, operator.predicate_numbers, strict=True):
         assert isinstance(subscriber.window, HopWindow)
         window_key = (subscriber.window, subscriber.since, watermarks[subscriber.query_id])
         if window_key not in late_masks:
-            late_masks[window_key] = _closed(times, *window_key)
+            late_masks[window_key] = _mask_late_rows(times, *window_key)
         cell_matches[:] = False
         for low, high in assignment.spans.get_spans(predicate):
             cell_matches[low:high] = True
@@ -34,7 +34,7 @@ def count_late(
             yield subscriber.query_id, late_rows
 
 
-def counted(subscriber: Subscriber, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
+def mask_open_rows(subscriber: Subscriber, times: npt.NDArray[np.int64], watermark: int) -> npt.NDArray[np.bool_]:
     """Return the mask of times that count for a subscriber: not before it was added, and in a window that is still open."""
     window = subscriber.window
     if isinstance(window, HopWindow):
@@ -44,17 +44,17 @@ def counted(subscriber: Subscriber, times: npt.NDArray[np.int64], watermark: int
     return (times >= subscriber.since) & is_open
 
 
-def _closed(times: npt.NDArray[np.int64], window: HopWindow, since: int, watermark: int) -> npt.NDArray[np.bool_]:
+def _mask_late_rows(times: npt.NDArray[np.int64], window: HopWindow, since: int, watermark: int) -> npt.NDArray[np.bool_]:
     """Return the mask of times that lie in a window starting at `since` or later, the last of which has closed."""
     starts = times // window.slide * window.slide
     return (starts >= since) & (times < starts + window.size) & (starts + window.size <= watermark)
 
 
-def count_late_in_joins(
-    operator: JoinBuffer, set_assigner: QuerySets, batch: Batch, watermarks: Mapping[int, int]
+def count_late_in_buffer(
+    operator: JoinBuffer, set_assigner: QuerySetAssigner, batch: RowBatch, watermarks: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
     """Yield (query, late rows) for subscribers with late rows, over rows behind the stream's watermark."""
-    query_sets = set_assigner.of(batch)
+    query_sets = set_assigner.assign_sets(batch)
     for subscriber, bit in zip(operator.subscribers, operator.query_bits, strict=True):
         if subscriber.is_counted_elsewhere:
             continue

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.execution.job import Parcel
-from headrace.execution.joined_rows import Table
-from headrace.execution.multiway.operator import Traffic
-from headrace.execution.sessions import Runs
+from headrace.execution.job import ShuffleBlock
+from headrace.execution.joined_rows import JoinTable
+from headrace.execution.multiway.operator import SlidingJoinMessage
+from headrace.execution.sessions import SessionRuns
 from headrace.kernels.sets import QueryBitmaps
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ForwardedRows:
     """Rows of one round: of the path of a query up to `depth`, or of the leaf of its step `depth`."""
 
-    query: int
+    query_id: int
     depth: int
-    round: int
-    table: Table
+    round_number: int
+    table: JoinTable
     sets: QueryBitmaps
 
 
 @dataclass(slots=True)
-class Onward:
+class LevelMessage:
     """The message of one partition of a level to one of the next level.
 
     It holds joined rows, rows of leaves, and groups, each with the id of a query that represents its kind. `result_block` holds
@@ -32,20 +32,20 @@ class Onward:
     """
 
     sender: int
-    rows: list[Moved] = field(default_factory=list)
-    leaves: list[Moved] = field(default_factory=list)
-    groups: list[tuple[int, Runs]] = field(default_factory=list)
-    seen: dict[str, int] = field(default_factory=dict)
-    results: Parcel | None = None
-    guests: Parcel | None = None
-    multiway: Traffic | None = None
+    joined_rows: list[ForwardedRows] = field(default_factory=list)
+    leaf_rows: list[ForwardedRows] = field(default_factory=list)
+    groups: list[tuple[int, SessionRuns]] = field(default_factory=list)
+    max_event_times: dict[str, int] = field(default_factory=dict)
+    result_block: ShuffleBlock | None = None
+    deferred_inputs: ShuffleBlock | None = None
+    sliding_join: SlidingJoinMessage | None = None
 
-    def weight(self) -> int:
+    def estimate_bytes(self) -> int:
         """Return the approximate size of its arrays in bytes."""
         row_bytes = sum(
-            forwarded.sets.nbytes + sum(c.whole().nbytes for c in forwarded.table.columns.values())
-            for forwarded in (*self.rows, *self.leaves)
+            forwarded.sets.nbytes + sum(c.combine_chunks().nbytes for c in forwarded.table.columns.values())
+            for forwarded in (*self.joined_rows, *self.leaf_rows)
         )
         group_bytes = sum(runs.firsts.nbytes * (4 + len(runs.dense)) for _, runs in self.groups)
-        block_bytes = sum(block.weight() for block in (self.results, self.guests) if block is not None)
-        return int(row_bytes + group_bytes) + block_bytes + (0 if self.multiway is None else self.multiway.bytes)
+        block_bytes = sum(block.estimate_bytes() for block in (self.result_block, self.deferred_inputs) if block is not None)
+        return int(row_bytes + group_bytes) + block_bytes + (0 if self.sliding_join is None else self.sliding_join.bytes)

@@ -13,75 +13,75 @@ import pyarrow as pa
 
 from headrace.connectors import NoopSink
 from headrace.errors import HeadraceError
-from headrace.execution.job import Job
-from headrace.execution.result import Failures, Results
+from headrace.execution.job import BatchJob
+from headrace.execution.result import BatchResults, QueryFailures
 from headrace.kernels import pack
 from headrace.sharing.shared_plan import LiveQuery
 
-MANY_BYTES = 64 << 20
+FLUSH_BYTES = 64 << 20
 
 
-class Outlet:
+class ResultWriter:
     """Writes the results of one partition at one level."""
 
-    def __init__(self, job: Job, partition: int, level: int, results: Results, failures: Failures) -> None:
+    def __init__(self, job: BatchJob, partition: int, level: int, results: BatchResults, failures: QueryFailures) -> None:
         """Flush `results` on demand; queries that failed get no further rows."""
         self._job, self._partition, self._level = job, partition, level
         self._results, self._failures = results, failures
-        self._part = 0
-        self.emitted: dict[int, int] = {}
-        self.files: list[str] = []
-        self.fed: dict[str, list[pa.RecordBatch]] = {}
+        self._flush_number = 0
+        self.emitted_rows: dict[int, int] = {}
+        self.result_files: list[str] = []
+        self.stream_results: dict[str, list[pa.RecordBatch]] = {}
         """Results that are rows of a stream, by stream name."""
 
-    def relieve(self) -> None:
+    def flush_if_full(self) -> None:
         """Flush above 64 MiB."""
-        if self._results.bytes > MANY_BYTES:
-            self.give_out()
+        if self._results.bytes > FLUSH_BYTES:
+            self.flush()
 
-    def give_out(self) -> None:
+    def flush(self) -> None:
         """Write results to the sinks that workers write to, and those that the driver delivers to a file."""
         results = self._results
-        results.drop(self._failures.messages)
-        written = self._feed()
+        results.drop_queries(self._failures.messages)
+        written = self._take_stream_results()
         for query in [query for query in results.index if query not in written]:
-            count = results.count(query)
+            count = results.count_rows(query)
             try:
-                if self._write(query):
+                if self._write_to_sink(query):
                     written.append(query)
-                self.emitted[query] = self.emitted.get(query, 0) + count
+                self.emitted_rows[query] = self.emitted_rows.get(query, 0) + count
             except HeadraceError as error:
                 self._failures.add(query, str(error))
         for query in self._failures.messages:
-            self.emitted.pop(query, None)
-        results.drop([*written, *self._failures.messages])
+            self.emitted_rows.pop(query, None)
+        results.drop_queries([*written, *self._failures.messages])
         if results.index:
             name_parts = [f"{self._job.batch:010d}", f"{self._partition:05d}", *([str(self._level)] if self._level else [])]
-            file = f"results/{'-'.join([*name_parts, *([f'{self._part:05d}'] if self._part else [])])}.rows"
+            file = f"results/{'-'.join([*name_parts, *([f'{self._flush_number:05d}'] if self._flush_number else [])])}.rows"
             pack.write(Path(self._job.directory) / file, (results.tables, results.index))
-            self.files.append(file)
+            self.result_files.append(file)
         results.clear()
-        self._part += 1
+        self._flush_number += 1
 
-    def _feed(self) -> list[int]:
+    def _take_stream_results(self) -> list[int]:
         """Take results that are rows of a stream; of equal queries, the oldest one's, which include those of the others."""
         producers: dict[str, list[LiveQuery]] = defaultdict(list)
         for query in self._results.index:
-            live = self._job.query(query).live
+            live = self._job.load_query(query).live
             if live.output_stream:
                 producers[live.output_stream].append(live)
         for stream, queries in producers.items():
             oldest = min(queries, key=lambda query: (query.since, query.id))
-            self.fed.setdefault(stream, []).extend(self._results.of(oldest.id))
+            self.stream_results.setdefault(stream, []).extend(self._results.get_rows(oldest.id))
         return [query.id for queries in producers.values() for query in queries]
 
-    def _write(self, query: int) -> bool:
+    def _write_to_sink(self, query: int) -> bool:
         """Write a query's rows to its sink and return True, unless the driver delivers them."""
-        loaded = self._job.query(query)
+        loaded = self._job.load_query(query)
         if isinstance(loaded.sink, NoopSink):
             return True
         if loaded.sink is None or not loaded.sink.written_by_workers:
             return False
-        table = pa.Table.from_batches(self._results.of(query), loaded.plan.schema.to_arrow())
-        loaded.sink.write(table, self._job.batch, self._partition, self._part)
+        table = pa.Table.from_batches(self._results.get_rows(query), loaded.plan.schema.to_arrow())
+        loaded.sink.write(table, self._job.batch, self._partition, self._flush_number)
         return True

@@ -12,58 +12,58 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from headrace.execution.batch import Batch
-from headrace.execution.selection import segments
+from headrace.execution.batch import RowBatch
+from headrace.execution.selection import find_segments
 from headrace.kernels import compiled_join
 from headrace.kernels.sets import QueryBitmaps, count_words, make_bitmap
 from headrace.model.expression import TRUE, Expression, split_conjuncts
 from headrace.sharing.selection import TRUE_CODE, Dimension, derive_dimensions, evaluate_truth
 
 
-class QuerySets:
+class QuerySetAssigner:
     """Assigns query-sets to the rows of batches, from the predicates of queries and their bits."""
 
     def __init__(self, predicates: Sequence[Expression], bits: Sequence[int]) -> None:
         """Predicate i belongs to bit i."""
         self.width = count_words(bits)
-        self._everybody = make_bitmap(bits, self.width)
-        self._conditions: dict[Expression, list[int]] = {}
+        self._all_queries = make_bitmap(bits, self.width)
+        self._bits_by_condition: dict[Expression, list[int]] = {}
         for predicate, bit in zip(predicates, bits, strict=True):
             for condition in split_conjuncts(predicate):
                 if condition == TRUE:
                     continue
-                self._conditions.setdefault(condition, []).append(bit)
-        self.dimensions = derive_dimensions(self._conditions)
+                self._bits_by_condition.setdefault(condition, []).append(bit)
+        self.dimensions = derive_dimensions(self._bits_by_condition)
 
     @cached_property
-    def _tables(self) -> list[tuple[Dimension, QueryBitmaps]]:
+    def _segment_tables(self) -> list[tuple[Dimension, QueryBitmaps]]:
         """For each dimension, the query-set of every segment."""
         tables = []
         for dimension in self.dimensions:
-            table = np.tile(self._everybody, (dimension.segment_count, 1))
-            for condition, bits in self._conditions.items():
-                if _only(condition, dimension):
+            table = np.tile(self._all_queries, (dimension.segment_count, 1))
+            for condition, bits in self._bits_by_condition.items():
+                if _is_only_over(condition, dimension):
                     holds = evaluate_truth(condition, (dimension,), [np.arange(dimension.segment_count)]) == TRUE_CODE
                     table[~np.broadcast_to(holds, dimension.segment_count)] &= ~make_bitmap(bits, self.width)
             tables.append((dimension, table))
         return tables
 
     @cached_property
-    def _mixed(self) -> list[tuple[Expression, tuple[Dimension, ...], QueryBitmaps]]:
+    def _mixed_conditions(self) -> list[tuple[Expression, tuple[Dimension, ...], QueryBitmaps]]:
         """Conditions over several dimensions at once."""
-        conditions = [(condition, derive_dimensions((condition,)), bits) for condition, bits in self._conditions.items()]
+        conditions = [(condition, derive_dimensions((condition,)), bits) for condition, bits in self._bits_by_condition.items()]
         return [(condition, dims, make_bitmap(bits, self.width)) for condition, dims, bits in conditions if len(dims) > 1]
 
-    def of(self, batch: Batch) -> QueryBitmaps:
+    def assign_sets(self, batch: RowBatch) -> QueryBitmaps:
         """Return the query-set of every row."""
-        sets = np.tile(self._everybody, (batch.rows, 1))
+        sets = np.tile(self._all_queries, (batch.row_count, 1))
         codes: dict[tuple[Expression, bool], npt.NDArray[np.int64]] = {}
-        for dimension, table in self._tables:
-            segment_ids = segments(dimension, batch)
+        for dimension, table in self._segment_tables:
+            segment_ids = find_segments(dimension, batch)
             codes[dimension.expression, dimension.boundaries is None] = segment_ids
             compiled_join.restrict_sets(segment_ids, table, sets)
         dimension_of = {(dimension.expression, dimension.boundaries is None): dimension for dimension in self.dimensions}
-        for condition, dims, bits in self._mixed:
+        for condition, dims, bits in self._mixed_conditions:
             dimension_keys = [(dimension.expression, dimension.boundaries is None) for dimension in dims]
             holds = (
                 evaluate_truth(
@@ -73,11 +73,11 @@ class QuerySets:
                 )
                 == TRUE_CODE
             )
-            sets[~np.broadcast_to(holds, batch.rows)] &= ~bits
+            sets[~np.broadcast_to(holds, batch.row_count)] &= ~bits
         return sets
 
 
-def _only(condition: Expression, dimension: Dimension) -> bool:
+def _is_only_over(condition: Expression, dimension: Dimension) -> bool:
     condition_dimensions = derive_dimensions((condition,))
     return (
         len(condition_dimensions) == 1

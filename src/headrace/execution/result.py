@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 @dataclass(slots=True)
-class Failures:
+class QueryFailures:
     """Failed queries, each with the message of its first failure; other queries are not affected."""
 
     messages: dict[int, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Failures:
 
 
 @dataclass(slots=True)
-class Results:
+class BatchResults:
     """Result rows of many queries: few tables, and an index of the row ranges of each query."""
 
     tables: list[pa.RecordBatch] = field(default_factory=list)
@@ -55,15 +55,15 @@ class Results:
             self.index.setdefault(int(queries[first]), []).append((len(self.tables), first, last))
         self.tables.append(rows)
 
-    def of(self, query: int) -> list[pa.RecordBatch]:
+    def get_rows(self, query: int) -> list[pa.RecordBatch]:
         """Return the rows of one query."""
         return [self.tables[t].slice(first, last - first) for t, first, last in self.index.get(query, [])]
 
-    def count(self, query: int) -> int:
+    def count_rows(self, query: int) -> int:
         """Return the number of rows of one query."""
         return sum(last - first for _, first, last in self.index.get(query, []))
 
-    def drop(self, queries: Iterable[int]) -> None:
+    def drop_queries(self, queries: Iterable[int]) -> None:
         """Drop the rows of queries that failed or whose rows were already written."""
         for query in queries:
             self.index.pop(query, None)

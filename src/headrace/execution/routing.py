@@ -7,28 +7,28 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from headrace.execution.batch import Batch
-from headrace.execution.result import Failures
-from headrace.execution.selection import Tagged, rows_by_predicate
+from headrace.execution.batch import RowBatch
+from headrace.execution.result import QueryFailures
+from headrace.execution.selection import CellAssignment, group_rows_by_predicate
 from headrace.kernels.columns import combine_chunks
 from headrace.sharing.shared_plan import StatelessRouter
 
 
-def route(
-    operator: StatelessRouter, assignment: Tagged, batch: Batch, failures: Failures
+def route_rows(
+    operator: StatelessRouter, assignment: CellAssignment, batch: RowBatch, failures: QueryFailures
 ) -> Iterator[tuple[int, int, list[pa.Array]]]:
     """Yield (query, branch, output columns) for every query with rows, in order of arrival."""
-    rows_of = rows_by_predicate(assignment, sorted(set(operator.predicate_numbers)))
+    rows_of = group_rows_by_predicate(assignment, sorted(set(operator.predicate_numbers)))
     for subscriber, predicate in zip(operator.subscribers, operator.predicate_numbers, strict=True):
         rows = rows_of[predicate]
         rows = rows[batch.times[rows] >= subscriber.since]
         for output in subscriber.outputs:
-            errors = batch.errors(output)
+            errors = batch.mask_errors(output)
             if errors is not None and errors[rows].any():
-                failures.add(subscriber.query_id, batch.message(output))
+                failures.add(subscriber.query_id, batch.get_error_message(output))
         if rows.size and subscriber.query_id not in failures.messages:
             row_ids = pa.array(rows)
-            is_full = rows.size == batch.rows and bool(np.all(rows == np.arange(batch.rows)))
+            is_full = rows.size == batch.row_count and bool(np.all(rows == np.arange(batch.row_count)))
             yield (
                 subscriber.query_id,
                 subscriber.branch,

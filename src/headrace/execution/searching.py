@@ -16,17 +16,17 @@ from headrace.kernels.columns import to_numbers, valid_mask
 from headrace.model.expression import Call, Expression, column_names
 
 Integers = npt.NDArray[np.int64]
-Stored = Callable[[str], bool]
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+IsStored = Callable[[str], bool]
+_MIRRORED_OPERATORS = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ComparisonBound:
     """A comparison usable for range search: build value, operator, probe value."""
 
-    stored: Expression
+    build_value: Expression
     operator: str
-    arriving: Expression
+    probe_value: Expression
 
     @property
     def is_upper(self) -> bool:
@@ -42,7 +42,7 @@ class SortedIndex:
     order: npt.NDArray[np.int32]
 
 
-def is_whole(kind: pa.DataType) -> bool:
+def is_integral_type(kind: pa.DataType) -> bool:
     """Return whether the kernels represent values of a type as integers."""
     return bool(
         pa.types.is_integer(kind)
@@ -53,36 +53,36 @@ def is_whole(kind: pa.DataType) -> bool:
     )
 
 
-def bound_of(condition: Expression, is_stored: Stored) -> Bound | None:
+def find_bound(condition: Expression, is_stored: IsStored) -> ComparisonBound | None:
     """Return a condition as a bound, if it compares build columns on one side with other columns on the other."""
-    if not isinstance(condition, Call) or condition.function not in _MIRRORED:
+    if not isinstance(condition, Call) or condition.function not in _MIRRORED_OPERATORS:
         return None
     left, right = condition.args
-    if not (is_whole(left.type) or pa.types.is_floating(left.type)):
+    if not (is_integral_type(left.type) or pa.types.is_floating(left.type)):
         return None
     left_stored, right_stored = ({is_stored(name) for name in column_names(side)} for side in (left, right))
     if left_stored == {True} and right_stored == {False}:
-        return Bound(left, condition.function, right)
+        return ComparisonBound(left, condition.function, right)
     if left_stored == {False} and right_stored == {True}:
-        return Bound(right, _MIRRORED[condition.function], left)
+        return ComparisonBound(right, _MIRRORED_OPERATORS[condition.function], left)
     return None
 
 
-def best_bounds(conditions: Iterable[Expression], is_stored: Stored) -> tuple[Bound, ...]:
+def choose_bounds(conditions: Iterable[Expression], is_stored: IsStored) -> tuple[ComparisonBound, ...]:
     """Return the bounds of the build value that has most of them: two make a band."""
-    bounds_by_value = by_value(one for condition in conditions if (one := bound_of(condition, is_stored)) is not None)
+    bounds_by_value = group_bounds(one for condition in conditions if (one := find_bound(condition, is_stored)) is not None)
     return max(bounds_by_value.values(), key=len, default=())
 
 
-def by_value(bounds: Iterable[Bound]) -> dict[Expression, tuple[Bound, ...]]:
+def group_bounds(bounds: Iterable[ComparisonBound]) -> dict[Expression, tuple[ComparisonBound, ...]]:
     """Group bounds by their build value."""
-    grouped: dict[Expression, tuple[Bound, ...]] = {}
+    grouped: dict[Expression, tuple[ComparisonBound, ...]] = {}
     for bound in bounds:
-        grouped[bound.stored] = (*grouped.get(bound.stored, ()), bound)
+        grouped[bound.build_value] = (*grouped.get(bound.build_value, ()), bound)
     return grouped
 
 
-def sorted_index(column: pa.Array) -> SortedIndex:
+def build_sorted_index(column: pa.Array) -> SortedIndex:
     """Return an index over numeric values."""
     values = to_numbers(column)
     rows = np.flatnonzero(valid_mask(column)) if column.null_count else np.arange(len(values))
@@ -90,7 +90,7 @@ def sorted_index(column: pa.Array) -> SortedIndex:
     return SortedIndex(values[order], order.astype(np.int32))
 
 
-def sorted_together(first: pa.Array, second: pa.Array) -> tuple[SortedIndex, SortedIndex] | None:
+def build_band_indexes(first: pa.Array, second: pa.Array) -> tuple[SortedIndex, SortedIndex] | None:
     """Return indexes over two values that share one row order, which sorts both; None if no such order exists.
 
     It exists where both values grow together: x - 1 and x + 1, or the ends of intervals of equal length.
@@ -104,7 +104,7 @@ def sorted_together(first: pa.Array, second: pa.Array) -> tuple[SortedIndex, Sor
     return (SortedIndex(first_values, order), SortedIndex(second_values, order)) if grows.all() else None
 
 
-def searched(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> tuple[Integers, Integers]:
+def search_ranges(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> tuple[Integers, Integers]:
     """Return (begins, ends): for each probe row the range of the index that all bounds (operator, probe values) allow."""
     count = len(bounds[0][1])
     begins, ends = np.zeros(count, np.int64), np.full(count, len(index.order), np.int64)

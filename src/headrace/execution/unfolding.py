@@ -5,28 +5,28 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.execution.job import Job, StreamJob
+from headrace.execution.job import BatchJob, StreamJob
 from headrace.kernels.columns import combine_chunks
 from headrace.kernels.expression import Evaluator
 from headrace.model.expression import column_names
 from headrace.plan.unfolded import UnnestedStream
 
 
-def looked_at(job: Job, stream: StreamJob) -> set[str]:
+def find_needed_columns(job: BatchJob, stream: StreamJob) -> set[str]:
     """Return the columns of a stream that queries need, over the stream itself or over UNNEST streams derived from it."""
     plans = (stream.plan, *(epoch.plan for epoch in stream.epochs))
-    needed = {name for plan in plans for name in job.plan(plan).plan.columns}
-    for unnested in made_of(job, stream.stream.name):
-        needed |= column_names(unnested.list_expression) | looked_at(job, job.streams[unnested.name])
+    needed = {name for plan in plans for name in job.load_plan(plan).plan.columns}
+    for unnested in list_unnested_streams(job, stream.stream.name):
+        needed |= column_names(unnested.list_expression) | find_needed_columns(job, job.streams[unnested.name])
     return needed
 
 
-def made_of(job: Job, stream: str) -> list[UnnestedStream]:
+def list_unnested_streams(job: BatchJob, stream: str) -> list[UnnestedStream]:
     """Return the UNNEST streams directly over a stream."""
-    return [unnested for unnested in job.unfolded if unnested.base == stream]
+    return [unnested for unnested in job.unnested_streams if unnested.base == stream]
 
 
-def unfold(unnested: UnnestedStream, table: pa.Table) -> tuple[pa.Table, str]:
+def unnest_rows(unnested: UnnestedStream, table: pa.Table) -> tuple[pa.Table, str]:
     """Return a row for each element, and the error of evaluating the lists, if any; a failed list counts as empty."""
     evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows)
     lists = combine_chunks(evaluator(unnested.list_expression))

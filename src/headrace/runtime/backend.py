@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.connectors import Range
-from headrace.execution.job import Job, Outcome
+from headrace.execution.job import BatchJob, ReduceReport
 
 
 class Backend(Protocol):
@@ -16,7 +16,7 @@ class Backend(Protocol):
     def parallelism(self) -> int:
         """The number of tasks that run concurrently."""
 
-    def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
+    def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run the map stage on every task, shuffle, and run the reduce stage on every partition.
 
         Return one report for each partition. After a failure the caller may pass the same job again: its output files then

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.connectors import Range, Source
 from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError, SourceError
-from headrace.execution.job import Header, Job, Outcome, StreamJob, query_file
+from headrace.execution.job import BatchJob, MapReport, ReduceReport, StreamJob, query_file_name
 from headrace.kernels import pack
 from headrace.model.stream import Stream
 from headrace.runtime import commands, epoch, probing
@@ -285,7 +285,7 @@ class Coordinator:
 
     def _execute(
         self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: SlidingJoinPlan | None
-    ) -> list[Outcome]:
+    ) -> list[ReduceReport]:
         tasks = [[Range.from_json(item) for item in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
             return []
@@ -293,37 +293,37 @@ class Coordinator:
 
     def _job(
         self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: SlidingJoinPlan | None
-    ) -> Job:
+    ) -> BatchJob:
         nesting = compute_stream_depths(live.values())
-        return Job(
+        return BatchJob(
             batch=state.batch,
             partitions=state.partitions,
-            dealt=state.dealt,
+            state_partitions=state.dealt,
             directory=str(self.checkpoint.path),
             streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen, s.base) for name, s in state.streams.items()},
             queries=tuple(query.id for query in state.live()),
-            parts=state.parts,
-            sessions=state.sessions,
-            buckets=state.buckets,
-            levels=max(
+            aggregation_refs=state.parts,
+            session_refs=state.sessions,
+            join_buffer_refs=state.buckets,
+            extra_shuffles=max(
                 [
                     probes.last_level if probes else 0,
                     *(query.extra_shuffles + compute_query_level(query.plan, nesting) for query in live.values()),
                 ]
             ),
-            depths=nesting,
-            arrangements={query.id: query.order_versions for query in live.values() if query.order_versions},
+            stream_levels=nesting,
+            order_versions={query.id: query.order_versions for query in live.values() if query.order_versions},
             final=entry["final"],
             drained=state.drained,
-            identity=self.checkpoint.identity,
-            probing=state.probing,
-            stores=state.stores,
-            functions=state.functions.tags,
-            unfolded=collect_unnested_streams(live.values()),
-            born={query.id: state.queries[query.id].first_batch for query in probes.queries} if probes else {},
+            checkpoint_id=self.checkpoint.identity,
+            sliding_join_plan_file=state.probing,
+            segment_refs=state.stores,
+            udf_tags=state.functions.tags,
+            unnested_streams=collect_unnested_streams(live.values()),
+            first_batches={query.id: state.queries[query.id].first_batch for query in probes.queries} if probes else {},
         )
 
-    def _account(self, state: EngineState, reduce_reports: Sequence[Outcome], requests: Sequence[Command]) -> BatchReport:
+    def _account(self, state: EngineState, reduce_reports: Sequence[ReduceReport], requests: Sequence[Command]) -> BatchReport:
         failed = {r.id: e for r in requests if isinstance(r, Add) and (e := state.queries[r.id].error)}
         emitted: dict[int, int] = {}
         for reduce_report in reduce_reports:
@@ -331,15 +331,15 @@ class Coordinator:
                 number = root_query_id(part)
                 if number in state.queries and state.queries[number].live:
                     failed.setdefault(number, message)
-            for number, rows in reduce_report.emitted.items():
+            for number, rows in reduce_report.emitted_rows.items():
                 emitted[number] = emitted.get(number, 0) + rows
         if reduce_reports:
             state.dealt = state.partitions
-            state.parts = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.parts)
-            state.sessions = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.sessions)
-            state.buckets = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.buckets)
-            state.stores = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.stores)
-        map_reports = [map_report for reduce_report in reduce_reports for map_report in reduce_report.headers]
+            state.parts = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.aggregation_refs)
+            state.sessions = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.session_refs)
+            state.buckets = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.join_buffer_refs)
+            state.stores = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.segment_refs)
+        map_reports = [map_report for reduce_report in reduce_reports for map_report in reduce_report.map_reports]
         self.optimizer.note(reduce_reports, frozenset(query.id for query in state.live()))
         self.prober.note(reduce_reports)
         rows = _count(state, map_reports)
@@ -351,9 +351,9 @@ class Coordinator:
             state.queries[number].emitted += count
         added = tuple(r.id for r in requests if isinstance(r, Add))
         removed = tuple(r.id for r in requests if isinstance(r, Remove))
-        files = tuple(file for reduce_report in reduce_reports for file in reduce_report.results)
+        files = tuple(file for reduce_report in reduce_reports for file in reduce_report.result_files)
         map_seconds = max(
-            (map_report.seconds for reduce_report in reduce_reports for map_report in reduce_report.headers), default=0.0
+            (map_report.seconds for reduce_report in reduce_reports for map_report in reduce_report.map_reports), default=0.0
         )
         reduce_seconds = max((reduce_report.seconds for reduce_report in reduce_reports), default=0.0)
         return BatchReport(
@@ -372,7 +372,7 @@ class Coordinator:
         kept = {e.number for s in state.streams.values() for e in s.epochs}
         state.parts = tuple(ref for ref in state.parts if ref.epoch in kept)
         state.buckets = tuple(ref for ref in state.buckets if ref.epoch in kept)
-        state.sessions = tuple(ref for ref in state.sessions if ref.query in live)
+        state.sessions = tuple(ref for ref in state.sessions if ref.query_id in live)
         return {streams: Marks(mark, state.newest(streams)) for streams, mark in by_streams.items()}
 
     def _prune(self) -> None:
@@ -387,7 +387,7 @@ class Coordinator:
 
     def _write_query(self, query: QueryState, live: LiveQuery | None = None) -> None:
         """Write the query for workers. Not synced: recovery rebuilds the file from the manifest."""
-        path = self.checkpoint.path / query_file(query.id)
+        path = self.checkpoint.path / query_file_name(query.id)
         pack.write(path, (live or self.live[query.id], query.sink), sync=False)
 
 
@@ -395,24 +395,28 @@ def _only(state: EngineState, stream: StreamState) -> EngineState:
     return EngineState(next_epoch=state.next_epoch, streams={stream.stream.name: stream})
 
 
-def _count(state: EngineState, map_reports: Sequence[Header]) -> int:
+def _count(state: EngineState, map_reports: Sequence[MapReport]) -> int:
     """Add the counts of the map tasks to the state; return the number of rows read."""
     for name, stream in state.streams.items():
-        rows = sum(map_report.rows.get(name, 0) for map_report in map_reports)
-        seen = max((map_report.seen[name] for map_report in map_reports if name in map_report.seen), default=MIN_TIME)
+        rows = sum(map_report.row_counts.get(name, 0) for map_report in map_reports)
+        seen = max(
+            (map_report.max_event_times[name] for map_report in map_reports if name in map_report.max_event_times),
+            default=MIN_TIME,
+        )
         if stream.seen > MIN_TIME:
             stream.rate = update_rate(stream.rate, rows, seen - stream.seen)
         stream.seen = max(stream.seen, seen)
         stream.rows += rows
-        stream.untimed += sum(map_report.untimed.get(name, 0) for map_report in map_reports)
+        stream.untimed += sum(map_report.untimed_rows.get(name, 0) for map_report in map_reports)
         for map_report in map_reports:
-            stream.skipped = stream.skipped | map_report.skipped.get(name, {})
+            stream.skipped = stream.skipped | map_report.skipped_files.get(name, {})
         stream.keys = (
-            merge_key_counts([map_report.keys[name] for map_report in map_reports if name in map_report.keys]) or stream.keys
+            merge_key_counts([map_report.key_counts[name] for map_report in map_reports if name in map_report.key_counts])
+            or stream.keys
         )
     for map_report in map_reports:
-        for (number, name), count in map_report.late.items():
+        for (number, name), count in map_report.late_rows.items():
             query = state.queries.get(root_query_id(number))
             if query is not None:
                 query.late = {**query.late, name: query.late.get(name, 0) + count}
-    return sum(map_report.rows.get(name, 0) for map_report in map_reports for name in state.declared())
+    return sum(map_report.row_counts.get(name, 0) for map_report in map_reports for name in state.declared())

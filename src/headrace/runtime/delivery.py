@@ -55,7 +55,7 @@ class Delivery:
             if isinstance(query.sink, MemorySink) or query.status == "failed" or number in failed:
                 continue
             try:
-                query.sink.deliver(query.name, pa.Table.from_batches(rows.of(number)))
+                query.sink.deliver(query.name, pa.Table.from_batches(rows.get_rows(number)))
             except Exception as error:  # noqa: BLE001  a user's callback may raise anything; only its own query fails
                 failed[number] = f"sink of query '{query.name}' failed: {type(error).__name__}: {error}"
         retained = any(isinstance(query.sink, MemorySink) for query in receivers.values())

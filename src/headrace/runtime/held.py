@@ -24,13 +24,13 @@ def held(state: EngineState, probes: SlidingJoinPlan | None) -> dict[int, int]:
     for refs, operators in ((state.parts, "stores"), (state.buckets, "buckets")):
         sizes: Counter[tuple[int, int]] = Counter()
         for ref in refs:
-            sizes[ref.epoch, ref.store] += ref.bytes
+            sizes[ref.epoch, ref.operator] += ref.bytes
         for (epoch, store), count in sizes.items():
             if epoch in plans:
                 operator = getattr(state.plans[plans[epoch]], operators)[store]
                 divide(count, (subscriber.query for subscriber in operator.members))
     for session in state.sessions:
-        divide(session.bytes, [session.query])
+        divide(session.bytes, [session.query_id])
     store_users = _users(probes)
     for segment in state.stores:
         divide(segment.bytes, store_users[segment.store])

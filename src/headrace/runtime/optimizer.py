@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.execution.job import Outcome
+from headrace.execution.job import ReduceReport
 from headrace.kernels.sets import QueryBitmaps, estimate_selected_share
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import JoinOrderVersion
@@ -30,19 +30,19 @@ class Optimizer:
         self._looked = -1
         self._rows: dict[tuple[int, int], float] = {}
 
-    def note(self, reduce_reports: Sequence[Outcome], live: frozenset[int]) -> None:
+    def note(self, reduce_reports: Sequence[ReduceReport], live: frozenset[int]) -> None:
         """Record the row counts and samples of a batch. A change of the `live` queries discards samples: bits are reused."""
         joined: dict[tuple[int, int], tuple[int, int]] = {}
         for reduce_report in reduce_reports:
-            for path, (rows, rounds) in reduce_report.joined.items():
+            for path, (rows, rounds) in reduce_report.join_counts.items():
                 counted = joined.get(path, (0, 0))
                 joined[path] = (counted[0] + rows, max(counted[1], rounds))
         self._rows |= {path: rows / rounds for path, (rows, rounds) in joined.items()}
         self._rows = {path: rows for path, rows in self._rows.items() if path[0] in live}
         if live != self._sampled:
             self._samples, self._sampled = {}, live
-        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.headers):
-            for slot, samples in map_report.samples.items():
+        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.map_reports):
+            for slot, samples in map_report.set_samples.items():
                 kept = self._samples.setdefault(slot, [])
                 kept += samples
                 del kept[:-_KEPT]

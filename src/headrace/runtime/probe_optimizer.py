@@ -14,8 +14,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from headrace.errors import SessionError
-from headrace.execution.job import Outcome
-from headrace.execution.multiway.sampling import Sample, selectivities
+from headrace.execution.job import ReduceReport
+from headrace.execution.multiway.sampling import RelationSample, estimate_selectivities
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.alone import merge_common_subplans, optimize_individually
 from headrace.sharing.multiway.asked import NormalizedJoin
@@ -60,16 +60,16 @@ class ProbeOptimizer:
         self.sharing = sharing
         self._every, self._time_limit = every, time_limit
         self._pool = ThreadPoolExecutor(1, "probe-optimizer") if beside else None
-        self._samples: dict[str, list[Sample]] = {}
+        self._samples: dict[str, list[RelationSample]] = {}
         self._waiting: Future[ProbeOrderChoice | None] | None = None
         self._looked_at: tuple[int, ...] = ()
         self._looked = -1
         self.solved: SolverReport | None = None
 
-    def note(self, reduce_reports: Sequence[Outcome]) -> None:
+    def note(self, reduce_reports: Sequence[ReduceReport]) -> None:
         """Record the samples of a batch."""
-        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.headers):
-            for relation, samples in map_report.shown.items():
+        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.map_reports):
+            for relation, samples in map_report.relation_samples.items():
                 kept = self._samples.setdefault(relation, [])
                 kept += samples
                 del kept[:-_KEPT]
@@ -118,12 +118,16 @@ class ProbeOptimizer:
             rates[name] = max(1e-3, (stream.rate or _GUESS) * self._wanted(name))
             ranges = [query.inputs[name].length for query in probes.queries if name in query.inputs]
             windows[name] = max(ranges) / _SECOND or 1e-6
-        return WindowCardinality(rates, windows, selectivities(probes.queries, self._samples))
+        return WindowCardinality(rates, windows, estimate_selectivities(probes.queries, self._samples))
 
     def _wanted(self, relation: str) -> float:
         """Return the fraction of a stream's rows that at least one query selects as rows of a relation."""
         samples = self._samples.get(relation, ())
-        return sum(sample.rows for sample in samples) / max(1, sum(sample.seen for sample in samples)) if samples else 1.0
+        return (
+            sum(sample.row_count for sample in samples) / max(1, sum(sample.stream_rows for sample in samples))
+            if samples
+            else 1.0
+        )
 
     def _improved(self, probes: SlidingJoinPlan, statistics: WindowCardinality, partitions: int) -> ProbeOrderChoice | None:
         """Return a choice that costs at least a fifth less than the current one; None if the search finds none."""

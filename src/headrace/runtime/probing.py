@@ -42,7 +42,7 @@ def replan(
         return previous
     oldest: dict[int, int] = {}
     for ref in state.stores:
-        oldest[ref.store] = min(ref.oldest, oldest.get(ref.store, ref.oldest))
+        oldest[ref.store] = min(ref.oldest_batch, oldest.get(ref.store, ref.oldest_batch))
     since = {query.id: born(query, state) for query in queries}
     plan = plan_sliding_joins(queries, choice, state.batch, state.partitions, since, previous, oldest)
     if plan == previous:

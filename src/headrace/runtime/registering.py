@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.errors import NameTakenError, NotFoundError, SchemaError, SqlError
-from headrace.execution.functions import function_path, write_function
+from headrace.execution.functions import get_udf_path, write_udf
 from headrace.model.function import UdfCode, UserFunction
 from headrace.runtime.backends import pickled
 from headrace.runtime.code_digest import digest_of
@@ -34,8 +34,8 @@ def register(
         return udf
     if udf.name in registered.offered:
         _check_unused(coordinator, udf.name, f"function '{udf.name}' is already registered with different code or types")
-    if not function_path(coordinator.checkpoint.path, udf.tag).exists():
-        write_function(coordinator.checkpoint.path, udf.tag, pickled(udf.name, code, digest.modules))
+    if not get_udf_path(coordinator.checkpoint.path, udf.tag).exists():
+        write_udf(coordinator.checkpoint.path, udf.tag, pickled(udf.name, code, digest.modules))
     coordinator.state.functions = registered.plus(udf)
     return udf
 

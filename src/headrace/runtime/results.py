@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.execution.result import Results
+from headrace.execution.result import BatchResults
 from headrace.kernels import pack
 
 
 def rows_of(folder: Path, query: int, after: int, until: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
     """Yield (batch, rows of the query) in ascending order, for the batches in (after, until] that have rows of it."""
     for batch, path in files(folder, after, until):
-        rows = load(path).of(query)
+        rows = load(path).get_rows(query)
         if rows:
             yield batch, rows
 
@@ -31,13 +31,13 @@ def files(folder: Path, after: int, until: int) -> list[tuple[int, Path]]:
     return [(batch, path) for batch, path in numbered if after < batch <= until]
 
 
-def load(path: Path) -> Results:
+def load(path: Path) -> BatchResults:
     """Memory-map a result file; a file that was replaced since the last call is mapped again."""
     stat = path.stat()
     return _load(str(path), stat.st_ino, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _load(path: str, inode: int, changed: int) -> Results:
+def _load(path: str, inode: int, changed: int) -> BatchResults:
     del inode, changed  # cache keys only: they distinguish a file from a later file of the same name
-    return Results(*pack.read(Path(path)))
+    return BatchResults(*pack.read(Path(path)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from headrace.execution.job import Epoch, PartRef, SessionRef, StoreRef, query_file
+from headrace.execution.job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.runtime.functions import Functions
@@ -73,13 +73,13 @@ class EngineState:
     partitions: int = 1
     streams: dict[str, StreamState] = field(default_factory=dict)
     queries: dict[int, QueryState] = field(default_factory=dict)
-    parts: tuple[PartRef, ...] = ()
+    parts: tuple[StateRef, ...] = ()
     sessions: tuple[SessionRef, ...] = ()
     next_epoch: int = 0
     drained: bool = False
-    buckets: tuple[PartRef, ...] = ()
+    buckets: tuple[StateRef, ...] = ()
     dealt: int = 1  # the partition count of the stored state
-    stores: tuple[StoreRef, ...] = ()
+    stores: tuple[SegmentRef, ...] = ()
     probing: str = ""  # the file of the sliding-join plan; the next field is the partition count of that plan
     probed_by: int = 1
     functions: Functions = field(default_factory=Functions)
@@ -164,7 +164,7 @@ class EngineState:
         paths = {ref.file for ref in self.parts} | {session.file for session in self.sessions}
         paths |= {ref.file for ref in self.buckets} | {ref.file for ref in self.stores}
         paths |= {self.probing} if self.probing else set()
-        return paths | self.planned() | {query_file(query.id) for query in self.live()}
+        return paths | self.planned() | {query_file_name(query.id) for query in self.live()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest."""
@@ -193,11 +193,11 @@ class EngineState:
             value["partitions"],
             {name: _stream_from(s) for name, s in value["streams"].items()},
             {q.id: q for q in queries},
-            tuple(PartRef(*ref) for ref in value["parts"]),
+            tuple(StateRef(*ref) for ref in value["parts"]),
             tuple(SessionRef(*ref) for ref in value["sessions"]),
             value["next_epoch"],
             value["drained"],
-            tuple(PartRef(*ref) for ref in value["buckets"]),
+            tuple(StateRef(*ref) for ref in value["buckets"]),
             value["dealt"],
             tuple(_store_ref(ref) for ref in value["stores"]),
             value["probing"][0],
@@ -206,17 +206,17 @@ class EngineState:
         )
 
 
-def _store_ref(fields: list[Any]) -> StoreRef:
-    ref = StoreRef(*fields)
+def _store_ref(fields: list[Any]) -> SegmentRef:
+    ref = SegmentRef(*fields)
     return replace(ref, spans=tuple((name, first, last) for name, first, last in ref.spans))
 
 
 _FIELDS: dict[type, Callable[[object], tuple[Any, ...]]] = {
-    kind: attrgetter(*kind.__slots__) for kind in (PartRef, SessionRef, StoreRef, Epoch, QueryState, StreamState)
+    kind: attrgetter(*kind.__slots__) for kind in (StateRef, SessionRef, SegmentRef, Epoch, QueryState, StreamState)
 }
 
 
-def _fields(value: PartRef | SessionRef | StoreRef | Epoch | QueryState | StreamState) -> tuple[Any, ...]:
+def _fields(value: StateRef | SessionRef | SegmentRef | Epoch | QueryState | StreamState) -> tuple[Any, ...]:
     return _FIELDS[type(value)](value)
 
 

@@ -112,7 +112,7 @@ class Kept:
 
     def _rows(self, query: Query, batch: int) -> pa.Table:
         try:
-            batches = [rows for path in self._files.get(batch, ()) for rows in results.load(path).of(query.id)]
+            batches = [rows for path in self._files.get(batch, ()) for rows in results.load(path).get_rows(query.id)]
         except FileNotFoundError:  # deleted just now; `read` notices
             batches = []
         return pa.Table.from_batches(batches, query.schema)

@@ -8,7 +8,7 @@ import pytest
 
 import headrace as hr
 from headrace.execution import join_round, outlet
-from headrace.execution.result import Results
+from headrace.execution.result import BatchResults
 
 ROWS = 600
 SQL = "SELECT a.n AS left_n, b.n AS right_n FROM TUMBLE(a, '5 seconds') a JOIN TUMBLE(b, '5 seconds') b ON a.k = b.k"
@@ -28,14 +28,14 @@ def session(monkeypatch):
 
 def run(session: hr.Session, monkeypatch) -> int:
     """Run all there is; return the most bytes of results that were held at once."""
-    most, add = 0, Results.add
+    most, add = 0, BatchResults.add
 
     def watched(self, queries, rows) -> None:
         nonlocal most
         add(self, queries, rows)
         most = max(most, self.bytes)
 
-    monkeypatch.setattr(Results, "add", watched)
+    monkeypatch.setattr(BatchResults, "add", watched)
     session.advance()
     session.drain()
     return most

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.execution.job import Outcome
+from headrace.execution.job import ReduceReport
 from headrace.runtime.probe_optimizer import ProbeOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.cost import HistoryCardinality, estimate_step_costs
@@ -39,8 +39,8 @@ class Fixed(ProbeOptimizer):
         (query,) = probes.queries
         return choice(query.id, query.join, self.shape)
 
-    def note(self, outcomes: list[Outcome]) -> None:
-        self.came += sum(came for outcome in outcomes for came, _ in outcome.probed.values())
+    def note(self, outcomes: list[ReduceReport]) -> None:
+        self.came += sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values())
 
 
 def flat(join: JoinGraph) -> OrdersByRelation:

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.execution.joined_rows import Pieces, Table, all_of
+from headrace.execution.joined_rows import ChunkedColumn, JoinTable, select_all_rows
 from headrace.execution.multiway import operator, probing, stored
-from headrace.execution.multiway.loaded import LoadedProbe, LoadedProbes
-from headrace.execution.multiway.probing import Pairs, Prober
-from headrace.execution.multiway.stored import Stored
-from headrace.execution.multiway.tuples import Packed, Tuples, unpacked
+from headrace.execution.multiway.loaded import LoadedProbe, LoadedSlidingJoinPlan
+from headrace.execution.multiway.probing import ProbePairs, Prober
+from headrace.execution.multiway.stored import StateSegment
+from headrace.execution.multiway.tuples import PackedRows, ProbeTuples, unpack_rows
 from headrace.kernels import compiled_probe
 from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
 from headrace.sharing.multiway.planning import plan_sliding_joins
@@ -114,35 +114,37 @@ def bits(rows: Sequence[Row]) -> np.ndarray:
     return np.array([[row.get("for", 0b11)] for row in rows], np.uint64).reshape(-1, 1)
 
 
-def arriving(relation: str, rows: Sequence[Row]) -> Tuples:
-    return unpacked([Packed(columns(relation, rows), bits(rows), np.zeros(len(rows), np.uint64))], 1)
+def arriving(relation: str, rows: Sequence[Row]) -> ProbeTuples:
+    return unpack_rows([PackedRows(columns(relation, rows), bits(rows), np.zeros(len(rows), np.uint64))], 1)
 
 
-def bucket(relation: str, rows: Sequence[Row]) -> Stored:
+def bucket(relation: str, rows: Sequence[Row]) -> StateSegment:
     births = np.array([row.get("born", 0) for row in rows], np.int32)
-    packed = Packed(columns(relation, rows), bits(rows), np.zeros(len(rows), np.uint64))
-    return replace(stored.stored([packed], 0, (), (), 1), births=births)
+    packed = PackedRows(columns(relation, rows), bits(rows), np.zeros(len(rows), np.uint64))
+    return replace(stored.build_segment([packed], 0, (), (), 1), insert_batch=births)
 
 
 def probe_of(start: str, *queries: NormalizedJoin) -> LoadedProbe:
     plan = plan_of(*queries)
     (root,) = plan.root_probes[start]
-    return LoadedProbes(plan).probe(root.number)
+    return LoadedSlidingJoinPlan(plan).get_probe(root.number)
 
 
 def found_by(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], start: str = "r") -> list[tuple[int, int, int]]:
     """Return (arriving row, stored row, set) of all that a probe makes; rows are told by their place."""
     other = "s" if start == "r" else "r"
-    users = int(loaded.users[0])
+    users = int(loaded.user_set[0])
     mine, theirs = (
         [{**row, "a": place, "for": row.get("for", users) & users} for place, row in enumerate(rows)] for rows in (mine, theirs)
     )
     here, prober = bucket(other, theirs), Prober(loaded, arriving(start, mine))
-    table = Table({name: Pieces([column]) for name, column in here.columns.items()}, here.rows)
+    table = JoinTable({name: ChunkedColumn([column]) for name, column in here.columns.items()}, here.row_count)
     found = []
-    for pairs in prober.pairs(here, here.sets):
-        joined = prober.joined(pairs, all_of(table, np.zeros((here.rows, 0), np.uint64)), np.zeros(len(pairs.own), np.uint64))
-        numbers = [joined.rows.column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
+    for pairs in prober.find_pairs(here, here.sets):
+        joined = prober.join_pairs(
+            pairs, select_all_rows(table, np.zeros((here.row_count, 0), np.uint64)), np.zeros(len(pairs.own), np.uint64)
+        )
+        numbers = [joined.rows.get_column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
         found += list(zip(*numbers, joined.sets[:, 0].tolist(), strict=True))
     return sorted(found)
 
@@ -208,7 +210,7 @@ def drawn_rows(chance: np.random.Generator, count: int) -> list[Row]:
 
 
 def way(loaded: LoadedProbe) -> str:
-    return "hash" if loaded.keys else "search" if loaded.bounds else "everything"
+    return "hash" if loaded.build_keys else "search" if loaded.bounds else "everything"
 
 
 @pytest.mark.parametrize("start", ["r", "s"])
@@ -250,8 +252,8 @@ def test_windows_of_each_query():
     loaded = probe_of("r", short, long)
     mine, theirs = [{"b": 1, "at": 0}, {"b": 1, "at": 12}], [{"b": 1, "at": 3}, {"b": 1, "at": 9}, {"b": 1, "at": 11}]
     assert found_by(loaded, mine, theirs) == [(0, 0, 0b11), (0, 1, 0b01), (1, 1, 0b10), (1, 2, 0b11)]
-    assert not probe_of("r", short).windows  # what all have in common was looked at when pairs were made
-    assert len(loaded.windows) == 2
+    assert not probe_of("r", short).window_groups  # what all have in common was looked at when pairs were made
+    assert len(loaded.window_groups) == 2
 
 
 def test_rows_are_joined_for_those_who_want_both_of_them():
@@ -270,9 +272,9 @@ def test_partners_from_before_a_batch():
     plan = plan_sliding_joins((query,), moved, 5, 1, {0: 0}, first, born)
     old = next(probe for name, probe in plan.probes if name == "r" and probe.before_batch == 5)
     theirs = [{"b": 1, "born": 3}, {"b": 1, "born": 4}, {"b": 1, "born": 5}, {"b": 1, "born": 4}]
-    assert found_by(LoadedProbes(plan).probe(old.number), [{"b": 1}], theirs) == [(0, 0, 1), (0, 1, 1), (0, 3, 1)]
+    assert found_by(LoadedSlidingJoinPlan(plan).get_probe(old.number), [{"b": 1}], theirs) == [(0, 0, 1), (0, 1, 1), (0, 3, 1)]
     new = next(probe for name, probe in plan.probes if name == "r" and probe.before_batch is None)
-    assert len(found_by(LoadedProbes(plan).probe(new.number), [{"b": 1}], theirs)) == 4
+    assert len(found_by(LoadedSlidingJoinPlan(plan).get_probe(new.number), [{"b": 1}], theirs)) == 4
 
 
 def test_no_partners_no_rows():
@@ -294,8 +296,8 @@ def test_only_so_many_pairs_are_held(conditions: str, most: int, monkeypatch: py
     assert len(expected) >= 300
     monkeypatch.setattr(probing, "PAIRS", most)
     here, held = bucket("s", mine), []
-    for pairs in Prober(loaded, arriving("r", mine)).pairs(here, here.sets):
-        assert isinstance(pairs, Pairs)
+    for pairs in Prober(loaded, arriving("r", mine)).find_pairs(here, here.sets):
+        assert isinstance(pairs, ProbePairs)
         held.append(len(pairs.own))
     assert max(held) <= most
     assert sum(held) >= 300

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.execution.multiway import sampling
-from headrace.execution.multiway.loaded import LoadedProbes
-from headrace.execution.multiway.sampling import Sample, sampled, selectivities
-from headrace.execution.multiway.tuples import Packed
+from headrace.execution.multiway.loaded import LoadedSlidingJoinPlan
+from headrace.execution.multiway.sampling import RelationSample, estimate_selectivities, sample_relation
+from headrace.execution.multiway.tuples import PackedRows
 from headrace.runtime.probing import choice_of
 from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
 from headrace.sharing.multiway.planning import plan_sliding_joins
@@ -23,30 +23,30 @@ from support.asking import ask
 TYPES = {"a": pa.int32(), "b": pa.int32(), "c": pa.int32(), "d": pa.int32(), "x": pa.float64(), "n": pa.string()}
 
 
-def loaded(query: NormalizedJoin) -> LoadedProbes:
-    return LoadedProbes(plan_sliding_joins((query,), choice_of((query,), None, None), 0, 2, {query.id: 0}))
+def loaded(query: NormalizedJoin) -> LoadedSlidingJoinPlan:
+    return LoadedSlidingJoinPlan(plan_sliding_joins((query,), choice_of((query,), None, None), 0, 2, {query.id: 0}))
 
 
-def rows(relation: str, **columns) -> Packed:
+def rows(relation: str, **columns) -> PackedRows:
     """Rows of a relation, with values as Python or numpy has them; None is NULL."""
     count = len(next(iter(columns.values())))
     arrays = {
         qualify_column(relation, name): pa.array(values, TYPES[name], from_pandas=False) for name, values in columns.items()
     }
     arrays[time_column_of(relation)] = pa.array(np.arange(count))
-    return Packed(arrays, np.ones((count, 1), np.uint64), np.ones(count, np.uint64))
+    return PackedRows(arrays, np.ones((count, 1), np.uint64), np.ones(count, np.uint64))
 
 
 def told(query: NormalizedJoin, batches: int = 1, **relations) -> float:
     """Return the selectivity that samples tell; columns of each relation are cut into as many batches."""
     probes = loaded(query)
-    samples: dict[str, list[Sample]] = {}
+    samples: dict[str, list[RelationSample]] = {}
     for name, columns in relations.items():
         size = len(next(iter(columns.values()))) // batches
         for k in range(batches):
             part = {column: values[k * size : (k + 1) * size] for column, values in columns.items()}
-            samples.setdefault(name, []).append(sampled(probes, name, rows(name, **part)))
-    (found,) = selectivities([query], samples).values()
+            samples.setdefault(name, []).append(sample_relation(probes, name, rows(name, **part)))
+    (found,) = estimate_selectivities([query], samples).values()
     return found
 
 
@@ -115,10 +115,13 @@ def test_samples_of_different_sizes():
     left, right = (chance.integers(0, 5000, 12_300).tolist() for _ in range(2))
     probes = loaded(EQUAL)
     samples = {
-        name: [sampled(probes, name, rows(name, b=values[:300])), sampled(probes, name, rows(name, b=values[300:]))]
+        name: [
+            sample_relation(probes, name, rows(name, b=values[:300])),
+            sample_relation(probes, name, rows(name, b=values[300:])),
+        ]
         for name, values in (("r", left), ("s", right))
     }
-    (found,) = selectivities([EQUAL], samples).values()
+    (found,) = estimate_selectivities([EQUAL], samples).values()
     assert within(found, exact(left, right), 1.3)
 
 
@@ -161,9 +164,9 @@ def test_of_many_rows_some_are_looked_at(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_sample_is_small():
-    found = sampled(loaded(EQUAL), "r", rows("r", a=np.arange(50_000), b=np.arange(50_000)))
+    found = sample_relation(loaded(EQUAL), "r", rows("r", a=np.arange(50_000), b=np.arange(50_000)))
     (sketch,) = found.sketches.values()
-    assert found.rows == 50_000
+    assert found.row_count == 50_000
     assert len(sketch.hashes) == 512
     assert all(len(column) == 48 for column in found.columns.values())
 
@@ -200,8 +203,8 @@ def test_a_condition_that_is_unknown_does_not_hold():
 def test_nothing_is_said_of_relations_that_were_not_seen():
     query = ask(0, "r.b = s.b AND s.c = t.c")
     probes = loaded(query)
-    samples = {name: [sampled(probes, name, rows(name, a=[0], b=[1], c=[2]))] for name in "rs"}
-    assert [str(one) for one in selectivities([query], samples)] == ["r.b = s.b"]
+    samples = {name: [sample_relation(probes, name, rows(name, a=[0], b=[1], c=[2]))] for name in "rs"}
+    assert [str(one) for one in estimate_selectivities([query], samples)] == ["r.b = s.b"]
 
 
 def test_samples_from_before_a_query_came_do_not_know_its_columns():
@@ -209,12 +212,12 @@ def test_samples_from_before_a_query_came_do_not_know_its_columns():
     before, after = ask(0, "r.b = s.b"), ask(0, "r.b = s.b AND r.c < s.c AND r.d = s.d")
     samples = {
         name: [
-            sampled(loaded(before), name, rows(name, a=[0] * 50, b=range(50))),
-            sampled(loaded(after), name, rows(name, a=[0] * 50, b=range(50), c=range(50), d=range(50))),
+            sample_relation(loaded(before), name, rows(name, a=[0] * 50, b=range(50))),
+            sample_relation(loaded(after), name, rows(name, a=[0] * 50, b=range(50), c=range(50), d=range(50))),
         ]
         for name in "rs"
     }
-    found = {str(one): value for one, value in selectivities([after], samples).items()}
+    found = {str(one): value for one, value in estimate_selectivities([after], samples).items()}
     assert found["r.b = s.b"] == pytest.approx(0.02)
     assert found["r.d = s.d"] == pytest.approx(0.02)
     assert found["r.c < s.c"] == 1.0

@@ -7,8 +7,8 @@ from random import Random
 import pyarrow as pa
 
 from headrace.backends.reference.evaluate import holds
-from headrace.execution.batch import Batch
-from headrace.execution.query_sets import QuerySets
+from headrace.execution.batch import RowBatch
+from headrace.execution.query_sets import QuerySetAssigner
 from headrace.model.stream import Stream
 from headrace.plan.logical import StatelessQuery
 from headrace.sql import Catalog, bind_query
@@ -21,13 +21,13 @@ def test_a_row_has_the_bits_of_the_predicates_that_hold() -> None:
     catalog = Catalog.of([Stream("alpha", SCHEMA, "time")])
     rows, _ = decode([RowCode(random.randrange(350), random.randrange(60)) for _ in range(200)], 0)
     rows = [row for row in rows if row["time"] is not None]
-    batch = Batch(pa.Table.from_pylist(rows, schema=SCHEMA.to_arrow()), "time")
+    batch = RowBatch(pa.Table.from_pylist(rows, schema=SCHEMA.to_arrow()), "time")
     for _ in range(20):
         texts = [predicate(random) for _ in range(random.randint(1, 12))]
         plans = [bind_query(f"SELECT k FROM alpha WHERE {text}", catalog) for text in texts]
         predicates = [plan.branches[0].predicate for plan in plans if isinstance(plan, StatelessQuery)]
         bits = random.sample(range(130), len(predicates))
-        sets = QuerySets(predicates, bits).of(batch)
+        sets = QuerySetAssigner(predicates, bits).assign_sets(batch)
         for row, found in zip(rows, sets, strict=True):
             expected = {bit for one, bit in zip(predicates, bits, strict=True) if holds(one, row)}
             assert {bit for bit in range(130) if bit // 64 < len(found) and int(found[bit // 64]) >> (bit % 64) & 1} == expected

@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 
 from headrace.backends.reference.evaluate import evaluate
 from headrace.backends.reference.numeric import order
-from headrace.execution.join_search import Known, Rests, searches
-from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
-from headrace.execution.searching import Bound, best_bounds, bound_of, searched, sorted_index, sorted_together
+from headrace.execution.join_search import IndexCache, ResidualPredicates, plan_searches
+from headrace.execution.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
+from headrace.execution.searching import (
+    ComparisonBound,
+    build_band_indexes,
+    build_sorted_index,
+    choose_bounds,
+    find_bound,
+    search_ranges,
+)
 from headrace.kernels.sets import make_bitmap
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal, combine_conjuncts
 
@@ -42,8 +49,8 @@ def compared(operator: str, kind: pa.DataType) -> Call:
 def test_a_search_finds_what_the_comparison_holds_for(name: str, operator: str) -> None:
     kind, values = VALUES[name]
     condition = compared(operator, kind)
-    index = sorted_index(pa.array(values, kind))
-    begins, ends = searched(index, [(operator, pa.array(values, kind))])
+    index = build_sorted_index(pa.array(values, kind))
+    begins, ends = search_ranges(index, [(operator, pa.array(values, kind))])
     for row, arriving in enumerate(values):
         found = sorted(index.order[begins[row] : ends[row]].tolist())
         expected = [i for i, stored in enumerate(values) if evaluate(condition, {"1.v": stored, "0.v": arriving}) is True]
@@ -51,8 +58,8 @@ def test_a_search_finds_what_the_comparison_holds_for(name: str, operator: str) 
 
 
 def test_two_comparisons_are_a_band_and_what_cannot_be_in_it_is_in_no_range() -> None:
-    index = sorted_index(pa.array([5, 1, None, 3, 9]))
-    begins, ends = searched(index, [("ge", pa.array([2, 4, 7, 2, None])), ("lt", pa.array([6, 4, 3, None, 6]))])
+    index = build_sorted_index(pa.array([5, 1, None, 3, 9]))
+    begins, ends = search_ranges(index, [("ge", pa.array([2, 4, 7, 2, None])), ("lt", pa.array([6, 4, 3, None, 6]))])
     assert [index.order[a:b].tolist() for a, b in zip(begins, ends, strict=True)] == [[3, 0], [], [], [], []]
 
 
@@ -70,8 +77,8 @@ def call(function: str, *args: Expression, kind: pa.DataType | None = None) -> C
 
 
 def test_a_bound_has_the_stored_side_first() -> None:
-    assert bound_of(call("lt", A, B), is_right) == Bound(B, "gt", A)
-    assert bound_of(call("ge", B, A), is_right) == Bound(B, "ge", A)
+    assert find_bound(call("lt", A, B), is_right) == ComparisonBound(B, "gt", A)
+    assert find_bound(call("ge", B, A), is_right) == ComparisonBound(B, "ge", A)
 
 
 @pytest.mark.parametrize(
@@ -88,27 +95,27 @@ def test_a_bound_has_the_stored_side_first() -> None:
     ids=str,
 )
 def test_nothing_else_can_be_searched_by(condition: Expression) -> None:
-    assert bound_of(condition, is_right) is None
+    assert find_bound(condition, is_right) is None
 
 
 def test_the_value_with_most_comparisons_is_sorted() -> None:
     conditions = [call("lt", A, C), call("ge", A, B), call("ne", A, B), call("le", A, B)]
-    assert best_bounds(conditions, is_right) == (Bound(B, "le", A), Bound(B, "ge", A))
+    assert choose_bounds(conditions, is_right) == (ComparisonBound(B, "le", A), ComparisonBound(B, "ge", A))
 
 
 def rows(**columns: list[int]) -> JoinedRows:
-    table = {name.replace("_", "."): Pieces([pa.array(values, INT)]) for name, values in columns.items()}
+    table = {name.replace("_", "."): ChunkedColumn([pa.array(values, INT)]) for name, values in columns.items()}
     count = len(next(iter(columns.values())))
-    return all_of(
-        Table({name[1:]: column for name, column in table.items()}, count), make_bitmap([0, 1], 1)[None, :].repeat(count, 0)
+    return select_all_rows(
+        JoinTable({name[1:]: column for name, column in table.items()}, count), make_bitmap([0, 1], 1)[None, :].repeat(count, 0)
     )
 
 
 LEFT, RIGHT = rows(_0_a=[1, 5, 9]), rows(_1_b=[1, 2, 3, 4, 5, 6], _1_c=[0, 0, 0, 9, 9, 9])
 
 
-def tried(rests: Rests) -> list[tuple[int, Rests]]:
-    return [(one.candidates, dict(one.rests)) for one in searches(LEFT, RIGHT, 1, rests, {})]
+def tried(rests: ResidualPredicates) -> list[tuple[int, ResidualPredicates]]:
+    return [(one.candidate_count, dict(one.residuals)) for one in plan_searches(LEFT, RIGHT, 1, rests, {})]
 
 
 def test_a_comparison_that_all_have_is_not_looked_at_again() -> None:
@@ -134,10 +141,10 @@ def test_queries_with_different_comparisons_search_apart_where_that_is_less() ->
 
 
 def test_rows_are_sorted_once() -> None:
-    known: Known = {}
-    searches(LEFT, RIGHT, 1, {call("lt", A, B): [0]}, known)
+    known: IndexCache = {}
+    plan_searches(LEFT, RIGHT, 1, {call("lt", A, B): [0]}, known)
     first = known[(B,)]
-    searches(LEFT, RIGHT, 1, {call("gt", A, B): [0]}, known)
+    plan_searches(LEFT, RIGHT, 1, {call("gt", A, B): [0]}, known)
     assert known == {(B,): first}
 
 
@@ -158,13 +165,13 @@ def test_values_that_do_not_grow_together_are_searched_by_one() -> None:
 def test_rows_sorted_by_two_values_at_once(stored: list[tuple[Any, Any]], arriving: list[tuple[Any, Any]]) -> None:
     kind = pa.float64()
     columns = [pa.array([row[i] for row in stored], kind) for i in (0, 1)]
-    found = sorted_together(*columns)
+    found = build_band_indexes(*columns)
     known = [row for row in stored if None not in row]
     if found is None:
         assert any(order(a) < order(b) and order(c) > order(d) for a, c in known for b, d in known)
         return
     (begins, ends), (least, most) = (
-        searched(index, [(operator, pa.array([row[i] for row in arriving], kind))])
+        search_ranges(index, [(operator, pa.array([row[i] for row in arriving], kind))])
         for i, (index, operator) in enumerate(zip(found, ("ge", "lt"), strict=True))
     )
     for number, row in enumerate(arriving):

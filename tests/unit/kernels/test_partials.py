@@ -19,7 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CheckpointError
-from headrace.execution.compaction import compact
+from headrace.execution.compaction import merge_partials
 from headrace.kernels import compiled, pack
 from headrace.kernels.columns import from_numbers, narrow_integers, to_numbers, widen_integers
 from headrace.kernels.component import Accumulator, allocate_neutral, combine_partials, neutral_extreme, reduce_listed
@@ -68,7 +68,7 @@ def arrays(types: Sequence[pa.DataType], rows: Sequence[tuple[Any, ...]], before
     found = []
     for at, kind in enumerate(types):
         filler = [KEYS[kind][index % len(KEYS[kind])] for index in range(before)]
-        found.append(pa.array([*filler, *(row[at] for row in rows)], kind).slice(before))
+        found.append(pa.array([*filler, *(row[at] for row in rows)], kind).slice_key(before))
     return found
 
 
@@ -181,7 +181,7 @@ def test_narrow_and_wide_undo_each_other(values: list[int], shift: int):
     "kind", [kind for kind in KEYS if not pa.types.is_string(kind) and kind != pa.decimal128(38, 0)], ids=str
 )
 def test_numbers_and_back(kind: pa.DataType):
-    column = pa.array([KEYS[kind][0], *KEYS[kind]], kind).slice(1)
+    column = pa.array([KEYS[kind][0], *KEYS[kind]], kind).slice_key(1)
     missing = np.array([value is None for value in KEYS[kind]])
     back = from_numbers(to_numbers(column), kind, missing)
     assert [same_key(value) for value in back.to_pylist()] == [same_key(value) for value in KEYS[kind]]
@@ -498,7 +498,7 @@ def test_compaction_keeps_what_the_parts_hold(data, count: int):
         parts.append(PartialAggregate(5, [pa.array(keys)], starts, narrow_integers(np.array([cell for _, cell in cells])), dense))
         for at in cells:
             expected.setdefault(at, []).append(held[at])
-    found = compact(components, parts)
+    found = merge_partials(components, parts)
     keys = found.keys[0].to_pylist()
     at = [
         (keys[key], int(found.cells[i]))
@@ -527,7 +527,7 @@ def example() -> dict[str, Any]:
         "floats": np.linspace(0, 1, 7),
         "nothing": np.zeros(0, np.int8),
         "strings": pa.array(["a", None, "é" * 20]),
-        "slice": pa.array(range(50)).slice(7, 9),
+        "slice": pa.array(range(50)).slice_key(7, 9),
         "text": "x",
     }
 

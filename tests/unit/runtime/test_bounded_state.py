@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from lives import Life, columns
 
-from headrace.execution.job import _LOADED
+from headrace.execution.job import _FILE_CACHE
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 
@@ -17,7 +17,7 @@ def epochs(life: Life) -> int:
 
 
 def loaded(life: Life) -> dict[str, object]:
-    return next(files for (directory, _), files in _LOADED.items() if directory == str(life.directory.absolute()))
+    return next(files for (directory, _), files in _FILE_CACHE.items() if directory == str(life.directory.absolute()))
 
 
 def size(life: Life, folder: str) -> int:
@@ -79,7 +79,7 @@ def test_a_window_of_joins_that_takes_rows_for_long_stays_few_files(begin):
         life.tick(second, k=second % 5, n=second)
         if second == 30:
             life.session.add("SELECT l.n AS a, r.n AS b FROM TUMBLE(s, '1 hour') l JOIN TUMBLE(s, '1 hour') r ON l.k = r.k")
-    slices = {ref.slice for ref in life.session._coordinator.state.buckets}
+    slices = {ref.slice_key for ref in life.session._coordinator.state.buckets}
     assert len(life.session._coordinator.state.buckets) <= 17 * 2 * len(slices)
     assert size(life, "state") <= 17 * 2 * len(slices)
     life.session.drain()

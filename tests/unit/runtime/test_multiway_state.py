@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import SessionError
-from headrace.execution.multiway.shelf import _MANY
+from headrace.execution.multiway.shelf import _MAX_SEGMENTS
 from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
 from headrace.sharing.multiway.probes import ProbeOrderChoice
 from support.asking import ask, choice, text_of
@@ -131,7 +131,7 @@ def test_rows_of_a_kept_join_leave_as_those_of_inputs_do(long: Long):
 @pytest.mark.parametrize("store", ["r[b]", "s[c]", "t[c]", "st[s.b]"])
 def test_many_small_batches_are_made_few_buckets(long: Long, store: str):
     #   40 batches are in range; as few as are left when neighbours are made one, and those that came since
-    assert max(found.get(store, 0) for found in long.buckets) <= 2 * _MANY
+    assert max(found.get(store, 0) for found in long.buckets) <= 2 * _MAX_SEGMENTS
 
 
 def test_files_do_not_become_more_and_more(long: Long):

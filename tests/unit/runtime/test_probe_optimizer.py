@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import SessionError
-from headrace.execution.job import Outcome
+from headrace.execution.job import ReduceReport
 from headrace.runtime.probe_optimizer import ProbeOptimizer, Sharing, sharing_of
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
@@ -36,9 +36,9 @@ class Watched(ProbeOptimizer):
         self.came: list[int] = []
         self.chosen: list[ProbeOrderChoice] = []
 
-    def note(self, outcomes: Sequence[Outcome]) -> None:
+    def note(self, outcomes: Sequence[ReduceReport]) -> None:
         super().note(outcomes)
-        self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probed.values()))
+        self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values()))
 
     def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         found = super().decide(state, probes)
@@ -53,8 +53,8 @@ class Counting(Still):
         super().__init__()
         self.came: list[int] = []
 
-    def note(self, outcomes: Sequence[Outcome]) -> None:
-        self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probed.values()))
+    def note(self, outcomes: Sequence[ReduceReport]) -> None:
+        self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values()))
 
 
 def skewed(random: Random) -> dict[str, int]:

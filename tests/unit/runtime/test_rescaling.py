@@ -13,8 +13,8 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SessionError
-from headrace.execution.dealing import Share
-from headrace.execution.sessions import Runs
+from headrace.execution.dealing import PartitionFilter
+from headrace.execution.sessions import SessionRuns
 from headrace.kernels import pack
 from headrace.kernels.keys import assign_partitions
 from support.compare import same_rows
@@ -96,8 +96,8 @@ def test_refused(tmp_path: Path, wrong: Any) -> None:
 
 def test_shares_of_sessions_are_disjoint_and_whole() -> None:
     times = np.arange(100)
-    whole = Runs([pa.array(times % 13)], times, times, [[times]], {})
-    shares = [Share(partition, 3).runs(whole) for partition in range(3)]
+    whole = SessionRuns([pa.array(times % 13)], times, times, [[times]], {})
+    shares = [PartitionFilter(partition, 3).filter_runs(whole) for partition in range(3)]
     assert sorted(np.concatenate([share.firsts for share in shares]).tolist()) == times.tolist()
     for number, share in enumerate(shares):
         assert (assign_partitions(share.keys, len(share.firsts), 3) == number).all()

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.backends.reference import evaluate
-from headrace.execution.batch import Batch
-from headrace.execution.selection import SharedSelection, rows_by_predicate
+from headrace.execution.batch import RowBatch
+from headrace.execution.selection import CellAssigner, group_rows_by_predicate
 from headrace.model.expression import Expression
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
@@ -64,9 +64,9 @@ def test_every_layout_finds_the_rows_each_predicate_holds_on(
     selection = build_predicate_index(wanted, layout)
     if layout is CellLayout.GRID and selection.cell_count > 1 << 16:
         return
-    batch = Batch(pa.Table.from_pylist(found, SCHEMA.to_arrow()), "time")
-    tagged = SharedSelection(selection).tag(batch)
-    matches = rows_by_predicate(tagged, range(len(selection.predicates)))
+    batch = RowBatch(pa.Table.from_pylist(found, SCHEMA.to_arrow()), "time")
+    tagged = CellAssigner(selection).assign_cells(batch)
+    matches = group_rows_by_predicate(tagged, range(len(selection.predicates)))
     for index, one in enumerate(selection.predicates):
         assert matches[index].tolist() == [i for i, row in enumerate(found) if evaluate(one, row) is True], str(one)
 

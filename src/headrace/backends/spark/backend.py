@@ -18,7 +18,7 @@ from headrace.backends.spark.dataframe import DataFrameSource
 from headrace.backends.spark.environment import start_spark
 from headrace.connectors import Range
 from headrace.errors import SessionError
-from headrace.execution.job import Job, Outcome
+from headrace.execution.job import BatchJob, ReduceReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ class SparkBackend:
         """The number of tasks that Spark runs concurrently."""
         return int(self._spark.sparkContext.defaultParallelism)
 
-    def run(self, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
+    def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run a micro-batch, then remove its shuffle files. Raises SessionError if the Spark job fails."""
         self._fault("stage one")
         context = self._spark.sparkContext

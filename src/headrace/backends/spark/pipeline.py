@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.connectors import Range
 from headrace.errors import HeadraceError
-from headrace.execution.job import Job, Outcome, Parcel
-from headrace.execution.onward import Onward
-from headrace.execution.stage_one import stage_one
-from headrace.execution.stage_two import stage_later, stage_two
+from headrace.execution.job import BatchJob, ReduceReport, ShuffleBlock
+from headrace.execution.onward import LevelMessage
+from headrace.execution.stage_one import run_map_task
+from headrace.execution.stage_two import run_later_level, run_reduce_task
 from headrace.kernels import pack
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ _TASKS = count(1)
 """Counts the tasks of this worker process."""
 
 
-def run(spark: SparkContext, job: Job, tasks: Sequence[Sequence[Range]]) -> list[Outcome]:
+def run(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
     """Run a micro-batch and return the reports of the reduce tasks; raises the first HeadraceError of a worker."""
     rows: Any = spark.parallelize(list(enumerate(tasks)), len(tasks)).mapPartitions(partial(read_select_slice_aggregate, job))
-    for level in range(job.levels + 1):
+    for level in range(job.extra_shuffles + 1):
         rows = rows.partitionBy(job.partitions, int).mapPartitions(partial(merge_evaluate_route, job, level))
     reports = [pickle.loads(content) for _, (kind, content) in rows.collect() if kind in ("outcome", "error")]
     for report in reports:
@@ -53,19 +53,19 @@ def run(spark: SparkContext, job: Job, tasks: Sequence[Sequence[Range]]) -> list
     return reports
 
 
-def read_select_slice_aggregate(job: Job, tasks: Iterable[Task]) -> Iterator[Row]:
+def read_select_slice_aggregate(job: BatchJob, tasks: Iterable[Task]) -> Iterator[Row]:
     """Run the map stage in a worker: read the ranges of each task, and yield one shuffle block for each partition."""
     _settle()
     for number, ranges in tasks:
         try:
-            blocks = stage_one(job, number, ranges)
+            blocks = run_map_task(job, number, ranges)
             payloads = [(partition, _sent(job, f"{block.task:05d}", partition, block)) for partition, block in blocks]
         except HeadraceError as error:  # sent to all partitions, to stop them
             payloads = [(partition, ("error", pickle.dumps(error))) for partition in range(job.partitions)]
         yield from payloads
 
 
-def merge_evaluate_route(job: Job, level: int, rows: Iterable[Row]) -> Iterator[Row]:
+def merge_evaluate_route(job: BatchJob, level: int, rows: Iterable[Row]) -> Iterator[Row]:
     """Run the reduce stage in a worker on the shuffle blocks of one partition; yield its report, and blocks for the next level.
 
     Later levels are for joins by other keys, and for groups of joined rows; reports of earlier levels pass through.
@@ -92,7 +92,7 @@ def _settle() -> None:
         gc.unfreeze()
 
 
-def _done(job: Job, received: Sequence[Row], level: int) -> Iterator[Row]:
+def _done(job: BatchJob, received: Sequence[Row], level: int) -> Iterator[Row]:
     partition = received[0][0]
     failed = next((payload for _, payload in received if payload[0] == "error"), None)
     if failed is not None:
@@ -100,31 +100,31 @@ def _done(job: Job, received: Sequence[Row], level: int) -> Iterator[Row]:
         return
     try:
         blocks = [_received(job, payload) for _, payload in received]
-        report, messages = stage_later(job, level, partition, blocks) if level else stage_two(job, partition, blocks)
+        report, messages = run_later_level(job, level, partition, blocks) if level else run_reduce_task(job, partition, blocks)
     except HeadraceError as error:
         yield partition, ("error", pickle.dumps(error))
         return
     yield partition, ("outcome", pickle.dumps(report))
-    if level < job.levels:
+    if level < job.extra_shuffles:
         for target, message in messages.items():
             yield target, _sent(job, f"{partition:05d}-{level + 1}", target, message)
 
 
-def _sent(job: Job, sender: str, partition: int, block: Parcel | Onward) -> Sent:
+def _sent(job: BatchJob, sender: str, partition: int, block: ShuffleBlock | LevelMessage) -> Sent:
     """Return a small shuffle block inline; write a large one to a file and return its name."""
-    if block.weight() <= _INLINE:
+    if block.estimate_bytes() <= _INLINE:
         return "parcel", pack.pack(block)
     name = f"{job.batch:010d}-{sender}-{partition:05d}.parcel"
     pack.write(Path(job.directory) / "exchange" / name, block, sync=False)
     return "file", name.encode()
 
 
-def _received(job: Job, payload: Sent) -> Any:
+def _received(job: BatchJob, payload: Sent) -> Any:
     kind, content = payload
     if kind == "parcel":
         return pack.unpack(content)
     file = f"exchange/{content.decode()}"
     block = pack.read(Path(job.directory) / file)
-    if isinstance(block, Parcel):
+    if isinstance(block, ShuffleBlock):
         block.file = file
     return block

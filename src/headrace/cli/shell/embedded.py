@@ -132,7 +132,7 @@ class Embedded:
         for _, path in reversed(results.files(self._session.results_folder, -1, last_batch)):
             if last is not None and count >= last:
                 break
-            rows = results.load(path).of(query.id)
+            rows = results.load(path).get_rows(query.id)
             batches[:0] = rows
             count += sum(batch.num_rows for batch in rows)
         table = pa.Table.from_batches(batches, query.schema)

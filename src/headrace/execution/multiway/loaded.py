@@ -9,9 +9,9 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from headrace.execution.multiway.stored import Keys
-from headrace.execution.query_sets import QuerySets
-from headrace.execution.searching import Bound, best_bounds, bound_of, is_whole
+from headrace.execution.multiway.stored import IndexKeys
+from headrace.execution.query_sets import QuerySetAssigner
+from headrace.execution.searching import ComparisonBound, choose_bounds, find_bound, is_integral_type
 from headrace.kernels.sets import QueryBitmaps, count_words, make_bitmap
 from headrace.model.expression import Call, Column, Expression, column_names, walk_expression
 from headrace.sharing.multiway.asked import (
@@ -36,50 +36,50 @@ class LoadedProbe:
     """
 
     probe: ProbeStep
-    stored: tuple[str, ...]
-    before: tuple[str, ...]
-    users: QueryBitmaps
-    keys: Keys
-    bounds: tuple[Bound, ...]
+    build_relations: tuple[str, ...]
+    probe_relations: tuple[str, ...]
+    user_set: QueryBitmaps
+    build_keys: IndexKeys
+    bounds: tuple[ComparisonBound, ...]
     conditions: Mapping[Expression, QueryBitmaps]
-    longest: Mapping[str, int]
-    windows: tuple[tuple[Mapping[str, int], QueryBitmaps], ...]
+    max_ranges: Mapping[str, int]
+    window_groups: tuple[tuple[Mapping[str, int], QueryBitmaps], ...]
 
 
-class LoadedProbes:
+class LoadedSlidingJoinPlan:
     """All probes of a plan, and the query-set assigner of each relation."""
 
     def __init__(self, plan: SlidingJoinPlan) -> None:
         """Take a plan; its probes and assigners are prepared on first use."""
         self.plan = plan
-        self.stores = {store.number: store for store in plan.stores}
+        self.store_specs = {store.number: store for store in plan.stores}
         self.queries = {query.id: query for query in plan.queries}
-        self.specs = {probe.number: probe for _, probe in plan.probes}
-        self.starts = {probe.number: name for name, probe in plan.probes}
-        self.width = count_words([query.bit for query in plan.queries])
-        self._probes: dict[int, LoadedProbe] = {}
-        self._tags: dict[str, tuple[list[NormalizedJoin], QuerySets]] = {}
+        self.probe_specs = {probe.number: probe for _, probe in plan.probes}
+        self.start_relations = {probe.number: name for name, probe in plan.probes}
+        self.set_width = count_words([query.bit for query in plan.queries])
+        self._loaded_probes: dict[int, LoadedProbe] = {}
+        self._readers: dict[str, tuple[list[NormalizedJoin], QuerySetAssigner]] = {}
 
-    def probe(self, number: int) -> LoadedProbe:
+    def get_probe(self, number: int) -> LoadedProbe:
         """Return a probe by its number."""
-        if number not in self._probes:
-            self._probes[number] = self._loaded(self.specs[number])
-        return self._probes[number]
+        if number not in self._loaded_probes:
+            self._loaded_probes[number] = self._load_probe(self.probe_specs[number])
+        return self._loaded_probes[number]
 
-    def tags(self, relation: str) -> tuple[list[NormalizedJoin], QuerySets]:
+    def get_readers(self, relation: str) -> tuple[list[NormalizedJoin], QuerySetAssigner]:
         """Return the queries that read a relation, and the assigner of their query-sets."""
-        if relation not in self._tags:
+        if relation not in self._readers:
             queries = [query for query in self.plan.queries if relation in query.inputs]
-            sets = QuerySets([query.inputs[relation].predicate for query in queries], [query.bit for query in queries])
-            self._tags[relation] = queries, sets
-        return self._tags[relation]
+            sets = QuerySetAssigner([query.inputs[relation].predicate for query in queries], [query.bit for query in queries])
+            self._readers[relation] = queries, sets
+        return self._readers[relation]
 
-    def sides(self, relation: str) -> dict[Attribute, Expression]:
+    def list_equality_sides(self, relation: str) -> dict[Attribute, Expression]:
         """Return the sides of equalities over a relation, by attribute."""
         pairs = (split_equality(condition) or () for query in self.plan.queries for condition in query.conditions)
         return {to_attribute(side): side for pair in pairs for side in pair if find_relations(side) == {relation}}
 
-    def columns(self, relations: frozenset[str], users: Iterable[int]) -> list[str]:
+    def find_needed_columns(self, relations: frozenset[str], users: Iterable[int]) -> list[str]:
         """Return the columns of joined relations that their users still need, and the event times."""
         needed: set[str] = set()
         for query in (self.queries[number] for number in users):
@@ -93,7 +93,7 @@ class LoadedProbes:
         return [*sorted(needed), *sorted(map(time_column_of, relations))]
 
     @cached_property
-    def types(self) -> Mapping[str, pa.DataType]:
+    def column_types(self) -> Mapping[str, pa.DataType]:
         """The type of every column that a query reads."""
         nodes = (
             node
@@ -103,25 +103,25 @@ class LoadedProbes:
         )
         return {node.name: node.type for node in nodes if isinstance(node, Column)}
 
-    def bits(self, queries: Iterable[int]) -> QueryBitmaps:
+    def make_query_bitmap(self, queries: Iterable[int]) -> QueryBitmaps:
         """Return the query-set of these queries."""
-        return make_bitmap([self.queries[number].bit for number in queries], self.width)
+        return make_bitmap([self.queries[number].bit for number in queries], self.set_width)
 
     @cached_property
-    def indexes(self) -> Mapping[int, tuple[frozenset[Keys], frozenset[Expression]]]:
+    def index_expressions(self) -> Mapping[int, tuple[frozenset[IndexKeys], frozenset[Expression]]]:
         """For each store, the keys and the values that probes look rows up by."""
-        hashed: dict[int, set[Keys]] = defaultdict(set)
+        hashed: dict[int, set[IndexKeys]] = defaultdict(set)
         sorted_by: dict[int, set[Expression]] = defaultdict(set)
-        for number, probe in self.specs.items():
-            loaded = self.probe(number)
-            if loaded.keys:
-                hashed[probe.store_number].add(loaded.keys)
+        for number, probe in self.probe_specs.items():
+            loaded = self.get_probe(number)
+            if loaded.build_keys:
+                hashed[probe.store_number].add(loaded.build_keys)
             elif loaded.bounds:
-                sorted_by[probe.store_number].add(loaded.bounds[0].stored)
+                sorted_by[probe.store_number].add(loaded.bounds[0].build_value)
         return {store.number: (frozenset(hashed[store.number]), frozenset(sorted_by[store.number])) for store in self.plan.stores}
 
-    def _loaded(self, probe: ProbeStep) -> LoadedProbe:
-        build_relations = self.stores[probe.store_number].relation.relations
+    def _load_probe(self, probe: ProbeStep) -> LoadedProbe:
+        build_relations = self.store_specs[probe.store_number].relation.relations
         probe_relations = probe.covered_relations - build_relations
         users = [self.queries[number] for number in sorted(probe.query_ids)]
         keys = tuple(right for _, right in probe.keys)
@@ -135,17 +135,19 @@ class LoadedProbes:
                     and not condition_relations <= build_relations
                 ):
                     due_conditions[condition].append(user.id)
-        if len(keys) == 1 and is_whole(keys[0].type):  # equal hashes imply equal values: the equality needs no check
-            due_conditions = {condition: ids for condition, ids in due_conditions.items() if not self._is_key(condition, probe)}
+        if len(keys) == 1 and is_integral_type(keys[0].type):  # equal hashes imply equal values: the equality needs no check
+            due_conditions = {
+                condition: ids for condition, ids in due_conditions.items() if not self._is_key_equality(condition, probe)
+            }
 
         def is_stored(name: str) -> bool:
             return relation_of_column(name) in build_relations
 
         shared_conditions = [condition for condition, ids in due_conditions.items() if len(ids) == len(users)]
-        bounds = () if keys else best_bounds(shared_conditions, is_stored)
+        bounds = () if keys else choose_bounds(shared_conditions, is_stored)
         for bound in bounds:
             due_conditions = {
-                condition: ids for condition, ids in due_conditions.items() if bound_of(condition, is_stored) != bound
+                condition: ids for condition, ids in due_conditions.items() if find_bound(condition, is_stored) != bound
             }
         max_ranges = {
             name: max(user.inputs[name].length for user in users if name in user.inputs) for name in probe.covered_relations
@@ -158,14 +160,14 @@ class LoadedProbes:
             probe,
             tuple(sorted(build_relations)),
             tuple(sorted(probe_relations)),
-            self.bits(probe.query_ids),
+            self.make_query_bitmap(probe.query_ids),
             keys,
             bounds,
-            {condition: self.bits(ids) for condition, ids in due_conditions.items()},
+            {condition: self.make_query_bitmap(ids) for condition, ids in due_conditions.items()},
             max_ranges,
-            () if is_exact else tuple((dict(ranges), self.bits(ids)) for ranges, ids in users_by_windows.items()),
+            () if is_exact else tuple((dict(ranges), self.make_query_bitmap(ids)) for ranges, ids in users_by_windows.items()),
         )
 
-    def _is_key(self, condition: Expression, probe: ProbeStep) -> bool:
+    def _is_key_equality(self, condition: Expression, probe: ProbeStep) -> bool:
         sides = frozenset(condition.args) if isinstance(condition, Call) and condition.function == "eq" else None
         return any(frozenset(pair) == sides for pair in probe.keys)

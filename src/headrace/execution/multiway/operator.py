@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from headrace.execution.job import Job, Parcel, StoreRef
+from headrace.execution.job import BatchJob, SegmentRef, ShuffleBlock
 from headrace.execution.joined_rows import JoinedRows
 from headrace.execution.multiway.loaded import LoadedProbe
-from headrace.execution.multiway.probing import PAIRS, Pairs, Prober
-from headrace.execution.multiway.sending import dealt, sent
-from headrace.execution.multiway.shelf import Shelf
-from headrace.execution.multiway.stored import stored
-from headrace.execution.multiway.tuples import Bits, Packed, Tuples, unpacked
-from headrace.execution.result import Failures, Results
+from headrace.execution.multiway.probing import MAX_PAIRS, ProbePairs, Prober
+from headrace.execution.multiway.sending import route_to_probe, route_to_store
+from headrace.execution.multiway.shelf import JoinStateStore
+from headrace.execution.multiway.stored import build_segment
+from headrace.execution.multiway.tuples import Bitmasks, PackedRows, ProbeTuples, unpack_rows
+from headrace.execution.result import BatchResults, QueryFailures
 from headrace.kernels import compiled_join
 from headrace.kernels.columns import combine_chunks
 from headrace.sharing.multiway.asked import NormalizedJoin
@@ -25,171 +25,178 @@ from headrace.sharing.multiway.probes import ProbeRouting, ProbeStep, RoutingKin
 
 
 @dataclass(slots=True)
-class Traffic:
+class SlidingJoinMessage:
     """Rows between levels: (probe, rows), (store, level of insertion, rows), and references to written segments."""
 
-    probing: list[tuple[int, Packed]] = field(default_factory=list)
-    storing: list[tuple[int, int, Packed]] = field(default_factory=list)
-    stores: list[StoreRef] = field(default_factory=list)
+    probe_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
+    store_inputs: list[tuple[int, int, PackedRows]] = field(default_factory=list)
+    segment_refs: list[SegmentRef] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
         """The approximate size of its arrays in bytes."""
-        return sum(rows.bytes for _, rows in self.probing) + sum(rows.bytes for _, _, rows in self.storing)
+        return sum(rows.bytes for _, rows in self.probe_inputs) + sum(rows.bytes for _, _, rows in self.store_inputs)
 
 
-def traffic(block: Parcel) -> Traffic:
+def message_from_block(block: ShuffleBlock) -> SlidingJoinMessage:
     """Return the rows of sliding joins in a shuffle block of the map stage."""
-    return Traffic(block.probing, [(store, 0, rows) for store, rows in block.storing])
+    return SlidingJoinMessage(block.probe_inputs, [(store, 0, rows) for store, rows in block.store_inputs])
 
 
-class MultiwayLevel:
+class SlidingJoinLevel:
     """The sliding joins of one partition at one level."""
 
     def __init__(
         self,
-        job: Job,
+        job: BatchJob,
         partition: int,
         level: int,
         get_watermark: Callable[[NormalizedJoin], int],
-        results: Results,
-        failures: Failures,
+        results: BatchResults,
+        failures: QueryFailures,
         flush_if_full: Callable[[], None],
-        forwarded: Sequence[StoreRef],
+        forwarded: Sequence[SegmentRef],
     ) -> None:
         """`get_watermark` returns a query's watermark after this batch; `flush_if_full` is called after results were added."""
         self._job, self._partition, self._level = job, partition, level
-        self._results, self._failures, self._relieve = results, failures, flush_if_full
-        self._shelf = Shelf(job, partition, level, get_watermark, forwarded)
-        self._probes = self._shelf.probes
-        self._plan = self._probes.plan
-        self.onward: dict[int, Traffic] = {}
-        self.probed: dict[int, tuple[int, int]] = {}
+        self._results, self._failures, self._flush_if_full = results, failures, flush_if_full
+        self._state_store = JoinStateStore(job, partition, level, get_watermark, forwarded)
+        self._loaded_plan = self._state_store.loaded_plan
+        self._plan = self._loaded_plan.plan
+        self.messages: dict[int, SlidingJoinMessage] = {}
+        self.probe_counts: dict[int, tuple[int, int]] = {}
         """Input rows and output rows of each probe, by its number."""
 
-    def run(self, messages: Sequence[Traffic]) -> list[StoreRef]:
+    def run(self, messages: Sequence[SlidingJoinMessage]) -> list[SegmentRef]:
         """Insert and probe the rows that arrived; return the segments that are retained."""
-        storing: dict[int, list[Packed]] = defaultdict(list)
-        probing: dict[int, list[Packed]] = defaultdict(list)
+        storing: dict[int, list[PackedRows]] = defaultdict(list)
+        probing: dict[int, list[PackedRows]] = defaultdict(list)
         for message in messages:
-            for store, insert_level, rows in message.storing:
+            for store, insert_level, rows in message.store_inputs:
                 if insert_level == self._level:
                     storing[store].append(rows)
                 else:
-                    self._to(self._partition).storing.append((store, insert_level, rows))
-            for probe, rows in message.probing:
-                self._begin(probe, rows, probing)
+                    self._get_message(self._partition).store_inputs.append((store, insert_level, rows))
+            for probe, rows in message.probe_inputs:
+                self._queue_probe(probe, rows, probing)
         for store, packed_rows in storing.items():
-            self._shelf.put(store, stored(packed_rows, self._job.batch, *self._probes.indexes[store], self._probes.width))
+            self._state_store.insert_segment(
+                store,
+                build_segment(
+                    packed_rows, self._job.batch, *self._loaded_plan.index_expressions[store], self._loaded_plan.set_width
+                ),
+            )
         if self._level == 0:
-            self._start(storing, probing)
+            self._queue_stored_rows(storing, probing)
         for number in sorted(probing):
-            self._probe(self._probes.specs[number], unpacked(probing[number], self._probes.width))
-        segment_refs = self._shelf.keep()
-        self._to(self._partition).stores += self._shelf.handed_on()
+            self._run_probe(self._loaded_plan.probe_specs[number], unpack_rows(probing[number], self._loaded_plan.set_width))
+        segment_refs = self._state_store.write_segments()
+        self._get_message(self._partition).segment_refs += self._state_store.list_forwarded_refs()
         return segment_refs
 
-    def _begin(self, probe: int, rows: Packed, probing: dict[int, list[Packed]]) -> None:
+    def _queue_probe(self, probe: int, rows: PackedRows, probing: dict[int, list[PackedRows]]) -> None:
         """Queue rows for a probe of this level; forward those for a later level."""
-        if self._probes.specs[probe].level == self._level:
+        if self._loaded_plan.probe_specs[probe].level == self._level:
             probing[probe].append(rows)
         else:
-            self._to(self._partition).probing.append((probe, rows))
+            self._get_message(self._partition).probe_inputs.append((probe, rows))
 
-    def _start(self, storing: dict[int, list[Packed]], probing: dict[int, list[Packed]]) -> None:
+    def _queue_stored_rows(self, storing: dict[int, list[PackedRows]], probing: dict[int, list[PackedRows]]) -> None:
         """Queue inserted rows for the probes that start in the partition of their store."""
         for roots in self._plan.root_probes.values():
             for root in roots:
                 if root.routing.kind is RoutingKind.STORED:
                     for rows in storing.get(root.routing.colocated_store, ()):
-                        self._begin(root.number, rows, probing)
+                        self._queue_probe(root.number, rows, probing)
 
-    def _to(self, partition: int) -> Traffic:
-        return self.onward.setdefault(partition, Traffic())
+    def _get_message(self, partition: int) -> SlidingJoinMessage:
+        return self.messages.setdefault(partition, SlidingJoinMessage())
 
-    def _probe(self, probe: ProbeStep, tuples: Tuples) -> None:
-        loaded = self._probes.probe(probe.number)
-        tuples = _restricted(tuples, loaded)
-        if not tuples.count:
+    def _run_probe(self, probe: ProbeStep, tuples: ProbeTuples) -> None:
+        loaded = self._loaded_plan.get_probe(probe.number)
+        tuples = _restrict_to_users(tuples, loaded)
+        if not tuples.row_count:
             return
-        input_rows, output_rows = self.probed.get(probe.number, (0, 0))
-        for matches in self._found(probe, Prober(loaded, tuples), loaded.stored[0]):
-            output_rows += matches.count
-            self._go_on(probe, matches)
-        self.probed[probe.number] = (input_rows + tuples.count, output_rows)
+        input_rows, output_rows = self.probe_counts.get(probe.number, (0, 0))
+        for matches in self._find_matches(probe, Prober(loaded, tuples), loaded.build_relations[0]):
+            output_rows += matches.row_count
+            self._forward_matches(probe, matches)
+        self.probe_counts[probe.number] = (input_rows + tuples.row_count, output_rows)
 
-    def _found(self, probe: ProbeStep, prober: Prober, relation: str) -> Iterator[Tuples]:
+    def _find_matches(self, probe: ProbeStep, prober: Prober, relation: str) -> Iterator[ProbeTuples]:
         """Yield the matches of a probe over all segments, in as few blocks as memory allows."""
-        first_time, last_time = prober.span
-        visible = np.uint64(self._plan.get_visible_mask(self._probes.starts[probe.number]))
-        view = self._shelf.view(probe.store_number)
-        pending: list[tuple[Pairs, Bits | None]] = []
+        first_time, last_time = prober.time_span
+        visible = np.uint64(self._plan.get_visible_mask(self._loaded_plan.start_relations[probe.number]))
+        view = self._state_store.get_view(probe.store_number)
+        pending: list[tuple[ProbePairs, Bitmasks | None]] = []
         pending_pairs = 0
-        for index, loaded in enumerate(view.shelved):
+        for index, loaded in enumerate(view.segments):
             sets, deltas = loaded.sets, None
-            if loaded.ref.newest == self._job.batch:
-                hidden = (loaded.bucket.fresh & ~visible) != 0
+            if loaded.ref.newest_batch == self._job.batch:
+                hidden = (loaded.segment.delta_mask & ~visible) != 0
                 if probe.before_batch is not None or hidden.all():
                     continue
-                sets, deltas = np.where(hidden[:, None], np.uint64(0), sets), loaded.bucket.fresh
-            elif (probe.before_batch is not None and loaded.ref.oldest >= probe.before_batch) or _apart(
+                sets, deltas = np.where(hidden[:, None], np.uint64(0), sets), loaded.segment.delta_mask
+            elif (probe.before_batch is not None and loaded.ref.oldest_batch >= probe.before_batch) or _is_disjoint(
                 loaded.ref, relation, first_time, last_time
             ):
                 continue
-            for pairs in prober.pairs(loaded.bucket, sets):
+            for pairs in prober.find_pairs(loaded.segment, sets):
                 pair_deltas = None if deltas is None else deltas[pairs.theirs]
-                pending.append((Pairs(pairs.own, pairs.theirs + view.begins[index], pairs.sets), pair_deltas))
+                pending.append((ProbePairs(pairs.own, pairs.theirs + view.offsets[index], pairs.sets), pair_deltas))
                 pending_pairs += len(pairs.own)
-                if pending_pairs >= PAIRS:
-                    yield from _joined(prober, pending, view.rows)
+                if pending_pairs >= MAX_PAIRS:
+                    yield from _join_pairs(prober, pending, view.rows)
                     pending, pending_pairs = [], 0
-        yield from _joined(prober, pending, view.rows)
+        yield from _join_pairs(prober, pending, view.rows)
 
-    def _go_on(self, probe: ProbeStep, matches: Tuples) -> None:
+    def _forward_matches(self, probe: ProbeStep, matches: ProbeTuples) -> None:
         """Pass the rows that a probe found to complete queries, to state stores, and to the following probes."""
         if probe.completed_queries:
-            self._finish([self._probes.queries[number] for number in probe.completed_queries], matches)
+            self._emit_results([self._loaded_plan.queries[number] for number in probe.completed_queries], matches)
         for feed in probe.feeds:
-            self._feed(feed, matches)
+            self._send_to_store(feed, matches)
         for child in probe.children:
-            child_rows = _restricted(matches, self._probes.probe(child.number))
-            if child_rows.count and child.level == self._level and child.routing.kind is RoutingKind.LOCAL:
-                self._probe(child, child_rows)
-            elif child_rows.count:
-                self._send(child.routing, child, child_rows)
+            child_rows = _restrict_to_users(matches, self._loaded_plan.get_probe(child.number))
+            if child_rows.row_count and child.level == self._level and child.routing.kind is RoutingKind.LOCAL:
+                self._run_probe(child, child_rows)
+            elif child_rows.row_count:
+                self._send_to_probe(child.routing, child, child_rows)
 
-    def _send(self, edge: ProbeRouting, child: ProbeStep, rows: Tuples) -> None:
-        relations = child.covered_relations - self._probes.stores[child.store_number].relation.relations
-        packed = rows.packed(self._probes.columns(relations, child.query_ids))
-        for target, target_rows in sent(edge, packed, self._partition, self._job.partitions):
-            self._to(target).probing.append((child.number, target_rows))
+    def _send_to_probe(self, edge: ProbeRouting, child: ProbeStep, rows: ProbeTuples) -> None:
+        relations = child.covered_relations - self._loaded_plan.store_specs[child.store_number].relation.relations
+        packed = rows.pack_columns(self._loaded_plan.find_needed_columns(relations, child.query_ids))
+        for target, target_rows in route_to_probe(edge, packed, self._partition, self._job.partitions):
+            self._get_message(target).probe_inputs.append((child.number, target_rows))
 
-    def _feed(self, feed: StoreFeed, matches: Tuples) -> None:
+    def _send_to_store(self, feed: StoreFeed, matches: ProbeTuples) -> None:
         """Send rows to the state store of an intermediate result, for the queries that use it."""
-        bits = self._probes.bits(self._plan.used_since[feed.store_number])
+        bits = self._loaded_plan.make_query_bitmap(self._plan.used_since[feed.store_number])
         sets = matches.sets & bits
         alive = compiled_join.find_live_rows(sets)
         if not alive.size:
             return
-        spec = self._probes.stores[feed.store_number]
-        rows = matches.take(alive, sets[alive]).packed(
-            self._probes.columns(spec.relation.relations, self._plan.used_since[feed.store_number])
+        spec = self._loaded_plan.store_specs[feed.store_number]
+        rows = matches.take(alive, sets[alive]).pack_columns(
+            self._loaded_plan.find_needed_columns(spec.relation.relations, self._plan.used_since[feed.store_number])
         )
         key = None if feed.routing.kind is RoutingKind.LOCAL else spec.partition_key
-        targets = [(self._partition, rows)] if key is None else dealt(key, rows, self._partition, self._job.partitions)
+        targets = [(self._partition, rows)] if key is None else route_to_store(key, rows, self._partition, self._job.partitions)
         for target, target_rows in targets:
-            self._to(target).storing.append((feed.store_number, feed.level, target_rows))
+            self._get_message(target).store_inputs.append((feed.store_number, feed.level, target_rows))
 
-    def _finish(self, queries: Sequence[NormalizedJoin], rows: Tuples) -> None:
+    def _emit_results(self, queries: Sequence[NormalizedJoin], rows: ProbeTuples) -> None:
         """Emit joined rows of complete queries."""
         by_output: dict[tuple[object, ...], list[NormalizedJoin]] = defaultdict(list)
         for query in queries:
             by_output[query.output_signature].append(query)
         for same_output in by_output.values():
-            bits, row_ids = compiled_join.list_rows_by_bit(rows.sets, self._probes.bits([query.id for query in same_output]))
+            bits, row_ids = compiled_join.list_rows_by_bit(
+                rows.sets, self._loaded_plan.make_query_bitmap([query.id for query in same_output])
+            )
             if not bits.size:
                 continue
-            query_of_bit = np.full(self._probes.width * 64, -1, np.int64)
+            query_of_bit = np.full(self._loaded_plan.set_width * 64, -1, np.int64)
             query_of_bit[[query.bit for query in same_output]] = [query.id for query in same_output]
             query_ids, selected = query_of_bit[bits], rows.take(row_ids)
             for expression in same_output[0].output:
@@ -199,26 +206,26 @@ class MultiwayLevel:
                     self._failures.add_rows(query_ids[mask], selected.evaluate.message(expression))
             columns = [combine_chunks(selected.evaluate(expression)) for expression in same_output[0].output]
             self._results.add(query_ids, pa.RecordBatch.from_arrays(columns, schema=same_output[0].schema.to_arrow()))
-            self._relieve()
+            self._flush_if_full()
 
 
-def _joined(prober: Prober, pending: Sequence[tuple[Pairs, Bits | None]], rows: JoinedRows) -> Iterator[Tuples]:
+def _join_pairs(prober: Prober, pending: Sequence[tuple[ProbePairs, Bitmasks | None]], rows: JoinedRows) -> Iterator[ProbeTuples]:
     if pending:
         own, theirs, sets = (np.concatenate([getattr(pairs, name) for pairs, _ in pending]) for name in ("own", "theirs", "sets"))
         all_deltas = [np.zeros(len(pairs.own), np.uint64) if deltas is None else deltas for pairs, deltas in pending]
-        matches = prober.joined(Pairs(own, theirs, sets), rows, np.concatenate(all_deltas))
-        if matches.count:
+        matches = prober.join_pairs(ProbePairs(own, theirs, sets), rows, np.concatenate(all_deltas))
+        if matches.row_count:
             yield matches
 
 
-def _restricted(rows: Tuples, loaded: LoadedProbe) -> Tuples:
+def _restrict_to_users(rows: ProbeTuples, loaded: LoadedProbe) -> ProbeTuples:
     """Return the rows that matter to a user of a probe."""
-    sets = rows.sets & loaded.users
+    sets = rows.sets & loaded.user_set
     alive = compiled_join.find_live_rows(sets)
     return rows.take(alive, sets[alive])
 
 
-def _apart(ref: StoreRef, relation: str, first_time: int, last_time: int) -> bool:
+def _is_disjoint(ref: SegmentRef, relation: str, first_time: int, last_time: int) -> bool:
     """Return whether no row of a segment lies in a span of event times."""
     earliest, latest = next(
         (first_row_time, last_row_time) for name, first_row_time, last_row_time in ref.spans if name == relation

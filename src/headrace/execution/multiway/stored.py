@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.multiway.tuples import Bits, Integers, Packed
-from headrace.execution.searching import SortedIndex, sorted_index
+from headrace.execution.multiway.tuples import Bitmasks, Integers, PackedRows
+from headrace.execution.searching import SortedIndex, build_sorted_index
 from headrace.kernels import compiled_probe
 from headrace.kernels.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
 from headrace.kernels.expression import Evaluator
@@ -23,7 +23,7 @@ from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
 from headrace.model.expression import Expression
 from headrace.sharing.multiway.asked import time_column_of
 
-Keys = tuple[Expression, ...]
+IndexKeys = tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,95 +31,97 @@ class HashIndex:
     """Rows by the hash of their key; rows with a NULL in the key are not in the index. See `probe.index_hashes`."""
 
     directory: Integers
-    hashes: Bits
+    hashes: Bitmasks
     order: npt.NDArray[np.int32]
     bits: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class StateSegment:
     """Rows of a relation; `insert_batch` holds the batch of each, `delta_mask` (for rows of this batch) their new relations."""
 
     columns: dict[str, pa.Array]
     sets: QueryBitmaps
-    births: npt.NDArray[np.int32]
-    fresh: Bits
-    meant: int  # the batch that defines which query each bit of a query-set stands for
-    by_hash: dict[Keys, HashIndex] = field(default_factory=dict)
-    by_value: dict[Expression, SortedIndex] = field(default_factory=dict)
+    insert_batch: npt.NDArray[np.int32]
+    delta_mask: Bitmasks
+    bitmap_version: int  # the batch that defines which query each bit of a query-set stands for
+    hash_indexes: dict[IndexKeys, HashIndex] = field(default_factory=dict)
+    sorted_indexes: dict[Expression, SortedIndex] = field(default_factory=dict)
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The number of rows."""
         return len(self.sets)
 
     @property
     def bytes(self) -> int:
         """The approximate size in bytes, without indexes."""
-        row_bytes = self.sets.nbytes + self.births.nbytes + self.fresh.nbytes
+        row_bytes = self.sets.nbytes + self.insert_batch.nbytes + self.delta_mask.nbytes
         return int(row_bytes + sum(column.nbytes for column in self.columns.values()))
 
-    def times(self, relation: str) -> Integers:
+    def get_times(self, relation: str) -> Integers:
         """Return the event times of a relation's rows."""
         return to_numbers(combine_chunks(self.columns[time_column_of(relation)]))
 
     def evaluate(self, expression: Expression) -> pa.Array:
         """Return the values of an expression over the columns."""
-        return combine_chunks(Evaluator(self.columns, self.rows)(expression))
+        return combine_chunks(Evaluator(self.columns, self.row_count)(expression))
 
-    def with_columns(self, types: Mapping[str, pa.DataType]) -> Stored:
+    def with_columns(self, types: Mapping[str, pa.DataType]) -> StateSegment:
         """Return the rows with all of these columns; NULL for columns that no query needed when the rows were inserted."""
-        missing = {name: pa.nulls(self.rows, data_type) for name, data_type in types.items() if name not in self.columns}
+        missing = {name: pa.nulls(self.row_count, data_type) for name, data_type in types.items() if name not in self.columns}
         return replace(self, columns={**self.columns, **missing}) if missing else self
 
-    def hash_index(self, keys: Keys) -> HashIndex:
+    def get_hash_index(self, keys: IndexKeys) -> HashIndex:
         """Return the index by these keys, built on first use if it was not built at insertion."""
-        if keys not in self.by_hash:
-            self.by_hash[keys] = hash_index([self.evaluate(key) for key in keys], self.rows)
-        return self.by_hash[keys]
+        if keys not in self.hash_indexes:
+            self.hash_indexes[keys] = build_hash_index([self.evaluate(key) for key in keys], self.row_count)
+        return self.hash_indexes[keys]
 
-    def sorted_index(self, value: Expression) -> SortedIndex:
+    def get_sorted_index(self, value: Expression) -> SortedIndex:
         """Return the index by a value, built on first use if it was not built at insertion."""
-        if value not in self.by_value:
-            self.by_value[value] = sorted_index(self.evaluate(value))
-        return self.by_value[value]
+        if value not in self.sorted_indexes:
+            self.sorted_indexes[value] = build_sorted_index(self.evaluate(value))
+        return self.sorted_indexes[value]
 
 
-def hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
+def build_hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
     """Return a hash index over key columns."""
     bits = max(1, rows.bit_length() - 1)
-    directory, ordered, order = compiled_probe.index_hashes(hash_keys(columns, rows), valid_keys(columns), bits)
+    directory, ordered, order = compiled_probe.index_hashes(hash_keys(columns, rows), mask_valid_keys(columns), bits)
     return HashIndex(directory, ordered, order, bits)
 
 
-def valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+def mask_valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """Return the mask of rows without a NULL in their key; an empty array if no key has a NULL."""
     masks = [valid_mask(column) for column in columns if column.null_count]
     return np.logical_and.reduce(masks) if masks else ALL_VALID
 
 
-def stored(
-    packed_rows: Sequence[Packed], batch: int, hashed: Iterable[Keys], sorted_by: Iterable[Expression], width: int
-) -> Stored:
+def build_segment(
+    packed_rows: Sequence[PackedRows], batch: int, hashed: Iterable[IndexKeys], sorted_by: Iterable[Expression], width: int
+) -> StateSegment:
     """Return the segment that a batch inserts, with the indexes that probes will use."""
     names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
     columns = {name: pa.concat_arrays([rows.columns[name] for rows in packed_rows]) for name in names}
     sets = np.concatenate([resize_bitmaps(rows.sets, width) for rows in packed_rows])
-    insert_batches, delta_masks = np.full(len(sets), batch, np.int32), np.concatenate([rows.fresh for rows in packed_rows])
-    segment = Stored(columns, sets, insert_batches, delta_masks, batch)
-    return indexed(segment, hashed, sorted_by)
+    insert_batches, delta_masks = np.full(len(sets), batch, np.int32), np.concatenate([rows.delta_mask for rows in packed_rows])
+    segment = StateSegment(columns, sets, insert_batches, delta_masks, batch)
+    return build_indexes(segment, hashed, sorted_by)
 
 
-def indexed(segment: Stored, hashed: Iterable[Keys], sorted_by: Iterable[Expression]) -> Stored:
+def build_indexes(segment: StateSegment, hashed: Iterable[IndexKeys], sorted_by: Iterable[Expression]) -> StateSegment:
     """Build these indexes; return the segment."""
     for keys in hashed:
-        segment.hash_index(keys)
+        segment.get_hash_index(keys)
     for value in sorted_by:
-        segment.sorted_index(value)
+        segment.get_sorted_index(value)
     return segment
 
 
-def united(segments: Sequence[Stored], selected: Sequence[Integers], width: int, bitmap_version: int) -> Stored:
+def merge_segments(
+    segments: Sequence[StateSegment], selected: Sequence[Integers], width: int, bitmap_version: int
+) -> StateSegment:
     """Return selected rows of several segments as one segment, without indexes; a column that a segment lacks is NULL there.
 
     The bits of query-sets must have the same meaning in all segments: that of `bitmap_version`.
@@ -134,5 +136,5 @@ def united(segments: Sequence[Stored], selected: Sequence[Integers], width: int,
         columns[name] = pa.concat_arrays(chunks)
     pairs = list(zip(segments, selected, strict=True))
     sets = np.concatenate([resize_bitmaps(segment.sets, width)[row_ids] for segment, row_ids in pairs])
-    insert_batches = np.concatenate([segment.births[row_ids] for segment, row_ids in pairs])
-    return Stored(columns, sets, insert_batches, np.zeros(len(sets), np.uint64), bitmap_version)
+    insert_batches = np.concatenate([segment.insert_batch[row_ids] for segment, row_ids in pairs])
+    return StateSegment(columns, sets, insert_batches, np.zeros(len(sets), np.uint64), bitmap_version)

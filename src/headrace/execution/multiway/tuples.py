@@ -9,30 +9,30 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.execution.joined_rows import JoinedRows, Pieces, Table, all_of
+from headrace.execution.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
 from headrace.kernels.columns import combine_chunks, to_numbers
 from headrace.kernels.expression import Evaluator
 from headrace.kernels.sets import QueryBitmaps, resize_bitmaps
 from headrace.sharing.multiway.asked import time_column_of
 
 Integers = npt.NDArray[np.int64]
-Bits = npt.NDArray[np.uint64]
+Bitmasks = npt.NDArray[np.uint64]
 
 
 @dataclass(slots=True, eq=False)
-class Tuples:
+class ProbeTuples:
     """Rows with the joined columns that are still needed, and the event time of each relation.
 
     `delta_mask` holds, as bits by rank, the relations whose row in the tuple was inserted in this batch.
     """
 
     rows: JoinedRows
-    fresh: Bits
+    delta_mask: Bitmasks
 
     @property
-    def count(self) -> int:
+    def row_count(self) -> int:
         """The number of rows."""
-        return self.rows.count
+        return self.rows.row_count
 
     @property
     def sets(self) -> QueryBitmaps:
@@ -44,52 +44,52 @@ class Tuples:
         """Evaluate expressions over joined columns."""
         return self.rows.evaluate
 
-    def times(self, relation: str) -> Integers:
+    def get_times(self, relation: str) -> Integers:
         """Return the event times of the rows of a relation."""
-        return to_numbers(combine_chunks(self.rows.column(time_column_of(relation))))
+        return to_numbers(combine_chunks(self.rows.get_column(time_column_of(relation))))
 
-    def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> Tuples:
+    def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> ProbeTuples:
         """Return the rows at `row_ids`, with other query-sets if given."""
-        return Tuples(self.rows.take(row_ids, sets), self.fresh[row_ids])
+        return ProbeTuples(self.rows.take(row_ids, sets), self.delta_mask[row_ids])
 
-    def packed(self, names: Iterable[str]) -> Packed:
+    def pack_columns(self, names: Iterable[str]) -> PackedRows:
         """Return the rows with these columns, materialized for shipping."""
-        available = [name for name in names if self.has(name)]
-        return Packed({name: combine_chunks(self.rows.column(name)) for name in available}, self.sets, self.fresh)
+        available = [name for name in names if self.has_column(name)]
+        return PackedRows({name: combine_chunks(self.rows.get_column(name)) for name in available}, self.sets, self.delta_mask)
 
-    def has(self, name: str) -> bool:
+    def has_column(self, name: str) -> bool:
         """Return whether the rows have a column."""
-        return any(name in selection.table.columns for selection in self.rows.parts)
+        return any(name in selection.table.columns for selection in self.rows.selections)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class PackedRows:
     """Rows for shipping: materialized columns, query-sets and delta masks."""
 
     columns: dict[str, pa.Array]
     sets: QueryBitmaps
-    fresh: Bits
+    delta_mask: Bitmasks
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """The number of rows."""
         return len(self.sets)
 
     @property
     def bytes(self) -> int:
         """The approximate memory of the rows."""
-        return int(self.sets.nbytes + self.fresh.nbytes + sum(column.nbytes for column in self.columns.values()))
+        return int(self.sets.nbytes + self.delta_mask.nbytes + sum(column.nbytes for column in self.columns.values()))
 
-    def take(self, row_ids: Integers) -> Packed:
+    def take(self, row_ids: Integers) -> PackedRows:
         """Return the rows at `row_ids`, copied."""
         arrow_ids = pa.array(row_ids)
         columns = {name: column.take(arrow_ids) for name, column in self.columns.items()}
-        return Packed(columns, self.sets[row_ids], self.fresh[row_ids])
+        return PackedRows(columns, self.sets[row_ids], self.delta_mask[row_ids])
 
 
-def unpacked(packed_rows: Sequence[Packed], width: int) -> Tuples:
+def unpack_rows(packed_rows: Sequence[PackedRows], width: int) -> ProbeTuples:
     """Concatenate the rows of several senders; `width` is that of query-sets, in words."""
     names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
     sets = np.concatenate([resize_bitmaps(rows.sets, width) for rows in packed_rows])
-    table = Table({name: Pieces([rows.columns[name] for rows in packed_rows]) for name in names}, len(sets))
-    return Tuples(all_of(table, sets), np.concatenate([rows.fresh for rows in packed_rows]))
+    table = JoinTable({name: ChunkedColumn([rows.columns[name] for rows in packed_rows]) for name in names}, len(sets))
+    return ProbeTuples(select_all_rows(table, sets), np.concatenate([rows.delta_mask for rows in packed_rows]))
