@@ -24,7 +24,7 @@ from datetime import timedelta
 from headrace.builder_expression import Expression, literal
 from headrace.errors import SqlError
 from headrace.model.duration import DurationError, parse_duration
-from headrace.sql.quoting import identifier
+from headrace.sql.quoting import quote_identifier
 
 Length = str | timedelta
 Written = str | Expression
@@ -109,9 +109,9 @@ class Origin:
     @property
     def sql(self) -> str:
         """The SQL text of the item."""
-        source = identifier(self.of) if isinstance(self.of, str) else f"({self.of.sql})"
+        source = quote_identifier(self.of) if isinstance(self.of, str) else f"({self.of.sql})"
         windowed = source if self.window is None else self.window.around(source)
-        return windowed if self.alias is None else f"{windowed} AS {identifier(self.alias)}"
+        return windowed if self.alias is None else f"{windowed} AS {quote_identifier(self.alias)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Select:
 
     def explode(self, lists: Expression, name: str) -> Select:
         """Unnest a list that a registered function returns: one row for each element, as column `name`."""
-        return replace(self, views=(*self.views, f"LATERAL VIEW explode({lists.sql}) AS {identifier(name)}"))
+        return replace(self, views=(*self.views, f"LATERAL VIEW explode({lists.sql}) AS {quote_identifier(name)}"))
 
     def where(self, *conditions: Written) -> Select:
         """Add WHERE conditions, combined by AND."""
@@ -224,4 +224,4 @@ def _on(on: On) -> str:
     names = [on] if isinstance(on, str) else list(on)
     if not names or not all(isinstance(name, str) for name in names):
         raise SqlError(f"invalid join condition {on!r}", hint='name columns, on=["user_id"], or give a condition')
-    return f"USING ({', '.join(map(identifier, names))})"
+    return f"USING ({', '.join(map(quote_identifier, names))})"

@@ -19,7 +19,7 @@ from numbers import Integral
 from typing import Any, NoReturn
 
 from headrace.errors import SqlError
-from headrace.sql.quoting import identifier, text_literal
+from headrace.sql.quoting import quote_identifier, quote_string
 
 _MICROSECOND = timedelta(microseconds=1)
 _NAME = re.compile(r"(?!\d)\w+(?:\.(?!\d)\w+)*")
@@ -39,7 +39,7 @@ class Expression:
 
     def alias(self, name: str) -> Expression:
         """Return the expression with a column name, for `select`."""
-        return Expression(f"{self.sql} AS {identifier(name)}")
+        return Expression(f"{self.sql} AS {quote_identifier(name)}")
 
     def cast(self, type: str) -> Expression:  # noqa: A002  the word of SQL
         """Return CAST to a SQL type, such as `DOUBLE` or `DECIMAL(10, 2)`."""
@@ -167,7 +167,7 @@ class Expression:
 def col(*name: str) -> Expression:
     """Return a column: `col("b")`, `col("s.b")`; with separate parts, `col("s", "b.c")`, if a name contains a dot."""
     parts = name if len(name) > 1 else tuple(part for dotted in name for part in dotted.split("."))
-    return Expression(".".join(map(identifier, parts)), is_whole=True)
+    return Expression(".".join(map(quote_identifier, parts)), is_whole=True)
 
 
 def written(value: Any) -> Expression:
@@ -197,7 +197,7 @@ def literal(value: Any) -> Expression:
     if value is None or isinstance(value, bool):
         return Expression({None: "NULL", True: "TRUE", False: "FALSE"}[value], is_whole=True)
     if isinstance(value, str):
-        return Expression(text_literal(value), is_whole=True)
+        return Expression(quote_string(value), is_whole=True)
     if isinstance(value, datetime):
         moment = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo is not None else value
         return Expression(f"TIMESTAMP '{moment.isoformat(sep=' ')}'", is_whole=True)

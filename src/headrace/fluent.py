@@ -27,7 +27,7 @@ from typing import Any
 from headrace.builder import On, Origin, Select, Windowing, Written
 from headrace.builder_expression import written
 from headrace.errors import SqlError
-from headrace.sql.quoting import identifier
+from headrace.sql.quoting import quote_identifier
 
 _BOUNDS = ("window_start", "window_end")
 _BOUNDS_OVER_RESULTS = ("window.start AS window_start", "window.end AS window_end")  # rows may have columns with these names
@@ -241,7 +241,7 @@ class GroupedFlow:
         """
         flow = self.flow
         self._check(flow, outputs or named)
-        keys = [text if name is None else f"{text} AS {identifier(name)}" for text, name in self.keys]
+        keys = [text if name is None else f"{text} AS {quote_identifier(name)}" for text, name in self.keys]
         bounds = _BOUNDS_OVER_RESULTS if flow.of_results else _BOUNDS
         query = flow.body.select(*bounds, *keys, *_outputs(outputs, named))
         if self.keys:
@@ -286,7 +286,7 @@ def _reading(source: str | Select, window: Windowing | None, name: str) -> Selec
 def _outputs(outputs: Iterable[Any], named: dict[str, Any]) -> tuple[str, ...]:
     return (
         *(written(output).sql for output in outputs),
-        *(f"{written(value).sql} AS {identifier(name)}" for name, value in named.items()),
+        *(f"{written(value).sql} AS {quote_identifier(name)}" for name, value in named.items()),
     )
 
 

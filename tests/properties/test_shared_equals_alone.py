@@ -44,11 +44,11 @@ def check(scenario: Scenario, restless: Restless | None = None, **options: objec
                 try:
                     found = run.session.find(name)
                     if found is None:  # added and removed again before anything was logged, then crashed
-                        assert not oracle.results(name)
+                        assert not oracle.get_results(name)
                         continue
                     assert (found.status == "failed") == (name in oracle.errors), found.error
-                    same_rows(run.results(name), oracle.results(name))
-                    assert found.late == {s: n for s, n in oracle.late(name).items() if n}
+                    same_rows(run.results(name), oracle.get_results(name))
+                    assert found.late == {s: n for s, n in oracle.get_late_counts(name).items() if n}
                     judgement = (
                         second.judge(sql) if name in lasting and found.status != "failed" else Judgement(None, "came late")
                     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.backends.reference import ReferenceQuery, with_time, with_unfolded
+from headrace.backends.reference import ReferenceQuery, add_event_time, unnest_rows
 from headrace.connectors import Range, read_range
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
 from headrace.execution.job import BatchJob, LoadedQuery, MapReport, ReduceReport
@@ -101,21 +101,21 @@ class OracleBackend:
             job.watermark_of(loaded.plan.streams, job.get_previous_times()),
             job.watermark_of(loaded.plan.streams, seen),
         )
-        late = dict(query.late)
+        late = dict(query.late_rows)
         try:
-            inputs = with_unfolded(dict(rows), loaded.live.unnested)
-            emitted = query.batch(inputs, _bound(before), _bound(MAX_TIME if job.final else after))
+            inputs = unnest_rows(dict(rows), loaded.live.unnested)
+            emitted = query.run_batch(inputs, _bound(before), _bound(MAX_TIME if job.final else after))
         except EvaluationError as error:
             report.failures[number] = str(error)
             return
-        for name, count in query.late.items():
+        for name, count in query.late_rows.items():
             if count > late.get(name, 0):
                 counter = number, (job.streams[name].base_streams or (name,))[0]
                 header.late_rows[counter] = header.late_rows.get(counter, 0) + count - late.get(name, 0)
         if loaded.live.output_stream:
             if loaded.live.since <= self._fed.get(loaded.live.output_stream, MAX_TIME):
                 self._fed[loaded.live.output_stream] = loaded.live.since
-                rows[loaded.live.output_stream] = with_time(emitted)
+                rows[loaded.live.output_stream] = add_event_time(emitted)
         elif emitted:
             self._give_out(job, loaded, emitted, report, results)
 
@@ -143,7 +143,7 @@ class OracleBackend:
         for index, backfill in enumerate(loaded.live.backfills):  # one for each input, in order
             donor = self._queries[backfill.query_id]
             assert isinstance(donor.plan, SlidingJoinQuery)
-            query.borrow(index, donor, name_relations(donor.plan).index(backfill.relation))
+            query.backfill(index, donor, name_relations(donor.plan).index(backfill.relation))
         self._queries[loaded.live.id] = query
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from headrace.runtime.backends import pickled
 from headrace.runtime.code_digest import digest_of
 from headrace.runtime.commands import Add, from_json
 from headrace.runtime.coordinator import Coordinator
-from headrace.sql.user_functions import called, check_name
+from headrace.sql.user_functions import check_function_name, list_called_functions
 
 
 def register(
@@ -24,7 +24,7 @@ def register(
     SchemaError for an invalid name or a function that cannot be stored.
     """
     try:
-        check_name(name)
+        check_function_name(name)
     except SqlError as problem:
         raise SchemaError(problem.message, hint=problem.hint) from None
     registered = coordinator.state.functions
@@ -52,7 +52,7 @@ def drop(coordinator: Coordinator, name: str) -> None:
 
 
 def _check_unused(coordinator: Coordinator, name: str, message: str) -> None:
-    users = [query for query, text in _texts(coordinator).items() if name in called(text)]
+    users = [query for query, text in _texts(coordinator).items() if name in list_called_functions(text)]
     if users:
         shown = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
         raise NameTakenError(message, detail=f"queries that call it: {shown}", hint="remove them first, or choose another name")

@@ -15,15 +15,15 @@ from headrace.errors import SqlError
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Call, Expression, Literal
 from headrace.model.schema import type_name
-from headrace.sql.casts import cast
-from headrace.sql.coerce import BIGINT, DOUBLE, INT, NULL, bounded_decimal, is_decimal, is_integer, is_numeric
-from headrace.sql.operators import condition
+from headrace.sql.casts import cast_to
+from headrace.sql.coerce import BIGINT, DOUBLE, INT, NULL, is_decimal, is_integer, is_numeric, make_bounded_decimal
+from headrace.sql.operators import require_boolean
 
-ONE = Literal(1, INT)
+ONE_LITERAL = Literal(1, INT)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ParsedAggregate:
     """An aggregate as parsed: bound arguments (none for `*`), DISTINCT, and the FILTER condition or TRUE."""
 
     name: str
@@ -32,24 +32,24 @@ class Written:
     where: Expression = TRUE
 
 
-Builder = Callable[[Written], AggregateCall]
+AggregateBuilder = Callable[[ParsedAggregate], AggregateCall]
 
 
-def aggregate(parsed: Written) -> AggregateCall:
+def build_aggregate(parsed: ParsedAggregate) -> AggregateCall:
     """Return the aggregate call; SqlError without a location if it is invalid. The name must be in `AGGREGATES`."""
     if any(arg.type == NULL for arg in parsed.args):
         raise SqlError(f"aggregate '{parsed.name}' of an untyped NULL", hint="write CAST(NULL AS type)")
     return AGGREGATES[parsed.name.lower()](parsed)
 
 
-def _one(parsed: Written) -> Expression:
+def _get_only_argument(parsed: ParsedAggregate) -> Expression:
     """Return the argument of an aggregate that takes exactly one."""
     if len(parsed.args) != 1:
         raise SqlError(f"aggregate '{parsed.name}' takes 1 argument, not {len(parsed.args) or '*'}")
     return parsed.args[0]
 
 
-def _number(parsed: Written, value: Expression) -> Expression:
+def _require_number(parsed: ParsedAggregate, value: Expression) -> Expression:
     if not is_numeric(value.type):
         raise SqlError(
             f"aggregate '{parsed.name}' needs a number, not {type_name(value.type)}", hint="cast it: CAST(… AS DOUBLE)"
@@ -57,105 +57,105 @@ def _number(parsed: Written, value: Expression) -> Expression:
     return value
 
 
-def _all_rows(parsed: Written) -> None:
+def _refuse_distinct(parsed: ParsedAggregate) -> None:
     if parsed.distinct:
         raise SqlError(f"{parsed.name.upper()}(DISTINCT …) is not supported", hint="COUNT(DISTINCT …) is")
 
 
-def _where(parsed: Written, value: Expression) -> Expression:
+def _apply_filter(parsed: ParsedAggregate, value: Expression) -> Expression:
     """Return the value where the FILTER holds, else NULL."""
     if parsed.where == TRUE:
         return value
     return Call("case", (parsed.where, value, Literal(None, value.type)), value.type)
 
 
-def _count(parsed: Written) -> AggregateCall:
+def _build_count(parsed: ParsedAggregate) -> AggregateCall:
     if parsed.distinct:
-        return _count_distinct(parsed)
+        return _build_count_distinct(parsed)
     if parsed.args:
-        value = _one(parsed)
+        value = _get_only_argument(parsed)
         constant = isinstance(value, Literal) and value.value is not None
         if not constant:
-            return AggregateCall("count", (_where(parsed, value),), BIGINT)
-    args = () if parsed.where == TRUE else (_where(parsed, ONE),)
+            return AggregateCall("count", (_apply_filter(parsed, value),), BIGINT)
+    args = () if parsed.where == TRUE else (_apply_filter(parsed, ONE_LITERAL),)
     return AggregateCall("count", args, BIGINT)
 
 
-def _count_distinct(parsed: Written) -> AggregateCall:
+def _build_count_distinct(parsed: ParsedAggregate) -> AggregateCall:
     if not parsed.args:
         raise SqlError("COUNT(DISTINCT *) is not supported", hint="name the columns")
-    return AggregateCall("count_distinct", tuple(_where(parsed, arg) for arg in parsed.args), BIGINT)
+    return AggregateCall("count_distinct", tuple(_apply_filter(parsed, arg) for arg in parsed.args), BIGINT)
 
 
-def _approx_count_distinct(parsed: Written) -> AggregateCall:
-    return _count_distinct(Written(parsed.name, parsed.args[:1], distinct=True, where=parsed.where))
+def _build_approx_count_distinct(parsed: ParsedAggregate) -> AggregateCall:
+    return _build_count_distinct(ParsedAggregate(parsed.name, parsed.args[:1], distinct=True, where=parsed.where))
 
 
-def _count_if(parsed: Written) -> AggregateCall:
-    _all_rows(parsed)
-    test = condition(_one(parsed), "COUNT_IF")
+def _build_count_if(parsed: ParsedAggregate) -> AggregateCall:
+    _refuse_distinct(parsed)
+    test = require_boolean(_get_only_argument(parsed), "COUNT_IF")
     test = test if parsed.where == TRUE else Call("and", (parsed.where, test), test.type)
-    return AggregateCall("count", (Call("case", (test, ONE, Literal(None, INT)), INT),), BIGINT)
+    return AggregateCall("count", (Call("case", (test, ONE_LITERAL, Literal(None, INT)), INT),), BIGINT)
 
 
-def _sum(parsed: Written) -> AggregateCall:
-    _all_rows(parsed)
-    value = _number(parsed, _one(parsed))
-    return AggregateCall("sum", (_where(parsed, value),), _sum_type(value.type))
+def _build_sum(parsed: ParsedAggregate) -> AggregateCall:
+    _refuse_distinct(parsed)
+    value = _require_number(parsed, _get_only_argument(parsed))
+    return AggregateCall("sum", (_apply_filter(parsed, value),), _sum_result_type(value.type))
 
 
-def _sum_type(kind: pa.DataType) -> pa.DataType:
+def _sum_result_type(kind: pa.DataType) -> pa.DataType:
     if is_decimal(kind):
-        return bounded_decimal(kind.precision + 10, kind.scale)
+        return make_bounded_decimal(kind.precision + 10, kind.scale)
     return BIGINT if is_integer(kind) else DOUBLE
 
 
-def _avg(parsed: Written) -> AggregateCall:
-    _all_rows(parsed)
-    value = _number(parsed, _one(parsed))
+def _build_avg(parsed: ParsedAggregate) -> AggregateCall:
+    _refuse_distinct(parsed)
+    value = _require_number(parsed, _get_only_argument(parsed))
     kind = value.type
-    result = bounded_decimal(kind.precision + 4, kind.scale + 4) if is_decimal(kind) else DOUBLE
-    return AggregateCall("avg", (_where(parsed, value),), result)
+    result = make_bounded_decimal(kind.precision + 4, kind.scale + 4) if is_decimal(kind) else DOUBLE
+    return AggregateCall("avg", (_apply_filter(parsed, value),), result)
 
 
-def _extreme(function: str) -> Builder:
-    def build(parsed: Written) -> AggregateCall:  # DISTINCT does not change a minimum or maximum
-        value = _one(parsed)
-        return AggregateCall(function, (_where(parsed, value),), value.type)
-
-    return build
-
-
-def _moment(function: str) -> Builder:
-    def build(parsed: Written) -> AggregateCall:
-        _all_rows(parsed)
-        value = cast(_number(parsed, _one(parsed)), DOUBLE)
-        return AggregateCall(function, (_where(parsed, value),), DOUBLE)
+def _min_max_builder(function: str) -> AggregateBuilder:
+    def build(parsed: ParsedAggregate) -> AggregateCall:  # DISTINCT does not change a minimum or maximum
+        value = _get_only_argument(parsed)
+        return AggregateCall(function, (_apply_filter(parsed, value),), value.type)
 
     return build
 
 
-def _median(parsed: Written) -> AggregateCall:
-    _one(parsed)
-    return _percentile(Written(parsed.name, (*parsed.args, Literal(0.5, DOUBLE)), parsed.distinct, parsed.where))
+def _variance_builder(function: str) -> AggregateBuilder:
+    def build(parsed: ParsedAggregate) -> AggregateCall:
+        _refuse_distinct(parsed)
+        value = cast_to(_require_number(parsed, _get_only_argument(parsed)), DOUBLE)
+        return AggregateCall(function, (_apply_filter(parsed, value),), DOUBLE)
+
+    return build
 
 
-def _percentile(parsed: Written) -> AggregateCall:
-    value, share = _share(parsed, 2)
-    return AggregateCall("percentile", (_where(parsed, cast(value, DOUBLE)),), DOUBLE, share)
+def _build_median(parsed: ParsedAggregate) -> AggregateCall:
+    _get_only_argument(parsed)
+    return _build_percentile(ParsedAggregate(parsed.name, (*parsed.args, Literal(0.5, DOUBLE)), parsed.distinct, parsed.where))
 
 
-def _percentile_disc(parsed: Written) -> AggregateCall:
-    value, share = _share(parsed, 3)
-    return AggregateCall("percentile_disc", (_where(parsed, value),), value.type, share)
+def _build_percentile(parsed: ParsedAggregate) -> AggregateCall:
+    value, share = _read_percentile(parsed, 2)
+    return AggregateCall("percentile", (_apply_filter(parsed, cast_to(value, DOUBLE)),), DOUBLE, share)
 
 
-def _share(parsed: Written, max_args: int) -> tuple[Expression, float]:
+def _build_percentile_disc(parsed: ParsedAggregate) -> AggregateCall:
+    value, share = _read_percentile(parsed, 3)
+    return AggregateCall("percentile_disc", (_apply_filter(parsed, value),), value.type, share)
+
+
+def _read_percentile(parsed: ParsedAggregate, max_args: int) -> tuple[Expression, float]:
     """Return the argument and the percentile, a constant in [0, 1]; ignore the third argument (accuracy)."""
-    _all_rows(parsed)
+    _refuse_distinct(parsed)
     if not 2 <= len(parsed.args) <= max_args:
         raise SqlError(f"aggregate '{parsed.name}' takes a number and a percentile", hint=f"write {parsed.name}(x, 0.5)")
-    value, percentile = _number(parsed, parsed.args[0]), parsed.args[1]
+    value, percentile = _require_number(parsed, parsed.args[0]), parsed.args[1]
     if (
         not isinstance(percentile, Literal)
         or not is_numeric(percentile.type)
@@ -166,17 +166,17 @@ def _share(parsed: Written, max_args: int) -> tuple[Expression, float]:
     return value, float(str(percentile.value))
 
 
-AGGREGATES: dict[str, Builder] = {
-    "count": _count, "count_if": _count_if, "approx_count_distinct": _approx_count_distinct,
-    "sum": _sum, "avg": _avg, "mean": _avg, "min": _extreme("min"), "max": _extreme("max"),
-    "var_pop": _moment("var_pop"), "var_samp": _moment("var_samp"), "variance": _moment("var_samp"),
-    "stddev_pop": _moment("stddev_pop"), "stddev_samp": _moment("stddev_samp"), "stddev": _moment("stddev_samp"),
-    "std": _moment("stddev_samp"),
-    "median": _median, "percentile": _percentile, "percentile_cont": _percentile,
-    "percentile_approx": _percentile_disc, "approx_percentile": _percentile_disc, "percentile_disc": _percentile_disc,
+AGGREGATES: dict[str, AggregateBuilder] = {
+    "count": _build_count, "count_if": _build_count_if, "approx_count_distinct": _build_approx_count_distinct,
+    "sum": _build_sum, "avg": _build_avg, "mean": _build_avg, "min": _min_max_builder("min"), "max": _min_max_builder("max"),
+    "var_pop": _variance_builder("var_pop"), "var_samp": _variance_builder("var_samp"), "variance": _variance_builder("var_samp"),
+    "stddev_pop": _variance_builder("stddev_pop"), "stddev_samp": _variance_builder("stddev_samp"), "stddev": _variance_builder("stddev_samp"),
+    "std": _variance_builder("stddev_samp"),
+    "median": _build_median, "percentile": _build_percentile, "percentile_cont": _build_percentile,
+    "percentile_approx": _build_percentile_disc, "approx_percentile": _build_percentile_disc, "percentile_disc": _build_percentile_disc,
 }  # fmt: skip
-ORDERED = frozenset({"percentile_cont", "percentile_disc"})  # written WITHIN GROUP (ORDER BY x)
-UNSUPPORTED = frozenset({
+ORDERED_SET_AGGREGATES = frozenset({"percentile_cont", "percentile_disc"})  # written WITHIN GROUP (ORDER BY x)
+UNSUPPORTED_AGGREGATES = frozenset({
     "any", "any_value", "approx_top_k", "array_agg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "collect_list",
     "collect_set", "corr", "covar_pop", "covar_samp", "every", "first", "first_value", "grouping", "kurtosis", "last",
     "last_value", "listagg", "max_by", "min_by", "mode", "regr_slope", "skewness", "some", "string_agg", "try_avg", "try_sum",

@@ -16,7 +16,7 @@ class Catalog:
 
     streams: tuple[Stream, ...] = ()
     functions: tuple[UserFunction, ...] = ()
-    _by_name: dict[str, Stream] = field(init=False, repr=False, compare=False)
+    _streams_by_name: dict[str, Stream] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Index streams by lower-case name; reject names that differ only in case."""
@@ -32,15 +32,15 @@ class Catalog:
         """Make a catalog of streams and functions."""
         return Catalog(tuple(streams), tuple(functions))
 
-    def lookup(self, name: str) -> Stream | None:
+    def find_stream(self, name: str) -> Stream | None:
         """Return the stream of that name, ignoring case, or None."""
-        return self._by_name.get(name.lower())
+        return self._streams_by_name.get(name.lower())
 
-    def function(self, name: str) -> UserFunction | None:
+    def find_function(self, name: str) -> UserFunction | None:
         """Return the registered function of that name, ignoring case, or None."""
         return next((function for function in self.functions if function.name == name.lower()), None)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def stream_names(self) -> tuple[str, ...]:
         """The sorted names of the declared streams, for error messages."""
         return tuple(sorted(stream.name for stream in self.streams))

@@ -22,12 +22,12 @@ STRING = pa.string()
 DATE = pa.date32()
 MAX_PRECISION = 38
 _MIN_SCALE = 6
-_INTEGERS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}  # width as decimal digits
+_INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}  # width as decimal digits
 
 
 def is_integer(kind: pa.DataType) -> bool:
     """Tell whether a type is TINYINT, SMALLINT, INT or BIGINT."""
-    return kind in _INTEGERS
+    return kind in _INTEGER_DIGITS
 
 
 def is_float(kind: pa.DataType) -> bool:
@@ -50,35 +50,35 @@ def is_temporal(kind: pa.DataType) -> bool:
     return kind in (DATE, TIMESTAMP)
 
 
-def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+def find_common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """Return the type to which both are cast implicitly, or None."""
     if right in (left, NULL):
         return left
     if left == NULL:
         return right
     if is_numeric(left) and is_numeric(right):
-        return _common_number(left, right)
+        return _find_common_numeric_type(left, right)
     if is_temporal(left) and is_temporal(right):
         return TIMESTAMP
     return None
 
 
-def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def _find_common_numeric_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if is_integer(left) and is_integer(right):
-        return max(left, right, key=_INTEGERS.__getitem__)
+        return max(left, right, key=_INTEGER_DIGITS.__getitem__)
     if not (is_float(left) or is_float(right)):
-        return wider_decimal(as_decimal(left), as_decimal(right))
+        return find_common_decimal(to_decimal_type(left), to_decimal_type(right))
     if DOUBLE in (left, right) or is_decimal(left) or is_decimal(right):
         return DOUBLE
     return FLOAT
 
 
-def as_decimal(kind: pa.DataType) -> pa.DataType:
+def to_decimal_type(kind: pa.DataType) -> pa.DataType:
     """Return the decimal type that holds every value of an integer type; a decimal type is returned unchanged."""
-    return pa.decimal128(_INTEGERS[kind], 0) if is_integer(kind) else kind
+    return pa.decimal128(_INTEGER_DIGITS[kind], 0) if is_integer(kind) else kind
 
 
-def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def find_common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the decimal type that holds both; beyond 38 digits, reduce the scale."""
     scale = max(left.scale, right.scale)
     precision = max(left.precision - left.scale, right.precision - right.scale) + scale
@@ -86,27 +86,27 @@ def wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     return pa.decimal128(precision - excess, max(0, scale - excess))
 
 
-def bounded_decimal(precision: int, scale: int) -> pa.DataType:
+def make_bounded_decimal(precision: int, scale: int) -> pa.DataType:
     """Return the decimal type with precision and scale capped at 38."""
     return pa.decimal128(min(precision, MAX_PRECISION), min(scale, MAX_PRECISION))
 
 
-def decimal_result(function: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def decimal_result_type(function: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the type of decimal arithmetic (add, sub, mul, div, mod), by the rules of Spark's DecimalPrecision."""
     p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
     if function in ("add", "sub"):
         scale = max(s1, s2)
-        return _adjusted(scale + max(p1 - s1, p2 - s2) + 1, scale)
+        return _adjust_precision(scale + max(p1 - s1, p2 - s2) + 1, scale)
     if function == "mul":
-        return _adjusted(p1 + p2 + 1, s1 + s2)
+        return _adjust_precision(p1 + p2 + 1, s1 + s2)
     if function == "div":
         scale = max(_MIN_SCALE, s1 + p2 + 1)
-        return _adjusted(p1 - s1 + s2 + scale, scale)
+        return _adjust_precision(p1 - s1 + s2 + scale, scale)
     scale = max(s1, s2)
-    return _adjusted(min(p1 - s1, p2 - s2) + scale, scale)
+    return _adjust_precision(min(p1 - s1, p2 - s2) + scale, scale)
 
 
-def _adjusted(precision: int, scale: int) -> pa.DataType:
+def _adjust_precision(precision: int, scale: int) -> pa.DataType:
     """Apply Spark's adjustPrecisionScale: keep the integer digits, and at least six digits of the fraction."""
     if precision <= MAX_PRECISION:
         return pa.decimal128(precision, scale)
@@ -114,25 +114,25 @@ def _adjusted(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(MAX_PRECISION, max(MAX_PRECISION - integer_digits, min(scale, _MIN_SCALE)))
 
 
-def fits(value: int, kind: pa.DataType) -> bool:
+def fits_integer_type(value: int, kind: pa.DataType) -> bool:
     """Tell whether an integer type can hold the value."""
     limit = 1 << (kind.bit_width - 1)
     return bool(-limit <= value < limit)
 
 
-def literal_decimal(value: int) -> pa.DataType:
+def literal_decimal_type(value: int) -> pa.DataType:
     """Return the narrowest decimal type of an integer: the type of an integer literal beside a decimal."""
     return pa.decimal128(len(str(abs(value))), 0)
 
 
-def common_of(parts: list[Expression], verb: str) -> pa.DataType:
+def unify_types(parts: list[Expression], verb: str) -> pa.DataType:
     """Return the common type of all parts; string literals take the type of the others. `verb` goes into the error message."""
     typed = [part.type for part in parts if not is_string_literal(part)] or [STRING]
     kind = typed[0]
     for other in typed[1:]:
-        wider = common_type(kind, other)
+        wider = find_common_type(kind, other)
         if wider is None:
-            raise mismatch(verb, kind, other)
+            raise type_mismatch_error(verb, kind, other)
         kind = wider
     return STRING if kind == NULL and any(is_string_literal(part) for part in parts) else kind
 
@@ -142,11 +142,11 @@ def is_string_literal(part: Expression) -> bool:
     return isinstance(part, Literal) and part.type == STRING
 
 
-def mismatch(verb: str, left: pa.DataType, right: pa.DataType) -> SqlError:
+def type_mismatch_error(verb: str, left: pa.DataType, right: pa.DataType) -> SqlError:
     """Return the error for two types without a common type."""
     return SqlError(f"cannot {verb} {type_name(left)} with {type_name(right)}", hint="cast one of them: CAST(… AS type)")
 
 
-def boolean(function: str, *args: Expression) -> Call:
+def boolean_call(function: str, *args: Expression) -> Call:
     """Return a call whose result is a BOOLEAN."""
     return Call(function, args, BOOLEAN)

@@ -52,7 +52,7 @@ import pyarrow as pa
 from headrace.errors import SqlError
 from headrace.model.expression import Call, Expression, Literal
 from headrace.model.schema import TIMESTAMP, parse_type, type_name
-from headrace.sql.casts import cast, implicit
+from headrace.sql.casts import cast_implicitly, cast_to
 from headrace.sql.coerce import (
     BIGINT,
     BOOLEAN,
@@ -61,20 +61,28 @@ from headrace.sql.coerce import (
     INT,
     NULL,
     STRING,
-    bounded_decimal,
-    common_of,
     is_decimal,
     is_integer,
     is_numeric,
     is_string_literal,
+    make_bounded_decimal,
+    unify_types,
 )
-from headrace.sql.operators import arithmetic, case, compare, condition, is_null, negated, negative
-from headrace.sql.patterns import constant_text, rlike
+from headrace.sql.operators import (
+    make_arithmetic,
+    make_case,
+    make_comparison,
+    make_is_null,
+    make_negative,
+    make_not,
+    require_boolean,
+)
+from headrace.sql.patterns import make_rlike, require_string_literal
 
 Args = list[Expression]
-Builder = Callable[[Args], Expression]
-END = Literal(2_147_483_647, INT)
-_UNITS = {
+FunctionBuilder = Callable[[Args], Expression]
+UNTIL_END = Literal(2_147_483_647, INT)
+_TRUNC_UNITS = {
     "year": "year", "yyyy": "year", "yy": "year", "quarter": "quarter", "month": "month", "mon": "month", "mm": "month",
     "week": "week", "day": "day", "dd": "day", "hour": "hour", "minute": "minute", "second": "second",
     "millisecond": "millisecond", "microsecond": "microsecond",
@@ -82,229 +90,231 @@ _UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ScalarFunction:
     """A scalar function: the builder of its call, and how many arguments it takes (a maximum of None: any number)."""
 
-    build: Builder
-    least: int
-    most: int | None
+    build: FunctionBuilder
+    min_args: int
+    max_args: int | None
 
 
-def call(name: str, args: Args) -> Expression:
+def build_call(name: str, args: Args) -> Expression:
     """Return the call of a scalar function by its SQL name (any case); SqlError without a location if it is invalid."""
     function = FUNCTIONS.get(name.lower())
     if function is None:
         raise KeyError(name)
-    if len(args) < function.least or (function.most is not None and len(args) > function.most):
-        raise SqlError(f"function '{name}' takes {_count(function)}, not {len(args)}")
+    if len(args) < function.min_args or (function.max_args is not None and len(args) > function.max_args):
+        raise SqlError(f"function '{name}' takes {_describe_arity(function)}, not {len(args)}")
     try:
         return function.build(args)
     except SqlError as problem:
         raise SqlError(f"function '{name}': {problem.message}", detail=problem.detail, hint=problem.hint) from None
 
 
-def _count(function: Function) -> str:
-    if function.most is None:
-        return f"at least {function.least} argument{'s' * (function.least != 1)}"
-    if function.least == function.most:
-        return f"{function.least} argument{'s' * (function.least != 1)}"
-    return f"{function.least} to {function.most} arguments"
+def _describe_arity(function: ScalarFunction) -> str:
+    if function.max_args is None:
+        return f"at least {function.min_args} argument{'s' * (function.min_args != 1)}"
+    if function.min_args == function.max_args:
+        return f"{function.min_args} argument{'s' * (function.min_args != 1)}"
+    return f"{function.min_args} to {function.max_args} arguments"
 
 
-def number(value: Expression) -> Expression:
+def to_number(value: Expression) -> Expression:
     """Return a numeric value unchanged, and NULL as a DOUBLE; reject other types."""
     if value.type == NULL:
-        return cast(value, DOUBLE)
+        return cast_to(value, DOUBLE)
     if not is_numeric(value.type):
         raise SqlError(f"a number is needed, not {type_name(value.type)}", hint="cast it: CAST(… AS DOUBLE)")
     return value
 
 
-def text(value: Expression) -> Expression:
+def to_text(value: Expression) -> Expression:
     """Cast the value to STRING; Spark casts arguments to STRING implicitly."""
-    return cast(value, STRING)
+    return cast_to(value, STRING)
 
 
-def whole(value: Expression) -> Expression:
+def to_int(value: Expression) -> Expression:
     """Cast the value to INT; reject all but integers and NULL."""
     if not is_integer(value.type) and value.type != NULL:
         raise SqlError(f"an integer is needed, not {type_name(value.type)}")
-    return cast(value, INT)
+    return cast_to(value, INT)
 
 
-def moment(value: Expression) -> Expression:
+def to_timestamp(value: Expression) -> Expression:
     """Cast a DATE or a string literal to TIMESTAMP."""
-    return _temporal(value, TIMESTAMP)
+    return _to_temporal(value, TIMESTAMP)
 
 
-def day(value: Expression) -> Expression:
+def to_date(value: Expression) -> Expression:
     """Cast a TIMESTAMP or a string literal to DATE."""
-    return _temporal(value, DATE)
+    return _to_temporal(value, DATE)
 
 
-def _temporal(value: Expression, kind: pa.DataType) -> Expression:
+def _to_temporal(value: Expression, kind: pa.DataType) -> Expression:
     if value.type not in (DATE, TIMESTAMP, NULL) and not is_string_literal(value):
         raise SqlError(f"a {type_name(kind)} is needed, not {type_name(value.type)}", hint=f"CAST(… AS {type_name(kind)})")
-    return implicit(value, kind)
+    return cast_implicitly(value, kind)
 
 
-def _fixed(function: str, result: pa.DataType, *kinds: Callable[[Expression], Expression]) -> Function:
+def _typed_function(function: str, result: pa.DataType, *kinds: Callable[[Expression], Expression]) -> ScalarFunction:
     """Return a function that casts each argument by `kinds` and has a fixed result type."""
 
     def build(args: Args) -> Expression:
         return Call(function, tuple(kind(arg) for kind, arg in zip(kinds, args, strict=True)), result)
 
-    return Function(build, len(kinds), len(kinds))
+    return ScalarFunction(build, len(kinds), len(kinds))
 
 
-def _double(value: Expression) -> Expression:
-    return cast(number(value), DOUBLE)
+def _to_double(value: Expression) -> Expression:
+    return cast_to(to_number(value), DOUBLE)
 
 
-def _same(function: str) -> Function:
+def _common_type_function(function: str) -> ScalarFunction:
     """Return a function of any number of arguments, all cast to their common type."""
 
     def build(args: Args) -> Expression:
-        kind = common_of(args, "combine")
+        kind = unify_types(args, "combine")
         if len(args) == 1 or kind == NULL:
             return args[0]
-        return Call(function, tuple(implicit(arg, kind) for arg in args), kind)
+        return Call(function, tuple(cast_implicitly(arg, kind) for arg in args), kind)
 
-    return Function(build, 1, None)
-
-
-def _cast_to(kind: pa.DataType) -> Function:
-    return Function(lambda args: cast(args[0], kind), 1, 1)
+    return ScalarFunction(build, 1, None)
 
 
-def _absolute(args: Args) -> Expression:
-    value = number(args[0])
+def _cast_function(kind: pa.DataType) -> ScalarFunction:
+    return ScalarFunction(lambda args: cast_to(args[0], kind), 1, 1)
+
+
+def _build_abs(args: Args) -> Expression:
+    value = to_number(args[0])
     return Call("abs", (value,), value.type)
 
 
-def _integral(function: str) -> Function:
+def _integral_function(function: str) -> ScalarFunction:
     def build(args: Args) -> Expression:
-        value = number(args[0])
+        value = to_number(args[0])
         if is_integer(value.type) or (is_decimal(value.type) and value.type.scale == 0):
             return value
         if is_decimal(value.type):
-            return Call(function, (value,), bounded_decimal(value.type.precision - value.type.scale + 1, 0))
-        return Call(function, (cast(value, DOUBLE),), BIGINT)
+            return Call(function, (value,), make_bounded_decimal(value.type.precision - value.type.scale + 1, 0))
+        return Call(function, (cast_to(value, DOUBLE),), BIGINT)
 
-    return Function(build, 1, 1)
+    return ScalarFunction(build, 1, 1)
 
 
-def _round(args: Args) -> Expression:
-    value, digits = number(args[0]), args[1] if len(args) > 1 else Literal(0, INT)
+def _build_round(args: Args) -> Expression:
+    value, digits = to_number(args[0]), args[1] if len(args) > 1 else Literal(0, INT)
     if not isinstance(digits, Literal) or not isinstance(digits.value, int) or abs(digits.value) > 100:
         raise SqlError("the number of digits must be a small integer literal")
     count = digits.value
     if is_integer(value.type) and count >= 0:
         return value
-    return Call("round", (value, Literal(count, INT)), _rounded_type(value.type, count))
+    return Call("round", (value, Literal(count, INT)), _round_result_type(value.type, count))
 
 
-def _rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
+def _round_result_type(kind: pa.DataType, digits: int) -> pa.DataType:
     if not is_decimal(kind):
         return kind
     whole_digits = kind.precision - kind.scale + 1
     if digits < 0:
-        return bounded_decimal(max(whole_digits, -digits + 1), 0)
+        return make_bounded_decimal(max(whole_digits, -digits + 1), 0)
     scale = min(kind.scale, digits)
-    return bounded_decimal(whole_digits + scale, scale)
+    return make_bounded_decimal(whole_digits + scale, scale)
 
 
-def _log(args: Args) -> Expression:
+def _build_log(args: Args) -> Expression:
     """Build LOG(x), the natural logarithm, or LOG(base, x)."""
-    logs = [Call("ln", (_double(arg),), DOUBLE) for arg in args]
+    logs = [Call("ln", (_to_double(arg),), DOUBLE) for arg in args]
     return logs[0] if len(logs) == 1 else Call("div", (logs[1], logs[0]), DOUBLE)
 
 
-def _substring(args: Args) -> Expression:
-    length = whole(args[2]) if len(args) > 2 else END
-    return Call("substring", (text(args[0]), whole(args[1]), length), STRING)
+def _build_substring(args: Args) -> Expression:
+    length = to_int(args[2]) if len(args) > 2 else UNTIL_END
+    return Call("substring", (to_text(args[0]), to_int(args[1]), length), STRING)
 
 
-def _left(args: Args) -> Expression:
-    return _substring([args[0], Literal(1, INT), args[1]])
+def _build_left(args: Args) -> Expression:
+    return _build_substring([args[0], Literal(1, INT), args[1]])
 
 
-def _right(args: Args) -> Expression:
-    count = whole(args[1])
+def _build_right(args: Args) -> Expression:
+    count = to_int(args[1])
     if isinstance(count, Literal) and isinstance(count.value, int):
-        return _substring([args[0], negative(count)]) if count.value > 0 else _left([args[0], Literal(0, INT)])
-    empty = compare("le", count, Literal(0, INT))
-    return case([(empty, _left([args[0], Literal(0, INT)]))], _substring([args[0], negative(count)]))
+        return _build_substring([args[0], make_negative(count)]) if count.value > 0 else _build_left([args[0], Literal(0, INT)])
+    empty = make_comparison("le", count, Literal(0, INT))
+    return make_case([(empty, _build_left([args[0], Literal(0, INT)]))], _build_substring([args[0], make_negative(count)]))
 
 
-def _concat(args: Args) -> Expression:
-    return Call("concat", tuple(text(arg) for arg in args), STRING)
+def _build_concat(args: Args) -> Expression:
+    return Call("concat", tuple(to_text(arg) for arg in args), STRING)
 
 
-def _nullif(args: Args) -> Expression:
+def _build_nullif(args: Args) -> Expression:
     value = args[0]
-    return case([(compare("eq", value, args[1]), Literal(None, value.type))], value)
+    return make_case([(make_comparison("eq", value, args[1]), Literal(None, value.type))], value)
 
 
-def _nvl2(args: Args) -> Expression:
-    return case([(negated(is_null(args[0])), args[1])], args[2])
+def _build_nvl2(args: Args) -> Expression:
+    return make_case([(make_not(make_is_null(args[0])), args[1])], args[2])
 
 
-def _if(args: Args) -> Expression:
-    return case([(condition(args[0], "IF"), args[1])], args[2])
+def _build_if(args: Args) -> Expression:
+    return make_case([(require_boolean(args[0], "IF"), args[1])], args[2])
 
 
-def _part(function: str) -> Function:
+def _date_part_function(function: str) -> ScalarFunction:
     """Return a function of a DATE or a TIMESTAMP; a string literal is cast to DATE."""
 
     def build(args: Args) -> Expression:
-        value = args[0] if args[0].type == TIMESTAMP else day(args[0])
+        value = args[0] if args[0].type == TIMESTAMP else to_date(args[0])
         return Call(function, (value,), INT)
 
-    return Function(build, 1, 1)
+    return ScalarFunction(build, 1, 1)
 
 
-def _weekday(args: Args) -> Expression:
+def _build_weekday(args: Args) -> Expression:
     """Build WEEKDAY, where 0 is Monday."""
-    return arithmetic("mod", arithmetic("add", call("dayofweek", args), Literal(5, INT)), Literal(7, INT))
+    return make_arithmetic("mod", make_arithmetic("add", build_call("dayofweek", args), Literal(5, INT)), Literal(7, INT))
 
 
-def _date_part(args: Args) -> Expression:
-    return part(constant_text(args[0], "the part"), args[1])
+def _build_date_part(args: Args) -> Expression:
+    return build_extract(require_string_literal(args[0], "the part"), args[1])
 
 
-def part(name: str, value: Expression) -> Expression:
+def build_extract(name: str, value: Expression) -> Expression:
     """Return EXTRACT(name FROM value)."""
-    function = _PARTS.get(name.lower())
+    function = _DATE_PARTS.get(name.lower())
     if function is None:
-        raise SqlError(f"unknown part '{name}' of a time", detail=f"parts: {', '.join(sorted(set(_PARTS.values())))}")
+        raise SqlError(f"unknown part '{name}' of a time", detail=f"parts: {', '.join(sorted(set(_DATE_PARTS.values())))}")
     return FUNCTIONS[function].build([value])
 
 
-def _unit(value: Expression) -> Literal:
-    name = constant_text(value, "the unit").lower()
-    if name not in _UNITS:
-        raise SqlError(f"unknown unit '{name}'", detail=f"units: {', '.join(dict.fromkeys(_UNITS.values()))}")
-    return Literal(_UNITS[name], STRING)
+def _read_trunc_unit(value: Expression) -> Literal:
+    name = require_string_literal(value, "the unit").lower()
+    if name not in _TRUNC_UNITS:
+        raise SqlError(f"unknown unit '{name}'", detail=f"units: {', '.join(dict.fromkeys(_TRUNC_UNITS.values()))}")
+    return Literal(_TRUNC_UNITS[name], STRING)
 
 
-def _date_trunc(args: Args) -> Expression:
-    return Call("date_trunc", (_unit(args[0]), moment(args[1])), TIMESTAMP)
+def _build_date_trunc(args: Args) -> Expression:
+    return Call("date_trunc", (_read_trunc_unit(args[0]), to_timestamp(args[1])), TIMESTAMP)
 
 
-def _trunc(args: Args) -> Expression:
-    return cast(_date_trunc([args[1], args[0]]), DATE)
+def _build_trunc(args: Args) -> Expression:
+    return cast_to(_build_date_trunc([args[1], args[0]]), DATE)
 
 
-def _date_sub(args: Args) -> Expression:
-    return Call("date_add", (day(args[0]), negative(whole(args[1]))), DATE)
+def _build_date_sub(args: Args) -> Expression:
+    return Call("date_add", (to_date(args[0]), make_negative(to_int(args[1]))), DATE)
 
 
-def _scalars(function: str, names: str, result: pa.DataType, *kinds: Callable[[Expression], Expression]) -> dict[str, Function]:
-    return dict.fromkeys(names.split(), _fixed(function, result, *kinds))
+def _typed_functions(
+    function: str, names: str, result: pa.DataType, *kinds: Callable[[Expression], Expression]
+) -> dict[str, ScalarFunction]:
+    return dict.fromkeys(names.split(), _typed_function(function, result, *kinds))
 
 
-_PARTS = {
+_DATE_PARTS = {
     "year": "year", "years": "year", "yr": "year", "y": "year", "quarter": "quarter", "qtr": "quarter", "month": "month",
     "months": "month", "mon": "month", "day": "day", "days": "day", "d": "day", "dayofweek": "dayofweek",
     "dow": "dayofweek", "doy": "dayofyear", "hour": "hour", "hours": "hour", "h": "hour", "minute": "minute",
@@ -312,35 +322,35 @@ _PARTS = {
     "s": "second",
 }  # fmt: skip
 
-_TYPES = ("tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "date", "timestamp", "decimal")
+_CAST_FUNCTIONS = ("tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "date", "timestamp", "decimal")
 
-FUNCTIONS: dict[str, Function] = {
-    "abs": Function(_absolute, 1, 1), "ceil": _integral("ceil"), "ceiling": _integral("ceil"), "floor": _integral("floor"),
-    "round": Function(_round, 1, 2), "log": Function(_log, 1, 2),
-    **{name: _fixed(name, DOUBLE, _double) for name in ("sqrt", "exp", "ln", "log10", "log2", "sign")},
-    **_scalars("sign", "signum", DOUBLE, _double), **_scalars("pow", "pow power", DOUBLE, _double, _double),
-    "mod": Function(lambda args: arithmetic("mod", *args), 2, 2), "negative": Function(lambda args: negative(args[0]), 1, 1),
-    "positive": Function(lambda args: number(args[0]), 1, 1),
-    "greatest": _same("greatest"), "least": _same("least"), "coalesce": _same("coalesce"),
-    "nvl": Function(_same("coalesce").build, 2, 2), "ifnull": Function(_same("coalesce").build, 2, 2),
-    "nvl2": Function(_nvl2, 3, 3), "nullif": Function(_nullif, 2, 2), "if": Function(_if, 3, 3), "iff": Function(_if, 3, 3),
-    "isnull": Function(lambda args: is_null(args[0]), 1, 1),
-    "isnotnull": Function(lambda args: negated(is_null(args[0])), 1, 1),
-    **_scalars("upper", "upper ucase", STRING, text), **_scalars("lower", "lower lcase", STRING, text),
-    **{name: _fixed(name, STRING, text) for name in ("trim", "ltrim", "rtrim", "reverse")},
-    **_scalars("trim", "btrim", STRING, text), **_scalars("length", "length len char_length character_length", INT, text),
-    "substring": Function(_substring, 2, 3), "substr": Function(_substring, 2, 3), "left": Function(_left, 2, 2),
-    "right": Function(_right, 2, 2), "concat": Function(_concat, 1, None), "replace": _fixed("replace", STRING, text, text, text),
-    **_scalars("starts_with", "startswith starts_with", BOOLEAN, text, text),
-    **_scalars("ends_with", "endswith ends_with", BOOLEAN, text, text), **_scalars("contains", "contains", BOOLEAN, text, text),
-    **dict.fromkeys(("rlike", "regexp", "regexp_like"), Function(lambda args: rlike(*args), 2, 2)),
-    **{name: _part(name) for name in ("year", "quarter", "month", "day", "dayofweek", "dayofyear")}, "dayofmonth": _part("day"),
-    **{name: _fixed(name, INT, moment) for name in ("hour", "minute", "second")},
-    "weekday": Function(_weekday, 1, 1), "date_part": Function(_date_part, 2, 2), "datepart": Function(_date_part, 2, 2),
-    "date_trunc": Function(_date_trunc, 2, 2), "trunc": Function(_trunc, 2, 2),
-    **_scalars("date_add", "date_add dateadd", DATE, day, whole), "date_sub": Function(_date_sub, 2, 2),
-    **_scalars("date_diff", "datediff date_diff", INT, day, day),
-    **_scalars("unix_seconds", "unix_seconds unix_timestamp", BIGINT, moment),
-    "to_date": _cast_to(DATE), "to_timestamp": _cast_to(TIMESTAMP),
-    **{name: _cast_to(parse_type(name)) for name in _TYPES},
+FUNCTIONS: dict[str, ScalarFunction] = {
+    "abs": ScalarFunction(_build_abs, 1, 1), "ceil": _integral_function("ceil"), "ceiling": _integral_function("ceil"), "floor": _integral_function("floor"),
+    "round": ScalarFunction(_build_round, 1, 2), "log": ScalarFunction(_build_log, 1, 2),
+    **{name: _typed_function(name, DOUBLE, _to_double) for name in ("sqrt", "exp", "ln", "log10", "log2", "sign")},
+    **_typed_functions("sign", "signum", DOUBLE, _to_double), **_typed_functions("pow", "pow power", DOUBLE, _to_double, _to_double),
+    "mod": ScalarFunction(lambda args: make_arithmetic("mod", *args), 2, 2), "negative": ScalarFunction(lambda args: make_negative(args[0]), 1, 1),
+    "positive": ScalarFunction(lambda args: to_number(args[0]), 1, 1),
+    "greatest": _common_type_function("greatest"), "least": _common_type_function("least"), "coalesce": _common_type_function("coalesce"),
+    "nvl": ScalarFunction(_common_type_function("coalesce").build, 2, 2), "ifnull": ScalarFunction(_common_type_function("coalesce").build, 2, 2),
+    "nvl2": ScalarFunction(_build_nvl2, 3, 3), "nullif": ScalarFunction(_build_nullif, 2, 2), "if": ScalarFunction(_build_if, 3, 3), "iff": ScalarFunction(_build_if, 3, 3),
+    "isnull": ScalarFunction(lambda args: make_is_null(args[0]), 1, 1),
+    "isnotnull": ScalarFunction(lambda args: make_not(make_is_null(args[0])), 1, 1),
+    **_typed_functions("upper", "upper ucase", STRING, to_text), **_typed_functions("lower", "lower lcase", STRING, to_text),
+    **{name: _typed_function(name, STRING, to_text) for name in ("trim", "ltrim", "rtrim", "reverse")},
+    **_typed_functions("trim", "btrim", STRING, to_text), **_typed_functions("length", "length len char_length character_length", INT, to_text),
+    "substring": ScalarFunction(_build_substring, 2, 3), "substr": ScalarFunction(_build_substring, 2, 3), "left": ScalarFunction(_build_left, 2, 2),
+    "right": ScalarFunction(_build_right, 2, 2), "concat": ScalarFunction(_build_concat, 1, None), "replace": _typed_function("replace", STRING, to_text, to_text, to_text),
+    **_typed_functions("starts_with", "startswith starts_with", BOOLEAN, to_text, to_text),
+    **_typed_functions("ends_with", "endswith ends_with", BOOLEAN, to_text, to_text), **_typed_functions("contains", "contains", BOOLEAN, to_text, to_text),
+    **dict.fromkeys(("rlike", "regexp", "regexp_like"), ScalarFunction(lambda args: make_rlike(*args), 2, 2)),
+    **{name: _date_part_function(name) for name in ("year", "quarter", "month", "day", "dayofweek", "dayofyear")}, "dayofmonth": _date_part_function("day"),
+    **{name: _typed_function(name, INT, to_timestamp) for name in ("hour", "minute", "second")},
+    "weekday": ScalarFunction(_build_weekday, 1, 1), "date_part": ScalarFunction(_build_date_part, 2, 2), "datepart": ScalarFunction(_build_date_part, 2, 2),
+    "date_trunc": ScalarFunction(_build_date_trunc, 2, 2), "trunc": ScalarFunction(_build_trunc, 2, 2),
+    **_typed_functions("date_add", "date_add dateadd", DATE, to_date, to_int), "date_sub": ScalarFunction(_build_date_sub, 2, 2),
+    **_typed_functions("date_diff", "datediff date_diff", INT, to_date, to_date),
+    **_typed_functions("unix_seconds", "unix_seconds unix_timestamp", BIGINT, to_timestamp),
+    "to_date": _cast_function(DATE), "to_timestamp": _cast_function(TIMESTAMP),
+    **{name: _cast_function(parse_type(name)) for name in _CAST_FUNCTIONS},
 }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 from headrace.errors import SqlError
 from headrace.model.expression import TRUE, Call, Expression, Literal
 from headrace.model.schema import TIMESTAMP, type_name
-from headrace.sql.casts import cast, exact, implicit
+from headrace.sql.casts import cast_exactly, cast_implicitly, cast_to
 from headrace.sql.coerce import (
     BIGINT,
     BOOLEAN,
@@ -24,149 +24,151 @@ from headrace.sql.coerce import (
     INT,
     NULL,
     STRING,
-    as_decimal,
-    boolean,
-    common_of,
-    common_type,
-    decimal_result,
-    fits,
+    boolean_call,
+    decimal_result_type,
+    find_common_type,
+    fits_integer_type,
     is_decimal,
     is_float,
     is_integer,
     is_numeric,
     is_string_literal,
-    literal_decimal,
-    mismatch,
+    literal_decimal_type,
+    to_decimal_type,
+    type_mismatch_error,
+    unify_types,
 )
 
 FALSE = Literal(False, BOOLEAN)
-_NEAR = 2**31
-_FLIPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq_null_safe": "eq_null_safe"}
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+_MAX_ROUNDED_BOUND = 2**31
+_FLIPPED_COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq_null_safe": "eq_null_safe"}
+_COMPARISON_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "gt": operator.gt, "le": operator.le, "ge": operator.ge,
 }  # fmt: skip
-_FOLD: dict[str, Callable[..., object]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
-_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/", "int_div": "DIV", "mod": "%"}
+_FOLDABLE_ARITHMETIC: dict[str, Callable[..., object]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+_OPERATOR_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "int_div": "DIV", "mod": "%"}
 
 
-def condition(value: Expression, construct: str) -> Expression:
+def require_boolean(value: Expression, construct: str) -> Expression:
     """Return the value if it is a BOOLEAN (or NULL); `construct` is named in the error message."""
     if value.type not in (BOOLEAN, NULL):
         raise SqlError(f"{construct} needs a BOOLEAN, not {type_name(value.type)}")
-    return cast(value, BOOLEAN)
+    return cast_to(value, BOOLEAN)
 
 
-def both(left: Expression, right: Expression) -> Expression:
+def make_and(left: Expression, right: Expression) -> Expression:
     """Return `left AND right`."""
-    left, right = condition(left, "AND"), condition(right, "AND")
+    left, right = require_boolean(left, "AND"), require_boolean(right, "AND")
     if TRUE in (left, right):
         return right if left == TRUE else left
-    return boolean("and", left, right)
+    return boolean_call("and", left, right)
 
 
-def either(left: Expression, right: Expression) -> Expression:
+def make_or(left: Expression, right: Expression) -> Expression:
     """Return `left OR right`."""
-    left, right = condition(left, "OR"), condition(right, "OR")
+    left, right = require_boolean(left, "OR"), require_boolean(right, "OR")
     if FALSE in (left, right):
         return right if left == FALSE else left
-    return boolean("or", left, right)
+    return boolean_call("or", left, right)
 
 
-def negated(value: Expression) -> Expression:
+def make_not(value: Expression) -> Expression:
     """Return `NOT value`."""
-    value = condition(value, "NOT")
+    value = require_boolean(value, "NOT")
     if isinstance(value, Literal) and isinstance(value.value, bool):
         return Literal(not value.value, BOOLEAN)
-    return boolean("not", value)
+    return boolean_call("not", value)
 
 
-def is_null(value: Expression) -> Expression:
+def make_is_null(value: Expression) -> Expression:
     """Return `value IS NULL`."""
     if isinstance(value, Literal):
         return Literal(value.value is None, BOOLEAN)
-    return boolean("is_null", value)
+    return boolean_call("is_null", value)
 
 
-def compare(function: str, left: Expression, right: Expression) -> Expression:
+def make_comparison(function: str, left: Expression, right: Expression) -> Expression:
     """Return a comparison of two operands cast to their common type, with a constant on the right."""
     if isinstance(left, Literal) and not isinstance(right, Literal):
-        return compare(_FLIPPED[function], right, left)
-    if is_integer(left.type) and isinstance(right, Literal) and (rounded := _rounded(function, right)):
-        return compare(rounded[0], left, rounded[1])
-    left, right = same_type(left, right, "compare")
-    if isinstance(left, Literal) and isinstance(right, Literal) and function in _COMPARE:
-        return _compare_literals(function, left, right)
-    return boolean(function, left, right)
+        return make_comparison(_FLIPPED_COMPARISONS[function], right, left)
+    if is_integer(left.type) and isinstance(right, Literal) and (rounded := _round_bound(function, right)):
+        return make_comparison(rounded[0], left, rounded[1])
+    left, right = unify_operands(left, right, "compare")
+    if isinstance(left, Literal) and isinstance(right, Literal) and function in _COMPARISON_FUNCTIONS:
+        return _fold_comparison(function, left, right)
+    return boolean_call(function, left, right)
 
 
-def _rounded(function: str, bound: Literal) -> tuple[str, Literal] | None:
+def _round_bound(function: str, bound: Literal) -> tuple[str, Literal] | None:
     """Rewrite the comparison of an integer with a fraction as one with an integer: x >= 1.5 is x > 1."""
     if not isinstance(bound.value, float | Decimal) or function not in ("lt", "le", "gt", "ge"):
         return None
     value = Decimal(bound.value)
-    if not value.is_finite() or abs(value) > _NEAR or value == int(value):
+    if not value.is_finite() or abs(value) > _MAX_ROUNDED_BOUND or value == int(value):
         return None
     return ("gt", Literal(floor(value), BIGINT)) if function in ("gt", "ge") else ("lt", Literal(ceil(value), BIGINT))
 
 
-def _compare_literals(function: str, left: Literal, right: Literal) -> Expression:
+def _fold_comparison(function: str, left: Literal, right: Literal) -> Expression:
     if left.value is None or right.value is None:
         return Literal(None, BOOLEAN)
     if is_float(left.type):  # the evaluator defines the order of NaN
-        return boolean(function, left, right)
-    return Literal(_COMPARE[function](left.value, right.value), BOOLEAN)
+        return boolean_call(function, left, right)
+    return Literal(_COMPARISON_FUNCTIONS[function](left.value, right.value), BOOLEAN)
 
 
-def same_type(left: Expression, right: Expression, verb: str) -> tuple[Expression, Expression]:
+def unify_operands(left: Expression, right: Expression, verb: str) -> tuple[Expression, Expression]:
     """Cast both operands to their common type."""
     if is_string_literal(right) or is_string_literal(left):
-        kind = common_of([left, right], verb)
+        kind = unify_types([left, right], verb)
     else:
-        common = common_type(left.type, right.type)
+        common = find_common_type(left.type, right.type)
         if common is None:
-            raise mismatch(verb, left.type, right.type)
+            raise type_mismatch_error(verb, left.type, right.type)
         kind = BOOLEAN if common == NULL else common
-        if isinstance(right, Literal) and (constant := exact(right, left.type)) and left.type != NULL:
+        if isinstance(right, Literal) and (constant := cast_exactly(right, left.type)) and left.type != NULL:
             return left, constant
-    return implicit(left, kind), implicit(right, kind)
+    return cast_implicitly(left, kind), cast_implicitly(right, kind)
 
 
-def contained(value: Expression, choices: list[Expression]) -> Expression:
+def make_in(value: Expression, choices: list[Expression]) -> Expression:
     """Return `value IN (choices)`: an `in` call if all are constants of the value's type, else comparisons ORed."""
-    pairs = [same_type(value, choice, "compare") for choice in choices]
+    pairs = [unify_operands(value, choice, "compare") for choice in choices]
     kinds = {left.type for left, _ in pairs} | {right.type for _, right in pairs}
     if all(isinstance(right, Literal) for _, right in pairs) and len(kinds) == 1:
-        return boolean("in", pairs[0][0], *(right for _, right in pairs))
-    result = compare("eq", value, choices[0])
+        return boolean_call("in", pairs[0][0], *(right for _, right in pairs))
+    result = make_comparison("eq", value, choices[0])
     for choice in choices[1:]:
-        result = either(result, compare("eq", value, choice))
+        result = make_or(result, make_comparison("eq", value, choice))
     return result
 
 
-def arithmetic(function: str, left: Expression, right: Expression) -> Expression:
+def make_arithmetic(function: str, left: Expression, right: Expression) -> Expression:
     """Return add, sub, mul, div, int_div or mod of two numbers, with Spark's result type."""
-    left, right = _numbers(function, left, right)
+    left, right = _require_numbers(function, left, right)
     if function == "int_div":
-        return _int_div(left, right)
-    left, right = _literal_beside_decimal(left, right)
+        return _make_int_div(left, right)
+    left, right = _narrow_literal_beside_decimal(left, right)
     if (is_decimal(left.type) or is_decimal(right.type)) and not (is_float(left.type) or is_float(right.type)):
-        return _decimal_arithmetic(function, cast(left, as_decimal(left.type)), cast(right, as_decimal(right.type)))
-    kind = DOUBLE if function == "div" else common_type(left.type, right.type)
+        return _make_decimal_arithmetic(
+            function, cast_to(left, to_decimal_type(left.type)), cast_to(right, to_decimal_type(right.type))
+        )
+    kind = DOUBLE if function == "div" else find_common_type(left.type, right.type)
     assert kind is not None  # any two numeric types have a common type
-    left, right = cast(left, kind), cast(right, kind)
-    return _folded(function, left, right) or Call(function, (left, right), kind)
+    left, right = cast_to(left, kind), cast_to(right, kind)
+    return _fold_arithmetic(function, left, right) or Call(function, (left, right), kind)
 
 
-def _numbers(function: str, left: Expression, right: Expression) -> tuple[Expression, Expression]:
+def _require_numbers(function: str, left: Expression, right: Expression) -> tuple[Expression, Expression]:
     """Cast an untyped NULL to the type of the other side; reject operands that are not numbers."""
     if not all(is_numeric(side.type) or side.type == NULL for side in (left, right)):
         raise SqlError(
-            f"operator '{_SYMBOL[function]}' needs numbers, not {type_name(left.type)} and {type_name(right.type)}",
+            f"operator '{_OPERATOR_SYMBOLS[function]}' needs numbers, not {type_name(left.type)} and {type_name(right.type)}",
             hint=_arithmetic_hint(left, right),
         )
     if left.type == NULL:
-        left = cast(left, INT if right.type == NULL else right.type)
-    return left, cast(right, left.type) if right.type == NULL else right
+        left = cast_to(left, INT if right.type == NULL else right.type)
+    return left, cast_to(right, left.type) if right.type == NULL else right
 
 
 def _arithmetic_hint(left: Expression, right: Expression) -> str:
@@ -177,61 +179,61 @@ def _arithmetic_hint(left: Expression, right: Expression) -> str:
     return "a || b puts strings together" if STRING in (left.type, right.type) else "cast with CAST(… AS type)"
 
 
-def _literal_beside_decimal(left: Expression, right: Expression) -> tuple[Expression, Expression]:
+def _narrow_literal_beside_decimal(left: Expression, right: Expression) -> tuple[Expression, Expression]:
     """Cast an integer constant beside a decimal to the narrowest decimal that holds it."""
     if is_decimal(right.type) and isinstance(left, Literal) and isinstance(left.value, int):
-        return cast(left, literal_decimal(left.value)), right
+        return cast_to(left, literal_decimal_type(left.value)), right
     if is_decimal(left.type) and isinstance(right, Literal) and isinstance(right.value, int):
-        return left, cast(right, literal_decimal(right.value))
+        return left, cast_to(right, literal_decimal_type(right.value))
     return left, right
 
 
-def _decimal_arithmetic(function: str, left: Expression, right: Expression) -> Expression:
-    kind = decimal_result(function, left.type, right.type)
+def _make_decimal_arithmetic(function: str, left: Expression, right: Expression) -> Expression:
+    kind = decimal_result_type(function, left.type, right.type)
     if function != "mod":
         return Call(function, (left, right), kind)
-    left, right = same_type(left, right, "divide")
-    return cast(Call("mod", (left, right), left.type), kind)
+    left, right = unify_operands(left, right, "divide")
+    return cast_to(Call("mod", (left, right), left.type), kind)
 
 
-def _int_div(left: Expression, right: Expression) -> Expression:
+def _make_int_div(left: Expression, right: Expression) -> Expression:
     if not (is_integer(left.type) and is_integer(right.type)):
         raise SqlError("operator 'DIV' needs integers", hint="floor(a / b) works on other numbers")
-    return Call("int_div", (cast(left, BIGINT), cast(right, BIGINT)), BIGINT)
+    return Call("int_div", (cast_to(left, BIGINT), cast_to(right, BIGINT)), BIGINT)
 
 
-def _folded(function: str, left: Expression, right: Expression) -> Literal | None:
+def _fold_arithmetic(function: str, left: Expression, right: Expression) -> Literal | None:
     """Fold add, sub and mul of integer and DOUBLE constants; return None for other operands and on overflow."""
-    is_constant = isinstance(left, Literal) and isinstance(right, Literal) and function in _FOLD
+    is_constant = isinstance(left, Literal) and isinstance(right, Literal) and function in _FOLDABLE_ARITHMETIC
     if not is_constant or not (is_integer(left.type) or left.type == DOUBLE):
         return None
     assert isinstance(left, Literal)
     assert isinstance(right, Literal)
     if left.value is None or right.value is None:
         return Literal(None, left.type)
-    value = _FOLD[function](left.value, right.value)
-    return Literal(value, left.type) if not isinstance(value, int) or fits(value, left.type) else None
+    value = _FOLDABLE_ARITHMETIC[function](left.value, right.value)
+    return Literal(value, left.type) if not isinstance(value, int) or fits_integer_type(value, left.type) else None
 
 
-def negative(value: Expression) -> Expression:
+def make_negative(value: Expression) -> Expression:
     """Return `-value`."""
     if not is_numeric(value.type) and value.type != NULL:
         raise SqlError(f"operator '-' needs a number, not {type_name(value.type)}")
-    if isinstance(value, Literal) and (value.value is None or _negates(value)):
+    if isinstance(value, Literal) and (value.value is None or _is_negatable(value)):
         return Literal(None if value.value is None else -value.value, value.type)  # type: ignore[operator]
     return Call("neg", (value,), value.type)
 
 
-def _negates(literal: Literal) -> bool:
-    return not isinstance(literal.value, int) or fits(-literal.value, literal.type)
+def _is_negatable(literal: Literal) -> bool:
+    return not isinstance(literal.value, int) or fits_integer_type(-literal.value, literal.type)
 
 
-def case(pairs: list[tuple[Expression, Expression]], default: Expression) -> Expression:
+def make_case(pairs: list[tuple[Expression, Expression]], default: Expression) -> Expression:
     """Return `CASE WHEN c THEN v … ELSE default END` with all values cast to their common type."""
-    kind = common_of([value for _, value in pairs] + [default], "choose between")
+    kind = unify_types([value for _, value in pairs] + [default], "choose between")
     if kind == NULL:
         return default
     args: list[Expression] = []
     for test, value in pairs:
-        args += [condition(test, "WHEN"), implicit(value, kind)]
-    return Call("case", (*args, implicit(default, kind)), kind)
+        args += [require_boolean(test, "WHEN"), cast_implicitly(value, kind)]
+    return Call("case", (*args, cast_implicitly(default, kind)), kind)

@@ -21,13 +21,20 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import SqlError
-from headrace.sql.limits import NESTING, STEPS, STEPS_OF_A_TOKEN, check_tree, too_deep, too_slow
+from headrace.sql.limits import (
+    MAX_NESTING,
+    PARSER_STEPS_BASE,
+    PARSER_STEPS_PER_TOKEN,
+    check_tree_depth,
+    nesting_error,
+    parse_effort_error,
+)
 
 _DIALECT = Spark()
-_OPENERS = frozenset({TokenType.L_PAREN, TokenType.DOT})
-_NAMES = frozenset({TokenType.WINDOW, TokenType.SESSION})
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_CLASS = re.compile(r"<class '[\w.]*?(\w+)'>")
+_NAME_FOLLOWERS = frozenset({TokenType.L_PAREN, TokenType.DOT})
+_WINDOW_KEYWORDS = frozenset({TokenType.WINDOW, TokenType.SESSION})
+_ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_CLASS_REPR = re.compile(r"<class '[\w.]*?(\w+)'>")
 
 
 class _Parser(SparkParser):
@@ -38,49 +45,49 @@ class _Parser(SparkParser):
         name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
     }
     NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
-    _levels = 0.0
-    _steps = 0
+    _nesting = 0.0
+    _step_count = 0
 
     def _advance(self, times: int = 1) -> None:
         """Count steps: the parser backtracks through every reading of an ambiguous text, and so at every level of nesting."""
-        self._steps += 1
-        if self._steps > STEPS + STEPS_OF_A_TOKEN * len(self._tokens):
-            raise too_slow(Source(self.sql).place(self._curr.start))
+        self._step_count += 1
+        if self._step_count > PARSER_STEPS_BASE + PARSER_STEPS_PER_TOKEN * len(self._tokens):
+            raise parse_effort_error(SqlSource(self.sql).format_location(self._curr.start))
         super()._advance(times)
 
     def _parse_unary(self) -> exp.Expr | None:
-        return self._deeper(1, super()._parse_unary)
+        return self._parse_nested(1, super()._parse_unary)
 
     def _parse_select(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
-        return self._deeper(0.5, super()._parse_select, *args, **kwargs)  # sqlglot calls it twice per sub-query
+        return self._parse_nested(0.5, super()._parse_select, *args, **kwargs)  # sqlglot calls it twice per sub-query
 
-    def _deeper(self, levels: float, parse: Callable[..., exp.Expr | None], *args: Any, **kwargs: Any) -> exp.Expr | None:
+    def _parse_nested(self, levels: float, parse: Callable[..., exp.Expr | None], *args: Any, **kwargs: Any) -> exp.Expr | None:
         """Count nesting levels: every nested construct goes through one of the methods above."""
-        if self._levels + levels > NESTING + 1:
-            raise too_deep(NESTING, Source(self.sql).place(self._curr.start))
-        self._levels += levels
+        if self._nesting + levels > MAX_NESTING + 1:
+            raise nesting_error(MAX_NESTING, SqlSource(self.sql).format_location(self._curr.start))
+        self._nesting += levels
         try:
             return parse(*args, **kwargs)
         finally:
-            self._levels -= levels
+            self._nesting -= levels
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SqlSource:
     """The text of a query; makes errors with a location in that text."""
 
     text: str
 
-    def error(self, node: exp.Expr | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
+    def error_at_node(self, node: exp.Expr | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
         """Return an error located at the node, or at the nearest node that has a position."""
-        offset = None if node is None else _position(node)
-        return self.error_at(offset, message, detail=detail, hint=hint)
+        offset = None if node is None else _find_position(node)
+        return self.error_at_offset(offset, message, detail=detail, hint=hint)
 
-    def error_at(self, offset: int | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
+    def error_at_offset(self, offset: int | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
         """Return an error located at a character of the text."""
-        return SqlError(message, place="" if offset is None else self.place(offset), detail=detail, hint=hint)
+        return SqlError(message, place="" if offset is None else self.format_location(offset), detail=detail, hint=hint)
 
-    def place(self, offset: int) -> str:
+    def format_location(self, offset: int) -> str:
         """Return line and column of that character, and the line with a caret below it."""
         offset = max(0, min(offset, len(self.text)))
         begin = self.text.rfind("\n", 0, offset) + 1
@@ -90,46 +97,46 @@ class Source:
         gap = "".join("\t" if char == "\t" else " " for char in line[:column])
         return f"line {number}, column {column + 1}:\n  {line}\n  {gap}^"
 
-    def placed(self, problem: SqlError, node: exp.Expr) -> SqlError:
+    def with_location(self, problem: SqlError, node: exp.Expr) -> SqlError:
         """Return the error located at this node, unless it already has a location."""
         if problem.place:
             return problem
-        return self.error(node, problem.message, detail=problem.detail, hint=problem.hint)
+        return self.error_at_node(node, problem.message, detail=problem.detail, hint=problem.hint)
 
 
-def parse(source: Source) -> exp.Expr:
+def parse_statement(source: SqlSource) -> exp.Expr:
     """Return the syntax tree of the single statement in the text; SqlError for any other text."""
     if not source.text.strip():
         raise SqlError("query is empty", hint="write SELECT … FROM …")
     if "\0" in source.text:  # the binder reserves names that start with NUL for placeholders
-        raise source.error_at(source.text.index("\0"), "query contains a NUL character")
-    tokens = _tokens(source)
+        raise source.error_at_offset(source.text.index("\0"), "query contains a NUL character")
+    tokens = _tokenize(source)
     try:
         trees = [tree for tree in _Parser(dialect=_DIALECT).parse(tokens, source.text) if tree is not None]
     except ParseError as problem:
-        raise _syntax_error(source, problem) from None
+        raise _make_syntax_error(source, problem) from None
     if not trees:
         raise SqlError("query is empty", hint="write SELECT … FROM …")
     if len(trees) > 1:
-        raise source.error(trees[1], "query has more than one statement", hint="add them one by one")
-    check_tree(trees[0])
+        raise source.error_at_node(trees[1], "query has more than one statement", hint="add them one by one")
+    check_tree_depth(trees[0])
     return trees[0]
 
 
-def _tokens(source: Source) -> list[Token]:
+def _tokenize(source: SqlSource) -> list[Token]:
     try:
         tokens = _DIALECT.tokenize(source.text)
     except TokenError:
         raise SqlError("query cannot be read", hint="a quote or a comment may not be closed") from None
     for token, following in pairwise(tokens):
-        if token.token_type in _NAMES and following.token_type in _OPENERS:
+        if token.token_type in _WINDOW_KEYWORDS and following.token_type in _NAME_FOLLOWERS:
             token.token_type = TokenType.VAR
     if any(token.token_type == TokenType.STRING for token in tokens):
-        return _join_quotes(tokens)
+        return _merge_adjacent_strings(tokens)
     return tokens
 
 
-def _join_quotes(tokens: list[Token]) -> list[Token]:
+def _merge_adjacent_strings(tokens: list[Token]) -> list[Token]:
     merged: list[Token] = []
     for token in tokens:
         last = merged[-1] if merged else None
@@ -141,28 +148,28 @@ def _join_quotes(tokens: list[Token]) -> list[Token]:
     return merged
 
 
-def _syntax_error(source: Source, problem: ParseError) -> SqlError:
+def _make_syntax_error(source: SqlSource, problem: ParseError) -> SqlError:
     if not problem.errors:
-        return SqlError(f"syntax error: {_ANSI.sub('', str(problem))}")
+        return SqlError(f"syntax error: {_ANSI_ESCAPE.sub('', str(problem))}")
     first = problem.errors[0]
-    description = _CLASS.sub(r"\1", _ANSI.sub("", str(first.get("description") or "not understood")))
+    description = _CLASS_REPR.sub(r"\1", _ANSI_ESCAPE.sub("", str(first.get("description") or "not understood")))
     line, column, near = first.get("line") or 1, first.get("col") or 1, str(first.get("highlight") or "")
     lines = source.text.split("\n")
     offset = sum(len(text) + 1 for text in lines[: line - 1]) + max(0, column - max(1, len(near)))
-    return source.error_at(offset, f"syntax error{f' near {near!r}' if near else ''}: {description.rstrip('.')}")
+    return source.error_at_offset(offset, f"syntax error{f' near {near!r}' if near else ''}: {description.rstrip('.')}")
 
 
-def _position(node: exp.Expr) -> int | None:
+def _find_position(node: exp.Expr) -> int | None:
     """Return the start offset of a node: the least of its subtree, else that of the nearest ancestor that has one."""
     current: exp.Expr | None = node
     while current is not None:
-        offsets = [at for part in current.walk() if (at := _own_position(part)) is not None]
+        offsets = [at for part in current.walk() if (at := _get_own_position(part)) is not None]
         if offsets:
             return min(offsets)
         current = current.parent
     return None
 
 
-def _own_position(node: exp.Expr) -> int | None:
+def _get_own_position(node: exp.Expr) -> int | None:
     offset = node.meta.get("start")
     return offset if isinstance(offset, int) else None

@@ -17,12 +17,12 @@ from headrace.model.stream import Stream
 from headrace.model.window import HopWindow, Window, WindowEnds, ends_of_window
 from headrace.plan.join import WindowJoinQuery
 from headrace.plan.stacked import HIDDEN_COLUMN_COUNT, DerivedStream, WindowedQuery
-from headrace.sql.casts import cast
-from headrace.sql.coerce import common_type, mismatch
+from headrace.sql.casts import cast_to
+from headrace.sql.coerce import find_common_type, type_mismatch_error
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class RelationBranch:
     """The part of a relation that reads one stream; `columns` are in the order of the relation's fields."""
 
     stream: Stream
@@ -31,7 +31,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultWindows:
     """The windows that produced the results a relation reads: when they end, and their size."""
 
     ends: WindowEnds
@@ -46,38 +46,38 @@ class Relation:
     """
 
     fields: tuple[Field, ...]
-    branches: tuple[Branch, ...]
+    branches: tuple[RelationBranch, ...]
     name: str | None = None
     window: Window | None = None
-    results_of: Results | None = None
-    _by_name: dict[str, Field] = field(init=False, repr=False, compare=False)
+    result_windows: ResultWindows | None = None
+    _fields_by_name: dict[str, Field] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Index the columns by lower-case name."""
         object.__setattr__(self, "_by_name", {item.name.lower(): item for item in self.fields})
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def column_names(self) -> tuple[str, ...]:
         """The column names, in order."""
         return tuple(item.name for item in self.fields)
 
     @property
-    def same_window(self) -> HopWindow | None:
+    def inherited_window(self) -> HopWindow | None:
         """The window of a query over results that has none of its own: each contains the results of exactly one inner window."""
-        windows = self.results_of if self.window is None else None
+        windows = self.result_windows if self.window is None else None
         return None if windows is None else HopWindow(windows.ends.step, windows.ends.step)
 
-    def find(self, name: str) -> Field | None:
+    def find_field(self, name: str) -> Field | None:
         """Return the column of that name, ignoring case, or None."""
-        return self._by_name.get(name.lower())
+        return self._fields_by_name.get(name.lower())
 
-    def lookup(self, table: str, name: str) -> Column | None:
+    def lookup_column(self, table: str, name: str) -> Column | None:
         """Return a column by name, or None; `table` must be empty or the name of the relation."""
         self._check_table(table)
-        item = self.find(name)
+        item = self.find_field(name)
         return None if item is None else Column(item.name, item.type)
 
-    def star(self, table: str) -> list[tuple[Field, Expression]]:
+    def expand_star(self, table: str) -> list[tuple[Field, Expression]]:
         """Return the columns of `*` or `table.*` in order."""
         self._check_table(table)
         return [(item, Column(item.name, item.type)) for item in self.fields]
@@ -87,23 +87,23 @@ class Relation:
             actual = f"'{self.name}'" if self.name else "without a name"
             raise SqlError(f"unknown table '{table}'", detail=f"FROM is {actual}")
 
-    def push(self, expression: Expression, branch: Branch) -> Expression:
+    def push_down(self, expression: Expression, branch: RelationBranch) -> Expression:
         """Rewrite an expression over the relation's columns as one over the columns of a branch's stream."""
-        return substitute_columns(expression, dict(zip(self.names, branch.columns, strict=True)))
+        return substitute_columns(expression, dict(zip(self.column_names, branch.columns, strict=True)))
 
-    def filtered(self, predicate: Expression) -> Relation:
+    def with_filter(self, predicate: Expression) -> Relation:
         """Return the relation with one more predicate on every branch."""
         if predicate == TRUE:
             return self
-        branches = [replace(b, predicate=_conjoined(b.predicate, self.push(predicate, b))) for b in self.branches]
+        branches = [replace(b, predicate=_conjoin(b.predicate, self.push_down(predicate, b))) for b in self.branches]
         return replace(self, branches=tuple(branches))
 
-    def projected(self, fields: tuple[Field, ...], outputs: tuple[Expression, ...]) -> Relation:
+    def with_projection(self, fields: tuple[Field, ...], outputs: tuple[Expression, ...]) -> Relation:
         """Return the relation with these outputs as columns, named and typed by `fields`."""
-        branches = (replace(b, columns=tuple(self.push(output, b) for output in outputs)) for b in self.branches)
-        return Relation(fields, tuple(branches), window=self.window, results_of=self.results_of)
+        branches = (replace(b, columns=tuple(self.push_down(output, b) for output in outputs)) for b in self.branches)
+        return Relation(fields, tuple(branches), window=self.window, result_windows=self.result_windows)
 
-    def renamed(self, name: str | None, columns: list[str]) -> Relation:
+    def with_alias(self, name: str | None, columns: list[str]) -> Relation:
         """Return the relation under an alias; rename its columns if `columns` are given."""
         if not columns:
             return replace(self, name=name or self.name)
@@ -115,32 +115,32 @@ class Relation:
         return replace(self, fields=fields, name=name or self.name)
 
 
-def _conjoined(left: Expression, right: Expression) -> Expression:
+def _conjoin(left: Expression, right: Expression) -> Expression:
     """AND both conditions in one flat chain, so that nesting in the text does not affect plan equality."""
     return combine_conjuncts([*split_conjuncts(left), *split_conjuncts(right)])
 
 
-def of_stream(stream: Stream) -> Relation:
+def relation_of_stream(stream: Stream) -> Relation:
     """Return the relation of all columns of a stream."""
     columns = tuple(Column(item.name, item.type) for item in stream.schema)
-    return Relation(stream.schema.fields, (Branch(stream, columns),), stream.name)
+    return Relation(stream.schema.fields, (RelationBranch(stream, columns),), stream.name)
 
 
-def of_results(derived: DerivedStream, results_of: Results | None) -> Relation:
+def relation_of_results(derived: DerivedStream, results_of: ResultWindows | None) -> Relation:
     """Return the relation of the results of a windowed query."""
     fields = derived.stream.schema.fields[:-HIDDEN_COLUMN_COUNT]
     columns = tuple(Column(item.name, item.type) for item in fields)
-    return Relation(fields, (Branch(derived.stream, columns),), results_of=results_of)
+    return Relation(fields, (RelationBranch(derived.stream, columns),), result_windows=results_of)
 
 
-def results(plan: WindowedQuery) -> Results | None:
+def find_result_windows(plan: WindowedQuery) -> ResultWindows | None:
     """Return the windows that produce the results of a query; None for SESSION windows."""
     if isinstance(plan, WindowJoinQuery):
-        return Results(plan.ends, plan.longest_window)
-    return Results(ends_of_window(plan.window), plan.window.size) if isinstance(plan.window, HopWindow) else None
+        return ResultWindows(plan.ends, plan.longest_window)
+    return ResultWindows(ends_of_window(plan.window), plan.window.size) if isinstance(plan.window, HopWindow) else None
 
 
-def event_time(stream: Stream) -> Column:
+def event_time_column(stream: Stream) -> Column:
     """Return the event-time column of a stream."""
     column = stream.schema.find(stream.time)
     assert column is not None  # checked by Stream
@@ -155,20 +155,20 @@ def union_all(left: Relation, right: Relation) -> Relation:
         )
     if left.window != right.window:
         raise SqlError("UNION ALL of different windows", hint="window the union: TUMBLE((SELECT … UNION ALL …), '8 seconds')")
-    types = [_promoted(a, b) for a, b in zip(left.fields, right.fields, strict=True)]
+    types = [_promote_types(a, b) for a, b in zip(left.fields, right.fields, strict=True)]
     fields = tuple(Field(item.name, kind) for item, kind in zip(left.fields, types, strict=True))
     branches = (
-        replace(b, columns=tuple(cast(c, kind) for c, kind in zip(b.columns, types, strict=True)))
+        replace(b, columns=tuple(cast_to(c, kind) for c, kind in zip(b.columns, types, strict=True)))
         for b in (*left.branches, *right.branches)
     )
-    results_of = left.results_of if left.results_of == right.results_of else None
-    return Relation(fields, tuple(branches), window=left.window, results_of=results_of)
+    results_of = left.result_windows if left.result_windows == right.result_windows else None
+    return Relation(fields, tuple(branches), window=left.window, result_windows=results_of)
 
 
-def _promoted(left: Field, right: Field) -> pa.DataType:
-    kind = common_type(left.type, right.type)
+def _promote_types(left: Field, right: Field) -> pa.DataType:
+    kind = find_common_type(left.type, right.type)
     if kind is None:
-        problem = mismatch("unite column", left.type, right.type)
+        problem = type_mismatch_error("unite column", left.type, right.type)
         raise SqlError(problem.message, detail=f"columns '{left.name}' and '{right.name}'", hint=problem.hint)
     return kind
 
@@ -180,12 +180,12 @@ def check_event_time(relation: Relation, expression: Expression | None) -> None:
     event time of the streams, and a column of that name must not be a different value.
     """
     for branch in relation.branches:
-        time = event_time(branch.stream)
+        time = event_time_column(branch.stream)
         if expression is None:
-            namesake = relation.find(time.name)
-            window_time: Expression = relation.push(Column(namesake.name, namesake.type), branch) if namesake else time
+            namesake = relation.find_field(time.name)
+            window_time: Expression = relation.push_down(Column(namesake.name, namesake.type), branch) if namesake else time
         else:
-            window_time = relation.push(expression, branch)
+            window_time = relation.push_down(expression, branch)
         if window_time != time:
             raise SqlError(
                 f"a window must be over event time, which for stream '{branch.stream.name}' is column '{time.name}'",

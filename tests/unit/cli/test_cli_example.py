@@ -63,8 +63,8 @@ def test_results_equal_the_reference(headrace, tmp_path, monkeypatch):
         schema = bind_query(query.sql, catalog).schema.to_arrow()
         rows = written(Path(found["path"]), schema)
         assert len(rows) == found["rows"] > 0
-        same_rows(rows, engine.results(query.name))
-        assert {k: v for k, v in found["late"].items() if v} == {k: v for k, v in engine.late(query.name).items() if v}
+        same_rows(rows, engine.get_results(query.name))
+        assert {k: v for k, v in found["late"].items() if v} == {k: v for k, v in engine.get_late_counts(query.name).items() if v}
         late += sum(found["late"].values())
     assert late
     assert said.document["streams"]["purchases"]["untimed"] == engine.dropped["purchases"] > 0

@@ -25,7 +25,7 @@ from headrace.cli.shell.statements import (
     Tail,
 )
 from headrace.errors import SqlError
-from headrace.sql.quoting import identifier
+from headrace.sql.quoting import quote_identifier
 
 
 def statement(text: str):
@@ -166,7 +166,7 @@ QUERIES = st.sampled_from([
 
 @given(NAMES, QUERIES)
 def test_any_name_can_be_given_at_either_end(name: str, query: str):
-    quoted = identifier(name)
+    quoted = quote_identifier(name)
     assert statement(f"ADD {query} AS {quoted};") == Add(Sql(query, 1, 5), name, at_end=True)
     front = statement(f"ADD {quoted} AS {query};")
     assert isinstance(front, Add)

@@ -6,7 +6,7 @@ from random import Random
 
 import pyarrow as pa
 
-from headrace.backends.reference.evaluate import holds
+from headrace.backends.reference.evaluate import is_true
 from headrace.execution.batch import RowBatch
 from headrace.execution.query_sets import QuerySetAssigner
 from headrace.model.stream import Stream
@@ -29,5 +29,5 @@ def test_a_row_has_the_bits_of_the_predicates_that_hold() -> None:
         bits = random.sample(range(130), len(predicates))
         sets = QuerySetAssigner(predicates, bits).assign_sets(batch)
         for row, found in zip(rows, sets, strict=True):
-            expected = {bit for one, bit in zip(predicates, bits, strict=True) if holds(one, row)}
+            expected = {bit for one, bit in zip(predicates, bits, strict=True) if is_true(one, row)}
             assert {bit for bit in range(130) if bit // 64 < len(found) and int(found[bit // 64]) >> (bit % 64) & 1} == expected

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.backends.reference.evaluate import evaluate
-from headrace.backends.reference.numeric import order
+from headrace.backends.reference.numeric import sort_key
 from headrace.execution.join_search import IndexCache, ResidualPredicates, plan_searches
 from headrace.execution.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
 from headrace.execution.searching import (
@@ -168,7 +168,7 @@ def test_rows_sorted_by_two_values_at_once(stored: list[tuple[Any, Any]], arrivi
     found = build_band_indexes(*columns)
     known = [row for row in stored if None not in row]
     if found is None:
-        assert any(order(a) < order(b) and order(c) > order(d) for a, c in known for b, d in known)
+        assert any(sort_key(a) < sort_key(b) and sort_key(c) > sort_key(d) for a, c in known for b, d in known)
         return
     (begins, ends), (least, most) = (
         search_ranges(index, [(operator, pa.array([row[i] for row in arriving], kind))])

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from headrace.backends.reference.aggregation import aggregate
+from headrace.backends.reference.aggregation import compute_aggregate
 from headrace.errors import EvaluationError
 from headrace.model.aggregate import AGGREGATE_FUNCTIONS, AggregateCall
 from headrace.model.expression import Column
@@ -17,7 +17,7 @@ COLUMN = Column("v", DOUBLE)
 
 
 def result(function, values, kind=DOUBLE, parameter=None):
-    return aggregate(AggregateCall(function, (COLUMN,), kind, parameter), [(value,) for value in values])
+    return compute_aggregate(AggregateCall(function, (COLUMN,), kind, parameter), [(value,) for value in values])
 
 
 def same(left, right):
@@ -25,7 +25,7 @@ def same(left, right):
 
 
 def test_count_star_counts_rows_and_count_counts_values():
-    assert aggregate(AggregateCall("count", (), BIGINT), [(), (), ()]) == 3
+    assert compute_aggregate(AggregateCall("count", (), BIGINT), [(), (), ()]) == 3
     assert result("count", [1, None, 2], BIGINT) == 2
 
 
@@ -79,7 +79,7 @@ def test_percentile_puts_nan_last():
 
 def test_count_distinct_of_several_skips_rows_with_a_null():
     call = AggregateCall("count_distinct", (COLUMN, COLUMN), BIGINT)
-    assert aggregate(call, [(1, "a"), (1, "a"), (1, "b"), (None, "a"), (1, None)]) == 2
+    assert compute_aggregate(call, [(1, "a"), (1, "a"), (1, "b"), (None, "a"), (1, None)]) == 2
 
 
 def test_overflow_is_an_error():

@@ -37,7 +37,7 @@ def counting(*streams: str, argument: Expression = X) -> AggregateQuery:
 
 
 def results(engine: ReferenceEngine, name: str) -> list[tuple[float, int]]:
-    return [((row["start"] - EPOCH).total_seconds(), row["total"]) for row in engine.results(name)]
+    return [((row["start"] - EPOCH).total_seconds(), row["total"]) for row in engine.get_results(name)]
 
 
 @pytest.fixture

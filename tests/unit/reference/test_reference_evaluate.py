@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from headrace.backends.reference.evaluate import KNOWN, evaluate
+from headrace.backends.reference.evaluate import KNOWN_FUNCTIONS, evaluate
 from headrace.errors import EvaluationError
 from headrace.model.expression import BUILTIN_FUNCTIONS, Call, Column, Expression, Literal
 from headrace.model.schema import TIMESTAMP, parse_type
@@ -42,7 +42,7 @@ def same(left: object, right: object) -> bool:
 
 
 def test_every_function_is_known():
-    assert KNOWN == BUILTIN_FUNCTIONS
+    assert KNOWN_FUNCTIONS == BUILTIN_FUNCTIONS
 
 
 def test_columns_and_missing_columns():

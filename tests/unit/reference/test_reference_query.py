@@ -64,7 +64,7 @@ def brief(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
 def run(
     query: ReferenceQuery, rows: list[dict[str, object]], w: float | None, w_next: float | None, stream: str = "s"
 ) -> list[tuple[object, ...]]:
-    return brief(query.batch({stream: rows}, *(None if v is None else v * SECOND for v in (w, w_next))))
+    return brief(query.run_batch({stream: rows}, *(None if v is None else v * SECOND for v in (w, w_next))))
 
 
 def test_tumbling_windows_close_in_order():
@@ -99,9 +99,9 @@ def test_a_row_in_a_gap_has_no_window_and_is_not_late():
     #      3      4
     query = ReferenceQuery(counting(seconds("hop", 2, 5)), None, TIMES)
     assert run(query, [row(1), row(3, 3), row(8, 4)], 100, None) == []
-    assert query.late == {"s": 1}
+    assert query.late_rows == {"s": 1}
     assert run(query, [row(101), row(103)], 100, math.inf) == [(100, 102, 1, 1)]
-    assert query.late == {"s": 1}
+    assert query.late_rows == {"s": 1}
 
 
 def test_a_late_row_counts_in_exactly_the_windows_still_open():
@@ -111,7 +111,7 @@ def test_a_late_row_counts_in_exactly_the_windows_still_open():
     query = ReferenceQuery(counting(seconds("hop", 8, 4)), None, TIMES)
     assert run(query, [row(6)], None, 8) == [(0, 8, 1, 1)]
     assert run(query, [row(5)], 8, 12) == [(4, 12, 2, 2)]
-    assert query.late == {"s": 0}
+    assert query.late_rows == {"s": 0}
 
 
 def test_a_row_all_of_whose_windows_are_final_is_dropped_and_counted():
@@ -120,7 +120,7 @@ def test_a_row_all_of_whose_windows_are_final_is_dropped_and_counted():
     #       5       w=12
     query = ReferenceQuery(counting(seconds("hop", 8, 4)), None, TIMES)
     assert run(query, [row(5)], 12, math.inf) == []
-    assert query.late == {"s": 1}
+    assert query.late_rows == {"s": 1}
 
 
 def test_only_rows_that_pass_the_predicate_are_late():
@@ -130,7 +130,7 @@ def test_only_rows_that_pass_the_predicate_are_late():
     predicate = Call("gt", (X, Literal(1, INT)), pa.bool_())
     query = ReferenceQuery(counting(seconds("tumble", 5), predicate=predicate), None, TIMES)
     assert run(query, [row(1, 1), row(2, 2), row(3, None)], 10, math.inf) == []
-    assert query.late == {"s": 1}
+    assert query.late_rows == {"s": 1}
 
 
 def test_late_in_one_batch_uses_the_watermark_before_it():
@@ -139,7 +139,7 @@ def test_late_in_one_batch_uses_the_watermark_before_it():
     #   2     9w     w(b) = −∞: the row at 9 does not make the row at 2 late in the same batch
     query = ReferenceQuery(counting(seconds("tumble", 5)), None, TIMES)
     assert run(query, [row(9), row(2)], None, 9) == [(0, 5, 1, 1)]
-    assert query.late == {"s": 0}
+    assert query.late_rows == {"s": 0}
 
 
 def test_a_query_added_later_reports_no_half_window():
@@ -148,7 +148,7 @@ def test_a_query_added_later_reports_no_half_window():
     #     T=3.000001: the row at 2 is not seen, the row at 4 has no window, [5, 10) is the first
     query = ReferenceQuery(counting(seconds("tumble", 5)), 3 * SECOND + 1, TIMES)
     assert run(query, [row(2), row(4), row(6)], 3, math.inf) == [(5, 10, 1, 1)]
-    assert query.late == {"s": 0}
+    assert query.late_rows == {"s": 0}
 
 
 def test_a_window_that_starts_exactly_at_t_counts():
@@ -165,7 +165,7 @@ def test_a_row_before_t_is_not_late():
     #        T=7     w=15     the row at 3 is not seen, the row at 8 is in [5, 10) which does not exist, 12 is late
     query = ReferenceQuery(counting(seconds("tumble", 5)), 7 * SECOND, TIMES)
     assert run(query, [row(3), row(8), row(12)], 15, math.inf) == []
-    assert query.late == {"s": 1}
+    assert query.late_rows == {"s": 1}
 
 
 def test_rows_at_most_the_gap_apart_are_one_session():
@@ -201,7 +201,7 @@ def test_an_emitted_session_is_never_touched_again():
     query = ReferenceQuery(counting(seconds("session", 3)), None, TIMES)
     assert run(query, [row(0)], None, 3) == [(0, 3, 1, 1)]
     assert run(query, [row(0), row(1), row(3)], 3, math.inf) == [(1, 6, 2, 2)]
-    assert query.late == {"s": 1}
+    assert query.late_rows == {"s": 1}
 
 
 def test_sessions_of_a_query_added_later():
@@ -210,7 +210,7 @@ def test_sessions_of_a_query_added_later():
     # |T
     query = ReferenceQuery(counting(seconds("session", 3)), 1 * SECOND, TIMES)
     assert run(query, [row(0), row(2), row(4)], None, math.inf) == [(2, 7, 2, 2)]
-    assert query.late == {"s": 0}
+    assert query.late_rows == {"s": 0}
 
 
 def test_null_nan_and_zero_keys():
@@ -245,9 +245,9 @@ def test_two_streams_meet_in_one_window():
     # |s u |
     #      w
     query = ReferenceQuery(counting(seconds("tumble", 5), streams="su"), None, TIMES)
-    assert brief(query.batch({"s": [row(1)], "u": [row(2, 5)]}, None, 5 * SECOND)) == [(0, 5, 2, 6)]
+    assert brief(query.run_batch({"s": [row(1)], "u": [row(2, 5)]}, None, 5 * SECOND)) == [(0, 5, 2, 6)]
     assert run(query, [row(1)], 5, 5, stream="u") == []
-    assert query.late == {"s": 0, "u": 1}
+    assert query.late_rows == {"s": 0, "u": 1}
 
 
 def test_stateless_queries_see_every_row_in_order_of_arrival():
@@ -260,8 +260,8 @@ def test_stateless_queries_see_every_row_in_order_of_arrival():
     plan = StatelessQuery(tuple(SelectBranch(stream, outputs, predicate) for stream in "us"), schema)
     query = ReferenceQuery(plan, 1 * SECOND, TIMES)
     rows = {"s": [row(3, 1), row(1, 2), row(0, 9), row(2, -1), row(2, None)], "u": [row(9, 7)]}
-    assert query.batch(rows, 10 * SECOND, 10 * SECOND) == [{"double_x": 14}, {"double_x": 2}, {"double_x": 4}]
-    assert query.late == {"s": 0, "u": 0}
+    assert query.run_batch(rows, 10 * SECOND, 10 * SECOND) == [{"double_x": 14}, {"double_x": 2}, {"double_x": 4}]
+    assert query.late_rows == {"s": 0, "u": 0}
 
 
 def test_errors_reach_the_caller_only_for_rows_that_count():
@@ -283,6 +283,6 @@ def test_times_are_exact_to_the_microsecond():
     #   |
     moment = datetime(9000, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
     query = ReferenceQuery(counting(HopWindow(1, 1)), None, TIMES)
-    (emitted,) = query.batch({"s": [{"t": moment, "x": 1}]}, None, math.inf)
+    (emitted,) = query.run_batch({"s": [{"t": moment, "x": 1}]}, None, math.inf)
     assert (emitted["start"], emitted["end"]) == (moment, moment + timedelta(microseconds=1))
     assert pa.scalar(emitted["start"], TIMESTAMP).as_py() == moment

@@ -37,7 +37,7 @@ def compare(scenario: Scenario, verdicts: Counter[str]) -> None:
         if judgement.rows is None:
             continue
         try:
-            same_rows(engine.results(name), judgement.rows, abs_=LOOSE)
+            same_rows(engine.get_results(name), judgement.rows, abs_=LOOSE)
         except AssertionError as difference:
             raise AssertionError(f"{text}\n{difference}") from None
 

@@ -215,7 +215,7 @@ def test_unaliased_bounds_are_named_as_in_spark(bind: Bind) -> None:
 
 def test_a_catalog_is_case_insensitive_and_unambiguous() -> None:
     stream = Stream("S", Schema.parse("time TIMESTAMP"), "time")
-    assert Catalog.of([stream]).lookup("s") is stream
-    assert Catalog.of([stream]).lookup("t") is None
+    assert Catalog.of([stream]).find_stream("s") is stream
+    assert Catalog.of([stream]).find_stream("t") is None
     with pytest.raises(SchemaError, match="declared twice"):
         Catalog.of([stream, Stream("s", stream.schema, "time")])

@@ -14,7 +14,7 @@ from headrace.errors import SqlError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
-from headrace.sql.limits import KEYS, LEVELS, NESTING, OUTPUTS, TERMS, UNITED
+from headrace.sql.limits import MAX_GROUP_KEYS, MAX_NESTING, MAX_OUTPUTS, MAX_TERMS, MAX_TREE_DEPTH, MAX_UNION_BRANCHES
 
 COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
 CATALOG = Catalog((Stream("purchases", Schema.parse(COLUMNS), "time", 0),))
@@ -111,7 +111,7 @@ def test_what_is_just_taken_runs(kind: str):
 @pytest.mark.parametrize("kind", DEEP)
 def test_much_is_taken_and_too_much_is_refused(kind: str):
     nests = kind in {"parentheses", "calls", "CASEs", "NOTs", "signs", "sub-queries"}
-    assert most(kind) >= (NESTING - 4 if nests else 90)
+    assert most(kind) >= (MAX_NESTING - 4 if nests else 90)
     for many in (150, 450, 485, 490, 600):
         assert not is_bound(DEEP[kind](many))
     assert sys.getrecursionlimit() == 1000  # the limits are made for it
@@ -128,7 +128,7 @@ def test_much_is_taken_and_too_much_is_refused(kind: str):
                 lambda c: f"SELECT a, time FROM {c} UNION ALL SELECT a, time FROM {c}",
                 30,
             ),
-            f"detail: {UNITED} are possible",
+            f"detail: {MAX_UNION_BRANCHES} are possible",
         ),
         (
             chained(
@@ -137,13 +137,13 @@ def test_much_is_taken_and_too_much_is_refused(kind: str):
                 12,
                 f"SELECT {', '.join(f'SUM(a + {n}) AS s{n}' for n in range(400))} FROM TUMBLE({{}}, '1 second')",
             ),
-            f"detail: {TERMS:,} are possible",
+            f"detail: {MAX_TERMS:,} are possible",
         ),
-        (f"SELECT {', '.join(f'price + {n} AS c{n}' for n in range(600))} FROM purchases", f"detail: {OUTPUTS} are possible"),
+        (f"SELECT {', '.join(f'price + {n} AS c{n}' for n in range(600))} FROM purchases", f"detail: {MAX_OUTPUTS} are possible"),
         (f"SELECT {','.join('*' * 9_000)} FROM purchases", "outputs"),
         (
             f"SELECT COUNT(*) AS n FROM {WINDOW} GROUP BY {', '.join(f'price + {n}' for n in range(60))}",
-            f"detail: {KEYS} are possible",
+            f"detail: {MAX_GROUP_KEYS} are possible",
         ),
         ("SELECT COUNT(*) AS n FROM HOP(purchases, '1 second', '1 us')", "start every 1 µs are too frequent"),
         ("SELECT COUNT(*) AS n FROM TUMBLE(purchases, '999 us')", "detail: the shortest slide is 1 ms"),
@@ -151,8 +151,8 @@ def test_much_is_taken_and_too_much_is_refused(kind: str):
         (f"SELECT {'INT(' * 25}1{')' * 25} AS a FROM purchases", "takes too long to read"),
         (f"SELECT {'STRING[' * 25}1{']' * 25} AS a FROM purchases", "takes too long to read"),
         (f"SELECT 1 AS a FROM purchases {' '.join(f'JOIN purchases p{n}' for n in range(25))}", "takes too long to read"),
-        (f"SELECT {'(' * 40}1{')' * 40} AS a FROM purchases", f"detail: {NESTING} levels"),
-        (f"SELECT {'1+' * 200}1 AS a FROM purchases", f"detail: {LEVELS} levels"),
+        (f"SELECT {'(' * 40}1{')' * 40} AS a FROM purchases", f"detail: {MAX_NESTING} levels"),
+        (f"SELECT {'1+' * 200}1 AS a FROM purchases", f"detail: {MAX_TREE_DEPTH} levels"),
     ],
 )  # fmt: skip
 def test_what_would_mean_too_much_is_refused(text: str, said: str):
@@ -164,7 +164,7 @@ def test_what_would_mean_too_much_is_refused(text: str, said: str):
 def test_the_place_is_shown():
     with pytest.raises(SqlError) as caught:
         bind_query(f"SELECT price,\n{'(' * 40}1{')' * 40} AS a FROM purchases", CATALOG)
-    assert caught.value.place.startswith(f"line 2, column {NESTING + 1}")
+    assert caught.value.place.startswith(f"line 2, column {MAX_NESTING + 1}")
 
 
 @pytest.mark.parametrize(

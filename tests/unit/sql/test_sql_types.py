@@ -12,7 +12,7 @@ import pytest
 from headrace.model.expression import Expression
 from headrace.model.schema import type_name
 from headrace.plan.logical import LogicalQuery, StatelessQuery
-from headrace.sql.coerce import common_type, decimal_result, wider_decimal
+from headrace.sql.coerce import decimal_result_type, find_common_decimal, find_common_type
 
 Bind = Callable[[str], LogicalQuery]
 
@@ -125,15 +125,15 @@ def test_casts_of_constants_are_folded(bind: Bind, text: str, value: str) -> Non
 
 
 def test_common_types() -> None:
-    assert common_type(pa.int8(), pa.int64()) == pa.int64()
-    assert common_type(pa.null(), pa.string()) == pa.string()
-    assert common_type(pa.string(), pa.int32()) is None
-    assert common_type(pa.bool_(), pa.int32()) is None
+    assert find_common_type(pa.int8(), pa.int64()) == pa.int64()
+    assert find_common_type(pa.null(), pa.string()) == pa.string()
+    assert find_common_type(pa.string(), pa.int32()) is None
+    assert find_common_type(pa.bool_(), pa.int32()) is None
 
 
 def test_decimals_give_way_to_whole_digits() -> None:
     wide, fine = pa.decimal128(38, 2), pa.decimal128(38, 20)
-    assert wider_decimal(wide, fine) == pa.decimal128(38, 2)
-    assert decimal_result("add", wide, fine) == pa.decimal128(38, 6)
-    assert decimal_result("mul", fine, fine) == pa.decimal128(38, 6)
-    assert decimal_result("div", pa.decimal128(10, 2), pa.decimal128(10, 2)) == pa.decimal128(23, 13)
+    assert find_common_decimal(wide, fine) == pa.decimal128(38, 2)
+    assert decimal_result_type("add", wide, fine) == pa.decimal128(38, 6)
+    assert decimal_result_type("mul", fine, fine) == pa.decimal128(38, 6)
+    assert decimal_result_type("div", pa.decimal128(10, 2), pa.decimal128(10, 2)) == pa.decimal128(23, 13)

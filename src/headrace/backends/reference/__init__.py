@@ -8,11 +8,20 @@ closes them, `joins` and `multiway` keep the state of joins, `query` runs one qu
 unnests lists, and `engine` runs many queries.
 """
 
-from headrace.backends.reference.aggregation import aggregate
+from headrace.backends.reference.aggregation import compute_aggregate
 from headrace.backends.reference.engine import ReferenceEngine
-from headrace.backends.reference.evaluate import evaluate, holds
+from headrace.backends.reference.evaluate import evaluate, is_true
 from headrace.backends.reference.query import ReferenceQuery
-from headrace.backends.reference.stack import ReferenceStack, with_time
-from headrace.backends.reference.unfold import with_unfolded
+from headrace.backends.reference.stack import ReferenceNestedQuery, add_event_time
+from headrace.backends.reference.unfold import unnest_rows
 
-__all__ = ["ReferenceEngine", "ReferenceQuery", "ReferenceStack", "aggregate", "evaluate", "holds", "with_time", "with_unfolded"]
+__all__ = [
+    "ReferenceEngine",
+    "ReferenceQuery",
+    "ReferenceNestedQuery",
+    "compute_aggregate",
+    "evaluate",
+    "is_true",
+    "add_event_time",
+    "unnest_rows",
+]

@@ -13,84 +13,84 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.backends.reference import calendar_time
-from headrace.backends.reference.numeric import decimal_of, fit, fit_decimal, fit_float, half_up, whole
+from headrace.backends.reference.numeric import fit_decimal, fit_float, fit_value, make_decimal, round_half_up, to_integer
 from headrace.errors import EvaluationError
 from headrace.model.schema import TIMESTAMP, type_name
 
-_TRUE, _FALSE = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
-_INTEGER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_SPECIAL = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
-_DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
-_TIME = re.compile(
+_TRUE_STRINGS, _FALSE_STRINGS = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
+_INTEGER_PATTERN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
+_NUMBER_PATTERN = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_SPECIAL_FLOAT_PATTERN = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
+_DATE_PATTERN = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
+_TIMESTAMP_PATTERN = re.compile(
     r"(\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
     r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?\s*(Z|UTC|[+-]\d{1,2}(?::?\d{2})?)?)?",
     re.ASCII,
 )
 
 
-def cast(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
+def cast_value(value: Any, source: pa.DataType, target: pa.DataType) -> Any:
     """Convert a non-NULL value from `source` to `target`."""
     if source == target:
         return value
     if pa.types.is_string(target):
         return to_string(value, source)
     if isinstance(value, str):
-        return _from_string(value, target)
+        return _cast_string(value, target)
     if isinstance(value, datetime):
-        return _from_time(value, target)
+        return _cast_timestamp(value, target)
     if isinstance(value, date):
-        return _from_date(value, target)
-    return _from_number(value, target)
+        return _cast_date(value, target)
+    return _cast_number(value, target)
 
 
-def _from_number(value: Any, target: pa.DataType) -> Any:
+def _cast_number(value: Any, target: pa.DataType) -> Any:
     if pa.types.is_boolean(target):
         return value != 0
     if pa.types.is_integer(target):
-        return whole(value, math.trunc, target)
+        return to_integer(value, math.trunc, target)
     if pa.types.is_decimal(target) and isinstance(value, float):
         if not math.isfinite(value):
             raise EvaluationError(f"{value} is out of range of {type_name(target)}")
         return fit_decimal(Fraction(repr(value)), target)
     if target == TIMESTAMP and not isinstance(value, bool):
-        return calendar_time.instant(math.floor(Fraction(value) * 1_000_000))
+        return calendar_time.from_micros(math.floor(Fraction(value) * 1_000_000))
     if pa.types.is_floating(target) or pa.types.is_decimal(target):
-        return fit(value, target)
-    raise _impossible(value, target)
+        return fit_value(value, target)
+    raise _cast_error(value, target)
 
 
-def _from_time(value: datetime, target: pa.DataType) -> Any:
+def _cast_timestamp(value: datetime, target: pa.DataType) -> Any:
     if target == TIMESTAMP:
         return value
     if pa.types.is_date(target):
-        return calendar_time.day_of(value)
+        return calendar_time.to_day(value)
     if pa.types.is_integer(target):
-        return fit(calendar_time.unix_seconds(value), target)
+        return fit_value(calendar_time.to_unix_seconds(value), target)
     if pa.types.is_floating(target) or pa.types.is_decimal(target):
-        return fit(Fraction(calendar_time.micros(value), 1_000_000), target)
-    raise _impossible(value, target)
+        return fit_value(Fraction(calendar_time.to_micros(value), 1_000_000), target)
+    raise _cast_error(value, target)
 
 
-def _from_date(value: date, target: pa.DataType) -> Any:
+def _cast_date(value: date, target: pa.DataType) -> Any:
     if target == TIMESTAMP:
-        return calendar_time.midnight(value)
-    raise _impossible(value, target)
+        return calendar_time.to_midnight(value)
+    raise _cast_error(value, target)
 
 
-def _impossible(value: Any, target: pa.DataType) -> EvaluationError:
+def _cast_error(value: Any, target: pa.DataType) -> EvaluationError:
     return EvaluationError(f"'{value}' cannot be cast to {type_name(target)}")
 
 
-def _from_string(value: str, target: pa.DataType) -> Any:
+def _cast_string(value: str, target: pa.DataType) -> Any:
     """Parse the text, ignoring surrounding spaces; NULL if it is malformed or out of range."""
     try:
-        return _reader(target)(value.strip(), target)
+        return _get_reader(target)(value.strip(), target)
     except (EvaluationError, ValueError, OverflowError):
         return None
 
 
-def _reader(target: pa.DataType) -> Callable[[str, pa.DataType], Any]:
+def _get_reader(target: pa.DataType) -> Callable[[str, pa.DataType], Any]:
     if pa.types.is_integer(target):
         return _read_integer
     if pa.types.is_floating(target):
@@ -98,41 +98,41 @@ def _reader(target: pa.DataType) -> Callable[[str, pa.DataType], Any]:
     if pa.types.is_decimal(target):
         return _read_decimal
     if pa.types.is_boolean(target):
-        return lambda text, _: True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
-    return _read_date if pa.types.is_date(target) else _read_time
+        return lambda text, _: True if text.lower() in _TRUE_STRINGS else False if text.lower() in _FALSE_STRINGS else None
+    return _read_date if pa.types.is_date(target) else _read_timestamp
 
 
 def _read_integer(text: str, target: pa.DataType) -> int | None:
     """Parse an integer; drop a fraction, like Spark."""
-    return fit(math.trunc(Fraction(text.rstrip("."))), target) if _INTEGER.fullmatch(text) else None
+    return fit_value(math.trunc(Fraction(text.rstrip("."))), target) if _INTEGER_PATTERN.fullmatch(text) else None
 
 
 def _read_float(text: str, target: pa.DataType) -> float | None:
-    return fit_float(float(text), target) if _NUMBER.fullmatch(text) or _SPECIAL.fullmatch(text) else None
+    return fit_float(float(text), target) if _NUMBER_PATTERN.fullmatch(text) or _SPECIAL_FLOAT_PATTERN.fullmatch(text) else None
 
 
 def _read_decimal(text: str, target: pa.DataType) -> Decimal | None:
-    return fit_decimal(Fraction(Decimal(text)), target) if _NUMBER.fullmatch(text) else None
+    return fit_decimal(Fraction(Decimal(text)), target) if _NUMBER_PATTERN.fullmatch(text) else None
 
 
 def _read_date(text: str, _: pa.DataType) -> date | None:
-    match = _DATE.fullmatch(text)
+    match = _DATE_PATTERN.fullmatch(text)
     return date(int(match[1]), int(match[2] or 1), int(match[3] or 1)) if match else None
 
 
-def _read_time(text: str, target: pa.DataType) -> datetime | None:
-    match = _TIME.fullmatch(text)
+def _read_timestamp(text: str, target: pa.DataType) -> datetime | None:
+    match = _TIMESTAMP_PATTERN.fullmatch(text)
     day = _read_date(match[1], target) if match else None
     if not match or not day:
         return None
     hour, minute, second = (int(match[index] or 0) for index in (2, 3, 4))
     fraction = int(((match[5] or "") + "000000")[:6])
-    return datetime(day.year, day.month, day.day, hour, minute, second, fraction, tzinfo=_zone(match[6])).astimezone(
+    return datetime(day.year, day.month, day.day, hour, minute, second, fraction, tzinfo=_read_zone(match[6])).astimezone(
         calendar_time.EPOCH.tzinfo
     )
 
 
-def _zone(text: str | None) -> timezone:
+def _read_zone(text: str | None) -> timezone:
     if text in (None, "Z", "UTC"):
         return timezone(timedelta(0))
     assert text is not None
@@ -149,7 +149,7 @@ def to_string(value: Any, source: pa.DataType) -> str:
     if isinstance(value, float):
         return _print_float(value, single=source == pa.float32())
     if isinstance(value, Decimal):
-        return format(decimal_of(half_up(Fraction(value) * 10**source.scale), source.scale), "f")
+        return format(make_decimal(round_half_up(Fraction(value) * 10**source.scale), source.scale), "f")
     if isinstance(value, datetime):
         text = value.astimezone(calendar_time.EPOCH.tzinfo).replace(tzinfo=None).isoformat(" ")
         return text.rstrip("0") if "." in text else text
@@ -160,7 +160,7 @@ def _print_float(value: float, *, single: bool) -> str:
     """Format a float like Java: plain between 10⁻³ and 10⁷, else `d.dddE±n`; always with a decimal point."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    sign, digits, exponent = Decimal(_shortest(value, single=single)).normalize().as_tuple()
+    sign, digits, exponent = Decimal(_format_shortest(value, single=single)).normalize().as_tuple()
     assert isinstance(exponent, int)
     text, point = "".join(map(str, digits)), len(digits) + exponent
     if value == 0:
@@ -173,7 +173,7 @@ def _print_float(value: float, *, single: bool) -> str:
     return f"-{body}" if sign else body
 
 
-def _shortest(value: float, *, single: bool) -> str:
+def _format_shortest(value: float, *, single: bool) -> str:
     """Return the shortest text that parses as the same number."""
     if not single:
         return repr(value)

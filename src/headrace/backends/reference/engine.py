@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.backends.reference.calendar_time import micros
+from headrace.backends.reference.calendar_time import to_micros
 from headrace.backends.reference.evaluate import Row
-from headrace.backends.reference.query import ReferenceQuery, Rows
-from headrace.backends.reference.stack import ReferenceStack
+from headrace.backends.reference.query import ReferenceQuery, RowsByStream
+from headrace.backends.reference.stack import ReferenceNestedQuery
 from headrace.errors import EvaluationError, NameTakenError, NotFoundError
 from headrace.model.stream import Stream
 from headrace.plan.stacked import AnyQuery, NestedQuery
 
 
 @dataclass(slots=True)
-class StreamState:
+class ReferenceStreamState:
     """A stream and its greatest event time so far; `ended` after the input was drained."""
 
     stream: Stream
-    time: str
-    newest: int | None = None
+    time_column: str
+    newest_time: int | None = None
     ended: bool = False
 
     @property
@@ -30,14 +30,14 @@ class StreamState:
         """The lower bound of event times still expected: −∞ before the first row, ∞ after the last."""
         if self.ended:
             return math.inf
-        return -math.inf if self.newest is None else self.newest - self.stream.delay
+        return -math.inf if self.newest_time is None else self.newest_time - self.stream.delay
 
 
 @dataclass(slots=True)
-class QueryState:
+class ReferenceQueryState:
     """An added query, the results it emitted, and whether it still runs."""
 
-    query: ReferenceQuery | ReferenceStack
+    query: ReferenceQuery | ReferenceNestedQuery
     emitted: list[dict[str, Any]] = field(default_factory=list)
     running: bool = True
 
@@ -51,8 +51,8 @@ class ReferenceEngine:
         """The error of each failed query, by name; it emits nothing from that batch on."""
         self.dropped: dict[str, int] = {}
         """The number of rows dropped for lack of an event time, by stream."""
-        self._streams: dict[str, StreamState] = {}
-        self._queries: dict[str, QueryState] = {}
+        self._streams: dict[str, ReferenceStreamState] = {}
+        self._queries: dict[str, ReferenceQueryState] = {}
         self._live: set[str] = set()
 
     def add_stream(self, stream: Stream) -> None:
@@ -61,7 +61,7 @@ class ReferenceEngine:
             raise NameTakenError(f"stream '{stream.name}' is already there")
         column = stream.schema.find(stream.time)
         assert column is not None
-        self._streams[stream.name] = StreamState(stream, column.name)
+        self._streams[stream.name] = ReferenceStreamState(stream, column.name)
         self.dropped[stream.name] = 0
 
     def add(self, name: str, plan: AnyQuery) -> None:
@@ -71,11 +71,11 @@ class ReferenceEngine:
         """
         if name in self._live:
             raise NameTakenError(f"query '{name}' is already there")
-        streams = [self._stream(stream) for stream in plan.streams]
-        newest_times = [state.newest for state in streams if state.newest is not None]
-        times = {state.stream.name: state.time for state in streams}
-        query_class = ReferenceStack if isinstance(plan, NestedQuery) else ReferenceQuery
-        self._queries[name] = QueryState(query_class(plan, max(newest_times) + 1 if newest_times else None, times))  # type: ignore[arg-type]
+        streams = [self._get_stream(stream) for stream in plan.streams]
+        newest_times = [state.newest_time for state in streams if state.newest_time is not None]
+        times = {state.stream.name: state.time_column for state in streams}
+        query_class = ReferenceNestedQuery if isinstance(plan, NestedQuery) else ReferenceQuery
+        self._queries[name] = ReferenceQueryState(query_class(plan, max(newest_times) + 1 if newest_times else None, times))  # type: ignore[arg-type]
         self._live.add(name)
         self.errors.pop(name, None)
 
@@ -88,68 +88,74 @@ class ReferenceEngine:
 
     def advance(self, rows: Mapping[str, Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
         """Run one micro-batch; return the rows that each live query emitted in it (none for a failed query)."""
-        timed = {stream: self._with_time(stream, stream_rows) for stream, stream_rows in rows.items()}
+        timed = {stream: self._drop_untimed_rows(stream, stream_rows) for stream, stream_rows in rows.items()}
         before = {name: state.watermark for name, state in self._streams.items()}
         for stream, stream_rows in timed.items():
-            self._streams[stream].newest = _newest(self._streams[stream], stream_rows)
-        return self._run(timed, before)
+            self._streams[stream].newest_time = _find_newest_time(self._streams[stream], stream_rows)
+        return self._run_queries(timed, before)
 
     def drain(self) -> dict[str, list[dict[str, Any]]]:
         """End all streams and emit every open window. Later rows are late in every window."""
         before = {name: state.watermark for name, state in self._streams.items()}
         for state in self._streams.values():
             state.ended = True
-        return self._run({}, before)
+        return self._run_queries({}, before)
 
-    def results(self, name: str) -> list[dict[str, Any]]:
+    def get_results(self, name: str) -> list[dict[str, Any]]:
         """Return all rows that a live, failed or removed query emitted, in order."""
-        return list(self._query(name).emitted)
+        return list(self._get_query(name).emitted)
 
-    def late(self, name: str) -> dict[str, int]:
+    def get_late_counts(self, name: str) -> dict[str, int]:
         """Return the number of late rows of a query, by stream."""
-        return dict(self._query(name).query.late)
+        return dict(self._get_query(name).query.late_rows)
 
-    def _run(self, rows: Rows, before: Mapping[str, float]) -> dict[str, list[dict[str, Any]]]:
+    def _run_queries(self, rows: RowsByStream, before: Mapping[str, float]) -> dict[str, list[dict[str, Any]]]:
         after = {name: state.watermark for name, state in self._streams.items()}
-        return {name: self._batch(name, rows, before, after) for name in self._queries if name in self._live}
+        return {name: self._run_query(name, rows, before, after) for name in self._queries if name in self._live}
 
-    def _batch(self, name: str, rows: Rows, before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, Any]]:
+    def _run_query(
+        self, name: str, rows: RowsByStream, before: Mapping[str, float], after: Mapping[str, float]
+    ) -> list[dict[str, Any]]:
         state = self._queries[name]
         if not state.running:
             return []
         try:
-            emitted = self._emitted(state.query, rows, before, after)
+            emitted = self._run_batch(state.query, rows, before, after)
         except EvaluationError as error:
             self.errors[name], state.running = error, False
             return []
         state.emitted += emitted
         return emitted
 
-    def _emitted(
-        self, query: ReferenceQuery | ReferenceStack, rows: Rows, before: Mapping[str, float], after: Mapping[str, float]
+    def _run_batch(
+        self,
+        query: ReferenceQuery | ReferenceNestedQuery,
+        rows: RowsByStream,
+        before: Mapping[str, float],
+        after: Mapping[str, float],
     ) -> list[dict[str, Any]]:
-        if isinstance(query, ReferenceStack):
-            return query.batch(rows, before, after)
+        if isinstance(query, ReferenceNestedQuery):
+            return query.run_batch(rows, before, after)
         streams = query.plan.streams
-        return query.batch(rows, min(before[s] for s in streams), min(after[s] for s in streams))
+        return query.run_batch(rows, min(before[s] for s in streams), min(after[s] for s in streams))
 
-    def _with_time(self, stream: str, rows: Sequence[Row]) -> list[Row]:
-        column = self._stream(stream).time
+    def _drop_untimed_rows(self, stream: str, rows: Sequence[Row]) -> list[Row]:
+        column = self._get_stream(stream).time_column
         timed = [row for row in rows if row.get(column) is not None]
         self.dropped[stream] += len(rows) - len(timed)
         return timed
 
-    def _stream(self, name: str) -> StreamState:
+    def _get_stream(self, name: str) -> ReferenceStreamState:
         if name not in self._streams:
             raise NotFoundError(f"stream '{name}' is not there", detail=f"streams: {', '.join(self._streams) or 'none'}")
         return self._streams[name]
 
-    def _query(self, name: str) -> QueryState:
+    def _get_query(self, name: str) -> ReferenceQueryState:
         if name not in self._queries:
             raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(self._queries) or 'none'}")
         return self._queries[name]
 
 
-def _newest(state: StreamState, rows: Sequence[Row]) -> int | None:
-    times: list[Any] = [row[state.time] for row in rows]
-    return max([*map(micros, times), *([] if state.newest is None else [state.newest])], default=None)
+def _find_newest_time(state: ReferenceStreamState, rows: Sequence[Row]) -> int | None:
+    times: list[Any] = [row[state.time_column] for row in rows]
+    return max([*map(to_micros, times), *([] if state.newest_time is None else [state.newest_time])], default=None)

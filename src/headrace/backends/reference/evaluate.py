@@ -30,29 +30,29 @@ def evaluate(expression: Expression, row: Row) -> Any:
         return _LAZY[expression.function](expression.args, row)
     values = [evaluate(arg, row) for arg in expression.args]
     if is_udf_tag(expression.function):
-        return _of_user(expression, values)
+        return _call_user_function(expression, values)
     if expression.function in _NULL_AWARE:
         return _NULL_AWARE[expression.function](values)
     if any(value is None for value in values):
         return None
     if expression.function == "cast":
-        return casting.cast(values[0], expression.args[0].type, expression.type)
-    return _strict(expression, values)
+        return casting.cast_value(values[0], expression.args[0].type, expression.type)
+    return _apply_strict(expression, values)
 
 
-def holds(predicate: Expression, row: Row) -> bool:
+def is_true(predicate: Expression, row: Row) -> bool:
     """Tell whether the predicate is TRUE, neither FALSE nor NULL."""
     return evaluate(predicate, row) is True
 
 
-def _strict(call: Call, values: list[Any]) -> Any:
+def _apply_strict(call: Call, values: list[Any]) -> Any:
     """Apply a function to non-NULL values."""
     if call.function in _NUMERIC:
         return _NUMERIC[call.function](call.type, *values)
     return _PLAIN[call.function](*values)
 
 
-def _of_user(call: Call, values: list[Any]) -> Any:
+def _call_user_function(call: Call, values: list[Any]) -> Any:
     """Call a UDF with columns of one row."""
     columns = [pa.array([value], type=arg.type) for value, arg in zip(values, call.args, strict=True)]
     try:
@@ -64,7 +64,7 @@ def _of_user(call: Call, values: list[Any]) -> Any:
     return value
 
 
-def _and(args: tuple[Expression, ...], row: Row) -> bool | None:
+def _evaluate_and(args: tuple[Expression, ...], row: Row) -> bool | None:
     result: bool | None = True
     for arg in args:
         value = evaluate(arg, row)
@@ -74,7 +74,7 @@ def _and(args: tuple[Expression, ...], row: Row) -> bool | None:
     return result
 
 
-def _or(args: tuple[Expression, ...], row: Row) -> bool | None:
+def _evaluate_or(args: tuple[Expression, ...], row: Row) -> bool | None:
     result: bool | None = False
     for arg in args:
         value = evaluate(arg, row)
@@ -84,15 +84,15 @@ def _or(args: tuple[Expression, ...], row: Row) -> bool | None:
     return result
 
 
-def _case(args: tuple[Expression, ...], row: Row) -> Any:
+def _evaluate_case(args: tuple[Expression, ...], row: Row) -> Any:
     """Evaluate CASE; `args` are pairs of condition and value, then the optional ELSE value (default NULL)."""
     for condition, value in zip(args[0::2], args[1::2], strict=False):
-        if holds(condition, row):
+        if is_true(condition, row):
             return evaluate(value, row)
     return evaluate(args[-1], row) if len(args) % 2 else None
 
 
-def _coalesce(args: tuple[Expression, ...], row: Row) -> Any:
+def _evaluate_coalesce(args: tuple[Expression, ...], row: Row) -> Any:
     for arg in args:
         value = evaluate(arg, row)
         if value is not None:
@@ -100,37 +100,42 @@ def _coalesce(args: tuple[Expression, ...], row: Row) -> Any:
     return None
 
 
-_LAZY: dict[str, Callable[[tuple[Expression, ...], Row], Any]] = {"and": _and, "or": _or, "case": _case, "coalesce": _coalesce}
+_LAZY: dict[str, Callable[[tuple[Expression, ...], Row], Any]] = {
+    "and": _evaluate_and,
+    "or": _evaluate_or,
+    "case": _evaluate_case,
+    "coalesce": _evaluate_coalesce,
+}
 
 
-def _in(values: list[Any]) -> bool | None:
+def _evaluate_in(values: list[Any]) -> bool | None:
     """Evaluate IN; a NULL on the left gives NULL, and so does no match if a choice is NULL."""
     value, choices = values[0], values[1:]
     if value is None:
         return None
-    if any(choice is not None and numeric.order(choice) == numeric.order(value) for choice in choices):
+    if any(choice is not None and numeric.sort_key(choice) == numeric.sort_key(value) for choice in choices):
         return True
     return None if None in choices else False
 
 
-def _eq_null_safe(values: list[Any]) -> bool:
-    return bool(numeric.canonical(values[0]) == numeric.canonical(values[1]))
+def _evaluate_eq_null_safe(values: list[Any]) -> bool:
+    return bool(numeric.group_key(values[0]) == numeric.group_key(values[1]))
 
 
-def _greatest(values: list[Any]) -> Any:
-    return max((value for value in values if value is not None), key=numeric.order, default=None)
+def _find_greatest(values: list[Any]) -> Any:
+    return max((value for value in values if value is not None), key=numeric.sort_key, default=None)
 
 
-def _least(values: list[Any]) -> Any:
-    return min((value for value in values if value is not None), key=numeric.order, default=None)
+def _find_least(values: list[Any]) -> Any:
+    return min((value for value in values if value is not None), key=numeric.sort_key, default=None)
 
 
 _NULL_AWARE: dict[str, Callable[[list[Any]], Any]] = {
     "is_null": lambda values: values[0] is None,
-    "in": _in,
-    "eq_null_safe": _eq_null_safe,
-    "greatest": _greatest,
-    "least": _least,
+    "in": _evaluate_in,
+    "eq_null_safe": _evaluate_eq_null_safe,
+    "greatest": _find_greatest,
+    "least": _find_least,
 }
 
 _NUMERIC: dict[str, Callable[..., Any]] = {
@@ -141,57 +146,57 @@ _NUMERIC: dict[str, Callable[..., Any]] = {
     "int_div": numeric.int_div,
     "mod": numeric.mod,
     "neg": numeric.neg,
-    "abs": numeric.absolute,
+    "abs": numeric.abs_value,
     "ceil": numeric.ceil,
     "floor": numeric.floor,
-    "round": numeric.rounded,
+    "round": numeric.round_value,
     "sqrt": numeric.sqrt,
     "exp": numeric.exp,
-    "ln": numeric.logarithm(math.log),
-    "log10": numeric.logarithm(math.log10),
-    "log2": numeric.logarithm(math.log2),
+    "ln": numeric.make_logarithm(math.log),
+    "log10": numeric.make_logarithm(math.log10),
+    "log2": numeric.make_logarithm(math.log2),
     "pow": numeric.power,
     "sign": numeric.sign,
 }
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "not": lambda a: not a,
-    "eq": lambda a, b: numeric.order(a) == numeric.order(b),
-    "ne": lambda a, b: numeric.order(a) != numeric.order(b),
-    "lt": lambda a, b: numeric.order(a) < numeric.order(b),
-    "le": lambda a, b: numeric.order(a) <= numeric.order(b),
-    "gt": lambda a, b: numeric.order(a) > numeric.order(b),
-    "ge": lambda a, b: numeric.order(a) >= numeric.order(b),
-    "like": text.like,
-    "rlike": text.rlike,
+    "eq": lambda a, b: numeric.sort_key(a) == numeric.sort_key(b),
+    "ne": lambda a, b: numeric.sort_key(a) != numeric.sort_key(b),
+    "lt": lambda a, b: numeric.sort_key(a) < numeric.sort_key(b),
+    "le": lambda a, b: numeric.sort_key(a) <= numeric.sort_key(b),
+    "gt": lambda a, b: numeric.sort_key(a) > numeric.sort_key(b),
+    "ge": lambda a, b: numeric.sort_key(a) >= numeric.sort_key(b),
+    "like": text.match_like,
+    "rlike": text.match_regex,
     "upper": str.upper,
     "lower": str.lower,
     "length": len,
     "trim": lambda a: a.strip(" "),
     "ltrim": lambda a: a.lstrip(" "),
     "rtrim": lambda a: a.rstrip(" "),
-    "substring": text.substring,
+    "substring": text.take_substring,
     "concat": lambda *parts: "".join(parts),
-    "replace": text.replace,
+    "replace": text.replace_text,
     "starts_with": str.startswith,
     "ends_with": str.endswith,
     "contains": lambda a, b: b in a,
     "reverse": lambda a: a[::-1],
-    "year": lambda a: calendar_time.day_of(a).year,
-    "quarter": calendar_time.quarter,
-    "month": lambda a: calendar_time.day_of(a).month,
-    "day": lambda a: calendar_time.day_of(a).day,
+    "year": lambda a: calendar_time.to_day(a).year,
+    "quarter": calendar_time.quarter_of,
+    "month": lambda a: calendar_time.to_day(a).month,
+    "day": lambda a: calendar_time.to_day(a).day,
     "dayofweek": calendar_time.day_of_week,
     "dayofyear": calendar_time.day_of_year,
-    "hour": lambda a: calendar_time.micros(a) // 3_600_000_000 % 24,
-    "minute": lambda a: calendar_time.micros(a) // 60_000_000 % 60,
-    "second": lambda a: calendar_time.micros(a) // 1_000_000 % 60,
-    "date_trunc": calendar_time.truncate,
+    "hour": lambda a: calendar_time.to_micros(a) // 3_600_000_000 % 24,
+    "minute": lambda a: calendar_time.to_micros(a) // 60_000_000 % 60,
+    "second": lambda a: calendar_time.to_micros(a) // 1_000_000 % 60,
+    "date_trunc": calendar_time.truncate_time,
     "date_add": calendar_time.add_days,
     "date_diff": calendar_time.days_between,
     "time_add": calendar_time.add_time,
-    "unix_seconds": calendar_time.unix_seconds,
+    "unix_seconds": calendar_time.to_unix_seconds,
 }
 
-KNOWN = frozenset(_LAZY) | frozenset(_NULL_AWARE) | frozenset(_NUMERIC) | frozenset(_PLAIN) | {"cast"}
+KNOWN_FUNCTIONS = frozenset(_LAZY) | frozenset(_NULL_AWARE) | frozenset(_NUMERIC) | frozenset(_PLAIN) | {"cast"}
 """Every function of this evaluator; a test checks that it equals `FUNCTIONS`."""

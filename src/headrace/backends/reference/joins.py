@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.backends.reference.evaluate import Row, evaluate, holds
-from headrace.backends.reference.numeric import canonical
-from headrace.backends.reference.windows import Outcome
+from headrace.backends.reference.evaluate import Row, evaluate, is_true
+from headrace.backends.reference.numeric import group_key
+from headrace.backends.reference.windows import RowOutcome
 from headrace.errors import EvaluationError
 from headrace.model.expression import Expression
 from headrace.plan.join import JoinNode, JoinTree, WindowJoinQuery, present_column
 
-Joined = dict[str, Any]
+JoinedRow = dict[str, Any]
 
 
 @dataclass(slots=True)
-class JoinState:
+class WindowJoinState:
     """Rows in open windows: common end of the windows → rows of each input in order of arrival."""
 
     plan: WindowJoinQuery
     since: float
-    _open: dict[int, list[list[Joined]]] = field(default_factory=dict)
+    _open_windows: dict[int, list[list[JoinedRow]]] = field(default_factory=dict)
 
-    def add(self, index: int, time: int, watermark: float, row: Row) -> Outcome:
+    def add(self, index: int, time: int, watermark: float, row: Row) -> RowOutcome:
         """Add a row of an input to those of its windows that are open."""
         ends = [
             end
@@ -33,24 +33,24 @@ class JoinState:
         ]
         open_ends = [end for end in ends if end > watermark]
         if not open_ends:
-            return Outcome.LATE if ends else Outcome.OUTSIDE
+            return RowOutcome.LATE if ends else RowOutcome.OUTSIDE
         joined = {f"{index}.{name}": value for name, value in row.items()} | {present_column(index).name: True}
         for end in open_ends:
-            self._open.setdefault(end, [[] for _ in self.plan.inputs])[index].append(joined)
-        return Outcome.KEPT
+            self._open_windows.setdefault(end, [[] for _ in self.plan.inputs])[index].append(joined)
+        return RowOutcome.KEPT
 
-    def close(self, watermark: float) -> Iterator[tuple[int, list[Joined]]]:
+    def close(self, watermark: float) -> Iterator[tuple[int, list[JoinedRow]]]:
         """Yield (end, joined rows) of all windows with end ≤ watermark, ascending, and drop their rows."""
-        for end in sorted(end for end in self._open if end <= watermark):
-            yield end, _rows(self.plan.tree, self._open.pop(end))
+        for end in sorted(end for end in self._open_windows if end <= watermark):
+            yield end, _join_rows(self.plan.tree, self._open_windows.pop(end))
 
 
-def _rows(tree: JoinTree, inputs: list[list[Joined]]) -> list[Joined]:
+def _join_rows(tree: JoinTree, inputs: list[list[JoinedRow]]) -> list[JoinedRow]:
     if isinstance(tree, int):
         return inputs[tree]
-    left, right = _rows(tree.left, inputs), _rows(tree.right, inputs)
-    matches = [[number for number, candidate in enumerate(right) if _partners(tree, row, candidate)] for row in left]
-    joined: list[Joined] = []
+    left, right = _join_rows(tree.left, inputs), _join_rows(tree.right, inputs)
+    matches = [[number for number, candidate in enumerate(right) if _is_match(tree, row, candidate)] for row in left]
+    joined: list[JoinedRow] = []
     if tree.kind.has_both_sides:
         joined += [{**row, **right[number]} for row, numbers in zip(left, matches, strict=True) for number in numbers]
     else:
@@ -63,19 +63,19 @@ def _rows(tree: JoinTree, inputs: list[list[Joined]]) -> list[Joined]:
     return joined
 
 
-def _partners(node: JoinNode, left: Joined, right: Joined) -> bool:
+def _is_match(node: JoinNode, left: JoinedRow, right: JoinedRow) -> bool:
     """Tell whether two rows match; a condition that overflows counts as NULL."""
     for equality in node.equalities:
-        left_value, right_value = _value(equality.left, left), _value(equality.right, right)
-        if left_value is None or right_value is None or canonical(left_value) != canonical(right_value):
+        left_value, right_value = _evaluate_or_null(equality.left, left), _evaluate_or_null(equality.right, right)
+        if left_value is None or right_value is None or group_key(left_value) != group_key(right_value):
             return False
     try:
-        return holds(node.residual, {**left, **right})
+        return is_true(node.residual, {**left, **right})
     except EvaluationError:
         return False
 
 
-def _value(expression: Expression, row: Joined) -> Any:
+def _evaluate_or_null(expression: Expression, row: JoinedRow) -> Any:
     try:
         return evaluate(expression, row)
     except EvaluationError:

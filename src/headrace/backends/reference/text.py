@@ -7,12 +7,12 @@ import re
 from headrace.errors import EvaluationError
 
 
-def like(text: str, pattern: str, escape: str = "\\") -> bool:
+def match_like(text: str, pattern: str, escape: str = "\\") -> bool:
     """Match the whole text; `%` is any run of characters (also newlines), `_` any character; `escape` makes the next literal."""
-    return re.fullmatch(_like_expression(pattern, escape), text, re.DOTALL) is not None
+    return re.fullmatch(_like_to_regex(pattern, escape), text, re.DOTALL) is not None
 
 
-def _like_expression(pattern: str, escape: str) -> str:
+def _like_to_regex(pattern: str, escape: str) -> str:
     parts, characters = [], iter(pattern)
     for character in characters:
         if character == escape:
@@ -22,7 +22,7 @@ def _like_expression(pattern: str, escape: str) -> str:
     return "".join(parts)
 
 
-def rlike(text: str, pattern: str) -> bool:
+def match_regex(text: str, pattern: str) -> bool:
     """Tell whether the regular expression matches anywhere in the text."""
     try:
         return re.search(pattern, text) is not None
@@ -30,13 +30,13 @@ def rlike(text: str, pattern: str) -> bool:
         raise EvaluationError(f"regular expression '{pattern}' is not understood", detail=str(error)) from error
 
 
-def substring(text: str, position: int, length: int | None = None) -> str:
+def take_substring(text: str, position: int, length: int | None = None) -> str:
     """Return up to `length` characters from `position`: 1 and 0 are the first, -1 the last; empty outside the text."""
     start = position - 1 if position > 0 else len(text) + position if position < 0 else 0
     end = len(text) if length is None else start + length
     return text[max(start, 0) : max(end, 0)]
 
 
-def replace(text: str, search: str, replacement: str = "") -> str:
+def replace_text(text: str, search: str, replacement: str = "") -> str:
     """Replace every occurrence; an empty search changes nothing."""
     return text.replace(search, replacement) if search else text

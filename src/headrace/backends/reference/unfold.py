@@ -9,13 +9,15 @@ from headrace.backends.reference.evaluate import Row, evaluate
 from headrace.plan.unfolded import UnnestedStream
 
 
-def with_unfolded(rows: dict[str, Sequence[Row]], streams: Sequence[UnnestedStream]) -> dict[str, Sequence[Row]]:
+def unnest_rows(rows: dict[str, Sequence[Row]], streams: Sequence[UnnestedStream]) -> dict[str, Sequence[Row]]:
     """Return the rows of a batch with those of the unnested streams added; raises EvaluationError if a list fails."""
     result = dict(rows)
     for unnested in streams:
-        result[unnested.name] = [element_row for row in result.get(unnested.base, ()) for element_row in _elements(unnested, row)]
+        result[unnested.name] = [
+            element_row for row in result.get(unnested.base, ()) for element_row in _unnest_row(unnested, row)
+        ]
     return result
 
 
-def _elements(unnested: UnnestedStream, row: Row) -> list[dict[str, Any]]:
+def _unnest_row(unnested: UnnestedStream, row: Row) -> list[dict[str, Any]]:
     return [{**row, unnested.element.name: element} for element in evaluate(unnested.list_expression, row) or ()]

@@ -15,7 +15,7 @@ from headrace.model.window import HopWindow, SessionWindow, Window, window_start
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class WindowItem:
     """A buffered row: its event time, `group` (equal for equal keys), the displayed keys, and the aggregates' arguments."""
 
     time: int
@@ -30,10 +30,10 @@ class ClosedWindow:
 
     start: int
     end: int
-    items: list[Item]
+    items: list[WindowItem]
 
 
-class Outcome(Enum):
+class RowOutcome(Enum):
     """The outcome of adding a row to window state."""
 
     KEPT = "kept"
@@ -44,79 +44,79 @@ class Outcome(Enum):
 class WindowState(Protocol):
     """The rows of one query in windows that are not final."""
 
-    def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
+    def add(self, time: int, watermark: float, make: Callable[[], WindowItem]) -> RowOutcome:
         """Add a row of a batch with that watermark; call `make` only if the row is in an open window."""
 
     def close(self, watermark: float) -> Iterator[ClosedWindow]:
         """Yield all windows with end ≤ watermark, ascending, and drop their rows."""
 
 
-def window_state(window: Window, since: float) -> WindowState:
+def make_window_state(window: Window, since: float) -> WindowState:
     """Return an empty state; windows that start before `since` are ignored."""
-    return SlidingState(window, since) if isinstance(window, HopWindow) else SessionState(window)
+    return HopWindowState(window, since) if isinstance(window, HopWindow) else SessionWindowState(window)
 
 
 @dataclass(slots=True)
-class SlidingState:
+class HopWindowState:
     """State of TUMBLE and HOP windows: start → group → rows."""
 
     window: HopWindow
     since: float
-    _open: dict[int, dict[tuple[Any, ...], list[Item]]] = field(default_factory=dict)
+    _open_windows: dict[int, dict[tuple[Any, ...], list[WindowItem]]] = field(default_factory=dict)
 
-    def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
+    def add(self, time: int, watermark: float, make: Callable[[], WindowItem]) -> RowOutcome:
         """Add the row to those of its windows that are open."""
         starts = [start for start in window_starts_containing(self.window, time) if start >= self.since]
         open_starts = [start for start in starts if start + self.window.size > watermark]
         if not open_starts:
-            return Outcome.LATE if starts else Outcome.OUTSIDE
+            return RowOutcome.LATE if starts else RowOutcome.OUTSIDE
         item = make()
         for start in open_starts:
-            self._open.setdefault(start, {}).setdefault(item.group, []).append(item)
-        return Outcome.KEPT
+            self._open_windows.setdefault(start, {}).setdefault(item.group, []).append(item)
+        return RowOutcome.KEPT
 
     def close(self, watermark: float) -> Iterator[ClosedWindow]:
         """Yield final windows by start, then by first arrival of the group."""
-        for start in sorted(start for start in self._open if start + self.window.size <= watermark):
-            for items in self._open.pop(start).values():
+        for start in sorted(start for start in self._open_windows if start + self.window.size <= watermark):
+            for items in self._open_windows.pop(start).values():
                 yield ClosedWindow(start, start + self.window.size, items)
 
 
 @dataclass(slots=True)
-class SessionState:
+class SessionWindowState:
     """State of SESSION windows: group → rows not emitted yet."""
 
     window: SessionWindow
-    _pending: dict[tuple[Any, ...], list[Item]] = field(default_factory=dict)
+    _pending: dict[tuple[Any, ...], list[WindowItem]] = field(default_factory=dict)
 
-    def add(self, time: int, watermark: float, make: Callable[[], Item]) -> Outcome:
+    def add(self, time: int, watermark: float, make: Callable[[], WindowItem]) -> RowOutcome:
         """Add the row unless a session of this row alone would be final already."""
         if time + self.window.gap <= watermark:
-            return Outcome.LATE
+            return RowOutcome.LATE
         item = make()
         self._pending.setdefault(item.group, []).append(item)
-        return Outcome.KEPT
+        return RowOutcome.KEPT
 
     def close(self, watermark: float) -> Iterator[ClosedWindow]:
         """Yield final sessions by start, then by end, then by first arrival of the group."""
         closed = []
         for group in list(self._pending):
-            sessions = list(self._sessions(self._pending[group]))
+            sessions = list(self._split_sessions(self._pending[group]))
             closed += [session for session in sessions if session.end <= watermark]
             self._pending[group] = [item for session in sessions if session.end > watermark for item in session.items]
             if not self._pending[group]:
                 del self._pending[group]
         yield from sorted(closed, key=lambda session: (session.start, session.end))
 
-    def _sessions(self, items: list[Item]) -> Iterator[ClosedWindow]:
+    def _split_sessions(self, items: list[WindowItem]) -> Iterator[ClosedWindow]:
         """Split the rows of a group wherever two neighbours are more than the gap apart."""
-        run: list[Item] = []
+        run: list[WindowItem] = []
         for item in sorted(items, key=lambda item: item.time):
             if run and item.time - run[-1].time > self.window.gap:
-                yield self._session(run)
+                yield self._make_session(run)
                 run = []
             run.append(item)
-        yield self._session(run)
+        yield self._make_session(run)
 
-    def _session(self, run: list[Item]) -> ClosedWindow:
+    def _make_session(self, run: list[WindowItem]) -> ClosedWindow:
         return ClosedWindow(run[0].time, run[-1].time + self.window.gap, run)

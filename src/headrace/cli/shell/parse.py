@@ -32,7 +32,7 @@ from headrace.cli.shell.statements import (
 )
 from headrace.errors import HeadraceError, SqlError
 from headrace.model.duration import parse_duration
-from headrace.sql.parse import Source
+from headrace.sql.parse import SqlSource
 
 QUERY_STARTS = ("SELECT", "WITH", "FROM")
 
@@ -62,7 +62,7 @@ class _Reader:
 
     def refused(self, token: Token | None, message: str, *, detail: str = "", hint: str = "") -> SqlError:
         offset = len(self._piece.text.rstrip()) if token is None else token.start
-        return Source(self._piece.text).error_at(offset, message, detail=detail, hint=hint)
+        return SqlSource(self._piece.text).error_at_offset(offset, message, detail=detail, hint=hint)
 
     def unexpected(self, statement: str) -> SqlError:
         """Return the error of an unexpected next token, or of an unexpected end of the statement."""

@@ -6,7 +6,7 @@ import re
 
 from headrace.cli.shell.scan import Piece
 from headrace.errors import HeadraceError
-from headrace.sql.parse import Source
+from headrace.sql.parse import SqlSource
 
 _PLACE = re.compile(r"line (\d+), column (\d+):")
 
@@ -26,7 +26,7 @@ def in_piece(error: HeadraceError, source: Piece) -> HeadraceError:
         return error
     line, column = int(match[1]), int(match[2])
     line_start = sum(len(text) + 1 for text in source.text.split("\n")[: line - 1])
-    _, _, excerpt = Source(source.text).place(line_start + column - 1).partition("\n")
+    _, _, excerpt = SqlSource(source.text).format_location(line_start + column - 1).partition("\n")
     return _with_place(error, f"{_label(line, column, source.line, source.column)}\n{excerpt}")
 
 

@@ -34,7 +34,7 @@ from headrace.cli.shell.statements import (
 )
 from headrace.cli.shell.target import QueryInfo, Target, columns_of
 from headrace.errors import EvaluationError, HeadraceError, NotFoundError, SqlError
-from headrace.sql.quoting import identifier
+from headrace.sql.quoting import quote_identifier
 
 _Found = TypeVar("_Found")
 
@@ -105,7 +105,9 @@ class Runner:
             return _placed(statement.sql, action)
         except SqlError as error:
             if not (
-                statement.at_end and statement.name and self._is_good(f"{statement.sql.text} AS {identifier(statement.name)}")
+                statement.at_end
+                and statement.name
+                and self._is_good(f"{statement.sql.text} AS {quote_identifier(statement.name)}")
             ):
                 raise
             verb = type(statement).__name__.removesuffix("Statement").upper()
