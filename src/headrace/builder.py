@@ -21,17 +21,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from headrace.builder_expression import Expression, literal
+from headrace.builder_expression import SqlExpression, literal
 from headrace.errors import SqlError
 from headrace.model.duration import DurationError, parse_duration
 from headrace.sql.quoting import quote_identifier
 
-Length = str | timedelta
-Written = str | Expression
-On = str | Expression | Sequence[str] | bool
+WindowLength = str | timedelta
+ExpressionLike = str | SqlExpression
+JoinCondition = str | SqlExpression | Sequence[str] | bool
 
-_NAME = re.compile(r"\w+")
-_HOW = {
+_IDENTIFIER = re.compile(r"\w+")
+_JOIN_KEYWORDS = {
     "inner": "JOIN",
     "left": "LEFT JOIN",
     "right": "RIGHT JOIN",
@@ -42,23 +42,23 @@ _HOW = {
 
 
 @dataclass(frozen=True, slots=True)
-class Windowing:
+class WindowSpec:
     """A window over a stream: the name of the SQL window function, and its lengths."""
 
     function: str
-    lengths: tuple[Length, ...]
+    lengths: tuple[WindowLength, ...]
 
     def __post_init__(self) -> None:
         """Raise SqlError for an invalid length."""
         for length in self.lengths:
             _check_length(length)
 
-    def around(self, source: str) -> str:
+    def to_sql(self, source: str) -> str:
         """Return the SQL of the window function applied to a source."""
         return f"{self.function}({', '.join([source, *(literal(length).sql for length in self.lengths)])})"
 
 
-def _check_length(length: Length) -> None:
+def _check_length(length: WindowLength) -> None:
     if isinstance(length, timedelta):
         return
     if not isinstance(length, str):
@@ -69,63 +69,63 @@ def _check_length(length: Length) -> None:
         raise SqlError(problem.message, detail=problem.detail, hint=problem.hint) from None
 
 
-def tumble(size: Length) -> Windowing:
+def tumble(size: WindowLength) -> WindowSpec:
     """Return tumbling windows of length `size`; lengths are texts such as '5 seconds', or timedeltas.
 
     Raises SqlError for an invalid length.
     """
-    return Windowing("TUMBLE", (size,))
+    return WindowSpec("TUMBLE", (size,))
 
 
-def hop(size: Length, slide: Length) -> Windowing:
+def hop(size: WindowLength, slide: WindowLength) -> WindowSpec:
     """Return hopping windows of length `size` that start every `slide`; raises SqlError for an invalid length."""
-    return Windowing("HOP", (size, slide))
+    return WindowSpec("HOP", (size, slide))
 
 
-def session_window(gap: Length) -> Windowing:
+def session_window(gap: WindowLength) -> WindowSpec:
     """Return session windows: for each key, a window ends when no row arrives for longer than `gap` in event time.
 
     Raises SqlError for an invalid length.
     """
-    return Windowing("SESSION", (gap,))
+    return WindowSpec("SESSION", (gap,))
 
 
-def sliding(range: Length, lateness: Length | None = None) -> Windowing:  # noqa: A002  SQL calls it so
+def sliding(range: WindowLength, lateness: WindowLength | None = None) -> WindowSpec:  # noqa: A002  SQL calls it so
     """Return sliding windows for joins: a row can be joined for `range` from its event time on.
 
     Rows that are later than `lateness` are dropped. Raises SqlError for an invalid length.
     """
-    return Windowing("SLIDING", (range,) if lateness is None else (range, lateness))
+    return WindowSpec("SLIDING", (range,) if lateness is None else (range, lateness))
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FromItem:
     """An item of the FROM clause: a stream by its name, or a sub-query, with an optional window and alias."""
 
-    of: str | Select
-    window: Windowing | None = None
+    source: str | Select
+    window: WindowSpec | None = None
     alias: str | None = None
 
     @property
     def sql(self) -> str:
         """The SQL text of the item."""
-        source = quote_identifier(self.of) if isinstance(self.of, str) else f"({self.of.sql})"
-        windowed = source if self.window is None else self.window.around(source)
+        source = quote_identifier(self.source) if isinstance(self.source, str) else f"({self.source.sql})"
+        windowed = source if self.window is None else self.window.to_sql(source)
         return windowed if self.alias is None else f"{windowed} AS {quote_identifier(self.alias)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Partner:
+class JoinClause:
     """A JOIN clause: the item to join with, the kind of join, and the text of ON or USING."""
 
-    origin: Origin
+    item: FromItem
     how: str
     on: str
 
     @property
     def sql(self) -> str:
         """The SQL text of the clause."""
-        return f"{_HOW[self.how]} {self.origin.sql} {self.on}"
+        return f"{_JOIN_KEYWORDS[self.how]} {self.item.sql} {self.on}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +137,29 @@ class Select:
     """
 
     outputs: tuple[str, ...] = ()
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[FromItem, ...] = ()
     conditions: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     group_conditions: tuple[str, ...] = ()
-    partners: tuple[Partner, ...] = ()
+    partners: tuple[JoinClause, ...] = ()
     views: tuple[str, ...] = ()
 
-    def select(self, *outputs: Written) -> Select:
+    def select(self, *outputs: ExpressionLike) -> Select:
         """Add output columns: SQL texts or expressions."""
-        return replace(self, outputs=(*self.outputs, *map(_written, outputs)))
+        return replace(self, outputs=(*self.outputs, *map(_to_sql, outputs)))
 
-    def from_(self, source: str | Select, window: Windowing | None = None, *, alias: str | None = None) -> Select:
+    def from_(self, source: str | Select, window: WindowSpec | None = None, *, alias: str | None = None) -> Select:
         """Add a source: a stream by its name, or another query, in a `window`; columns refer to it by `alias`, or by its name."""
-        return replace(self, origins=(*self.origins, Origin(source, window, alias)))
+        return replace(self, origins=(*self.origins, FromItem(source, window, alias)))
 
     def join(
-        self, source: str | Select, window: Windowing | None = None, *, on: On, how: str = "inner", alias: str | None = None
+        self,
+        source: str | Select,
+        window: WindowSpec | None = None,
+        *,
+        on: JoinCondition,
+        how: str = "inner",
+        alias: str | None = None,
     ) -> Select:
         """Join the sources so far with another source.
 
@@ -161,25 +167,25 @@ class Select:
         text; or True for a cross product. `how` is inner, left, right, full, semi or anti. Raises SqlError for an unknown kind
         of join or an invalid `on`.
         """
-        if how not in _HOW:
-            raise SqlError(f"unknown kind of join {how!r}", detail=f"kinds: {', '.join(_HOW)}")
-        return replace(self, partners=(*self.partners, Partner(Origin(source, window, alias), how, _on(on))))
+        if how not in _JOIN_KEYWORDS:
+            raise SqlError(f"unknown kind of join {how!r}", detail=f"kinds: {', '.join(_JOIN_KEYWORDS)}")
+        return replace(self, partners=(*self.partners, JoinClause(FromItem(source, window, alias), how, _join_condition_sql(on))))
 
-    def explode(self, lists: Expression, name: str) -> Select:
+    def explode(self, lists: SqlExpression, name: str) -> Select:
         """Unnest a list that a registered function returns: one row for each element, as column `name`."""
         return replace(self, views=(*self.views, f"LATERAL VIEW explode({lists.sql}) AS {quote_identifier(name)}"))
 
-    def where(self, *conditions: Written) -> Select:
+    def where(self, *conditions: ExpressionLike) -> Select:
         """Add WHERE conditions, combined by AND."""
-        return replace(self, conditions=(*self.conditions, *map(_condition, conditions)))
+        return replace(self, conditions=(*self.conditions, *map(_parenthesize, conditions)))
 
-    def group_by(self, *keys: Written) -> Select:
+    def group_by(self, *keys: ExpressionLike) -> Select:
         """Add GROUP BY keys."""
-        return replace(self, keys=(*self.keys, *map(_written, keys)))
+        return replace(self, keys=(*self.keys, *map(_to_sql, keys)))
 
-    def having(self, *conditions: Written) -> Select:
+    def having(self, *conditions: ExpressionLike) -> Select:
         """Add HAVING conditions, combined by AND."""
-        return replace(self, group_conditions=(*self.group_conditions, *map(_condition, conditions)))
+        return replace(self, group_conditions=(*self.group_conditions, *map(_parenthesize, conditions)))
 
     @property
     def sql(self) -> str:
@@ -198,29 +204,29 @@ class Select:
         return "\n".join(clauses)
 
 
-def select(*outputs: Written) -> Select:
+def select(*outputs: ExpressionLike) -> Select:
     """Return a query with these outputs, as SQL texts or expressions; without any, all columns."""
     return Select().select(*outputs)
 
 
-def from_(source: str | Select, window: Windowing | None = None, *, alias: str | None = None) -> Select:
+def from_(source: str | Select, window: WindowSpec | None = None, *, alias: str | None = None) -> Select:
     """Return a query that reads a stream, or another query, in a `window`; columns refer to it by `alias`, or by its name."""
     return Select().from_(source, window, alias=alias)
 
 
-def _written(value: Written) -> str:
+def _to_sql(value: ExpressionLike) -> str:
     return value if isinstance(value, str) else literal(value).sql
 
 
-def _condition(condition: Written) -> str:
-    return f"({_written(condition)})"
+def _parenthesize(condition: ExpressionLike) -> str:
+    return f"({_to_sql(condition)})"
 
 
-def _on(on: On) -> str:
-    if isinstance(on, str) and not _NAME.fullmatch(on):
-        return f"ON {_condition(on)}"
-    if isinstance(on, Expression | bool):
-        return f"ON {_condition(literal(on))}"
+def _join_condition_sql(on: JoinCondition) -> str:
+    if isinstance(on, str) and not _IDENTIFIER.fullmatch(on):
+        return f"ON {_parenthesize(on)}"
+    if isinstance(on, SqlExpression | bool):
+        return f"ON {_parenthesize(literal(on))}"
     names = [on] if isinstance(on, str) else list(on)
     if not names or not all(isinstance(name, str) for name in names):
         raise SqlError(f"invalid join condition {on!r}", hint='name columns, on=["user_id"], or give a condition')

@@ -12,86 +12,86 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.builder_expression import Expression, literal, written
+from headrace.builder_expression import SqlExpression, literal, to_expression
 
 
-def sum(value: Any, *, where: Any = None) -> Expression:  # noqa: A001  the name in SQL, here and below
+def sum(value: Any, *, where: Any = None) -> SqlExpression:  # noqa: A001  the name in SQL, here and below
     """Return SUM: a BIGINT for integers, a wider decimal for decimals, else a DOUBLE."""
-    return _aggregate("SUM", value, where=where)
+    return _aggregate_call("SUM", value, where=where)
 
 
-def count(value: Any = "*", *, where: Any = None) -> Expression:
+def count(value: Any = "*", *, where: Any = None) -> SqlExpression:
     """Return COUNT: the number of rows, or of rows in which the value is not NULL."""
-    return _aggregate("COUNT", value, where=where)
+    return _aggregate_call("COUNT", value, where=where)
 
 
-def count_distinct(*values: Any, where: Any = None) -> Expression:
+def count_distinct(*values: Any, where: Any = None) -> SqlExpression:
     """Return COUNT(DISTINCT …): the exact number of distinct values, or combinations of values."""
-    return _filtered(f"COUNT(DISTINCT {_listed(values)})", where)
+    return _with_filter(f"COUNT(DISTINCT {_argument_list(values)})", where)
 
 
-def count_if(condition: Any, *, where: Any = None) -> Expression:
+def count_if(condition: Any, *, where: Any = None) -> SqlExpression:
     """Return COUNT_IF: the number of rows that fulfil a condition."""
-    return _aggregate("COUNT_IF", condition, where=where)
+    return _aggregate_call("COUNT_IF", condition, where=where)
 
 
-def min(value: Any, *, where: Any = None) -> Expression:  # noqa: A001
+def min(value: Any, *, where: Any = None) -> SqlExpression:  # noqa: A001
     """Return MIN: the least value, of any type."""
-    return _aggregate("MIN", value, where=where)
+    return _aggregate_call("MIN", value, where=where)
 
 
-def max(value: Any, *, where: Any = None) -> Expression:  # noqa: A001
+def max(value: Any, *, where: Any = None) -> SqlExpression:  # noqa: A001
     """Return MAX: the greatest value, of any type."""
-    return _aggregate("MAX", value, where=where)
+    return _aggregate_call("MAX", value, where=where)
 
 
-def avg(value: Any, *, where: Any = None) -> Expression:
+def avg(value: Any, *, where: Any = None) -> SqlExpression:
     """Return AVG: the arithmetic mean."""
-    return _aggregate("AVG", value, where=where)
+    return _aggregate_call("AVG", value, where=where)
 
 
-def var_pop(value: Any, *, where: Any = None) -> Expression:
+def var_pop(value: Any, *, where: Any = None) -> SqlExpression:
     """Return VAR_POP: the population variance."""
-    return _aggregate("VAR_POP", value, where=where)
+    return _aggregate_call("VAR_POP", value, where=where)
 
 
-def var_samp(value: Any, *, where: Any = None) -> Expression:
+def var_samp(value: Any, *, where: Any = None) -> SqlExpression:
     """Return VAR_SAMP: the sample variance."""
-    return _aggregate("VAR_SAMP", value, where=where)
+    return _aggregate_call("VAR_SAMP", value, where=where)
 
 
-def stddev_pop(value: Any, *, where: Any = None) -> Expression:
+def stddev_pop(value: Any, *, where: Any = None) -> SqlExpression:
     """Return STDDEV_POP: the population standard deviation."""
-    return _aggregate("STDDEV_POP", value, where=where)
+    return _aggregate_call("STDDEV_POP", value, where=where)
 
 
-def stddev_samp(value: Any, *, where: Any = None) -> Expression:
+def stddev_samp(value: Any, *, where: Any = None) -> SqlExpression:
     """Return STDDEV_SAMP: the sample standard deviation."""
-    return _aggregate("STDDEV_SAMP", value, where=where)
+    return _aggregate_call("STDDEV_SAMP", value, where=where)
 
 
-def median(value: Any, *, where: Any = None) -> Expression:
+def median(value: Any, *, where: Any = None) -> SqlExpression:
     """Return MEDIAN: the middle value, interpolated."""
-    return _aggregate("MEDIAN", value, where=where)
+    return _aggregate_call("MEDIAN", value, where=where)
 
 
-def percentile(value: Any, share: float, *, where: Any = None) -> Expression:
+def percentile(value: Any, share: float, *, where: Any = None) -> SqlExpression:
     """Return PERCENTILE: the interpolated value below which a `share` (0 to 1) of the values lies."""
-    return _aggregate("PERCENTILE", value, share, where=where)
+    return _aggregate_call("PERCENTILE", value, share, where=where)
 
 
-def percentile_disc(value: Any, share: float, *, where: Any = None) -> Expression:
+def percentile_disc(value: Any, share: float, *, where: Any = None) -> SqlExpression:
     """Return PERCENTILE_DISC: the least occurring value that at least a `share` (0 to 1) of the values does not exceed."""
-    return _filtered(f"PERCENTILE_DISC({literal(share).sql}) WITHIN GROUP (ORDER BY {written(value).sql})", where)
+    return _with_filter(f"PERCENTILE_DISC({literal(share).sql}) WITHIN GROUP (ORDER BY {to_expression(value).sql})", where)
 
 
-def _aggregate(name: str, *values: Any, where: Any) -> Expression:
-    return _filtered(f"{name}({_listed(values)})", where)
+def _aggregate_call(name: str, *values: Any, where: Any) -> SqlExpression:
+    return _with_filter(f"{name}({_argument_list(values)})", where)
 
 
-def _listed(values: tuple[Any, ...]) -> str:
-    return ", ".join(written(value).sql for value in values)
+def _argument_list(values: tuple[Any, ...]) -> str:
+    return ", ".join(to_expression(value).sql for value in values)
 
 
-def _filtered(text: str, where: Any) -> Expression:
-    return Expression(text if where is None else f"{text} FILTER (WHERE {written(where).sql})", is_whole=True)
+def _with_filter(text: str, where: Any) -> SqlExpression:
+    return SqlExpression(text if where is None else f"{text} FILTER (WHERE {to_expression(where).sql})", is_atomic=True)

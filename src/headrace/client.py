@@ -25,19 +25,19 @@ import pyarrow as pa
 from headrace.builder import Select
 from headrace.connectors import MemorySource
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
-from headrace.fluent import StreamFlow, stream_of
+from headrace.fluent import StreamFlow, create_flow
 from headrace.model.schema import Schema
 
-_ARROW = "application/vnd.apache.arrow.stream"
-_PAGE = 10_000
-_PATIENCE_SECONDS = 30.0
-_QUIET_SECONDS = 10.0
-_RESTART_SECONDS = 120.0  # a restart of the service includes that of Spark
-_ERRORS: Mapping[int, type[HeadraceError]] = {404: NotFoundError, 409: NameTakenError, 422: SqlError}
-_SHOWN = 20  # rows, in a notebook
+_ARROW_MEDIA_TYPE = "application/vnd.apache.arrow.stream"
+_PAGE_ROWS = 10_000
+_TIMEOUT_SECONDS = 30.0
+_POLL_SECONDS = 10.0
+_RECONNECT_SECONDS = 120.0  # a restart of the service includes that of Spark
+_ERRORS_BY_STATUS: Mapping[int, type[HeadraceError]] = {404: NotFoundError, 409: NameTakenError, 422: SqlError}
+_PREVIEW_ROWS = 20  # rows, in a notebook
 
 
-def connect(url: str, *, token: str | None = None, timeout: float = _PATIENCE_SECONDS) -> RemoteSession:
+def connect(url: str, *, token: str | None = None, timeout: float = _TIMEOUT_SECONDS) -> RemoteSession:
     """Connect to the service at `url`, with an access `token` if the service requires one.
 
     `timeout` is the time limit in seconds for each request. Raises SessionError if the service does not answer.
@@ -68,7 +68,7 @@ class RemoteSession:
 
     def append(self, stream: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to a stream with a memory source; raises an error and appends no row if a row does not fit the schema."""
-        request = {"content": json.dumps(list(rows), default=_said), "headers": {"Content-Type": "application/json"}}
+        request = {"content": json.dumps(list(rows), default=_to_json_value), "headers": {"Content-Type": "application/json"}}
         self.ask("POST", f"/streams/{quote(stream, safe='')}/rows", **request)
 
     def streams(self) -> dict[str, dict[str, Any]]:
@@ -83,11 +83,11 @@ class RemoteSession:
         """
         text = sql if isinstance(sql, str) else sql.sql
         body = {"sql": text} if name is None else {"sql": text, "name": name}
-        return RemoteQuery(self, self._patiently("POST", "/queries", body, wait))
+        return RemoteQuery(self, self._ask_with_retry("POST", "/queries", body, wait))
 
     def stream(self, name: str) -> StreamFlow:
         """Return a flow of the rows of a stream, to filter, window, group, join and add as a query."""
-        return stream_of(name, self.add)
+        return create_flow(name, self.add)
 
     def replace(self, name: str, sql: str | Select | StreamFlow, *, wait: float = 10.0) -> RemoteQuery:
         """Replace a query atomically: the old one ends and the new one starts in the same micro-batch. Return the new handle.
@@ -95,7 +95,7 @@ class RemoteSession:
         `wait` and errors are those of `add`; raises NotFoundError if no query has that name.
         """
         body = {"sql": sql if isinstance(sql, str) else sql.sql}
-        return RemoteQuery(self, self._patiently("PUT", f"/queries/{quote(name, safe='')}", body, wait))
+        return RemoteQuery(self, self._ask_with_retry("PUT", f"/queries/{quote(name, safe='')}", body, wait))
 
     def remove(self, name: str) -> None:
         """Remove a query; its results stay readable. Raises NotFoundError if no query has that name."""
@@ -127,21 +127,23 @@ class RemoteSession:
         try:
             response = self.http.request(method, path, **options)
         except httpx.TransportError as error:
-            raise GoneError(f"no service answers at '{self.url}'", detail=str(error), hint="start one: headrace serve") from error
+            raise ServiceUnreachableError(
+                f"no service answers at '{self.url}'", detail=str(error), hint="start one: headrace serve"
+            ) from error
         if response.status_code >= 400:
-            raise error_of(response)
+            raise error_from_response(response)
         return response
 
-    def _patiently(self, method: str, path: str, body: Mapping[str, Any], wait: float) -> dict[str, Any]:
+    def _ask_with_retry(self, method: str, path: str, body: Mapping[str, Any], wait: float) -> dict[str, Any]:
         """Send a request; retry when an overloaded service says, as long as that is within `wait` seconds."""
         deadline = time.monotonic() + wait
         while True:
             try:
                 info: dict[str, Any] = self.ask(method, path, json=body, params={"wait": wait}).json()
-            except _BusyError as busy:
-                if time.monotonic() + busy.retry_s > deadline:
+            except _ServiceBusyError as busy:
+                if time.monotonic() + busy.retry_seconds > deadline:
                     raise
-                time.sleep(busy.retry_s)
+                time.sleep(busy.retry_seconds)
             else:
                 return info
 
@@ -162,7 +164,7 @@ class RemoteSession:
         return f"<headrace at {self.url}>"
 
 
-class Page(NamedTuple):
+class ResultPage(NamedTuple):
     """Consecutive result rows.
 
     `next` is the position after them, `more` whether further rows are available now, and `over` whether no more rows will come.
@@ -194,14 +196,14 @@ class RemoteQuery:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the results, as an Arrow schema."""
-        return schema_of(self.info["columns"])
+        return parse_columns(self.info["columns"])
 
     def refresh(self) -> RemoteQuery:
         """Load the current attributes from the service, and return the query."""
         self.info = self._session.query(self.name, self.id).info
         return self
 
-    def wait_live(self, timeout: float = _PATIENCE_SECONDS) -> RemoteQuery:
+    def wait_live(self, timeout: float = _TIMEOUT_SECONDS) -> RemoteQuery:
         """Wait until the query is live, and return it.
 
         Raises EvaluationError if it failed, and SessionError if it was removed or is not live after `timeout` seconds.
@@ -217,19 +219,19 @@ class RemoteQuery:
             raise SessionError(f"query '{self.name}' was removed")
         return self
 
-    def page(self, after: str = "beginning", wait: float = 0.0) -> Page:
+    def page(self, after: str = "beginning", wait: float = 0.0) -> ResultPage:
         """Return a page of rows after a position: the `next` of another page, "beginning" or "now".
 
         Waits up to `wait` seconds for the first row. Warns if the service no longer retains rows after the position.
         """
-        params = {"limit": _PAGE, "wait": wait, "after": after, "id": self.id}
-        response = self._session.ask("GET", f"{self._path}/results", params=params, headers={"Accept": _ARROW})
+        params = {"limit": _PAGE_ROWS, "wait": wait, "after": after, "id": self.id}
+        response = self._session.ask("GET", f"{self._path}/results", params=params, headers={"Accept": _ARROW_MEDIA_TYPE})
         rows, headers = pa.ipc.open_stream(response.content).read_all(), response.headers
         more, over, missed = (headers[f"X-Headrace-{name}"] == "true" for name in ("More", "Over", "Missed"))
         if missed:
             text = f"rows of query '{self.name}' before position {headers['X-Headrace-Next']} are no longer kept by the service"
             warnings.warn(text, stacklevel=3)
-        return Page(rows, headers["X-Headrace-Next"], more, over and not more)
+        return ResultPage(rows, headers["X-Headrace-Next"], more, over and not more)
 
     def results(self) -> pa.Table:
         """Return all rows that the query has emitted so far; warn if the service no longer retains all of them."""
@@ -254,20 +256,20 @@ class RemoteQuery:
         The caller may consume them slowly: the service does not wait for readers. After a lost connection or a restart of the
         service the client reconnects at its position, so that rows are neither lost nor duplicated.
         """
-        for page in self.follow(begin, _QUIET_SECONDS):
+        for page in self.follow(begin, _POLL_SECONDS):
             if page.rows.num_rows:
                 yield page.rows
 
-    def follow(self, begin: str, tick: float, patience: float = _RESTART_SECONDS) -> Iterator[Page]:
+    def follow(self, begin: str, tick: float, patience: float = _RECONNECT_SECONDS) -> Iterator[ResultPage]:
         """Yield pages from the position `begin` on, at least one every `tick` seconds, with or without rows.
 
         Raises SessionError if the service does not answer for `patience` seconds.
         """
-        page, since, wait = Page(self.schema.empty_table(), begin, True, False), time.monotonic(), 0.0
+        page, since, wait = ResultPage(self.schema.empty_table(), begin, True, False), time.monotonic(), 0.0
         while not page.over:
             try:
                 page, since, wait = self.page(page.next, wait), time.monotonic(), tick  # the first page resolves "now"
-            except GoneError:
+            except ServiceUnreachableError:
                 if time.monotonic() - since > patience:
                     raise
                 time.sleep(min(tick, 1.0))
@@ -284,27 +286,27 @@ class RemoteQuery:
 
     def _repr_html_(self) -> str:
         """Return the newest rows as an HTML table, for notebooks."""
-        rows = self.refresh().page(f"last-{_SHOWN}").rows
-        table = rows.slice(max(0, rows.num_rows - _SHOWN)).to_pandas().to_html(index=False)
+        rows = self.refresh().page(f"last-{_PREVIEW_ROWS}").rows
+        table = rows.slice(max(0, rows.num_rows - _PREVIEW_ROWS)).to_pandas().to_html(index=False)
         return f"<b>{html.escape(self.name)}</b> ({self.status}, {self.emitted:,} rows)<pre>{html.escape(self.sql)}</pre>{table}"
 
 
-class GoneError(SessionError):
+class ServiceUnreachableError(SessionError):
     """The service does not answer; it may answer later."""
 
 
-class _BusyError(SessionError):
+class _ServiceBusyError(SessionError):
     """The service is overloaded, and says after how many seconds to retry."""
 
-    retry_s: float = 1.0
+    retry_seconds: float = 1.0
 
 
-def schema_of(columns: Sequence[Mapping[str, str]]) -> pa.Schema:
+def parse_columns(columns: Sequence[Mapping[str, str]]) -> pa.Schema:
     """Return the Arrow schema of columns in the JSON form of the service."""
     return Schema.parse(", ".join(f"`{column['name'].replace('`', '``')}` {column['type']}" for column in columns)).to_arrow()
 
 
-def error_of(response: httpx.Response) -> HeadraceError:
+def error_from_response(response: httpx.Response) -> HeadraceError:
     """Return the error that a response of the service describes."""
     try:
         problem = response.json()
@@ -313,11 +315,11 @@ def error_of(response: httpx.Response) -> HeadraceError:
     except (ValueError, KeyError, AttributeError):
         return SessionError(f"the service answered {response.status_code}", detail=response.text[:500])
     if response.status_code in {429, 503}:
-        busy = _BusyError(message, **parts)
-        busy.retry_s = float(response.headers.get("Retry-After", "1"))
+        busy = _ServiceBusyError(message, **parts)
+        busy.retry_seconds = float(response.headers.get("Retry-After", "1"))
         return busy
-    return _ERRORS.get(response.status_code, SessionError)(message, **parts)
+    return _ERRORS_BY_STATUS.get(response.status_code, SessionError)(message, **parts)
 
 
-def _said(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.builder import On, Origin, Select, Windowing, Written
-from headrace.builder_expression import written
+from headrace.builder import ExpressionLike, FromItem, JoinCondition, Select, WindowSpec
+from headrace.builder_expression import to_expression
 from headrace.errors import SqlError
 from headrace.sql.quoting import quote_identifier
 
-_BOUNDS = ("window_start", "window_end")
-_BOUNDS_OVER_RESULTS = ("window.start AS window_start", "window.end AS window_end")  # rows may have columns with these names
+_WINDOW_BOUNDS = ("window_start", "window_end")
+_RESULT_WINDOW_BOUNDS = ("window.start AS window_start", "window.end AS window_end")  # rows may have columns with these names
 _SLIDING = "SLIDING"
 
 
@@ -53,19 +53,19 @@ class StreamFlow:
     @property
     def name(self) -> str:
         """The name of the rows in columns and joins: the alias, or the stream's name; empty for joined rows."""
-        origin = self._origin
-        return "" if origin is None else origin.alias or (origin.of if isinstance(origin.of, str) else "")
+        origin = self._single_item
+        return "" if origin is None else origin.alias or (origin.source if isinstance(origin.source, str) else "")
 
     @property
     def sql(self) -> str:
         """The SQL text; raises SqlError after `window`, until `agg` or `join` follows."""
-        if self._window is not None:
+        if self._open_window is not None:
             raise SqlError("a flow in windows is not a query yet", hint="call agg(…) or join(…) after window(…)")
-        return self._query.sql
+        return self._unwindowed_query.sql
 
-    def filter(self, *conditions: Written) -> StreamFlow:
+    def filter(self, *conditions: ExpressionLike) -> StreamFlow:
         """Keep the rows that fulfil all conditions: SQL texts or expressions."""
-        return self._next(replace(self.body, conditions=_and(self.body.conditions, conditions)))
+        return self._with_body(replace(self.body, conditions=_combine_conditions(self.body.conditions, conditions)))
 
     def select(self, *outputs: Any, **named: Any) -> StreamFlow:
         """Select these columns only: names, SQL texts or expressions; a keyword gives its column that name."""
@@ -73,45 +73,45 @@ class StreamFlow:
             raise SqlError(
                 "select needs at least one column", hint='name columns, select("price"), or select(double="price * 2")'
             )
-        return self._closed(_outputs(outputs, named))
+        return self._select_columns(_output_columns(outputs, named))
 
     def map(self, **named: Any) -> StreamFlow:
         """Add computed columns, which may call registered functions: `map(gross=vat("price"))`."""
         if not named:
             raise SqlError("map needs a column to add", hint='write map(double=hr.col("price") * 2)')
-        return self._closed(("*", *_outputs((), named)))
+        return self._select_columns(("*", *_output_columns((), named)))
 
     def flat_map(self, **named: Any) -> StreamFlow:
         """Unnest a list that a registered function returns, one row for each element: `flat_map(word=words("text"))`."""
         if len(named) != 1:
             raise SqlError("flat_map needs one list", hint='write flat_map(word=words("text"))')
-        if self._origin is None:
+        if self._single_item is None:
             raise SqlError("flat_map is not supported after join", hint="call flat_map before join")
         ((name, lists),) = named.items()
-        return self._next(self.body.explode(written(lists), name))
+        return self._with_body(self.body.explode(to_expression(lists), name))
 
     def alias(self, name: str) -> StreamFlow:
         """Give the rows another name for the following steps; a stream that is joined with itself needs two names."""
-        if self._origin is None:
+        if self._single_item is None:
             raise SqlError("joined rows cannot have an alias", hint="call select(…) first")
-        origin = replace(self._origin, alias=name)
-        return self._next(replace(self.body, origins=(origin,)), of_groups=self.of_groups)
+        origin = replace(self._single_item, alias=name)
+        return self._with_body(replace(self.body, origins=(origin,)), of_groups=self.of_groups)
 
-    def window(self, window: Windowing) -> StreamFlow:
+    def window(self, window: WindowSpec) -> StreamFlow:
         """Assign the rows to windows: `hr.tumble`, `hr.hop` or `hr.session_window`; or `hr.sliding`, for joins."""
-        if not isinstance(window, Windowing):
+        if not isinstance(window, WindowSpec):
             raise SqlError(f"{window!r} is not a window", hint='write window(hr.tumble("8 seconds"))')
-        if self._origin is None:
+        if self._single_item is None:
             raise SqlError("joined rows are in windows already", hint="call select(…) first to put results into other windows")
-        if self._origin.window is not None:
+        if self._single_item.window is not None:
             raise SqlError(
                 "a window over a window is not supported",
-                detail=f"the flow is in {_shown(self._origin.window)}",
+                detail=f"the flow is in {_describe_window(self._single_item.window)}",
                 hint="aggregate first",
             )
-        return self._next(replace(self.body, origins=(replace(self._origin, window=window),)))
+        return self._with_body(replace(self.body, origins=(replace(self._single_item, window=window),)))
 
-    def group_by(self, *keys: Written, **named: Any) -> GroupedFlow:
+    def group_by(self, *keys: ExpressionLike, **named: Any) -> GroupedFlow:
         """Group the rows of each window by columns or expressions; a keyword gives its key that name. Call `agg` next."""
         return GroupedFlow(self).group_by(*keys, **named)
 
@@ -119,26 +119,26 @@ class StreamFlow:
         """Aggregate all rows of a window: `agg(revenue=hr.sum("price"))`."""
         return GroupedFlow(self).agg(*outputs, **named)
 
-    def having(self, *conditions: Written) -> StreamFlow:
+    def having(self, *conditions: ExpressionLike) -> StreamFlow:
         """Keep the groups that fulfil all conditions, over outputs or aggregates; allowed directly after `agg`."""
-        query = self._query
+        query = self._unwindowed_query
         if not self.of_groups:
             raise SqlError("having needs an aggregation before it", hint="call it after agg(…), or use filter(…)")
-        kept = replace(query, group_conditions=_and(query.group_conditions, conditions))
-        return self._next(_reading(kept, None, self.name), of_groups=True)
+        kept = replace(query, group_conditions=_combine_conditions(query.group_conditions, conditions))
+        return self._with_body(_select_from(kept, None, self.name), of_groups=True)
 
-    def join(self, other: StreamFlow, on: On, *, how: str = "inner") -> StreamFlow:
+    def join(self, other: StreamFlow, on: JoinCondition, *, how: str = "inner") -> StreamFlow:
         """Join the rows with those of another flow, both in windows.
 
         `on` names columns that both sides have, or is a condition, in which columns are `hr.col("name.column")` with the name or
         alias of a flow. `how` is inner, left, right, full, semi or anti. Windows that end at the same time are joined; in SLIDING
         windows, rows whose event times lie within the range.
         """
-        self._check_partner(other, how)
-        side = other._side()
-        first = self.body if self._origin is None else Select(origins=(self._side(),))
-        body = first.join(side.of, side.window, on=on, how=how, alias=side.alias)
-        return self._next(body, of_results=self.of_results or other.of_results)
+        self._check_join(other, how)
+        side = other._join_side()
+        first = self.body if self._single_item is None else Select(origins=(self._join_side(),))
+        body = first.join(side.source, side.window, on=on, how=how, alias=side.alias)
+        return self._with_body(body, of_results=self.of_results or other.of_results)
 
     def add(self, name: str | None = None, **options: Any) -> Any:
         """Add the query to the session of the flow; options, result and errors are those of the session's `add`."""
@@ -147,78 +147,78 @@ class StreamFlow:
         return self.taker(self.sql, name=name, **options)
 
     @property
-    def _origin(self) -> Origin | None:
+    def _single_item(self) -> FromItem | None:
         """The source of the rows; None for joined rows."""
         return None if self.body.partners else self.body.origins[0]
 
     @property
-    def _window(self) -> Windowing | None:
+    def _open_window(self) -> WindowSpec | None:
         """The window that no step has used yet."""
-        return None if self._origin is None else self._origin.window
+        return None if self._single_item is None else self._single_item.window
 
     @property
-    def _query(self) -> Select:
+    def _unwindowed_query(self) -> Select:
         """The query without its window; if the body adds nothing to a sub-query, the sub-query itself."""
-        origin = self._origin
+        origin = self._single_item
         if origin is None:
             return self.body
-        if isinstance(origin.of, Select) and not self.body.conditions and not self.body.views:
-            return origin.of
+        if isinstance(origin.source, Select) and not self.body.conditions and not self.body.views:
+            return origin.source
         return replace(self.body, origins=(replace(origin, window=None),))
 
-    def _next(self, body: Select, *, of_results: bool | None = None, of_groups: bool = False) -> StreamFlow:
+    def _with_body(self, body: Select, *, of_results: bool | None = None, of_groups: bool = False) -> StreamFlow:
         """Return the flow after a step; raises SqlError if the check of the session fails."""
         flow = replace(self, body=body, of_groups=of_groups, of_results=self.of_results if of_results is None else of_results)
         if self.check is not None:
-            query = flow._query  # noqa: SLF001
+            query = flow._unwindowed_query  # noqa: SLF001
             self.check((query if query.outputs else query.select("1 AS checked")).sql)
         return flow
 
-    def _closed(self, outputs: Iterable[str]) -> StreamFlow:
+    def _select_columns(self, outputs: Iterable[str]) -> StreamFlow:
         """Return the flow with these outputs, in the same window."""
-        origin = self._origin
+        origin = self._single_item
         rows = self.body if origin is None else replace(self.body, origins=(replace(origin, window=None),))
-        body = _reading(rows.select(*outputs), self._window, self.name)
-        return self._next(body, of_results=self.of_results or origin is None)
+        body = _select_from(rows.select(*outputs), self._open_window, self.name)
+        return self._with_body(body, of_results=self.of_results or origin is None)
 
-    def _side(self) -> Origin:
+    def _join_side(self) -> FromItem:
         """Return the flow as a source of a join; filters apply before the join."""
-        assert self._origin is not None
+        assert self._single_item is not None
         changed = self.body.conditions or self.body.views
-        return Origin(self._query, self._window, self.name or None) if changed else self._origin
+        return FromItem(self._unwindowed_query, self._open_window, self.name or None) if changed else self._single_item
 
-    def _check_partner(self, other: StreamFlow, how: str) -> None:
+    def _check_join(self, other: StreamFlow, how: str) -> None:
         if not isinstance(other, StreamFlow):
             raise SqlError(f"join needs a flow, not {other!r}", hint='join with another flow: hr.stream("ads").window(…)')
-        if other._origin is None:
+        if other._single_item is None:
             raise SqlError(
                 "the other side of a join is a join itself", hint="join the flows one by one, or call select(…) on it first"
             )
-        if self._origin is None and self.body.conditions and how in ("right", "full"):
+        if self._single_item is None and self.body.conditions and how in ("right", "full"):
             raise SqlError(f"joined rows cannot be filtered before a {how} join", hint="filter the flows before they are joined")
         for side in (self, other):
-            if side._origin is not None and side._origin.window is None and not side.of_results:  # noqa: SLF001
+            if side._single_item is not None and side._single_item.window is None and not side.of_results:  # noqa: SLF001
                 raise SqlError(
                     f"a join needs windows, and '{side.name}' has none", hint='call window(hr.tumble("8 seconds")) before join'
                 )
-        left, right = _windows(self.body), _windows(other.body)
+        left, right = _window_functions(self.body), _window_functions(other.body)
         if (_SLIDING in left) != (_SLIDING in right):
-            raise SqlError("either all sides of a join are in SLIDING windows, or none is", detail=_sides(left, right))
-        names = {(item.alias or str(item.of)).lower() for item in _origins(self.body)}
+            raise SqlError("either all sides of a join are in SLIDING windows, or none is", detail=_describe_sides(left, right))
+        names = {(item.alias or str(item.source)).lower() for item in _from_items(self.body)}
         if other.name and other.name.lower() in names:
             raise SqlError(f"two sides of the join have the name '{other.name}'", hint='give one an alias: flow.alias("other")')
 
     def __repr__(self) -> str:
         """Return the SQL text and the window of the rows."""
-        return f"<StreamFlow{self._in_window}: {self._query.sql}>"
+        return f"<StreamFlow{self._window_suffix}: {self._unwindowed_query.sql}>"
 
     def _repr_html_(self) -> str:
         """Return the SQL text as HTML, for notebooks."""
-        return f"<pre>{html.escape(self._query.sql + self._in_window)}</pre>"
+        return f"<pre>{html.escape(self._unwindowed_query.sql + self._window_suffix)}</pre>"
 
     @property
-    def _in_window(self) -> str:
-        return "" if self._window is None else f" in {_shown(self._window)}"
+    def _window_suffix(self) -> str:
+        return "" if self._open_window is None else f" in {_describe_window(self._open_window)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +228,10 @@ class GroupedFlow:
     flow: StreamFlow
     keys: tuple[tuple[str, str | None], ...] = ()
 
-    def group_by(self, *keys: Written, **named: Any) -> GroupedFlow:
+    def group_by(self, *keys: ExpressionLike, **named: Any) -> GroupedFlow:
         """Add keys: columns or expressions; a keyword gives its key that name."""
-        unnamed = [(written(key).sql, None) for key in keys]
-        return replace(self, keys=(*self.keys, *unnamed, *((written(key).sql, name) for name, key in named.items())))
+        unnamed = [(to_expression(key).sql, None) for key in keys]
+        return replace(self, keys=(*self.keys, *unnamed, *((to_expression(key).sql, name) for name, key in named.items())))
 
     def agg(self, *outputs: Any, **named: Any) -> StreamFlow:
         """Return a flow with a row for each group and window: the window bounds, the keys, and these aggregates.
@@ -240,20 +240,20 @@ class GroupedFlow:
         Raises SqlError without an aggregate or a window, and for SLIDING windows.
         """
         flow = self.flow
-        self._check(flow, outputs or named)
+        self._check_aggregation(flow, outputs or named)
         keys = [text if name is None else f"{text} AS {quote_identifier(name)}" for text, name in self.keys]
-        bounds = _BOUNDS_OVER_RESULTS if flow.of_results else _BOUNDS
-        query = flow.body.select(*bounds, *keys, *_outputs(outputs, named))
+        bounds = _RESULT_WINDOW_BOUNDS if flow.of_results else _WINDOW_BOUNDS
+        query = flow.body.select(*bounds, *keys, *_output_columns(outputs, named))
         if self.keys:
             query = query.group_by(", ".join(text for text, _ in self.keys))
-        return flow._next(_reading(query, None, flow.name), of_results=True, of_groups=True)  # noqa: SLF001
+        return flow._with_body(_select_from(query, None, flow.name), of_results=True, of_groups=True)  # noqa: SLF001
 
-    def _check(self, flow: StreamFlow, outputs: object) -> None:
+    def _check_aggregation(self, flow: StreamFlow, outputs: object) -> None:
         if not outputs and not self.keys:
             raise SqlError("agg needs an aggregate", hint='write agg(revenue=hr.sum("price"))')
-        if _SLIDING in _windows(flow.body):
+        if _SLIDING in _window_functions(flow.body):
             raise SqlError("rows in SLIDING windows cannot be aggregated", hint="use hr.tumble or hr.hop")
-        if flow._origin is not None and flow._origin.window is None and not flow.of_results:  # noqa: SLF001
+        if flow._single_item is not None and flow._single_item.window is None and not flow.of_results:  # noqa: SLF001
             raise SqlError(
                 "an aggregation over a stream needs a window", hint='call window(hr.tumble("8 seconds")) before group_by and agg'
             )
@@ -270,43 +270,43 @@ def stream(name: str) -> StreamFlow:
 
     It belongs to no session, so its steps are checked only when it is added.
     """
-    return StreamFlow(_reading(name, None, ""))
+    return StreamFlow(_select_from(name, None, ""))
 
 
-def stream_of(name: str, taker: Callable[..., Any], check: Callable[[str], object] | None = None) -> StreamFlow:
+def create_flow(name: str, taker: Callable[..., Any], check: Callable[[str], object] | None = None) -> StreamFlow:
     """Return a flow of the rows of a session's stream; raises SqlError if the stream is unknown."""
     flow = replace(stream(name), taker=taker, check=check)
-    return flow._next(flow.body)  # noqa: SLF001
+    return flow._with_body(flow.body)  # noqa: SLF001
 
 
-def _reading(source: str | Select, window: Windowing | None, name: str) -> Select:
-    return Select(origins=(Origin(source, window, name or None),))
+def _select_from(source: str | Select, window: WindowSpec | None, name: str) -> Select:
+    return Select(origins=(FromItem(source, window, name or None),))
 
 
-def _outputs(outputs: Iterable[Any], named: dict[str, Any]) -> tuple[str, ...]:
+def _output_columns(outputs: Iterable[Any], named: dict[str, Any]) -> tuple[str, ...]:
     return (
-        *(written(output).sql for output in outputs),
-        *(f"{written(value).sql} AS {quote_identifier(name)}" for name, value in named.items()),
+        *(to_expression(output).sql for output in outputs),
+        *(f"{to_expression(value).sql} AS {quote_identifier(name)}" for name, value in named.items()),
     )
 
 
-def _and(before: tuple[str, ...], conditions: Iterable[Written]) -> tuple[str, ...]:
+def _combine_conditions(before: tuple[str, ...], conditions: Iterable[ExpressionLike]) -> tuple[str, ...]:
     """Combine conditions by AND, in their order."""
-    terms = [*before, *(f"({written(condition).sql})" for condition in conditions)]
+    terms = [*before, *(f"({to_expression(condition).sql})" for condition in conditions)]
     return (" AND ".join(terms),) if terms else ()
 
 
-def _origins(body: Select) -> list[Origin]:
-    return [*body.origins, *(clause.origin for clause in body.partners)]
+def _from_items(body: Select) -> list[FromItem]:
+    return [*body.origins, *(clause.item for clause in body.partners)]
 
 
-def _windows(body: Select) -> list[str]:
-    return [item.window.function for item in _origins(body) if item.window is not None]
+def _window_functions(body: Select) -> list[str]:
+    return [item.window.function for item in _from_items(body) if item.window is not None]
 
 
-def _sides(left: Iterable[str], right: Iterable[str]) -> str:
+def _describe_sides(left: Iterable[str], right: Iterable[str]) -> str:
     return f"on the left {', '.join(left) or 'results'}; on the right {', '.join(right) or 'results'}"
 
 
-def _shown(window: Windowing) -> str:
+def _describe_window(window: WindowSpec) -> str:
     return f"{window.function}({', '.join(map(str, window.lengths))})"

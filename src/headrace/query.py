@@ -33,7 +33,7 @@ class QueryRecord:
     error: str | None = None
     schema: Schema | None = None
     recovered: bool = False
-    waiting: bool = False  # a recovered query whose callback must be passed again
+    awaits_callback: bool = False  # a recovered query whose callback must be passed again
     accepted_at: float | None = None
     live_at: float | None = None
     first_batch: int = 0  # the first batch that can have rows of the query
@@ -42,12 +42,12 @@ class QueryRecord:
     owner: str = ""
 
     @classmethod
-    def known(cls, number: int, name: str, sql: str, sink: Mapping[str, Any] | None, owner: str) -> QueryRecord:
+    def from_checkpoint(cls, number: int, name: str, sql: str, sink: Mapping[str, Any] | None, owner: str) -> QueryRecord:
         """Return the record of a query of the checkpoint; without a stored sink, the user must pass its callback again."""
         target = parse_sink(None) if sink is None else sink_from_json(sink)
-        return cls(number, name, sql, target, recovered=True, waiting=sink is None, owner=owner)
+        return cls(number, name, sql, target, recovered=True, awaits_callback=sink is None, owner=owner)
 
-    def update(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
+    def apply_state(self, state: QueryState, batch: int, *, fresh: bool = False) -> None:
         """Update the record from a committed batch; `fresh` if this session ran that batch."""
         del batch
         self.error, self.live = state.error, state.live
@@ -57,7 +57,7 @@ class QueryRecord:
         if fresh and state.live and self.live_at is None:
             self.live_at = time.monotonic()
 
-    def discard(self, batch: int) -> None:
+    def discard_output(self, batch: int) -> None:
         """Remove the output files that a failed query wrote in the failing batch."""
         if self.sink.written_by_workers:
             try:
@@ -161,7 +161,7 @@ class Query:
     def late(self) -> dict[str, int]:
         """The number of late rows that the query dropped, by stream."""
         state = self._session.state_of(self._record)
-        return {} if state is None else dict(state.late)
+        return {} if state is None else dict(state.late_rows)
 
     def wait_live(self, timeout: float | None = None) -> Query:
         """Wait until the query is live, and return it.
@@ -180,7 +180,7 @@ class Query:
 
     def results(self) -> pa.Table:
         """Return all rows that the query has emitted so far; for the memory sink."""
-        batches = [batch for _, rows in self._rows(-1) for batch in rows]
+        batches = [batch for _, rows in self._read_rows(-1) for batch in rows]
         return pa.Table.from_batches(batches, self.schema)
 
     def stream(self, timeout: float | None = None) -> Iterator[pa.Table]:
@@ -191,16 +191,16 @@ class Query:
         after = -1
         while True:
             over, seen = self.is_over, self._session.last_batch
-            for batch, rows in self._rows(after):
+            for batch, rows in self._read_rows(after):
                 after = batch
                 yield pa.Table.from_batches(rows, self.schema)
             after = max(after, seen)
             if over or not self._session.wait(lambda seen=seen: self._session.last_batch > seen or self.is_over, timeout):  # type: ignore[misc]
                 return
 
-    def _rows(self, after: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+    def _read_rows(self, after: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
         after = max(after, self.first_batch - 1)
-        return kept_rows.rows_of(self._session.results_folder, self._record.id, after, self.last_batch)
+        return kept_rows.read_query_rows(self._session.results_folder, self._record.id, after, self.last_batch)
 
     def remove(self) -> None:
         """Remove the query from its session."""

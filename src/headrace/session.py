@@ -30,26 +30,26 @@ from headrace.model.duration import parse_duration
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.query import Query, QueryRecord, check_past, check_sink
-from headrace.registry import Registry
-from headrace.runtime.backends import as_source, load_backend
+from headrace.registry import QueryRegistry
+from headrace.runtime.backends import load_backend, to_source
 from headrace.runtime.checkpoint import Checkpoint
-from headrace.runtime.commands import Add, Remove
+from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.coordinator import Coordinator
-from headrace.runtime.delivery import Delivery
+from headrace.runtime.delivery import ResultDelivery
 from headrace.runtime.report import BatchReport
 from headrace.runtime.state import QueryState
 from headrace.sharing.explain import explain
 from headrace.sharing.multiway.pictured import GRAPH_FORMATS, build_physical_graph
 from headrace.sql import bind_query
-from headrace.writing import QueryText, Writing, text_of
+from headrace.writing import DslMethods, QueryText, sql_of
 
 _IDLE_SECONDS = 0.02
-_REMEMBERED = 1_000
-DETAILED = 60
+_BATCHES_KEPT = 1_000
+DETAILED_BATCHES = 60
 ROWS_PER_BATCH = 4_000_000
 
 
-class Done(NamedTuple):
+class CommittedBatch(NamedTuple):
     """A committed micro-batch: its report, its commit time in seconds since 1970, and its duration in seconds."""
 
     report: BatchReport
@@ -57,7 +57,7 @@ class Done(NamedTuple):
     seconds: float
 
 
-class Session(Writing):
+class Session(DslMethods):
     """A shared pipeline with its streams and queries.
 
     Use it as a context manager, or call `close` at the end.
@@ -90,7 +90,7 @@ class Session(Writing):
         Raises CheckpointError if the checkpoint is in use, damaged or of another format, and SessionError for an invalid
         setting or if Spark cannot be started.
         """
-        self._temporary = checkpoint is None
+        self._is_temporary = checkpoint is None
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"), fault)
         try:
             self._backend = load_backend(backend, master=master, spark=spark, fault=fault)
@@ -99,24 +99,24 @@ class Session(Writing):
             self._checkpoint.close()
             raise
         self._batch_lock, self._lock = threading.RLock(), threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._requests = self._coordinator.requests
-        self._queries = Registry()
-        self._delivery = Delivery(self._checkpoint)
+        self._state_changed = threading.Condition(self._lock)
+        self._command_queue = self._coordinator.command_queue
+        self._registry = QueryRegistry()
+        self._delivery = ResultDelivery(self._checkpoint)
         self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
+        self._stop_requested = threading.Event()
         self._error: BaseException | None = None
         self._closed = False
-        self._done: deque[Done] = deque(maxlen=_REMEMBERED)
-        self._queries.recover(self._coordinator.state, self._coordinator.unfinished)
-        self._deliver()
+        self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
+        self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
+        self._deliver_results()
 
-    def _deliver(self) -> None:
+    def _deliver_results(self) -> None:
         """Deliver committed rows to the console and callbacks, unless a recovered query still waits for its callback."""
-        if any(record.waiting and record.status in {"accepted", "live"} for record in self._queries.records.values()):
+        if any(record.awaits_callback and record.status in {"accepted", "live"} for record in self._registry.records.values()):
             return
-        for number, message in self._delivery.deliver(self._queries.records, self._coordinator.state.batch).items():
-            self._fail(number, message)
+        for number, message in self._delivery.deliver(self._registry.records, self._coordinator.state.batch).items():
+            self._fail_query(number, message)
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
         """Declare a stream over a source.
@@ -135,9 +135,9 @@ class Session(Writing):
                 )
             if not isinstance(name, str) or not name.strip():
                 raise SchemaError("a stream needs a name")
-            source = as_source(source, self._backend)
-            source.attach(name, self._checkpoint.source_folder(name))
-            self._coordinator.declare(Stream(name, source.schema, time, parse_duration(watermark)), source)
+            source = to_source(source, self._backend)
+            source.attach(name, self._checkpoint.ensure_source_folder(name))
+            self._coordinator.declare_stream(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
     def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False, owner: str = "") -> Query:
         """Check and accept a query; it is live from the next micro-batch on. Return its handle.
@@ -156,19 +156,19 @@ class Session(Writing):
         unknown sink, and SessionError if `past` is not possible for the query. A refused query has no effect on others.
         """
         self._check_open()
-        text = text_of(sql)
+        text = sql_of(sql)
         with self._lock:
-            query_name, target = self._queries.chosen(name), parse_sink(sink)
-            if query_name in self._queries:
-                record = self._queries.again(query_name, text, target)
-                self._deliver()
+            query_name, target = self._registry.choose_name(name), parse_sink(sink)
+            if query_name in self._registry:
+                record = self._registry.reattach_query(query_name, text, target)
+                self._deliver_results()
                 return Query(self, record)
-            plan = bind_query(text, self._coordinator.catalog())
+            plan = bind_query(text, self._coordinator.build_catalog())
             check_past(plan, past=past)
-            check_sink(query_name, target, self._queries.present())
-            record = self._queries.new(query_name, text, target, plan.schema, owner, self.last_batch + 1)
+            check_sink(query_name, target, self._registry.list_active())
+            record = self._registry.add_record(query_name, text, target, plan.schema, owner, self.last_batch + 1)
             sink_json = None if isinstance(target, CallbackSink) else target.to_json()
-            self._requests.append(Add(record.id, query_name, text, sink_json, past, owner))
+            self._command_queue.append(AddQuery(record.id, query_name, text, sink_json, past, owner))
             return Query(self, record)
 
     def remove(self, name: str) -> None:
@@ -178,12 +178,12 @@ class Session(Writing):
         """
         self._check_open()
         with self._lock:
-            record = self._queries.removed(name)
-            if self._requests.withdraw(record.id):  # the query never became live
+            record = self._registry.release_name(name)
+            if self._command_queue.withdraw_addition(record.id):  # the query never became live
                 record.status = "removed"
             elif record.status != "failed":
-                self._requests.append(Remove(record.id))
-            self._changed.notify_all()
+                self._command_queue.append(RemoveQuery(record.id))
+            self._state_changed.notify_all()
 
     def replace(self, name: str, sql: QueryText, *, sink: Any = None, owner: str = "") -> Query:
         """Replace a query atomically: the old one ends and the new one starts in the same micro-batch. Return the new handle.
@@ -192,17 +192,17 @@ class Session(Writing):
         old one continues unchanged.
         """
         self._check_open()
-        with self._lock, self._requests.together():
-            self.check(text_of(sql))
+        with self._lock, self._command_queue.hold_together():
+            self.check(sql_of(sql))
             target = parse_sink(sink)
-            check_sink(name, target, (record for record in self._queries.present() if record.name != name))
+            check_sink(name, target, (record for record in self._registry.list_active() if record.name != name))
             self.remove(name)
             return self.add(sql, name=name, sink=target, owner=owner)
 
     def query(self, name: str) -> Query:
         """Return the query of that name; raises NotFoundError if no query has it."""
         with self._lock:
-            return Query(self, self._queries.named(name))
+            return Query(self, self._registry.get(name))
 
     def find(self, name: str, number: int | None = None) -> Query | None:
         """Return the newest query of that name, even if it was removed or failed; None if there is no such query.
@@ -210,13 +210,13 @@ class Session(Writing):
         With `number`, return the query with that `id` and name, even if a newer query has the name.
         """
         with self._lock:
-            record = self._queries.newest(name, number)
+            record = self._registry.find_newest(name, number)
             return None if record is None else Query(self, record)
 
     def queries(self) -> list[Query]:
         """Return all queries that were not removed, oldest first."""
         with self._lock:
-            return [Query(self, record) for record in self._queries.present()]
+            return [Query(self, record) for record in self._registry.list_active()]
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return the declaration and counts of each stream, by name.
@@ -224,9 +224,9 @@ class Session(Writing):
         The counts are `rows`, `untimed` (rows without event time), `skipped` (files, each with the reason) and `max_event_time`.
         """
         reports = {}
-        for name, state in self._coordinator.state.declared().items():
+        for name, state in self._coordinator.state.declared_streams().items():
             skipped = getattr(self._coordinator.sources.get(name), "skipped", {})
-            reports[name] = {**state.report(), "skipped": {**skipped, **state.skipped}}
+            reports[name] = {**state.describe(), "skipped": {**skipped, **state.skipped}}
         return reports
 
     def advance(self) -> BatchReport:
@@ -237,48 +237,50 @@ class Session(Writing):
         """
         self._check_open()
         with self._batch_lock:
-            return self._advance()
+            return self._run_batch()
 
-    def _advance(self, *, final: bool = False) -> BatchReport:
-        if self._coordinator.unfinished is not None:
-            self._finish(self._coordinator.advance(), time.monotonic())
-        if not self._requests and not final and not self._coordinator.has_work():
+    def _run_batch(self, *, final: bool = False) -> BatchReport:
+        if self._coordinator.unfinished_entry is not None:
+            self._finish_batch(self._coordinator.advance(), time.monotonic())
+        if not self._command_queue and not final and not self._coordinator.has_work():
             return BatchReport(self._coordinator.state.batch, 0, 0)
         started = time.monotonic()
         report = self._coordinator.advance(final=final)
-        self._finish(report, started)
+        self._finish_batch(report, started)
         return report
 
-    def _finish(self, report: BatchReport, started: float) -> None:
+    def _finish_batch(self, report: BatchReport, started: float) -> None:
         """After a commit, update the query records, deliver rows to callbacks, and fail the queries whose callback fails."""
         state = self._coordinator.state
         with self._lock:
             for number in {*report.added, *report.removed, *report.failed}:
-                if number in self._queries.records and number in state.queries:
-                    self._queries.records[number].update(state.queries[number], state.batch, fresh=True)
-            self._deliver()
+                if number in self._registry.records and number in state.queries:
+                    self._registry.records[number].apply_state(state.queries[number], state.batch, fresh=True)
+            self._deliver_results()
             for number in report.failed:
-                self._queries.records[number].discard(report.batch)
-            self._queries.forget(state.queries, len(state.queries))
-            self._done.append(Done(report, time.time(), time.monotonic() - started))
-            if len(self._done) > DETAILED:  # row counts of thousands of queries over a thousand batches would take much memory
-                old = self._done[-DETAILED - 1]
-                self._done[-DETAILED - 1] = old._replace(report=replace(old.report, emitted_by={}))
-            self._changed.notify_all()
+                self._registry.records[number].discard_output(report.batch)
+            self._registry.drop_ended(state.queries, len(state.queries))
+            self._recent_batches.append(CommittedBatch(report, time.time(), time.monotonic() - started))
+            if (
+                len(self._recent_batches) > DETAILED_BATCHES
+            ):  # row counts of thousands of queries over a thousand batches would take much memory
+                old = self._recent_batches[-DETAILED_BATCHES - 1]
+                self._recent_batches[-DETAILED_BATCHES - 1] = old._replace(report=replace(old.report, emitted_by={}))
+            self._state_changed.notify_all()
 
-    def _fail(self, number: int, message: str) -> None:
-        record = self._queries.records[number]
+    def _fail_query(self, number: int, message: str) -> None:
+        record = self._registry.records[number]
         record.status, record.error = "failed", message
-        self._requests.append(Remove(number, message))
+        self._command_queue.append(RemoveQuery(number, message))
 
     def drain(self) -> None:
         """Process all available rows, then close every open window, as at the end of a bounded input."""
         self._check_open()
         with self._batch_lock:
-            while self._coordinator.has_work() or self._requests:
-                self._advance()
+            while self._coordinator.has_work() or self._command_queue:
+                self._run_batch()
             if not self._coordinator.state.drained and self._coordinator.state.batch >= 0:
-                self._advance(final=True)
+                self._run_batch(final=True)
 
     def rescale(self, partitions: int) -> None:
         """Change the number of key partitions from the next micro-batch on; queries continue without lost or duplicate results.
@@ -297,29 +299,29 @@ class Session(Writing):
         self._check_open()
         if self._thread is not None:
             raise SessionError("the session is already running", hint="call stop() first")
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._loop, args=(interval,), name="headrace", daemon=True)
+        self._stop_requested.clear()
+        self._thread = threading.Thread(target=self._run_loop, args=(interval,), name="headrace", daemon=True)
         self._thread.start()
 
-    def _loop(self, interval: float) -> None:
+    def _run_loop(self, interval: float) -> None:
         try:
-            while not self._stopping.is_set():
+            while not self._stop_requested.is_set():
                 started = time.monotonic()
                 with self._batch_lock:
-                    busy = bool(self._requests) or self._coordinator.has_work()
+                    busy = bool(self._command_queue) or self._coordinator.has_work()
                     if busy:
-                        self._advance()
+                        self._run_batch()
                 pause = interval - (time.monotonic() - started)
-                self._stopping.wait(max(pause, 0.0 if busy else _IDLE_SECONDS))
+                self._stop_requested.wait(max(pause, 0.0 if busy else _IDLE_SECONDS))
         except BaseException as error:  # noqa: BLE001  the thread ends here; the next call of `stop` raises the error
             with self._lock:
                 self._error = error
-                self._changed.notify_all()
+                self._state_changed.notify_all()
 
     def stop(self) -> None:
         """Stop the background thread after the running micro-batch; raises the error that ended the thread, if any."""
         if self._thread is not None:
-            self._stopping.set()
+            self._stop_requested.set()
             self._thread.join()
             self._thread = None
         if self._error is not None:
@@ -330,13 +332,20 @@ class Session(Writing):
         """Return the shared plan as text: every operator with the queries that use it."""
         with self._lock:
             engine = self._coordinator
-            return explain(list(engine.live.values()), engine.state.plans_now(), engine.join_statistics(), engine.probes)
+            return explain(
+                list(engine.live_queries.values()),
+                engine.state.current_plans(),
+                engine.collect_join_statistics(),
+                engine.sliding_join_plan,
+            )
 
     def graph(self, form: str = "text") -> str:
         """Return the plan graph of joins in SLIDING windows as "text", "mermaid" or "svg"; raises SessionError otherwise."""
         if form not in GRAPH_FORMATS:
             raise SessionError(f"unknown graph form {form!r}", detail=f"forms: {', '.join(GRAPH_FORMATS)}")
-        return GRAPH_FORMATS[form](build_physical_graph(self._coordinator.probes, self._coordinator.state.probed_by))
+        return GRAPH_FORMATS[form](
+            build_physical_graph(self._coordinator.sliding_join_plan, self._coordinator.state.sliding_join_plan_partitions)
+        )
 
     def close(self) -> None:
         """Stop the session and release its resources; remove a temporary checkpoint. A second call has no effect."""
@@ -347,26 +356,26 @@ class Session(Writing):
         finally:
             with self._lock:
                 self._closed = True
-                self._changed.notify_all()
+                self._state_changed.notify_all()
             for source in self._coordinator.sources.values():
                 getattr(source, "close", lambda: None)()
-            self._coordinator.prober.close()
+            self._coordinator.sliding_join_optimizer.close()
             self._backend.close()
             self._checkpoint.close()
-            if self._temporary:
+            if self._is_temporary:
                 shutil.rmtree(self._checkpoint.path, ignore_errors=True)
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
-        return bind_query(sql, self._coordinator.catalog()).schema.to_arrow()
+        return bind_query(sql, self._coordinator.build_catalog()).schema.to_arrow()
 
-    def done(self) -> list[Done]:
+    def done(self) -> list[CommittedBatch]:
         """Return the most recent micro-batches of this session, oldest first.
 
         Only the newest 60 of them have row counts by query (`emitted_by`).
         """
         with self._lock:
-            return list(self._done)
+            return list(self._recent_batches)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -398,8 +407,8 @@ class Session(Writing):
 
         Returns also when the session is closed; raises SessionError if the background thread failed.
         """
-        with self._changed:
-            notified = self._changed.wait_for(lambda: condition() or self._closed or self._error is not None, timeout)
+        with self._state_changed:
+            notified = self._state_changed.wait_for(lambda: condition() or self._closed or self._error is not None, timeout)
             if self._error is not None and not condition():
                 raise SessionError("the session stopped because of an error", detail=str(self._error))
             return notified
@@ -410,13 +419,13 @@ class Session(Writing):
 
     def name_of(self, number: int) -> str:
         """Return the name of a query by its id, or the id as text if the session no longer knows the query."""
-        record = self._queries.records.get(number)
+        record = self._registry.records.get(number)
         return str(number) if record is None else record.name
 
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
         if record.schema is None:
-            record.schema = bind_query(record.sql, self._coordinator.catalog()).schema
+            record.schema = bind_query(record.sql, self._coordinator.build_catalog()).schema
         return record.schema
 
     def _check_open(self) -> None:

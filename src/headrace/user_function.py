@@ -26,15 +26,15 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from headrace.builder_expression import Expression, call
+from headrace.builder_expression import SqlExpression, call
 from headrace.errors import SchemaError, SqlError
 from headrace.model.function import UdfCode, parse_result_type
 from headrace.model.schema import parse_type
 
-Types: TypeAlias = str | Sequence[str] | None
+ArgumentTypes: TypeAlias = str | Sequence[str] | None
 
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_COMMA = re.compile(r",(?![^(]*\))")
+_POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_TYPE_SEPARATOR = re.compile(r",(?![^(]*\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Function:
     result: pa.DataType
     arguments: tuple[pa.DataType | None, ...]
 
-    def __call__(self, *arguments: Any) -> Expression:
+    def __call__(self, *arguments: Any) -> SqlExpression:
         """Return a call of the function as an expression; raises SqlError for a wrong number of arguments."""
         if len(arguments) != len(self.arguments):
             raise SqlError(f"function '{self.name}' takes {len(self.arguments)} arguments, not {len(arguments)}")
@@ -57,7 +57,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Rowwise:
+class RowwiseCode:
     """Applies a function of single values to columns; the result is NULL where an argument is NULL."""
 
     code: UdfCode
@@ -70,10 +70,10 @@ class Rowwise:
 
 def rowwise(code: UdfCode) -> UdfCode:
     """Wrap a function of single values as a function of columns; it is called row by row, which is slow."""
-    return Rowwise(code)
+    return RowwiseCode(code)
 
 
-def function(returns: str, *, arguments: Types = None, name: str | None = None) -> Callable[[UdfCode], Function]:
+def function(returns: str, *, arguments: ArgumentTypes = None, name: str | None = None) -> Callable[[UdfCode], Function]:
     """Return a decorator that makes a Python function a `Function` for `Session.register_function`.
 
     - `returns`: the SQL type of the result, such as "DOUBLE".
@@ -82,10 +82,10 @@ def function(returns: str, *, arguments: Types = None, name: str | None = None) 
 
     The decorator raises SchemaError for an invalid type, or if the function has no arguments.
     """
-    return lambda code: function_of(name or str(getattr(code, "__name__", "")), code, returns, arguments)
+    return lambda code: build_function(name or str(getattr(code, "__name__", "")), code, returns, arguments)
 
 
-def function_of(name: str, code: Any, returns: str, arguments: Types = None) -> Function:
+def build_function(name: str, code: Any, returns: str, arguments: ArgumentTypes = None) -> Function:
     """Return a function with its result and argument types; without `arguments` it takes columns of any type.
 
     Raises SchemaError if the code is not callable, a type is invalid, or the function has no arguments.
@@ -94,20 +94,20 @@ def function_of(name: str, code: Any, returns: str, arguments: Types = None) -> 
         raise SchemaError(f"function '{name}' is not callable", detail=f"it is {code!r}")
     if not isinstance(returns, str):
         raise SchemaError(f"function '{name}' needs the type it returns", hint='write @hr.function("DOUBLE")')
-    argument_types = _parameters(name, code) if arguments is None else _types(arguments)
+    argument_types = _infer_arguments(name, code) if arguments is None else _parse_types(arguments)
     if not argument_types:
         raise SchemaError(f"function '{name}' needs at least one argument", hint="use a literal for a constant value")
     return Function(name, code, parse_result_type(returns), argument_types)
 
 
-def _types(arguments: str | Sequence[str]) -> tuple[pa.DataType, ...]:
-    return tuple(map(parse_type, _COMMA.split(arguments) if isinstance(arguments, str) else arguments))
+def _parse_types(arguments: str | Sequence[str]) -> tuple[pa.DataType, ...]:
+    return tuple(map(parse_type, _TYPE_SEPARATOR.split(arguments) if isinstance(arguments, str) else arguments))
 
 
-def _parameters(name: str, code: UdfCode) -> tuple[None, ...]:
+def _infer_arguments(name: str, code: UdfCode) -> tuple[None, ...]:
     """Return an argument of any type for each required positional parameter."""
     try:
-        parameters = inspect.signature(code.code if isinstance(code, Rowwise) else code).parameters.values()
+        parameters = inspect.signature(code.code if isinstance(code, RowwiseCode) else code).parameters.values()
     except (TypeError, ValueError):
         raise SchemaError(f"function '{name}' has no known parameters", hint='give arguments="DOUBLE, INT"') from None
-    return tuple(None for p in parameters if p.kind in _POSITIONAL and p.default is p.empty)
+    return tuple(None for p in parameters if p.kind in _POSITIONAL_KINDS and p.default is p.empty)

@@ -7,21 +7,21 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from headrace.builder import Select
-from headrace.fluent import StreamFlow, stream_of
+from headrace.fluent import StreamFlow, create_flow
 from headrace.runtime.coordinator import Coordinator
-from headrace.runtime.registering import drop, register
-from headrace.user_function import Function, Types, function_of
+from headrace.runtime.registering import drop_udf, register_udf
+from headrace.user_function import ArgumentTypes, Function, build_function
 
 QueryText: TypeAlias = str | Select | StreamFlow
 """A query as users pass it: SQL text, or a query of the DSL, which is translated to SQL."""
 
 
-def text_of(query: QueryText) -> str:
+def sql_of(query: QueryText) -> str:
     """Return the SQL text of a query."""
     return query if isinstance(query, str) else query.sql
 
 
-class _Session(Protocol):
+class _DslHost(Protocol):
     """The members of `Session` that the mixin uses."""
 
     _coordinator: Coordinator
@@ -37,23 +37,23 @@ class _Session(Protocol):
     def _check_open(self) -> None: ...
 
 
-class Writing:
+class DslMethods:
     """Mixin for `Session` only: stream flows and UDFs."""
 
-    def stream(self: _Session, name: str) -> StreamFlow:
+    def stream(self: _DslHost, name: str) -> StreamFlow:
         """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
 
         Every step of the flow is checked at once and raises SqlError if it is invalid.
         """
-        return stream_of(name, self.add, self.check)
+        return create_flow(name, self.add, self.check)
 
     def register_function(
-        self: _Session,
+        self: _DslHost,
         function: Function | str,
         code: Callable[..., Any] | None = None,
         returns: str = "",
         *,
-        arguments: Types = None,
+        arguments: ArgumentTypes = None,
     ) -> Function:
         """Register a function (UDF) that queries can call, and return it.
 
@@ -64,14 +64,14 @@ class Writing:
         Raises NameTakenError if a query calls the function to replace, and SchemaError for an invalid name or type, or for code
         that cannot be stored.
         """
-        registered = function if isinstance(function, Function) else function_of(function, code, returns, arguments)
+        registered = function if isinstance(function, Function) else build_function(function, code, returns, arguments)
         self._check_open()
         with self._batch_lock, self._lock:
-            register(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
+            register_udf(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
         return registered
 
-    def drop_function(self: _Session, name: str) -> None:
+    def drop_function(self: _DslHost, name: str) -> None:
         """Drop a registered function; raises NotFoundError if it is not registered, and NameTakenError while a query calls it."""
         self._check_open()
         with self._batch_lock, self._lock:
-            drop(self._coordinator, name)
+            drop_udf(self._coordinator, name)

@@ -11,8 +11,8 @@ from typing import Any
 
 import headrace as hr
 from headrace.plan.join import WindowJoinQuery
-from headrace.runtime.optimizer import Optimizer
-from headrace.runtime.probe_optimizer import ProbeOptimizer
+from headrace.runtime.optimizer import WindowJoinOptimizer
+from headrace.runtime.probe_optimizer import SlidingJoinOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import (
     JoinOrderVersion,
@@ -48,7 +48,7 @@ class Fault:
         self.at -= 1
 
 
-class Restless(Optimizer):
+class Restless(WindowJoinOptimizer):
     """Forces other orders and groups on joins at random batches, however little there is to gain; and other partitions."""
 
     def __init__(self, seed: int) -> None:
@@ -60,7 +60,7 @@ class Restless(Optimizer):
         """Return how many partitions there shall be from now on; None: as many as there are."""
         return self._random.randint(1, 4) if self._random.random() < 0.3 else None
 
-    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
+    def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
         found: dict[int, JoinOrderVersion] = {}
         for number, query in live.items():
             if isinstance(query.plan, WindowJoinQuery) and is_reorderable(query.plan) and self._random.random() < 0.5:
@@ -75,17 +75,17 @@ def _orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
     return [order for order in permutations(range(len(plan.inputs))) if count_cross_products(known, order) <= most]
 
 
-class RestlessProber(ProbeOptimizer):
+class RestlessProber(SlidingJoinOptimizer):
     """Forces other probe orders on multi-way joins at random batches."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(beside=False)
+        super().__init__(background=False)
         self._random = Random(seed)
 
-    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
+    def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         """Return any orders at all: by any stores, by way of joins that are kept, partitioned by anything."""
         if self._random.random() < 0.3:
-            return super().decide(state, probes)
+            return super().choose_plan(state, probes)
         if self._random.random() < 0.5:
             return None
         kept: dict[JoinGraph, OrdersByRelation] = {}
@@ -131,8 +131,8 @@ class Run:
     def open(self) -> None:
         self.session = hr.Session(self.directory, fault=self.fault, **self.options)
         if self.restless is not None:
-            self.session._coordinator.optimizer = self.restless
-            self.session._coordinator.prober = self.restless.prober
+            self.session._coordinator.window_join_optimizer = self.restless
+            self.session._coordinator.sliding_join_optimizer = self.restless.prober
         self.sources = {}
         for stream in self.scenario.streams:
             self.sources[stream.name] = hr.MemorySource(stream.schema)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.execution.job import ReduceReport
-from headrace.runtime.probe_optimizer import ProbeOptimizer
+from headrace.runtime.probe_optimizer import SlidingJoinOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
 from headrace.sharing.multiway.relations import Attribute, input_relation
@@ -104,15 +104,15 @@ def _target(name: str, column: str, partitions: int) -> ProbeTarget:
     return ProbeTarget(input_relation(name), Attribute(name, column) if partitions > 1 else None)
 
 
-class Adaptive(ProbeOptimizer):
+class Adaptive(SlidingJoinOptimizer):
     """The optimizer as it is, but it begins with a choice that is given; and what probes did is counted."""
 
     def __init__(self, *, beside: bool) -> None:
-        super().__init__(1, beside=beside)
+        super().__init__(1, background=beside)
         self._begun = False
         self.came = self.made = 0
 
-    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
+    def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         """Return the first choice, and then what the optimizer says."""
         if not self._begun:
             self._begun = True
@@ -120,11 +120,11 @@ class Adaptive(ProbeOptimizer):
         return self._next(state, probes)
 
     def _next(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
-        return super().decide(state, probes)
+        return super().choose_plan(state, probes)
 
-    def note(self, outcomes: Sequence[ReduceReport]) -> None:
+    def record_batch(self, outcomes: Sequence[ReduceReport]) -> None:
         """Count rows that came to probes in the last batch, and rows they made."""
-        super().note(outcomes)
+        super().record_batch(outcomes)
         self.came = sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values())
         self.made = sum(made for outcome in outcomes for _, made in outcome.probe_counts.values())
 
@@ -186,7 +186,7 @@ def play(
             session.create_stream(name, source, time="time")
         query = session.add(change.query, name="q")
         if prober is not None:
-            session._coordinator.prober = prober
+            session._coordinator.sliding_join_optimizer = prober
         session.advance()  # from the next batch on the first choice is in force
         for number, tables in enumerate(change.batches() if batches is None else batches):
             for name, table in tables.items():
@@ -200,13 +200,13 @@ def play(
 def _advanced(
     session: hr.Session, prober: Adaptive | None, number: int, choices: dict[int, ProbeOrderChoice]
 ) -> Iterator[Second]:
-    before = session._coordinator.probes
+    before = session._coordinator.sliding_join_plan
     begun = time.perf_counter()
     report = session.advance()
     seconds = time.perf_counter() - begun
     if prober is None:
         return
-    after = session._coordinator.probes
+    after = session._coordinator.sliding_join_plan
     assert before is not None
     assert after is not None
     changed = before.choice != after.choice

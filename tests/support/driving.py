@@ -9,7 +9,7 @@ from headrace.bench.driver import Driver
 from headrace.bench.hub import Hub
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
-from headrace.connectors.tcp_protocol import Connection
+from headrace.connectors.tcp_protocol import TcpConnection
 
 BEGIN = 1_800_000_000  # seconds
 BEGIN_US = BEGIN * 1_000_000
@@ -23,7 +23,7 @@ class Rig:
         self.hub = Hub(streams, capacity_rows, lambda: self.seconds)
         self.driver = Driver(self.hub)
         self.address = f"127.0.0.1:{self.driver.port}"
-        self.connection = Connection(self.address, timeout=10)
+        self.connection = TcpConnection(self.address, timeout=10)
 
     def start(self, rate: float | RateScript | None) -> None:
         self.hub.start(RateScript.constant(rate) if isinstance(rate, int | float) else rate)
@@ -33,7 +33,7 @@ class Rig:
         self.hub.tick()
 
     def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
-        return self.connection.ask(request, **arguments)
+        return self.connection.send_request(request, **arguments)
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import headrace as hr
 from headrace.execution.job import ReduceReport, SegmentRef
-from headrace.runtime.probe_optimizer import ProbeOptimizer, Sharing
+from headrace.runtime.probe_optimizer import JoinSharing, SlidingJoinOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
 from support.asking import COLUMNS, label
@@ -18,17 +18,17 @@ from support.asking import COLUMNS, label
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Still(ProbeOptimizer):
+class Still(SlidingJoinOptimizer):
     """Leaves everything as it is, but for one choice that it is told to put into force."""
 
-    def __init__(self, sharing: Sharing = Sharing.GLOBAL) -> None:
-        super().__init__(beside=False, sharing=sharing)
+    def __init__(self, sharing: JoinSharing = JoinSharing.GLOBAL) -> None:
+        super().__init__(background=False, sharing=sharing)
         self.told: ProbeOrderChoice | None = None
 
-    def note(self, outcomes: Sequence[ReduceReport]) -> None:
+    def record_batch(self, outcomes: Sequence[ReduceReport]) -> None:
         pass
 
-    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
+    def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         found, self.told = self.told, None
         return found
 
@@ -36,11 +36,11 @@ class Still(ProbeOptimizer):
 class Streams:
     """Streams and queries; rows are given by stream as dictionaries with `at`, their event time in seconds."""
 
-    def __init__(self, directory: Path, names: str, prober: ProbeOptimizer | None = None, **options: Any) -> None:
+    def __init__(self, directory: Path, names: str, prober: SlidingJoinOptimizer | None = None, **options: Any) -> None:
         self.directory = directory
         self.session = hr.Session(directory, **{"backend": "local", "partitions": 2, **options})
-        self.prober = prober or Still(self.session._coordinator.prober.sharing)
-        self.session._coordinator.prober = self.prober
+        self.prober = prober or Still(self.session._coordinator.sliding_join_optimizer.sharing)
+        self.session._coordinator.sliding_join_optimizer = self.prober
         self.sources = {name: hr.MemorySource(COLUMNS) for name in names}
         for name, source in self.sources.items():
             self.session.create_stream(name, source, time="time")
@@ -64,13 +64,13 @@ class Streams:
 
     @property
     def plan(self) -> SlidingJoinPlan:
-        found = self.session._coordinator.probes
+        found = self.session._coordinator.sliding_join_plan
         assert found is not None
         return found
 
     @property
     def kept(self) -> tuple[SegmentRef, ...]:
-        return self.session._coordinator.state.stores
+        return self.session._coordinator.state.store_refs
 
     def rows_kept(self) -> dict[str, int]:
         """How many rows each store has, by its label."""

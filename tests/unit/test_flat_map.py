@@ -176,7 +176,7 @@ def test_it_goes_on_after_a_crash(tmp_path: Path, point: str) -> None:
     session.close()
     with opened(tmp_path / "state") as session:
         if point == "logged":
-            assert session.coordinator.unfinished is not None
+            assert session.coordinator.unfinished_entry is not None
         session.drain()
         assert sorted((row["word"], row["n"]) for row in session.query("counted").results().to_pylist()) == [
             ("a", 1),

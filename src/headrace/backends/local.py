@@ -33,21 +33,21 @@ class LocalBackend:
             self._fault("stage two")
             report, messages = run_reduce_task(job, partition, [pack.unpack(blob) for blob in blobs])
             reports.append(report)
-            _pass(messages, following)
+            _send_blocks(messages, following)
         for level in range(1, job.extra_shuffles + 1):
             arrived, following = following, [[] for _ in range(job.partitions)]
             for partition, blobs in enumerate(arrived):
                 self._fault("stage two")
                 report, messages = run_later_level(job, level, partition, [pack.unpack(blob) for blob in blobs])
                 reports.append(report)
-                _pass(messages, following)
+                _send_blocks(messages, following)
         return reports
 
     def close(self) -> None:
         """Do nothing: the back-end holds no resources."""
 
 
-def _pass(messages: dict[int, LevelMessage], blocks: list[list[bytes]]) -> None:
+def _send_blocks(messages: dict[int, LevelMessage], blocks: list[list[bytes]]) -> None:
     for partition, message in messages.items():
         blocks[partition].append(pack.pack(message))
 

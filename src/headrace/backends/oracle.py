@@ -31,8 +31,8 @@ class OracleBackend:
     def __init__(self) -> None:
         """Create a back-end without queries."""
         self._queries: dict[int, ReferenceQuery] = {}
-        self._next = 0
-        self._fed: dict[str, int] = {}  # start time of the query that fed a derived stream in this batch
+        self._next_batch = 0
+        self._result_start_times: dict[str, int] = {}  # start time of the query that fed a derived stream in this batch
 
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run every live query on the rows of the batch; return one report."""
@@ -40,31 +40,31 @@ class OracleBackend:
             job.batch > 0
             and not self._queries
             and job.queries
-            and self._next == 0
+            and self._next_batch == 0
             and any(s.max_event_time != MIN_TIME for s in job.streams.values())
         ):
             raise CheckpointError(
                 "the reference back-end cannot continue after a restart", hint="use a new checkpoint, or another back-end"
             )
-        self._next = job.batch + 1
+        self._next_batch = job.batch + 1
         job.load_udfs()
         header = MapReport()
-        rows = self._rows(job, [item for task in tasks for item in task], header)
+        rows = self._read_rows(job, [item for task in tasks for item in task], header)
         seen = job.get_previous_times() | {n: max(t, job.get_previous_times()[n]) for n, t in header.max_event_times.items()}
         report = ReduceReport(0, [], [], [], {}, {}, [header])
         results = BatchResults()
-        self._fed = {}
+        self._result_start_times = {}
         for number in job.queries:
             if number not in self._queries:  # before any query sees rows of this batch: backfills come from earlier batches
-                self._new(job, job.load_query(number))
+                self._create_query(job, job.load_query(number))
         for number in sorted(job.queries, key=lambda query: job.get_level(job.load_query(query).plan)):
-            self._query(job, number, rows, seen, report, header, results)
+            self._run_query(job, number, rows, seen, report, header, results)
         if results.index:
             report.result_files = [f"results/{job.batch:010d}-00000.rows"]
             pack.write(Path(job.directory) / report.result_files[0], (results.tables, results.index))
         return [report]
 
-    def _rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:
+    def _read_rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = {}
         for item in ranges:
             stream = job.streams[item.stream].stream
@@ -85,7 +85,7 @@ class OracleBackend:
             rows.setdefault(stream.name, []).extend(timed)
         return rows
 
-    def _query(
+    def _run_query(
         self,
         job: BatchJob,
         number: int,
@@ -104,7 +104,7 @@ class OracleBackend:
         late = dict(query.late_rows)
         try:
             inputs = unnest_rows(dict(rows), loaded.live.unnested)
-            emitted = query.run_batch(inputs, _bound(before), _bound(MAX_TIME if job.final else after))
+            emitted = query.run_batch(inputs, _to_bound(before), _to_bound(MAX_TIME if job.final else after))
         except EvaluationError as error:
             report.failures[number] = str(error)
             return
@@ -113,13 +113,13 @@ class OracleBackend:
                 counter = number, (job.streams[name].base_streams or (name,))[0]
                 header.late_rows[counter] = header.late_rows.get(counter, 0) + count - late.get(name, 0)
         if loaded.live.output_stream:
-            if loaded.live.since <= self._fed.get(loaded.live.output_stream, MAX_TIME):
-                self._fed[loaded.live.output_stream] = loaded.live.since
+            if loaded.live.since <= self._result_start_times.get(loaded.live.output_stream, MAX_TIME):
+                self._result_start_times[loaded.live.output_stream] = loaded.live.since
                 rows[loaded.live.output_stream] = add_event_time(emitted)
         elif emitted:
-            self._give_out(job, loaded, emitted, report, results)
+            self._emit_rows(job, loaded, emitted, report, results)
 
-    def _give_out(
+    def _emit_rows(
         self, job: BatchJob, query: LoadedQuery, emitted: list[dict[str, Any]], report: ReduceReport, results: BatchResults
     ) -> None:
         number = query.live.id
@@ -136,7 +136,7 @@ class OracleBackend:
             report.failures[number] = str(error)
             report.emitted_rows.pop(number)
 
-    def _new(self, job: BatchJob, loaded: LoadedQuery) -> None:
+    def _create_query(self, job: BatchJob, loaded: LoadedQuery) -> None:
         times = {name: stream.stream.time for name, stream in job.streams.items()}
         since = loaded.live.since
         query = ReferenceQuery(loaded.plan, None if since == MIN_TIME else since, times)
@@ -150,7 +150,7 @@ class OracleBackend:
         """Do nothing: the back-end holds no external resources."""
 
 
-def _bound(watermark: int) -> float | int | None:
+def _to_bound(watermark: int) -> float | int | None:
     if watermark == MIN_TIME:
         return None
     return float("inf") if watermark == MAX_TIME else watermark

@@ -25,7 +25,7 @@ from headrace.bench.conversation import Conversation
 from headrace.bench.followers import Followers
 from headrace.bench.hub import Hub
 from headrace.bench.stream import StreamSpec
-from headrace.connectors.tcp_protocol import tuned
+from headrace.connectors.tcp_protocol import tune_socket
 from headrace.errors import HeadraceError
 
 _TICK = 0.01  # seconds
@@ -58,7 +58,7 @@ class Driver:
                 serve(listener.accept()[0])
 
     def _converse(self, sock: socket.socket) -> None:
-        _begin(_hung_up_is_fine, Conversation(self.hub, tuned(sock)).run)
+        _begin(_hung_up_is_fine, Conversation(self.hub, tune_socket(sock)).run)
 
     def keep_ticking(self) -> None:
         """Tick until closed. On an error end the process: a driver that stamps no rows makes every result wrong."""

@@ -15,7 +15,7 @@ from typing import Any, Self
 from headrace.bench.driver_log import DriverLog
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
-from headrace.connectors.tcp_protocol import Connection
+from headrace.connectors.tcp_protocol import TcpConnection
 from headrace.errors import HeadraceError, SourceError
 
 _PATIENCE = 10.0  # before the process is killed
@@ -75,7 +75,7 @@ class DriverProcess:
             raise self._dead()
         answer = json.loads(first_line)
         self.address, self.line_ports = f"127.0.0.1:{answer['port']}", answer["line_ports"]
-        self._connection = Connection(self.address)
+        self._connection = TcpConnection(self.address)
 
     @property
     def pid(self) -> int:
@@ -96,7 +96,7 @@ class DriverProcess:
 
     def _ask(self, request: str, **arguments: Any) -> dict[str, Any]:
         try:
-            return self._connection.ask(request, **arguments)
+            return self._connection.send_request(request, **arguments)
         except SourceError as error:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)

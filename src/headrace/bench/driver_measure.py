@@ -21,7 +21,7 @@ from headrace.bench.driver_client import DriverProcess, DriverStatus
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
 from headrace.connectors.source import RANGE_ROWS
-from headrace.connectors.tcp_protocol import Connection
+from headrace.connectors.tcp_protocol import TcpConnection
 
 STREAM = StreamSpec("fields", "fields")
 ARROW_RATES = tuple(million * 1_000_000 for million in (5, 10, 15, 20, 25, 30, 40, 50, 60))
@@ -105,17 +105,17 @@ def _cpu(pid: int) -> float:
 
 
 def _read_arrow(driver: DriverProcess, stop_event: threading.Event) -> None:
-    connection, group = Connection(driver.address), "measure"
+    connection, group = TcpConnection(driver.address), "measure"
     positions = [0] * STREAM.partitions
     while not stop_event.is_set():
-        produced = connection.ask("status", stream=STREAM.name, group=group)["produced"]
+        produced = connection.send_request("status", stream=STREAM.name, group=group)["produced"]
         for partition, (start, stop) in enumerate(zip(positions, produced, strict=True)):
             for first, last in pairwise([*range(start, stop, RANGE_ROWS), stop]):
                 connection.read(STREAM.name, partition, group, first, last)
         if produced == positions:
             time.sleep(0.005)
         positions = produced
-        connection.ask("commit", stream=STREAM.name, group=group, positions=positions)
+        connection.send_request("commit", stream=STREAM.name, group=group, positions=positions)
     connection.close()
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from headrace.bench.cursor import Cursor
 from headrace.bench.schedule import STAMP_ROWS, Schedule
 from headrace.bench.stream import StreamSpec
-from headrace.connectors.generate import Recipe, uniform
+from headrace.connectors.generate import GeneratorSpec, uniform_integers
 
 Times: TypeAlias = npt.NDArray[np.int64]
 _SLAB_ROWS = 1 << 19
@@ -65,8 +65,8 @@ class Partition:
             self._chunk_ends.append(self.produced)
 
     def _disorder(self, start: int, count: int) -> npt.NDArray[np.int32]:
-        recipe, column = Recipe("fields", self._spec.seed), f"disorder {self.number}"
-        delays: npt.NDArray[np.int32] = uniform(recipe, column, np.arange(start, start + count), self._jitter + 1)
+        recipe, column = GeneratorSpec("fields", self._spec.seed), f"disorder {self.number}"
+        delays: npt.NDArray[np.int32] = uniform_integers(recipe, column, np.arange(start, start + count), self._jitter + 1)
         return delays
 
     def times(self, start: int, stop: int) -> Times:

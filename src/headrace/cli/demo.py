@@ -67,7 +67,7 @@ class Demo:
         self._events = timetable(number, length)
         self.planned = number
         declare_demo(session, rate)
-        self.streams = list(session.coordinator.catalog().streams)
+        self.streams = list(session.coordinator.build_catalog().streams)
         self._catalog = Catalog.of(self.streams)
         self.sharing: Sharing = share(self.streams, {})
         self.lags: list[float] = []

@@ -58,7 +58,7 @@ class Known:
 
 def known_queries(session: Session) -> dict[str, Known]:
     """Return the live and failed queries of a recovered session by name; the last one if several of a name failed."""
-    records = session._queries.records.values()  # noqa: SLF001
+    records = session._registry.records.values()  # noqa: SLF001
     failed = {record.name: Known(Query(session, record), record.sink) for record in records if record.status == "failed"}
     return failed | {query.name: Known(query, query._record.sink) for query in session.queries()}  # noqa: SLF001
 

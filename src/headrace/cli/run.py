@@ -25,7 +25,7 @@ from headrace.cli.run_view import PlainStatus, live, show
 from headrace.cli.session_file import SessionFile
 from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout, stop_on_signal
 from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
-from headrace.connectors.text import json_value
+from headrace.connectors.text import to_json_value
 from headrace.errors import HeadraceError, SessionError
 from headrace.session import ROWS_PER_BATCH, Session
 
@@ -200,5 +200,5 @@ def _query_summary(query: Known, settings: Plan) -> dict[str, Any]:
     }
     if settings.once and settings.as_json and isinstance(query.sink, MemorySink):
         rows = query.handle.results().to_pylist()
-        summary["results"] = [{name: json_value(value) for name, value in row.items()} for row in rows]
+        summary["results"] = [{name: to_json_value(value) for name, value in row.items()} for row in rows]
     return summary

@@ -10,7 +10,7 @@ from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.plan.multiway import SlidingJoinQuery
 from headrace.plan.stacked import AnyQuery
-from headrace.runtime.probing import choice_of
+from headrace.runtime.probing import choose_orders
 from headrace.sharing.changelog import Changelog, apply_changelog
 from headrace.sharing.explain import explain
 from headrace.sharing.multiway import explained
@@ -96,7 +96,7 @@ def _first_probes(live: Sequence[LiveQuery], partitions: int) -> SlidingJoinPlan
     if not queries:
         return None
     return plan_sliding_joins(
-        queries, choice_of(queries, None, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0)
+        queries, choose_orders(queries, None, None), 0, partitions, dict.fromkeys((query.id for query in queries), 0)
     )
 
 

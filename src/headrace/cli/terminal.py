@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.connectors.text import json_value
+from headrace.connectors.text import to_json_value
 from headrace.errors import SessionError
 
 
@@ -120,7 +120,7 @@ def cell(value: Any) -> Text:
         return Text("NULL", "dim")
     if isinstance(value, float):
         return Text(f"{value:,.4f}".rstrip("0").rstrip(".") if 1e-3 <= abs(value) < 1e12 or value == 0 else f"{value:g}")
-    return Text(str(json_value(value)).removesuffix("Z").replace("T", " ", 1) if hasattr(value, "isoformat") else str(value))
+    return Text(str(to_json_value(value)).removesuffix("Z").replace("T", " ", 1) if hasattr(value, "isoformat") else str(value))
 
 
 def seconds(value: float | None) -> str:

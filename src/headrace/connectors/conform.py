@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import TIMESTAMP, type_name
 
-UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError)  # the errors of conversions and of Arrow's parsers
+CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)  # the errors of conversions and of Arrow's parsers
 
-_NAIVE = pa.timestamp("us")
+_NAIVE_TIMESTAMP = pa.timestamp("us")
 
 
-def conform(column: pa.ChunkedArray, kind: pa.DataType, timestamp_format: str = "") -> pa.ChunkedArray:
+def conform_column(column: pa.ChunkedArray, kind: pa.DataType, timestamp_format: str = "") -> pa.ChunkedArray:
     """Return the column as type `kind`; `timestamp_format` (strptime, default ISO-8601) is the format of times in text columns.
 
     Raises one of the conversion errors above if the column does not fit the type.
@@ -28,15 +28,15 @@ def conform(column: pa.ChunkedArray, kind: pa.DataType, timestamp_format: str = 
     if column.type == kind:
         return column
     if pa.types.is_dictionary(column.type):
-        return conform(column.cast(column.type.value_type), kind, timestamp_format)
-    if _ambiguous(column.type, kind):
+        return conform_column(column.cast(column.type.value_type), kind, timestamp_format)
+    if _is_ambiguous_cast(column.type, kind):
         raise TypeError(f"{type_name(column.type)} is not converted to {type_name(kind)}")
     if kind == TIMESTAMP:
-        return _timestamps(column, timestamp_format)
+        return _to_timestamps(column, timestamp_format)
     return column.cast(kind)
 
 
-def instant(value: str | datetime | date) -> datetime:
+def to_utc(value: str | datetime | date) -> datetime:
     """Return a point in time in UTC; a value without an offset is in UTC already. Raises ValueError for invalid text."""
     if isinstance(value, str):
         value = datetime.fromisoformat(value.strip())
@@ -45,7 +45,7 @@ def instant(value: str | datetime | date) -> datetime:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def _ambiguous(source: pa.DataType, kind: pa.DataType) -> bool:
+def _is_ambiguous_cast(source: pa.DataType, kind: pa.DataType) -> bool:
     """Return whether Arrow would perform a cast whose meaning only the writer of the data knows."""
     if pa.types.is_date(kind) and pa.types.is_timestamp(source):
         return True
@@ -56,27 +56,27 @@ def _ambiguous(source: pa.DataType, kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(source) and not pa.types.is_string(kind))
 
 
-def _timestamps(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
+def _to_timestamps(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
-        return _parsed(column.cast(pa.string()), timestamp_format)
+        return _parse_timestamps(column.cast(pa.string()), timestamp_format)
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = pc.floor_temporal(column, unit="microsecond")
     return column.cast(TIMESTAMP)
 
 
-def _parsed(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
+def _parse_timestamps(column: pa.ChunkedArray, timestamp_format: str) -> pa.ChunkedArray:
     if "%z" in timestamp_format:  # Arrow parses the offset and then ignores it
-        return _each(column, lambda text: instant(datetime.strptime(text, timestamp_format)))  # noqa: DTZ007
+        return _parse_each(column, lambda text: to_utc(datetime.strptime(text, timestamp_format)))  # noqa: DTZ007
     if timestamp_format:
         return pc.strptime(column, format=timestamp_format, unit="us").cast(TIMESTAMP)
-    for kind in (TIMESTAMP, _NAIVE):  # first all with an offset, then all without
+    for kind in (TIMESTAMP, _NAIVE_TIMESTAMP):  # first all with an offset, then all without
         try:
             return column.cast(kind).cast(TIMESTAMP)
         except pa.ArrowInvalid:
             continue
-    return _each(column, instant)
+    return _parse_each(column, to_utc)
 
 
-def _each(column: pa.ChunkedArray, parse: Callable[[str], datetime]) -> pa.ChunkedArray:
+def _parse_each(column: pa.ChunkedArray, parse: Callable[[str], datetime]) -> pa.ChunkedArray:
     values = [None if text is None else parse(text) for text in column.to_pylist()]
     return pa.chunked_array([pa.array(values, TIMESTAMP)])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_whole(path: Path, write: Callable[[Path], None], *, sync: bool = True) -> None:
+def write_atomically(path: Path, write: Callable[[Path], None], *, sync: bool = True) -> None:
     """Let `write` fill a hidden file beside `path`, then rename it to `path`, replacing an existing file.
 
     Readers that ignore names starting with '.' never see an incomplete file. With `sync`, the file also survives a loss of power.
@@ -16,18 +16,18 @@ def write_whole(path: Path, write: Callable[[Path], None], *, sync: bool = True)
     try:
         write(hidden)
         if sync:
-            _sync(hidden)
+            _fsync_path(hidden)
         hidden.replace(path)
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
     if sync:
-        _sync(path.parent)
+        _fsync_path(path.parent)
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file, atomically and durably."""
-    write_whole(path, lambda hidden: _write_bytes(hidden, content))
+    write_atomically(path, lambda hidden: _write_bytes(hidden, content))
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -38,7 +38,7 @@ def append_line(path: Path, line: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def complete_lines(path: Path) -> list[bytes]:
+def read_complete_lines(path: Path) -> list[bytes]:
     """Return the lines of a file, none if the file is missing; remove an incomplete last line from the file."""
     if not path.exists():
         return []
@@ -53,7 +53,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _sync(path: Path) -> None:
+def _fsync_path(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -17,15 +17,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors.durable import append_line, complete_lines, replace_file
-from headrace.connectors.formats import FORMATS, format_of, glob_like, infer_schema, unit_rows
-from headrace.connectors.source import Option, Position, Range, attached, pieces, take
+from headrace.connectors.durable import append_line, read_complete_lines, replace_file
+from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, infer_schema, is_glob
+from headrace.connectors.source import Option, Position, Range, require_attached, split_units, take_units
 from headrace.errors import SchemaError, SourceError
 from headrace.model.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _DiscoveredFile:
     """A discovered file; `skipped` is the reason why it is left out, and it then has no units."""
 
     path: str
@@ -65,13 +65,13 @@ class FileSource:
 
         Raises SchemaError for an invalid argument.
         """
-        _one_of("format", format, (None, *FORMATS))
-        _one_of("on_error", on_error, ("fail", "skip"))
+        _check_choice("format", format, (None, *FORMATS))
+        _check_choice("on_error", on_error, ("fail", "skip"))
         if len(delimiter) != 1:
             raise SchemaError(f"delimiter '{delimiter}' is not one character")
         self._path, self._format = os.path.abspath(Path(path).expanduser()), format  # noqa: PTH100 - patterns are no paths
-        self._declared = Schema.parse(schema) if isinstance(schema, str) else schema
-        self._schema = self._declared
+        self._declared_schema = Schema.parse(schema) if isinstance(schema, str) else schema
+        self._schema = self._declared_schema
         self._options: dict[str, Option] = {
             "on_error": on_error,
             "header": header,
@@ -79,50 +79,50 @@ class FileSource:
             "timestamp_format": timestamp_format,
         }
         self._stream, self._directory = "", None  # type: tuple[str, Path | None]
-        self._found: list[_Found] = []
-        self._known: set[str] = set()
+        self._files: list[_DiscoveredFile] = []
+        self._known_paths: set[str] = set()
 
     @property
     def schema(self) -> Schema:
         """The declared columns, or those of the first file; raises SourceError if there is no file yet."""
         if self._schema is None:
-            self._schema = self._inferred()
+            self._schema = self._infer_schema()
         return self._schema
 
     @property
     def skipped(self) -> dict[str, str]:
         """The files that were left out, each with the reason, by path."""
-        return {file.path: file.skipped for file in self._found if file.skipped}
+        return {file.path: file.skipped for file in self._files if file.skipped}
 
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores an inferred schema, so that it does not depend on the first file any more."""
         self._stream, self._directory = stream, Path(directory)
-        self._found = [_Found(**json.loads(line)) for line in complete_lines(self._log)]
-        self._known = {file.path for file in self._found}
+        self._files = [_DiscoveredFile(**json.loads(line)) for line in read_complete_lines(self._log_path)]
+        self._known_paths = {file.path for file in self._files}
         schema_file = self._directory / "schema.json"
-        if self._declared is None and schema_file.exists():
+        if self._declared_schema is None and schema_file.exists():
             self._schema = Schema.parse(json.loads(schema_file.read_text())["schema"])
-        elif self._declared is None:
+        elif self._declared_schema is None:
             replace_file(schema_file, json.dumps({"schema": self.schema.to_ddl()}).encode())
-        if not glob_like(self._path) and not Path(self._path).exists():
+        if not is_glob(self._path) and not Path(self._path).exists():
             raise SourceError(f"path '{self._path}' of stream '{stream}' does not exist", hint="create the directory first")
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"file": index in order of discovery, "unit": index in that file}."""
-        self._discover()
-        index, unit = _place(position)
-        self._look_again(index + (unit > 0))
-        if index >= len(self._found):
+        self._discover_files()
+        index, unit = _parse_position(position)
+        self._recheck_unread_files(index + (unit > 0))
+        if index >= len(self._files):
             return [], position
         ranges: list[Range] = []
         rows = 0
-        while index < len(self._found):
-            file = self._found[index]
+        while index < len(self._files):
+            file = self._files[index]
             if rows and unit < len(file.units) and rows + file.units[unit] > limit_rows:
                 break
-            stop = take(file.units, unit, limit_rows - rows)
+            stop = take_units(file.units, unit, limit_rows - rows)
             rows += sum(file.units[unit:stop])
-            ranges += [self._range(file, *piece) for piece in pieces(file.units, unit, stop)]
+            ranges += [self._make_range(file, *piece) for piece in split_units(file.units, unit, stop)]
             if stop < len(file.units):
                 return ranges, {"file": index, "unit": stop}
             index, unit = index + 1, 0
@@ -130,26 +130,28 @@ class FileSource:
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        index, unit = _place(position)
-        rest = self._found[index:]
-        return any(any(f.units[unit if f is rest[0] else 0 :]) for f in rest) or any(p not in self._known for p in self._listed())
+        index, unit = _parse_position(position)
+        rest = self._files[index:]
+        return any(any(f.units[unit if f is rest[0] else 0 :]) for f in rest) or any(
+            p not in self._known_paths for p in self._list_paths()
+        )
 
     def definition(self) -> dict[str, Any]:
         """See `Source`; an inferred schema and `on_error` are not part of the definition."""
-        declared = None if self._declared is None else self._declared.to_ddl()
+        declared = None if self._declared_schema is None else self._declared_schema.to_ddl()
         lasting = {name: value for name, value in self._options.items() if name != "on_error"}
         return {"kind": "files", "path": self._path, "format": self._format, "schema": declared, **lasting}
 
     @property
-    def _log(self) -> Path:
-        return attached(self._stream, self._directory) / "files.jsonl"
+    def _log_path(self) -> Path:
+        return require_attached(self._stream, self._directory) / "files.jsonl"
 
-    def _range(self, file: _Found, start: int, stop: int, rows: int) -> Range:
+    def _make_range(self, file: _DiscoveredFile, start: int, stop: int, rows: int) -> Range:
         return Range(self._stream, file.reader, file.path, start, stop, rows, {**self._options, "size": file.size})
 
-    def _listed(self) -> Iterator[str]:
+    def _list_paths(self) -> Iterator[str]:
         """Yield the paths of all files of the source, in no particular order."""
-        if glob_like(self._path):
+        if is_glob(self._path):
             names = [path for path in glob.glob(self._path, recursive=True) if Path(path).is_file()]  # noqa: PTH207
         elif Path(self._path).is_dir():
             with os.scandir(self._path) as entries:
@@ -161,50 +163,50 @@ class FileSource:
             if not name.startswith((".", "_")) and not name.endswith(".tmp"):
                 yield path
 
-    def _new(self) -> list[str]:
+    def _list_new_paths(self) -> list[str]:
         """Return the paths of undiscovered files, by modification time and name."""
         new = []
-        for path in self._listed():
-            if path not in self._known:
+        for path in self._list_paths():
+            if path not in self._known_paths:
                 try:
                     new.append((os.stat(path).st_mtime_ns, path))  # noqa: PTH116
                 except FileNotFoundError:
                     continue  # removed between listing and stat
         return [path for _, path in sorted(new)]
 
-    def _discover(self) -> None:
-        for path in self._new():
-            file = self._examined(path)
-            append_line(self._log, json.dumps(asdict(file)).encode())
-            self._found.append(file)
-            self._known.add(path)
+    def _discover_files(self) -> None:
+        for path in self._list_new_paths():
+            file = self._examine_file(path)
+            append_line(self._log_path, json.dumps(asdict(file)).encode())
+            self._files.append(file)
+            self._known_paths.add(path)
 
-    def _look_again(self, first: int) -> None:
+    def _recheck_unread_files(self, first: int) -> None:
         """Examine unread files again, in case they were repaired or removed after a batch failed on them."""
         changed = False
-        for index in range(first, len(self._found)):
-            file = self._found[index]
+        for index in range(first, len(self._files)):
+            file = self._files[index]
             if file.skipped:
                 continue
             try:
-                current = file if os.stat(file.path).st_size == file.size else self._examined(file.path)  # noqa: PTH116
+                current = file if os.stat(file.path).st_size == file.size else self._examine_file(file.path)  # noqa: PTH116
             except FileNotFoundError:
-                current = _Found(file.path, file.reader, 0, [], "it was removed before it was read")
+                current = _DiscoveredFile(file.path, file.reader, 0, [], "it was removed before it was read")
             changed = changed or current is not file
-            self._found[index] = current
+            self._files[index] = current
         if changed:
-            replace_file(self._log, b"".join(json.dumps(asdict(file)).encode() + b"\n" for file in self._found))
+            replace_file(self._log_path, b"".join(json.dumps(asdict(file)).encode() + b"\n" for file in self._files))
 
-    def _examined(self, path: str) -> _Found:
-        reader = self._reader(path)
+    def _examine_file(self, path: str) -> _DiscoveredFile:
+        reader = self._reader_of(path)
         try:
-            return _Found(path, reader, os.stat(path).st_size, unit_rows(path, reader))  # noqa: PTH116
+            return _DiscoveredFile(path, reader, os.stat(path).st_size, count_unit_rows(path, reader))  # noqa: PTH116
         except (pa.ArrowException, OSError) as error:
             if self._options["on_error"] == "skip":
-                return _Found(path, reader, 0, [], str(error) or type(error).__name__)
-            raise self._refused(path, error) from error
+                return _DiscoveredFile(path, reader, 0, [], str(error) or type(error).__name__)
+            raise self._unreadable_error(path, error) from error
 
-    def _refused(self, path: str, error: Exception) -> SourceError:
+    def _unreadable_error(self, path: str, error: Exception) -> SourceError:
         owner = f" of stream '{self._stream}'" if self._stream else ""
         return SourceError(
             f"file '{path}'{owner} cannot be opened",
@@ -212,28 +214,28 @@ class FileSource:
             hint="repair or remove it, or create the source with on_error='skip' to leave such files out",
         )
 
-    def _reader(self, path: str) -> str:
+    def _reader_of(self, path: str) -> str:
         reader = self._format or format_of(path)
         if reader is None:
             raise SourceError(f"the format of file '{path}' is unknown", hint=f"give format=…, one of {', '.join(FORMATS)}")
         return reader
 
-    def _inferred(self) -> Schema:
-        for path in self._new():
-            reader = self._reader(path)
+    def _infer_schema(self) -> Schema:
+        for path in self._list_new_paths():
+            reader = self._reader_of(path)
             try:
                 if os.stat(path).st_size:  # noqa: PTH116
                     return infer_schema(path, reader, self._options)
             except (pa.ArrowException, OSError) as error:
                 if self._options["on_error"] == "fail":
-                    raise self._refused(path, error) from error
+                    raise self._unreadable_error(path, error) from error
         raise SourceError(f"no file to take the columns from at '{self._path}'", hint="give the source a schema=…")
 
 
-def _place(position: Position) -> tuple[int, int]:
+def _parse_position(position: Position) -> tuple[int, int]:
     return (0, 0) if position is None else (int(position["file"]), int(position["unit"]))
 
 
-def _one_of(what: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
+def _check_choice(what: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
         raise SchemaError(f"unknown {what} '{value}'", detail=f"one of: {', '.join(str(a) for a in allowed if a)}")

@@ -27,8 +27,8 @@ _SUFFIXES = {
     ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow", ".parquet": "parquet",
     ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
 }  # fmt: skip
-_SAMPLE = 1 << 20
-_INSTANT = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+_SAMPLE_BYTES = 1 << 20
+_INSTANT_PATTERN = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 
 
 def format_of(path: str) -> str | None:
@@ -44,7 +44,7 @@ def is_arrow_file(source: pa.MemoryMappedFile) -> bool:
     return bool(source.size() >= 6 and source.read_at(6, 0) == b"ARROW1")
 
 
-def unit_rows(path: str, reader: str) -> list[int]:
+def count_unit_rows(path: str, reader: str) -> list[int]:
     """Return the row count of each unit of a file: exact for Arrow and Parquet, estimated for text (one unit for each file).
 
     Raises ArrowException or OSError for a file that cannot be opened or has another format.
@@ -52,14 +52,14 @@ def unit_rows(path: str, reader: str) -> list[int]:
     if os.path.getsize(path) == 0:  # noqa: PTH202
         return []
     if reader == "arrow":
-        return _arrow_rows(path)
+        return _count_arrow_rows(path)
     if reader == "parquet":
         with pa.parquet.ParquetFile(path, memory_map=True) as file:
             return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    return _text_rows(path)
+    return _estimate_text_rows(path)
 
 
-def _arrow_rows(path: str) -> list[int]:
+def _count_arrow_rows(path: str) -> list[int]:
     with pa.memory_map(path) as source:
         if is_arrow_file(source):
             reader = pa.ipc.open_file(source)
@@ -67,8 +67,8 @@ def _arrow_rows(path: str) -> list[int]:
         return [batch.num_rows for batch in pa.ipc.open_stream(source)]
 
 
-def _text_rows(path: str) -> list[int]:
-    sample = head(path, 1 << 16)
+def _estimate_text_rows(path: str) -> list[int]:
+    sample = read_head(path, 1 << 16)
     if not sample.strip():
         return []
     size = os.path.getsize(path)  # noqa: PTH202
@@ -80,7 +80,7 @@ def _text_rows(path: str) -> list[int]:
     return [max(1, lines, size * lines // len(sample))]
 
 
-def head(path: str, size: int) -> bytes:
+def read_head(path: str, size: int) -> bytes:
     """Return up to `size` decompressed bytes from the beginning of a text file."""
     with pa.input_stream(path, compression="gzip" if path.lower().endswith(".gz") else None) as stream:
         return bytes(stream.read(size))
@@ -97,11 +97,11 @@ def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schem
     elif reader == "parquet":
         schema = pa.parquet.read_schema(path)
     else:
-        schema = _text_schema(path, reader, options)
-    return Schema(tuple(_field(path, field) for field in schema))
+        schema = _infer_text_schema(path, reader, options)
+    return Schema(tuple(_to_field(path, field) for field in schema))
 
 
-def _field(path: str, field: pa.Field) -> Field:
+def _to_field(path: str, field: pa.Field) -> Field:
     try:
         return Field(field.name, normalize_type(field.type))
     except SchemaError as error:
@@ -111,14 +111,14 @@ def _field(path: str, field: pa.Field) -> Field:
         ) from error
 
 
-def _text_schema(path: str, reader: str, options: Mapping[str, Option]) -> pa.Schema:
-    sample = head(path, _SAMPLE)
-    if len(sample) == _SAMPLE:
+def _infer_text_schema(path: str, reader: str, options: Mapping[str, Option]) -> pa.Schema:
+    sample = read_head(path, _SAMPLE_BYTES)
+    if len(sample) == _SAMPLE_BYTES:
         sample = sample[: sample.rfind(b"\n") + 1] or sample
     if not sample.strip():
         raise SchemaError(f"file '{path}' is empty, so its columns cannot be inferred", hint="give the source a schema=…")
     if reader == "json":
-        table = pa.json.read_json(io.BytesIO(sample), read_options=pa.json.ReadOptions(False, _SAMPLE))
+        table = pa.json.read_json(io.BytesIO(sample), read_options=pa.json.ReadOptions(False, _SAMPLE_BYTES))
     else:
         table = pa.csv.read_csv(
             io.BytesIO(sample),
@@ -126,16 +126,16 @@ def _text_schema(path: str, reader: str, options: Mapping[str, Option]) -> pa.Sc
             pa.csv.ParseOptions(delimiter=str(options.get("delimiter", ",")), newlines_in_values=True),
             pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
         )
-    return pa.schema([(name, _guessed(table.column(name))) for name in table.column_names])
+    return pa.schema([(name, _guess_type(table.column(name))) for name in table.column_names])
 
 
-def _guessed(column: pa.ChunkedArray) -> pa.DataType:
+def _guess_type(column: pa.ChunkedArray) -> pa.DataType:
     """Return TIMESTAMP for text that is a point in time in every row, and text for a column of NULLs or times of day."""
-    if pa.types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _INSTANT)).as_py():
+    if pa.types.is_string(column.type) and pc.all(pc.match_substring_regex(column, _INSTANT_PATTERN)).as_py():
         return TIMESTAMP
     return pa.string() if pa.types.is_null(column.type) or pa.types.is_time(column.type) else column.type
 
 
-def glob_like(path: str) -> bool:
+def is_glob(path: str) -> bool:
     """Return whether a path is a pattern."""
     return re.search(r"[*?\[]", path) is not None

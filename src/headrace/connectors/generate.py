@@ -19,21 +19,21 @@ from headrace.connectors.source import Option
 from headrace.errors import SchemaError
 from headrace.model.schema import TIMESTAMP, Schema
 
-EPOCH = 1_767_225_600_000_000  # 2026-01-01T00:00Z
+DEFAULT_START_TIME = 1_767_225_600_000_000  # 2026-01-01T00:00Z
 
 _Array: TypeAlias = npt.NDArray[Any]
-_BLOCK = 1 << 15  # rows generated at a time, so that intermediate arrays stay in the CPU cache
+_BLOCK_ROWS = 1 << 15  # rows generated at a time, so that intermediate arrays stay in the CPU cache
 _GOLDEN, _MIX_1, _MIX_2, _MASK = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class GeneratorSpec:
     """The parameters of a generator: with its number, they determine a row."""
 
     generator: str
     seed: int = 0
     rows_per_second: float = 1000
-    start_time: int = EPOCH  # microseconds
+    start_time: int = DEFAULT_START_TIME  # microseconds
     keys: int = 1000
     field_max: int = 1000
 
@@ -48,7 +48,7 @@ class Recipe:
                 raise SchemaError(f"{name} is {getattr(self, name)}, but must be positive and fit an INT")
 
 
-def uniform(recipe: Recipe, column: str, index: _Array, below: int) -> _Array:
+def uniform_integers(recipe: GeneratorSpec, column: str, index: _Array, below: int) -> _Array:
     """Return uniform random integers in [0, below), as INT, for an array of row numbers."""
     base = np.uint64(_splitmix(recipe.seed ^ zlib.crc32(f"{recipe.generator}.{column}".encode()) << 31))
     z = index.astype(np.uint64)
@@ -71,7 +71,7 @@ def _splitmix(x: int) -> int:
     return x ^ x >> 31
 
 
-def event_time(recipe: Recipe, index: _Array) -> _Array:
+def event_times(recipe: GeneratorSpec, index: _Array) -> _Array:
     """Return start_time + i / rows_per_second in microseconds, rounded down, for an array of row numbers i."""
     rate = recipe.rows_per_second
     if float(rate).is_integer():
@@ -79,53 +79,67 @@ def event_time(recipe: Recipe, index: _Array) -> _Array:
     return np.floor(index * (1_000_000 / rate)).astype(np.int64) + recipe.start_time
 
 
-def _time(recipe: Recipe, _: str, index: _Array) -> _Array:
-    return event_time(recipe, index)
+def _time_column(recipe: GeneratorSpec, _: str, index: _Array) -> _Array:
+    return event_times(recipe, index)
 
 
-def _key(recipe: Recipe, column: str, index: _Array) -> _Array:
-    return uniform(recipe, column, index, recipe.keys)
+def _key_column(recipe: GeneratorSpec, column: str, index: _Array) -> _Array:
+    return uniform_integers(recipe, column, index, recipe.keys)
 
 
-def _round_robin(recipe: Recipe, _: str, index: _Array) -> _Array:
+def _round_robin_column(recipe: GeneratorSpec, _: str, index: _Array) -> _Array:
     return (index % recipe.keys).astype(np.int32)
 
 
-def _field(recipe: Recipe, column: str, index: _Array) -> _Array:
-    return uniform(recipe, column, index, recipe.field_max)
+def _field_column(recipe: GeneratorSpec, column: str, index: _Array) -> _Array:
+    return uniform_integers(recipe, column, index, recipe.field_max)
 
 
-def _below(limit: int) -> _Make:
-    return lambda recipe, column, index: uniform(recipe, column, index, limit)
+def _uniform_column(limit: int) -> _ColumnFunction:
+    return lambda recipe, column, index: uniform_integers(recipe, column, index, limit)
 
 
-def _cents(limit: int) -> _Make:
-    return lambda recipe, column, index: uniform(recipe, column, index, limit) / 100.0
+def _cents_column(limit: int) -> _ColumnFunction:
+    return lambda recipe, column, index: uniform_integers(recipe, column, index, limit) / 100.0
 
 
-_Make: TypeAlias = Callable[[Recipe, str, _Array], _Array]
+_ColumnFunction: TypeAlias = Callable[[GeneratorSpec, str, _Array], _Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Generator:
+class StreamGenerator:
     """The schema of a synthetic stream, and the function of each column."""
 
     schema: Schema
-    columns: Mapping[str, _Make]
+    columns: Mapping[str, _ColumnFunction]
 
 
-GENERATORS: Mapping[str, Generator] = {
-    "purchases": Generator(
+GENERATORS: Mapping[str, StreamGenerator] = {
+    "purchases": StreamGenerator(
         Schema.parse("user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"),
-        {"user_id": _key, "gem_pack": _below(10), "price": _cents(10_000), "time": _time},
+        {"user_id": _key_column, "gem_pack": _uniform_column(10), "price": _cents_column(10_000), "time": _time_column},
     ),
-    "ads": Generator(
+    "ads": StreamGenerator(
         Schema.parse("ad_id INT, user_id INT, gem_pack INT, cost DOUBLE, time TIMESTAMP"),
-        {"ad_id": _below(100), "user_id": _key, "gem_pack": _below(10), "cost": _cents(10_000), "time": _time},
+        {
+            "ad_id": _uniform_column(100),
+            "user_id": _key_column,
+            "gem_pack": _uniform_column(10),
+            "cost": _cents_column(10_000),
+            "time": _time_column,
+        },
     ),
-    "fields": Generator(
+    "fields": StreamGenerator(
         Schema.parse("key INT, f1 INT, f2 INT, f3 INT, f4 INT, f5 INT, time TIMESTAMP"),
-        {"key": _round_robin, "f1": _field, "f2": _field, "f3": _field, "f4": _field, "f5": _field, "time": _time},
+        {
+            "key": _round_robin_column,
+            "f1": _field_column,
+            "f2": _field_column,
+            "f3": _field_column,
+            "f4": _field_column,
+            "f5": _field_column,
+            "time": _time_column,
+        },
     ),
 }
 
@@ -135,22 +149,22 @@ def generate(name: str, seed: int, start: int, stop: int, *, columns: Sequence[s
 
     Raises SchemaError for an unknown generator or an invalid parameter.
     """
-    return _made(Recipe(name, seed, **more), start, stop, columns or GENERATORS[name].schema.names)
+    return _generate_columns(GeneratorSpec(name, seed, **more), start, stop, columns or GENERATORS[name].schema.names)
 
 
 def generate_range(options: Mapping[str, Option], start: int, stop: int, columns: Sequence[str]) -> pa.Table:
     """Return the columns of rows [start, stop), with the generator's parameters from the options of an input range."""
-    parameters: dict[str, Any] = {name: options[name] for name in Recipe.__slots__ if name in options}
-    return _made(Recipe(**parameters), start, stop, columns)
+    parameters: dict[str, Any] = {name: options[name] for name in GeneratorSpec.__slots__ if name in options}
+    return _generate_columns(GeneratorSpec(**parameters), start, stop, columns)
 
 
-def _made(recipe: Recipe, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+def _generate_columns(recipe: GeneratorSpec, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
     generator, arrays = GENERATORS[recipe.generator], []
     kinds = {field.name: field.type for field in generator.schema}
     for name in columns:
         values = np.empty(stop - start, np.int64 if kinds[name] == TIMESTAMP else kinds[name].to_pandas_dtype())
-        for first in range(start, stop, _BLOCK):
-            index = np.arange(first, min(first + _BLOCK, stop), dtype=np.int64)
+        for first in range(start, stop, _BLOCK_ROWS):
+            index = np.arange(first, min(first + _BLOCK_ROWS, stop), dtype=np.int64)
             values[first - start : first - start + len(index)] = generator.columns[name](recipe, name, index)
         array = pa.array(values)
         arrays.append(array.view(TIMESTAMP) if kinds[name] == TIMESTAMP else array)

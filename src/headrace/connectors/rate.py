@@ -11,14 +11,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headrace.connectors.conform import instant
+from headrace.connectors.conform import to_utc
 from headrace.connectors.durable import replace_file
-from headrace.connectors.generate import EPOCH, GENERATORS, Recipe
-from headrace.connectors.source import RANGE_ROWS, Position, Range, attached
+from headrace.connectors.generate import DEFAULT_START_TIME, GENERATORS, GeneratorSpec
+from headrace.connectors.source import RANGE_ROWS, Position, Range, require_attached
 from headrace.errors import SchemaError
 from headrace.model.schema import Schema
 
-_ORIGIN = datetime(1970, 1, 1, tzinfo=UTC)
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RateSource:
@@ -52,17 +52,17 @@ class RateSource:
 
         Raises SchemaError for an invalid argument.
         """
-        first = EPOCH if start_time is None else _microseconds(start_time)
-        self._recipe = Recipe(generator, seed, rows_per_second, first, keys, field_max)
+        first = DEFAULT_START_TIME if start_time is None else _to_microseconds(start_time)
+        self._spec = GeneratorSpec(generator, seed, rows_per_second, first, keys, field_max)
         if rows is not None and rows < 0:
             raise SchemaError(f"rows is {rows}, but must not be negative")
-        self._rows, self._clock = rows, clock
-        self._stream, self._directory, self._started = "", None, 0.0  # type: tuple[str, Path | None, float]
+        self._row_limit, self._clock = rows, clock
+        self._stream, self._directory, self._started_at = "", None, 0.0  # type: tuple[str, Path | None, float]
 
     @property
     def schema(self) -> Schema:
         """The columns of the generator."""
-        return GENERATORS[self._recipe.generator].schema
+        return GENERATORS[self._spec.generator].schema
 
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores the start time on the first call, and loads it after a restart."""
@@ -70,40 +70,40 @@ class RateSource:
         start_file = self._directory / "start.json"
         if not start_file.exists():
             replace_file(start_file, json.dumps({"started": self._clock()}).encode())
-        self._started = json.loads(start_file.read_text())["started"]
+        self._started_at = json.loads(start_file.read_text())["started"]
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"row": number of the next row}."""
-        start = _row(position)
-        stop = min(self._available(), start + max(1, limit_rows))
+        start = _next_row(position)
+        stop = min(self._count_available(), start + max(1, limit_rows))
         if stop <= start:
             return [], position
-        options = asdict(self._recipe)
+        options = asdict(self._spec)
         cuts = [*range(start, stop, RANGE_ROWS), stop]
-        name = f"rate:{self._recipe.generator}"
+        name = f"rate:{self._spec.generator}"
         ranges = [Range(self._stream, "rate", name, a, b, b - a, options) for a, b in pairwise(cuts)]
         return ranges, {"row": stop}
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        return self._available() > _row(position)
+        return self._count_available() > _next_row(position)
 
     def definition(self) -> dict[str, Any]:
         """See `Source`; the clock is not part of the definition."""
-        return {"kind": "rate", **asdict(self._recipe), "rows": self._rows}
+        return {"kind": "rate", **asdict(self._spec), "rows": self._row_limit}
 
-    def _available(self) -> int:
-        attached(self._stream, self._directory)
-        due = int((self._clock() - self._started) * self._recipe.rows_per_second)
-        return due if self._rows is None else min(due, self._rows)
+    def _count_available(self) -> int:
+        require_attached(self._stream, self._directory)
+        due = int((self._clock() - self._started_at) * self._spec.rows_per_second)
+        return due if self._row_limit is None else min(due, self._row_limit)
 
 
-def _row(position: Position) -> int:
+def _next_row(position: Position) -> int:
     return 0 if position is None else int(position["row"])
 
 
-def _microseconds(start_time: datetime | str) -> int:
+def _to_microseconds(start_time: datetime | str) -> int:
     try:
-        return (instant(start_time) - _ORIGIN) // timedelta(microseconds=1)
+        return (to_utc(start_time) - _UNIX_EPOCH) // timedelta(microseconds=1)
     except ValueError as error:
         raise SchemaError(f"invalid start_time '{start_time}'", hint="write 2026-01-01T00:00:00Z") from error

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from headrace.connectors.conform import UNFIT, conform
+from headrace.connectors.conform import CONVERSION_ERRORS, conform_column
 from headrace.connectors.formats import is_arrow_file
 from headrace.connectors.generate import generate_range
 from headrace.connectors.source import Range
@@ -25,8 +25,8 @@ from headrace.connectors.tcp import read_rows
 from headrace.errors import SchemaError, SourceError
 from headrace.model.schema import TIMESTAMP, Field, Schema
 
-_HINT = "repair or remove it, or create the source with on_error='skip' to leave such files out"
-_BLOCK = 1 << 26
+_UNREADABLE_HINT = "repair or remove it, or create the source with on_error='skip' to leave such files out"
+_JSON_BLOCK_BYTES = 1 << 26
 
 
 def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Table:
@@ -35,56 +35,58 @@ def read_range(wanted: Range, schema: Schema, columns: Sequence[str]) -> pa.Tabl
     Without columns the table still has its number of rows. Raises SourceError if the range cannot be read, and SchemaError for an
     undeclared column.
     """
-    fields = [_declared(schema, name) for name in columns]
+    fields = [_find_field(schema, name) for name in columns]
     try:
         _check_unchanged(wanted)
         table = _READERS[wanted.reader](wanted, schema, fields or [schema.fields[0]])
-        return _conformed(table, fields, wanted)
+        return _conform_table(table, fields, wanted)
     except SourceError:
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' no longer exists", hint=_HINT) from error
-    except (*UNFIT, OSError, KeyError) as error:
-        raise _unreadable(wanted, str(error)) from error
+        raise SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' no longer exists", hint=_UNREADABLE_HINT) from error
+    except (*CONVERSION_ERRORS, OSError, KeyError) as error:
+        raise _unreadable_error(wanted, str(error)) from error
 
 
-def _declared(schema: Schema, name: str) -> Field:
+def _find_field(schema: Schema, name: str) -> Field:
     field = schema.find(name)
     if field is None:
         raise SchemaError(f"column '{name}' is not declared", detail=f"columns: {', '.join(schema.names)}")
     return field
 
 
-def _unreadable(wanted: Range, detail: str) -> SourceError:
-    return SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' cannot be read", detail=detail, hint=_HINT)
+def _unreadable_error(wanted: Range, detail: str) -> SourceError:
+    return SourceError(f"file '{wanted.path}' of stream '{wanted.stream}' cannot be read", detail=detail, hint=_UNREADABLE_HINT)
 
 
 def _check_unchanged(wanted: Range) -> None:
     """Raise SourceError if a file has another size than at its discovery: its rows could be read twice or not at all."""
     size = wanted.options.get("size")
     if size is not None and os.stat(wanted.path).st_size != size:  # noqa: PTH116
-        raise _unreadable(wanted, f"its size was {size} bytes when it was discovered; write elsewhere, then rename into place")
+        raise _unreadable_error(
+            wanted, f"its size was {size} bytes when it was discovered; write elsewhere, then rename into place"
+        )
 
 
-def _conformed(table: pa.Table, fields: Sequence[Field], wanted: Range) -> pa.Table:
+def _conform_table(table: pa.Table, fields: Sequence[Field], wanted: Range) -> pa.Table:
     """Convert and rename the columns of a table to `fields`; they are in that order, under any names."""
     if not fields:
         return table.select([])
     if table.num_columns == len(fields) and all(c.type == f.type for c, f in zip(table.columns, fields, strict=True)):
         converted = table.columns
     else:
-        converted = [_fitted(column, field, wanted) for column, field in zip(table.columns, fields, strict=True)]
+        converted = [_conform_field(column, field, wanted) for column, field in zip(table.columns, fields, strict=True)]
     return pa.Table.from_arrays(converted, schema=pa.schema([(field.name, field.type) for field in fields]))
 
 
-def _fitted(column: pa.ChunkedArray, field: Field, wanted: Range) -> pa.ChunkedArray:
+def _conform_field(column: pa.ChunkedArray, field: Field, wanted: Range) -> pa.ChunkedArray:
     try:
-        return conform(column, field.type, str(wanted.options.get("timestamp_format", "")))
-    except UNFIT as error:
-        raise _unreadable(wanted, f"column '{field.name}': {error}") from error
+        return conform_column(column, field.type, str(wanted.options.get("timestamp_format", "")))
+    except CONVERSION_ERRORS as error:
+        raise _unreadable_error(wanted, f"column '{field.name}': {error}") from error
 
 
-def _places(names: Sequence[str], fields: Sequence[Field], wanted: Range) -> list[int]:
+def _find_columns(names: Sequence[str], fields: Sequence[Field], wanted: Range) -> list[int]:
     """Return the index of each field among the columns `names` of a file; an exact match precedes a match in another case."""
     exact = {name: index for index, name in reversed(list(enumerate(names)))}
     folded = {name.lower(): index for index, name in reversed(list(enumerate(names)))}
@@ -92,7 +94,7 @@ def _places(names: Sequence[str], fields: Sequence[Field], wanted: Range) -> lis
     for field, index in zip(fields, indices, strict=True):
         if index is None or names.count(names[index]) > 1:
             problem = "is missing" if index is None else "occurs twice"
-            raise _unreadable(wanted, f"column '{field.name}' {problem}; the file has: {', '.join(names)}")
+            raise _unreadable_error(wanted, f"column '{field.name}' {problem}; the file has: {', '.join(names)}")
     return [index for index in indices if index is not None]
 
 
@@ -101,35 +103,35 @@ def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     open_reader = pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream
     reader = open_reader(source)
     names = reader.schema.names
-    chosen = [names[place] for place in _places(names, fields, wanted)]
+    chosen = [names[place] for place in _find_columns(names, fields, wanted)]
     if 2 * len(chosen) < len(names):  # otherwise it is cheaper to open once and to map (or unpack) a few extra columns
         source.seek(0)
         indices = sorted({names.index(name) for name in chosen})
         reader = open_reader(source, options=pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False))
-    batches = _batches(reader, wanted)
+    batches = _read_batches(reader, wanted)
     for batch in batches:
         batch.validate()
     return pa.Table.from_batches(batches, reader.schema).select(chosen)
 
 
-def _batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader, wanted: Range) -> list[pa.RecordBatch]:
+def _read_batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader, wanted: Range) -> list[pa.RecordBatch]:
     if isinstance(reader, pa.RecordBatchFileReader):
         return [reader.get_batch(i) for i in range(wanted.start, wanted.stop)]
     batches = [batch for i, batch in zip(range(wanted.stop), reader, strict=False) if i >= wanted.start]
     if len(batches) != wanted.stop - wanted.start:
-        raise _unreadable(wanted, f"it ends before record batch {wanted.stop - 1}")
+        raise _unreadable_error(wanted, f"it ends before record batch {wanted.stop - 1}")
     return batches
 
 
 def _read_parquet(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     with pa.parquet.ParquetFile(wanted.path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
         names = file.schema_arrow.names
-        chosen = [names[place] for place in _places(names, fields, wanted)]
+        chosen = [names[place] for place in _find_columns(names, fields, wanted)]
         groups = list(range(wanted.start, wanted.stop))
         return file.read_row_groups(groups, columns=chosen, use_threads=False).select(chosen)
 
 
-def _content(path: str) -> pa.Buffer:
+def _read_content(path: str) -> pa.Buffer:
     if path.lower().endswith(".gz"):
         with pa.input_stream(path, compression="gzip") as stream:
             return stream.read_buffer()
@@ -138,18 +140,18 @@ def _content(path: str) -> pa.Buffer:
 
 
 def _read_csv(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Table:
-    content, options = _content(wanted.path), wanted.options
+    content, options = _read_content(wanted.path), wanted.options
     delimiter, header = str(options.get("delimiter", ",")), bool(options.get("header", True))
-    names = _header(content, delimiter) if header else list(schema.names)
+    names = _read_header(content, delimiter) if header else list(schema.names)
     if not names or content.size == 0:
-        return _nothing(fields)
-    chosen = [names[place] for place in _places(names, fields, wanted)]
+        return _empty_table(fields)
+    chosen = [names[place] for place in _find_columns(names, fields, wanted)]
     return pa.csv.read_csv(
         pa.BufferReader(content),
         pa.csv.ReadOptions(use_threads=False, column_names=None if header else names),
         pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         pa.csv.ConvertOptions(
-            column_types={name: _text_type(field) for name, field in zip(chosen, fields, strict=True)},
+            column_types={name: _parsing_type(field) for name, field in zip(chosen, fields, strict=True)},
             include_columns=chosen,
             null_values=[""],
             strings_can_be_null=True,
@@ -158,32 +160,32 @@ def _read_csv(wanted: Range, schema: Schema, fields: Sequence[Field]) -> pa.Tabl
     )
 
 
-def _header(content: pa.Buffer, delimiter: str) -> list[str]:
+def _read_header(content: pa.Buffer, delimiter: str) -> list[str]:
     lines = io.TextIOWrapper(pa.BufferReader(content), encoding="utf-8-sig", newline="")
     return next(csv.reader(lines, delimiter=delimiter), [])
 
 
 def _read_json(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
-    content = _content(wanted.path)
+    content = _read_content(wanted.path)
     if content.size == 0:
-        return _nothing(fields)
+        return _empty_table(fields)
     if content.slice(0, 1).to_pybytes() == b"[":
-        raise _unreadable(wanted, "it is one JSON array; expected one object on each line")
-    types = {field.name: _text_type(field) for field in fields}
+        raise _unreadable_error(wanted, "it is one JSON array; expected one object on each line")
+    types = {field.name: _parsing_type(field) for field in fields}
     table = pa.json.read_json(
         pa.BufferReader(content),
-        pa.json.ReadOptions(use_threads=False, block_size=min(content.size + 1, _BLOCK)),
+        pa.json.ReadOptions(use_threads=False, block_size=min(content.size + 1, _JSON_BLOCK_BYTES)),
         pa.json.ParseOptions(explicit_schema=pa.schema(types.items()), unexpected_field_behavior="ignore"),
     )
     return table.select([field.name for field in fields])
 
 
-def _text_type(field: Field) -> pa.DataType:
+def _parsing_type(field: Field) -> pa.DataType:
     """Return text for times and dates: Arrow's own parsers expect an offset in all of them, or in none."""
     return pa.string() if field.type in {TIMESTAMP, pa.date32()} else field.type
 
 
-def _nothing(fields: Sequence[Field]) -> pa.Table:
+def _empty_table(fields: Sequence[Field]) -> pa.Table:
     return pa.schema([(field.name, field.type) for field in fields]).empty_table()
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet
 
-from headrace.connectors.durable import write_whole
-from headrace.connectors.text import aligned, json_line_writer
+from headrace.connectors.durable import write_atomically
+from headrace.connectors.text import format_table, write_json_lines
 from headrace.errors import SinkError
 
 
@@ -72,7 +72,7 @@ class ConsoleSink(Sink):
         """Print the rows, if any, as an aligned table below the name of the query."""
         if table.num_rows:
             print(f"{query}: {table.num_rows} row{'s' * (table.num_rows != 1)}")
-            print(aligned(table, self.max_rows), flush=True)
+            print(format_table(table, self.max_rows), flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class FileSink(Sink):
                 target.unlink(missing_ok=True)
                 return None
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(target, lambda hidden: self._fill(hidden, table))
+            write_atomically(target, lambda hidden: self._write_file(hidden, table))
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise SinkError(f"sink file '{target}' cannot be written", detail=str(error) or type(error).__name__) from error
         return str(target)
@@ -130,7 +130,7 @@ class FileSink(Sink):
         except OSError as error:
             raise SinkError(f"files of batch {batch} in '{self.path}' cannot be removed", detail=str(error)) from error
 
-    def _fill(self, path: Path, table: pa.Table) -> None:
+    def _write_file(self, path: Path, table: pa.Table) -> None:
         raise NotImplementedError
 
 
@@ -141,7 +141,7 @@ class ParquetSink(FileSink):
     kind: ClassVar[str] = "parquet"
     suffix: ClassVar[str] = ".parquet"
 
-    def _fill(self, path: Path, table: pa.Table) -> None:
+    def _write_file(self, path: Path, table: pa.Table) -> None:
         pa.parquet.write_table(table, path)
 
 
@@ -155,22 +155,22 @@ class JsonLinesSink(FileSink):
     kind: ClassVar[str] = "jsonl"
     suffix: ClassVar[str] = ".jsonl"
 
-    def _fill(self, path: Path, table: pa.Table) -> None:
+    def _write_file(self, path: Path, table: pa.Table) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            json_line_writer(file, table)
+            write_json_lines(file, table)
 
 
 SinkSpec: TypeAlias = str | Mapping[str, Any] | Sink | Callable[[pa.Table], object] | None
 
-_PLAIN: Mapping[str, Callable[[], Sink]] = {"memory": MemorySink, "noop": NoopSink, "console": ConsoleSink}
-_FILES: Mapping[str, Callable[[str], Sink]] = {"parquet": ParquetSink, "jsonl": JsonLinesSink}
+_PLAIN_SINKS: Mapping[str, Callable[[], Sink]] = {"memory": MemorySink, "noop": NoopSink, "console": ConsoleSink}
+_FILE_SINKS: Mapping[str, Callable[[str], Sink]] = {"parquet": ParquetSink, "jsonl": JsonLinesSink}
 
 
 def sink_from_json(value: Mapping[str, Any]) -> Sink:
     """Return the sink of a JSON value of `Sink.to_json`; raises SinkError for an unknown kind."""
-    kinds: Mapping[str, Callable[..., Sink]] = {**_PLAIN, **_FILES}
+    kinds: Mapping[str, Callable[..., Sink]] = {**_PLAIN_SINKS, **_FILE_SINKS}
     if value.get("kind") not in kinds:
-        raise _unknown(value)
+        raise _unknown_sink_error(value)
     return kinds[value["kind"]](**{name: part for name, part in value.items() if name != "kind"})
 
 
@@ -185,35 +185,35 @@ def parse_sink(spec: SinkSpec) -> Sink:
     if isinstance(spec, Sink):
         return spec
     if isinstance(spec, str):
-        return _from_text(spec)
+        return _parse_text(spec)
     if isinstance(spec, Mapping):
-        return _from_mapping(spec)
+        return _parse_mapping(spec)
     if callable(spec):
         return CallbackSink(spec)
-    raise _unknown(spec)
+    raise _unknown_sink_error(spec)
 
 
-def _from_text(spec: str) -> Sink:
-    if spec in _PLAIN:
-        return _PLAIN[spec]()
-    for kind, make in _FILES.items():
+def _parse_text(spec: str) -> Sink:
+    if spec in _PLAIN_SINKS:
+        return _PLAIN_SINKS[spec]()
+    for kind, make in _FILE_SINKS.items():
         path = spec.removeprefix(f"{kind}:")
         if path and (path != spec or spec.endswith(f".{kind}")):
             return make(path)
-    raise _unknown(spec)
+    raise _unknown_sink_error(spec)
 
 
-def _from_mapping(spec: Mapping[str, Any]) -> Sink:
+def _parse_mapping(spec: Mapping[str, Any]) -> Sink:
     if "kind" in spec:
         return sink_from_json(spec)
     if len(spec) == 1:
         kind, path = next(iter(spec.items()))
-        if kind in _FILES and isinstance(path, str | Path) and str(path):
-            return _FILES[kind](str(path))
-    raise _unknown(spec)
+        if kind in _FILE_SINKS and isinstance(path, str | Path) and str(path):
+            return _FILE_SINKS[kind](str(path))
+    raise _unknown_sink_error(spec)
 
 
-def _unknown(spec: object) -> SinkError:
+def _unknown_sink_error(spec: object) -> SinkError:
     return SinkError(
         f"unknown sink {spec!r}",
         detail="known: memory, noop, console, parquet:DIR, jsonl:DIR, {'parquet': DIR}, {'jsonl': DIR}, a function",

@@ -79,7 +79,7 @@ class Source(Protocol):
         """Return a JSON description; sources with equal definitions read the same data, which recovery verifies."""
 
 
-def take(units: Sequence[int], start: int, limit: int) -> int:
+def take_units(units: Sequence[int], start: int, limit: int) -> int:
     """Return the end of the longest run of units from `start` with at most `limit` rows, but at least one unit if any."""
     stop, rows = start, 0
     while stop < len(units) and (stop == start or rows + units[stop] <= limit):
@@ -88,18 +88,18 @@ def take(units: Sequence[int], start: int, limit: int) -> int:
     return stop
 
 
-def pieces(units: Sequence[int], start: int, stop: int) -> list[tuple[int, int, int]]:
+def split_units(units: Sequence[int], start: int, stop: int) -> list[tuple[int, int, int]]:
     """Split units [start, stop) into (start, stop, rows) of about RANGE_ROWS each; omit those without rows."""
     ranges = []
     while start < stop:
-        end = min(take(units, start, RANGE_ROWS), stop)
+        end = min(take_units(units, start, RANGE_ROWS), stop)
         if rows := sum(units[start:end]):
             ranges.append((start, end, rows))
         start = end
     return ranges
 
 
-def attached(stream: str, directory: Path | None) -> Path:
+def require_attached(stream: str, directory: Path | None) -> Path:
     """Return the directory of an attached source; raises SourceError if the source is not attached."""
     if directory is None:
         raise SourceError(f"source of stream '{stream}' is not attached", hint="create a stream over it first")

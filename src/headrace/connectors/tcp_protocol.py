@@ -30,12 +30,12 @@ import pyarrow as pa
 
 from headrace.errors import SourceError
 
-BUFFER = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
-_TIMEOUT = 60.0
-_HINT = "start the server again, or wait for it; uncommitted rows are lost if its process ended"
+SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
+_TIMEOUT_SECONDS = 60.0
+_UNREACHABLE_HINT = "start the server again, or wait for it; uncommitted rows are lost if its process ended"
 
 
-class RefusedError(SourceError):
+class RequestRejectedError(SourceError):
     """The server rejected a request."""
 
 
@@ -47,30 +47,30 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def tuned(sock: socket.socket) -> socket.socket:
+def tune_socket(sock: socket.socket) -> socket.socket:
     """Set the socket options of both sides: no delay of small packets, and buffers for the next block; return the socket."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
     return sock
 
 
-class Connection:
+class TcpConnection:
     """The client side. It connects on the first request, and reconnects once if an idle connection was closed.
 
     Not thread-safe. Every failure raises SourceError, or its subclass above if the server rejects the request.
     """
 
-    def __init__(self, address: str, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, address: str, timeout: float = _TIMEOUT_SECONDS) -> None:
         """Create a client for 'host:port'; it connects on the first request."""
         self.address, self._timeout = address, timeout
-        self._where = parse_address(address)
+        self._endpoint = parse_address(address)
         self._socket: socket.socket | None = None
         self._file: io.BufferedReader | None = None
 
-    def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+    def send_request(self, request: str, **arguments: Any) -> dict[str, Any]:
         """Send a request and return the response, without bytes."""
-        return self._converse(request, arguments)[0]
+        return self._exchange(request, arguments)[0]
 
     def read(
         self, stream: str, partition: int, group: str, start: int, stop: int, columns: Sequence[str] | None = None
@@ -79,7 +79,7 @@ class Connection:
         arguments: dict[str, Any] = {"stream": stream, "partition": partition, "group": group, "start": start, "stop": stop}
         if columns is not None:
             arguments["columns"] = list(columns)
-        content = self._converse("read", arguments)[1]
+        content = self._exchange("read", arguments)[1]
         try:
             with pa.ipc.open_stream(content) as reader:
                 return reader.read_all()
@@ -93,22 +93,22 @@ class Connection:
                 resource.close()
         self._file = self._socket = None
 
-    def _converse(self, request: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], pa.Buffer]:
+    def _exchange(self, request: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], pa.Buffer]:
         line = json.dumps({"request": request, **arguments}).encode() + b"\n"
         is_new = self._file is None
         try:
-            response, content = self._once(line)
+            response, content = self._exchange_once(line)
         except (OSError, ValueError) as error:
             self.close()
             if is_new:
-                raise self._gone(error) from error
-            return self._converse(request, arguments)
+                raise self._unreachable_error(error) from error
+            return self._exchange(request, arguments)
         if "error" in response:
-            raise RefusedError(f"server '{self.address}' refused '{request}'", detail=str(response["error"]))
+            raise RequestRejectedError(f"server '{self.address}' refused '{request}'", detail=str(response["error"]))
         return response, content
 
-    def _once(self, line: bytes) -> tuple[dict[str, Any], pa.Buffer]:
-        sock, file = self._connected()
+    def _exchange_once(self, line: bytes) -> tuple[dict[str, Any], pa.Buffer]:
+        sock, file = self._ensure_connected()
         sock.sendall(line)
         head = file.readline()
         if not head.endswith(b"\n"):
@@ -119,27 +119,27 @@ class Connection:
             raise ConnectionResetError("the server closed the connection within a response")
         return response, content
 
-    def _connected(self) -> tuple[socket.socket, io.BufferedReader]:
+    def _ensure_connected(self) -> tuple[socket.socket, io.BufferedReader]:
         if self._socket is None or self._file is None:
-            self._socket = tuned(socket.create_connection(self._where, self._timeout))
+            self._socket = tune_socket(socket.create_connection(self._endpoint, self._timeout))
             self._file = io.BufferedReader(socket.SocketIO(self._socket, "r"), 1 << 16)
         return self._socket, self._file
 
-    def _gone(self, error: Exception) -> SourceError:
-        return SourceError(f"server '{self.address}' cannot be reached", detail=str(error), hint=_HINT)
+    def _unreachable_error(self, error: Exception) -> SourceError:
+        return SourceError(f"server '{self.address}' cannot be reached", detail=str(error), hint=_UNREACHABLE_HINT)
 
 
-_idle: dict[tuple[int, str], list[Connection]] = {}
+_idle_connections: dict[tuple[int, str], list[TcpConnection]] = {}
 
 
 @contextmanager
-def borrowed(address: str) -> Iterator[Connection]:
+def borrow_connection(address: str) -> Iterator[TcpConnection]:
     """Borrow an idle connection of this process, or a new one; a connection that failed is closed, not returned to the pool."""
-    pool = _idle.setdefault((os.getpid(), address), [])  # by process id: a fork must not use its parent's connections
+    pool = _idle_connections.setdefault((os.getpid(), address), [])  # by process id: a fork must not use its parent's connections
     try:
         connection = pool.pop()
     except IndexError:
-        connection = Connection(address)
+        connection = TcpConnection(address)
     try:
         yield connection
     except BaseException:

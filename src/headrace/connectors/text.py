@@ -10,20 +10,20 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-_BATCH = 1 << 14
+_BATCH_ROWS = 1 << 14
 
 
-def json_line_writer(file: TextIO, table: pa.Table) -> None:
+def write_json_lines(file: TextIO, table: pa.Table) -> None:
     """Write each row as a JSON object on one line, with the columns in order."""
     names = table.column_names
-    for batch in table.to_batches(max_chunksize=_BATCH):
-        columns = [[json_value(value) for value in column.to_pylist()] for column in batch.columns]
+    for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+        columns = [[to_json_value(value) for value in column.to_pylist()] for column in batch.columns]
         for row in zip(*columns, strict=True):
             file.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, allow_nan=False))
             file.write("\n")
 
 
-def json_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Convert a value for JSON: times to ISO-8601 with Z; decimals, NaN and infinities to text."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
@@ -36,10 +36,10 @@ def json_value(value: Any) -> Any:
     return value
 
 
-def aligned(table: pa.Table, max_rows: int) -> str:
+def format_table(table: pa.Table, max_rows: int) -> str:
     """Return the first rows as a text table, numbers aligned to the right; a last line counts the omitted rows."""
     shown = table.slice(0, max_rows)
-    cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
+    cells = [[_format_cell(value) for value in column.to_pylist()] for column in shown.columns]
     lines = [""] * (shown.num_rows + 2)
     for name, kind, column in zip(shown.column_names, shown.schema.types, cells, strict=True):
         width = max(map(len, [name, *column]))
@@ -50,5 +50,5 @@ def aligned(table: pa.Table, max_rows: int) -> str:
     return "\n".join([line.rstrip() for line in lines] + ([f"… {more} more"] if more else []))
 
 
-def _cell(value: Any) -> str:
-    return "NULL" if value is None else str(json_value(value)).replace("\n", "\\n")
+def _format_cell(value: Any) -> str:
+    return "NULL" if value is None else str(to_json_value(value)).replace("\n", "\\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.connectors.durable import write_whole
+from headrace.connectors.durable import write_atomically
 from headrace.execution.bucketing import BufferedRows
 from headrace.execution.compaction import merge_partials
 from headrace.execution.job import StateRef
@@ -69,7 +69,9 @@ class ShuffleFilePromoter:
             return ref
         if name not in self._promoted:
             self._promoted.add(name)
-            write_whole(self._directory / "state" / name, lambda temporary: _link_or_copy(self._directory / ref.file, temporary))
+            write_atomically(
+                self._directory / "state" / name, lambda temporary: _link_or_copy(self._directory / ref.file, temporary)
+            )
         return replace(ref, file=f"state/{name}")
 
 

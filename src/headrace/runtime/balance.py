@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.connectors import Range
 
 
-def balance(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
+def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
     """Divide ranges into at most `parallelism` tasks with about equal row counts; adjacent ranges stay together."""
     total = sum(item.rows for item in ranges)
     tasks: list[list[Range]] = []

@@ -20,9 +20,9 @@ from typing import Any
 from headrace.connectors.durable import replace_file
 from headrace.errors import CheckpointError
 
-FORMAT = 5
+CHECKPOINT_FORMAT = 5
 _FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources", "exchange", "functions")
-_KEEP = 2
+_ENTRIES_KEPT = 2
 
 
 class Checkpoint:
@@ -39,16 +39,16 @@ class Checkpoint:
         """
         self.path = Path(directory).absolute()
         self.fault = fault
-        self._check_kind()
+        self._check_directory()
         for folder in _FOLDERS:
             (self.path / folder).mkdir(parents=True, exist_ok=True)
-        self._lock = self._locked()
+        self._lock = self._acquire_lock()
         marker = self.path / "HEADRACE"
         if not marker.exists():
-            replace_file(marker, json.dumps({"format": FORMAT, "identity": uuid.uuid4().hex}).encode())
+            replace_file(marker, json.dumps({"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex}).encode())
         self.identity = self._check_format(marker)
 
-    def _check_kind(self) -> None:
+    def _check_directory(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise CheckpointError(f"checkpoint '{self.path}' is not a directory", hint="name an empty or new directory")
         if (
@@ -61,7 +61,7 @@ class Checkpoint:
                 f"directory '{self.path}' is not a headrace checkpoint and not empty", hint="name an empty or new directory"
             )
 
-    def _locked(self) -> int:
+    def _acquire_lock(self) -> int:
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,10 +83,10 @@ class Checkpoint:
             raise CheckpointError(
                 f"checkpoint marker '{marker}' is damaged", hint="restore it from a copy, or start with a new directory"
             ) from error
-        if version != FORMAT:
+        if version != CHECKPOINT_FORMAT:
             self.close()
             raise CheckpointError(
-                f"checkpoint '{self.path}' has format {version}; this headrace reads format {FORMAT}",
+                f"checkpoint '{self.path}' has format {version}; this headrace reads format {CHECKPOINT_FORMAT}",
                 hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
             )
         return identity
@@ -97,70 +97,70 @@ class Checkpoint:
             os.close(self._lock)
             self._lock = -1
 
-    def folder(self, *parts: str) -> Path:
+    def ensure_folder(self, *parts: str) -> Path:
         """Return a folder inside the checkpoint; create it if it is missing."""
         path = self.path.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def source_folder(self, stream: str) -> Path:
+    def ensure_source_folder(self, stream: str) -> Path:
         """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""
-        return self.folder("sources", "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream))
+        return self.ensure_folder("sources", "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream))
 
-    def log(self, batch: int, entry: dict[str, Any]) -> None:
+    def log_batch(self, batch: int, entry: dict[str, Any]) -> None:
         """Write the log entry of a batch before the batch runs."""
         self.fault("log")
-        _write(self._entry("log", batch), entry)
+        _write_entry(self._entry_path("log", batch), entry)
         self.fault("logged")
 
     def commit(self, batch: int, manifest: dict[str, Any]) -> None:
         """Commit the batch by publishing its manifest."""
         self.fault("commit")
-        _write(self._entry("manifest", batch), manifest)
+        _write_entry(self._entry_path("manifest", batch), manifest)
         self.fault("committed")
 
-    def last_manifest(self) -> tuple[int, dict[str, Any]] | None:
+    def read_last_manifest(self) -> tuple[int, dict[str, Any]] | None:
         """Return the newest batch number and its manifest, or None in a new checkpoint.
 
         Raises CheckpointError for a damaged manifest; an older one is never used in its place.
         """
-        batches = _numbers(self.path / "manifest")
-        return (batches[-1], _read(self._entry("manifest", batches[-1]))) if batches else None
+        batches = _list_batches(self.path / "manifest")
+        return (batches[-1], _read_entry(self._entry_path("manifest", batches[-1]))) if batches else None
 
-    def logged(self, batch: int) -> dict[str, Any] | None:
+    def read_log_entry(self, batch: int) -> dict[str, Any] | None:
         """Return the log entry of a batch, or None if the batch was not logged."""
-        path = self._entry("log", batch)
-        return _read(path) if path.exists() else None
+        path = self._entry_path("log", batch)
+        return _read_entry(path) if path.exists() else None
 
-    def clean(self, batch: int, referred: Iterable[str]) -> None:
+    def remove_unreferenced(self, batch: int, referred: Iterable[str]) -> None:
         """Remove old log entries and manifests, and unreferenced state, plan and query files, after the commit of `batch`."""
         referenced = set(referred)
         for folder in ("log", "manifest"):
-            for number in _numbers(self.path / folder):
-                if number <= batch - _KEEP:
-                    self._entry(folder, number).unlink(missing_ok=True)
+            for number in _list_batches(self.path / folder):
+                if number <= batch - _ENTRIES_KEPT:
+                    self._entry_path(folder, number).unlink(missing_ok=True)
         for folder in ("state", "plans", "queries"):
             for path in (self.path / folder).iterdir():
                 if f"{folder}/{path.name}" not in referenced:
                     path.unlink(missing_ok=True)
 
-    def _entry(self, folder: str, batch: int) -> Path:
+    def _entry_path(self, folder: str, batch: int) -> Path:
         return self.path / folder / f"{batch:010d}.json"
 
 
-def _numbers(folder: Path) -> list[int]:
+def _list_batches(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob("[0-9]*.json"))
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def _write_entry(path: Path, value: dict[str, Any]) -> None:
     body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
     replace_file(path, b"%08x\n%s" % (zlib.crc32(body), body))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_entry(path: Path) -> dict[str, Any]:
     check, _, body = path.read_bytes().partition(b"\n")
     try:
-        return _checked(check, body)
+        return _verify_checksum(check, body)
     except ValueError as error:
         raise CheckpointError(
             f"{path.parent.name} '{path}' is damaged",
@@ -169,7 +169,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _checked(check: bytes, body: bytes) -> dict[str, Any]:
+def _verify_checksum(check: bytes, body: bytes) -> dict[str, Any]:
     if int(check, 16) != zlib.crc32(body):
         raise ValueError("the checksum does not match the content")
     value: dict[str, Any] = json.loads(body)

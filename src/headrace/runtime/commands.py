@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddQuery:
     """Add a query that was parsed and checked before. `sink` is None if a callback of this process receives the rows."""
 
     id: int
@@ -22,30 +22,30 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveQuery:
     """Remove a query: it emits nothing from this batch on. `error` is the reason if it failed outside the pipeline."""
 
     id: int
     error: str | None = None
 
 
-Command: TypeAlias = Add | Remove
+Command: TypeAlias = AddQuery | RemoveQuery
 
 
-class Requests:
+class CommandQueue:
     """Commands that wait for the next batch, in order. Thread-safe."""
 
     def __init__(self) -> None:
         """Create an empty queue."""
         self._lock = threading.RLock()
-        self._waiting: list[Command] = []
+        self._queued: list[Command] = []
 
     def __bool__(self) -> bool:
         """Return whether a command is queued."""
-        return bool(self._waiting)
+        return bool(self._queued)
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def hold_together(self) -> Iterator[None]:
         """Put all commands that the block appends into the same batch."""
         with self._lock:
             yield
@@ -53,38 +53,38 @@ class Requests:
     def append(self, command: Command) -> None:
         """Queue a command for the next batch."""
         with self._lock:
-            self._waiting.append(command)
+            self._queued.append(command)
 
-    def additions(self) -> list[Add]:
+    def list_additions(self) -> list[AddQuery]:
         """Return the queued additions."""
         with self._lock:
-            return [command for command in self._waiting if isinstance(command, Add)]
+            return [command for command in self._queued if isinstance(command, AddQuery)]
 
     def take(self) -> list[Command]:
         """Remove and return all queued commands."""
         with self._lock:
-            queued, self._waiting = self._waiting, []
+            queued, self._queued = self._queued, []
             return queued
 
-    def give_back(self, commands: Sequence[Command]) -> None:
+    def requeue(self, commands: Sequence[Command]) -> None:
         """Put commands back at the head of the queue, after the batch that took them was abandoned."""
         with self._lock:
-            self._waiting = [*commands, *self._waiting]
+            self._queued = [*commands, *self._queued]
 
-    def withdraw(self, query: int) -> bool:
+    def withdraw_addition(self, query: int) -> bool:
         """Remove a queued addition; return False if it is not queued."""
         with self._lock:
-            kept = [c for c in self._waiting if not (isinstance(c, Add) and c.id == query)]
-            withdrawn = len(kept) < len(self._waiting)
-            self._waiting = kept
+            kept = [c for c in self._queued if not (isinstance(c, AddQuery) and c.id == query)]
+            withdrawn = len(kept) < len(self._queued)
+            self._queued = kept
             return withdrawn
 
 
-def to_json(command: Command) -> dict[str, Any]:
+def command_to_json(command: Command) -> dict[str, Any]:
     """Return the command as a JSON value."""
-    return {"add" if isinstance(command, Add) else "remove": asdict(command)}
+    return {"add" if isinstance(command, AddQuery) else "remove": asdict(command)}
 
 
-def from_json(value: dict[str, Any]) -> Command:
+def command_from_json(value: dict[str, Any]) -> Command:
     """Read a command from its JSON value."""
-    return Add(**value["add"]) if "add" in value else Remove(**value["remove"])
+    return AddQuery(**value["add"]) if "add" in value else RemoveQuery(**value["remove"])

@@ -18,14 +18,14 @@ from headrace.kernels import pack
 from headrace.model.stream import Stream
 from headrace.runtime import commands, epoch, probing
 from headrace.runtime.backend import Backend
-from headrace.runtime.balance import balance
+from headrace.runtime.balance import split_into_tasks
 from headrace.runtime.checkpoint import Checkpoint
-from headrace.runtime.commands import Add, Command, Remove, Requests
-from headrace.runtime.functions import Functions
-from headrace.runtime.optimizer import Optimizer
-from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
-from headrace.runtime.report import BatchReport, Marks, changes
-from headrace.runtime.state import EngineState, QueryState, StreamState, declaration, declared
+from headrace.runtime.commands import AddQuery, Command, CommandQueue, RemoveQuery
+from headrace.runtime.functions import UdfSet
+from headrace.runtime.optimizer import WindowJoinOptimizer
+from headrace.runtime.probe_optimizer import SlidingJoinOptimizer, parse_sharing
+from headrace.runtime.report import BatchReport, EventTimeMarks, describe_plan_changes
+from headrace.runtime.state import EngineState, QueryState, StreamState, stream_from_json, stream_to_json
 from headrace.sharing.arrangement import JoinOrderVersion
 from headrace.sharing.changelog import Changelog, QueryAddition, apply_changelog
 from headrace.sharing.join_order import JoinStatistics
@@ -44,7 +44,7 @@ from headrace.sharing.statistics import merge_key_counts, update_rate
 from headrace.sql import Catalog, bind_query
 
 _MAX_PARTITIONS = 10_000
-_REMEMBERED = 1_000  # ended queries that the manifest retains
+_ENDED_QUERIES_KEPT = 1_000  # ended queries that the manifest retains
 
 
 class Coordinator:
@@ -59,38 +59,43 @@ class Coordinator:
         """
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
         self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
-        self.requests = Requests()
+        self.command_queue = CommandQueue()
         self.sources: dict[str, Source] = {}
-        self.live: dict[int, LiveQuery] = {}
-        self.optimizer, self.prober = Optimizer(), ProbeOptimizer(sharing=sharing_of(multiway))
-        self.probes: SlidingJoinPlan | None = None
+        self.live_queries: dict[int, LiveQuery] = {}
+        self.window_join_optimizer, self.sliding_join_optimizer = (
+            WindowJoinOptimizer(),
+            SlidingJoinOptimizer(sharing=parse_sharing(multiway)),
+        )
+        self.sliding_join_plan: SlidingJoinPlan | None = None
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
 
     def _recover(self) -> None:
-        newest = self.checkpoint.last_manifest()
+        newest = self.checkpoint.read_last_manifest()
         if newest is not None:
             self.state = EngineState.from_json(newest[1])
-            self.state.plans = {name: pack.read(self.checkpoint.path / name) for name in self.state.planned()}
-            self.probes = pack.read(self.checkpoint.path / self.state.probing) if self.state.probing else None
-        self.unfinished = self.checkpoint.logged(self.state.batch + 1)
-        if self.unfinished is not None:
-            self.state.functions = Functions.from_json(self.unfinished.get("functions", {}))
-        for query in self.state.live():
-            versions = tuple(JoinOrderVersion(tuple(order), group, since) for order, group, since in query.arrangements)
-            part = self._part_of(query)
+            self.state.plans = {name: pack.read(self.checkpoint.path / name) for name in self.state.plan_files()}
+            self.sliding_join_plan = (
+                pack.read(self.checkpoint.path / self.state.sliding_join_plan_file) if self.state.sliding_join_plan_file else None
+            )
+        self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
+        if self.unfinished_entry is not None:
+            self.state.udfs = UdfSet.from_json(self.unfinished_entry.get("functions", {}))
+        for query in self.state.live_queries():
+            versions = tuple(JoinOrderVersion(tuple(order), group, since) for order, group, since in query.join_order_versions)
+            part = self._rebind_query(query)
             recovered = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, versions, part.output_stream)
-            self.live[query.id] = replace(recovered, backfills=probing.loans_of(query), unnested=part.unnested)
+            self.live_queries[query.id] = replace(recovered, backfills=probing.read_backfills(query), unnested=part.unnested)
             self._write_query(query)
-        probing.check_sharing(self.probes, self.live, self.prober.sharing)
+        probing.check_sharing_mode(self.sliding_join_plan, self.live_queries, self.sliding_join_optimizer.sharing)
 
-    def catalog(self) -> Catalog:
+    def build_catalog(self) -> Catalog:
         """Return the declared streams and registered functions."""
-        return self.state.catalog()
+        return self.state.build_catalog()
 
-    def _part_of(self, query: QueryState) -> QueryAddition:
+    def _rebind_query(self, query: QueryState) -> QueryAddition:
         """Bind the text of a recovered query again; return the query, or the query part, that has the recorded id."""
-        parts = split_query(root_query_id(query.id), query.name, bind_query(query.sql, self.catalog()), query.since)
+        parts = split_query(root_query_id(query.id), query.name, bind_query(query.sql, self.build_catalog()), query.since)
         addition = next((part.addition for part in parts if part.addition.id == query.id), None)
         if addition is None or any(name not in self.state.streams for name in addition.plan.streams):
             raise CheckpointError(
@@ -99,7 +104,7 @@ class Coordinator:
             )
         return addition
 
-    def declare(self, stream: Stream, source: Source) -> None:
+    def declare_stream(self, stream: Stream, source: Source) -> None:
         """Declare a stream, or attach the source of a recovered stream.
 
         Raises NameTakenError if another stream's name differs only in case, and CheckpointError if a recovered stream was
@@ -112,14 +117,14 @@ class Coordinator:
             )
         earlier = self.state.streams.get(stream.name)
         if earlier is None:
-            state = StreamState(stream, self.state.next_number(), source.definition())
-            epoch.replan(_only(self.state, state), {}, partial(self._write_plan, self.state))
+            state = StreamState(stream, self.state.next_stream_number(), source.definition())
+            epoch.replan_streams(_isolate_stream(self.state, state), {}, partial(self._write_plan, self.state))
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state
         elif (earlier.stream, earlier.source) != (stream, source.definition()):
             raise CheckpointError(
                 f"stream '{stream.name}' was declared differently in this checkpoint",
-                detail=f"before: {declaration(earlier.stream, earlier.source)}; now: {declaration(stream, source.definition())}",
+                detail=f"before: {stream_to_json(earlier.stream, earlier.source)}; now: {stream_to_json(stream, source.definition())}",
                 hint="declare it as before, or start with a new checkpoint",
             )
         self.sources[stream.name] = source
@@ -130,13 +135,15 @@ class Coordinator:
             raise SessionError(f"invalid partition count {partitions!r}", hint=f"give an integer from 1 to {_MAX_PARTITIONS}")
         self.partitions = partitions
 
-    def join_statistics(self) -> JoinStatistics:
+    def collect_join_statistics(self) -> JoinStatistics:
         """Return the statistics of window joins that recent batches measured."""
-        return self.optimizer.statistics(self.state)
+        return self.window_join_optimizer.collect_statistics(self.state)
 
     def has_work(self) -> bool:
         """Return whether a source has new rows or an unfinished batch must be run again."""
-        return self.unfinished is not None or any(s.pending(self.state.streams[n].position) for n, s in self.sources.items())
+        return self.unfinished_entry is not None or any(
+            s.pending(self.state.streams[n].position) for n, s in self.sources.items()
+        )
 
     def advance(self, *, final: bool = False) -> BatchReport:
         """Run one micro-batch with the queued commands and the new rows of all streams; `final` closes every window.
@@ -144,25 +151,25 @@ class Coordinator:
         A failure loses no commands: they return to the queue, or are in the log entry that the next call runs. If a source
         cannot be read, nothing has been committed, so the batch is planned again from what the source then offers.
         """
-        again = self.unfinished is not None
-        if self.unfinished is None:
-            queued = self.requests.take()
+        again = self.unfinished_entry is not None
+        if self.unfinished_entry is None:
+            queued = self.command_queue.take()
             try:
                 entry = self._plan_batch(queued, final=final)
             except BaseException:
-                self.requests.give_back(queued)
+                self.command_queue.requeue(queued)
                 raise
-            self.checkpoint.log(self.state.batch + 1, entry)
-            self.unfinished = entry
+            self.checkpoint.log_batch(self.state.batch + 1, entry)
+            self.unfinished_entry = entry
         try:
-            report = self._run(self.unfinished)
+            report = self._run_batch(self.unfinished_entry)
         except SourceError:
-            self.requests.give_back([commands.from_json(c) for c in self.unfinished["commands"]])
-            self.unfinished = None
+            self.command_queue.requeue([commands.command_from_json(c) for c in self.unfinished_entry["commands"]])
+            self.unfinished_entry = None
             if again:
                 return self.advance(final=final)
             raise
-        self.unfinished = None
+        self.unfinished_entry = None
         return report
 
     def _plan_batch(self, requests: Sequence[Command], *, final: bool) -> dict[str, Any]:
@@ -171,108 +178,118 @@ class Coordinator:
         for name, source in self.sources.items():
             planned, positions[name] = source.plan(self.state.streams[name].position, self.rows_per_batch)
             ranges += planned
-        tasks = balance(ranges, self.backend.parallelism)
-        join_orders = self.optimizer.decide(self.state, self.live)
-        probes = None if self.probes is None else self.prober.decide(self.state, self.probes)
+        tasks = split_into_tasks(ranges, self.backend.parallelism)
+        join_orders = self.window_join_optimizer.choose_join_orders(self.state, self.live_queries)
+        probes = (
+            None
+            if self.sliding_join_plan is None
+            else self.sliding_join_optimizer.choose_plan(self.state, self.sliding_join_plan)
+        )
         return {
             "batch": self.state.batch + 1,
-            "streams": {name: declaration(s.stream, s.source) for name, s in self.state.declared().items()},
-            "functions": self.state.functions.to_json(),
+            "streams": {name: stream_to_json(s.stream, s.source) for name, s in self.state.declared_streams().items()},
+            "functions": self.state.udfs.to_json(),
             "positions": positions,
             "tasks": [[item.to_json() for item in task] for task in tasks],
-            "commands": [commands.to_json(c) for c in requests],
+            "commands": [commands.command_to_json(c) for c in requests],
             "arrangements": {str(q): [list(version.order), version.group] for q, version in join_orders.items()},
-            "probing": None if probes is None else probing.to_json(probes),
-            "sharing": self.prober.sharing,
+            "probing": None if probes is None else probing.choice_to_json(probes),
+            "sharing": self.sliding_join_optimizer.sharing,
             "final": final,
             "partitions": self.partitions,
         }
 
-    def _run(self, entry: dict[str, Any]) -> BatchReport:
+    def _run_batch(self, entry: dict[str, Any]) -> BatchReport:
         state = self.state.snapshot()
         state.batch += 1
         state.partitions = entry["partitions"]
         for name, value in entry["streams"].items():
             if name not in state.streams:  # declared and logged, but the first commit never happened
-                state.streams[name] = StreamState(declared(value), state.next_number(), value["source"])
-        requests = [commands.from_json(c) for c in entry["commands"]]
-        live = self._apply(state, requests)
-        self._rearrange(state, live, entry["arrangements"])
-        epoch.replan(state, live, partial(self._write_plan, state))
-        probes = probing.replan(state, live, self.probes, entry, lambda name, plan: pack.write(self.checkpoint.path / name, plan))
+                state.streams[name] = StreamState(stream_from_json(value), state.next_stream_number(), value["source"])
+        requests = [commands.command_from_json(c) for c in entry["commands"]]
+        live = self._apply_commands(state, requests)
+        self._update_join_orders(state, live, entry["arrangements"])
+        epoch.replan_streams(state, live, partial(self._write_plan, state))
+        probes = probing.replan_sliding_joins(
+            state, live, self.sliding_join_plan, entry, lambda name, plan: pack.write(self.checkpoint.path / name, plan)
+        )
         for name, position in entry["positions"].items():
             state.streams[name].position = position
         self.checkpoint.fault("planned")
         reduce_reports = self._execute(state, entry, live, probes)
-        report = replace(self._account(state, reduce_reports, requests), changes=changes(self.state, state, entry))
+        report = replace(
+            self._record_reports(state, reduce_reports, requests), changes=describe_plan_changes(self.state, state, entry)
+        )
         for number in [number for number in live if root_query_id(number) in report.failed]:
             del live[number]
-        state.forget_parts(live, list_derived_streams(live.values()))
+        state.drop_ended_parts(live, list_derived_streams(live.values()))
         state.drained = state.drained or entry["final"]
-        state.forget(_REMEMBERED)
-        marks, count = self._retire(state, live), len({root_query_id(number) for number in live})
+        state.drop_ended_queries(_ENDED_QUERIES_KEPT)
+        marks, count = self._retire_state(state, live), len({root_query_id(number) for number in live})
         report = replace(report, marks=marks, live=count)
         self.checkpoint.commit(state.batch, state.to_json())
-        self.state, self.live, self.probes = state, live, probes
-        self.checkpoint.clean(state.batch, state.files())
-        self._prune()
+        self.state, self.live_queries, self.sliding_join_plan = state, live, probes
+        self.checkpoint.remove_unreferenced(state.batch, state.referenced_files())
+        self._prune_sources()
         return report
 
-    def _apply(self, state: EngineState, requests: Sequence[Command]) -> dict[int, LiveQuery]:
-        additions: list[tuple[QueryAddition, Add]] = []
-        for add in (request for request in requests if isinstance(request, Add)):
+    def _apply_commands(self, state: EngineState, requests: Sequence[Command]) -> dict[int, LiveQuery]:
+        additions: list[tuple[QueryAddition, AddQuery]] = []
+        for add in (request for request in requests if isinstance(request, AddQuery)):
             try:
-                additions += [(part, add) for part in self._parts(state, add)]
+                additions += [(part, add) for part in self._bind_parts(state, add)]
             except (HeadraceError, RecursionError) as error:  # accepted by another version, or with more stack left
                 failed = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
                 failed.last_batch, failed.error = state.batch, str(error)
                 state.queries[add.id] = failed
-        removed = {request.id for request in requests if isinstance(request, Remove)}
+        removed = {request.id for request in requests if isinstance(request, RemoveQuery)}
         removed_parts = {
-            number for number in [*self.live, *(part.id for part, _ in additions)] if root_query_id(number) in removed
+            number for number in [*self.live_queries, *(part.id for part, _ in additions)] if root_query_id(number) in removed
         }
         live = {
             q.id: q
             for q in apply_changelog(
-                list(self.live.values()), Changelog(tuple(p for p, _ in additions), frozenset(removed_parts))
+                list(self.live_queries.values()), Changelog(tuple(p for p, _ in additions), frozenset(removed_parts))
             )
         }
         for part, add in additions:
             live_query = live.get(part.id)
             if live_query is not None and add.past:
-                live_query = live[part.id] = probing.with_past(live_query, self.live, state)
+                live_query = live[part.id] = probing.add_backfill(live_query, self.live_queries, state)
             record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
             if live_query is not None:
                 record.since, record.bit, record.live = live_query.since, live_query.bit, True
-                record.lent = [list(astuple(backfill)) for backfill in live_query.backfills]
+                record.backfills = [list(astuple(backfill)) for backfill in live_query.backfills]
             state.queries[part.id] = record
         for request in requests:
-            if isinstance(request, Remove) and request.id in state.queries:
+            if isinstance(request, RemoveQuery) and request.id in state.queries:
                 ended = state.queries[request.id]
                 ended.live, ended.last_batch, ended.error = False, state.batch, request.error
-        state.forget_parts(live, list_derived_streams(live.values()))
-        for query in state.live():
+        state.drop_ended_parts(live, list_derived_streams(live.values()))
+        for query in state.live_queries():
             if query.first_batch == state.batch:
                 self._write_query(query, live[query.id])
         return live
 
-    def _parts(self, state: EngineState, request: Add) -> list[QueryAddition]:
+    def _bind_parts(self, state: EngineState, request: AddQuery) -> list[QueryAddition]:
         """Bind a query and return its parts; add the derived streams of its inner results to the state."""
-        query = bind_query(request.sql, state.catalog())
-        since = epoch.start_of(max(state.streams[name].seen for name in query.streams))
+        query = bind_query(request.sql, state.build_catalog())
+        since = epoch.next_epoch_start(max(state.streams[name].seen for name in query.streams))
         parts = split_query(request.id, request.name, query, since)
         for unnested in parts[-1].addition.unnested:
             if unnested.name not in state.streams:
                 bases = state.streams[unnested.base].base or (unnested.base,)
-                state.streams[unnested.name] = StreamState(unnested.stream, state.next_number(), {}, base=bases)
+                state.streams[unnested.name] = StreamState(unnested.stream, state.next_stream_number(), {}, base=bases)
         for part in parts:
             derived = part.result_stream
             if derived is not None and derived.name not in state.streams:
                 base = (name for stream in part.addition.plan.streams for name in state.streams[stream].base or (stream,))
-                state.streams[derived.name] = StreamState(derived, state.next_number(), {}, base=tuple(dict.fromkeys(base)))
+                state.streams[derived.name] = StreamState(
+                    derived, state.next_stream_number(), {}, base=tuple(dict.fromkeys(base))
+                )
         return [part.addition for part in parts]
 
-    def _rearrange(self, state: EngineState, live: dict[int, LiveQuery], decided: Mapping[str, Any]) -> None:
+    def _update_join_orders(self, state: EngineState, live: dict[int, LiveQuery], decided: Mapping[str, Any]) -> None:
         """Apply the chosen join orders, and drop join-order versions that no open window needs."""
         for number, query in live.items():
             chosen = decided.get(str(number))
@@ -280,8 +297,8 @@ class Coordinator:
                 continue
             new = None if chosen is None else JoinOrderVersion(tuple(chosen[0]), chosen[1])
             seen = max(state.streams[name].seen for name in query.plan.streams)
-            live[number] = epoch.rearrange(query, new, seen, state.watermark(query.plan.streams))
-            state.queries[number].arrangements = [[list(a.order), a.group, a.since] for a in live[number].order_versions]
+            live[number] = epoch.update_join_orders(query, new, seen, state.watermark_of(query.plan.streams))
+            state.queries[number].join_order_versions = [[list(a.order), a.group, a.since] for a in live[number].order_versions]
 
     def _execute(
         self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: SlidingJoinPlan | None
@@ -289,22 +306,22 @@ class Coordinator:
         tasks = [[Range.from_json(item) for item in task] for task in entry["tasks"]]
         if not tasks and not entry["final"]:
             return []
-        return self.backend.run(self._job(state, entry, live, probes), tasks or [[]])
+        return self.backend.run(self._build_job(state, entry, live, probes), tasks or [[]])
 
-    def _job(
+    def _build_job(
         self, state: EngineState, entry: dict[str, Any], live: Mapping[int, LiveQuery], probes: SlidingJoinPlan | None
     ) -> BatchJob:
         nesting = compute_stream_depths(live.values())
         return BatchJob(
             batch=state.batch,
             partitions=state.partitions,
-            state_partitions=state.dealt,
+            state_partitions=state.state_partitions,
             directory=str(self.checkpoint.path),
             streams={name: StreamJob(s.stream, s.plan, s.epochs, s.seen, s.base) for name, s in state.streams.items()},
-            queries=tuple(query.id for query in state.live()),
-            aggregation_refs=state.parts,
-            session_refs=state.sessions,
-            join_buffer_refs=state.buckets,
+            queries=tuple(query.id for query in state.live_queries()),
+            aggregation_refs=state.aggregation_refs,
+            session_refs=state.session_refs,
+            join_buffer_refs=state.join_buffer_refs,
             extra_shuffles=max(
                 [
                     probes.last_level if probes else 0,
@@ -316,15 +333,17 @@ class Coordinator:
             final=entry["final"],
             drained=state.drained,
             checkpoint_id=self.checkpoint.identity,
-            sliding_join_plan_file=state.probing,
-            segment_refs=state.stores,
-            udf_tags=state.functions.tags,
+            sliding_join_plan_file=state.sliding_join_plan_file,
+            segment_refs=state.store_refs,
+            udf_tags=state.udfs.all_tags,
             unnested_streams=collect_unnested_streams(live.values()),
             first_batches={query.id: state.queries[query.id].first_batch for query in probes.queries} if probes else {},
         )
 
-    def _account(self, state: EngineState, reduce_reports: Sequence[ReduceReport], requests: Sequence[Command]) -> BatchReport:
-        failed = {r.id: e for r in requests if isinstance(r, Add) and (e := state.queries[r.id].error)}
+    def _record_reports(
+        self, state: EngineState, reduce_reports: Sequence[ReduceReport], requests: Sequence[Command]
+    ) -> BatchReport:
+        failed = {r.id: e for r in requests if isinstance(r, AddQuery) and (e := state.queries[r.id].error)}
         emitted: dict[int, int] = {}
         for reduce_report in reduce_reports:
             for part, message in reduce_report.failures.items():
@@ -334,23 +353,23 @@ class Coordinator:
             for number, rows in reduce_report.emitted_rows.items():
                 emitted[number] = emitted.get(number, 0) + rows
         if reduce_reports:
-            state.dealt = state.partitions
-            state.parts = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.aggregation_refs)
-            state.sessions = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.session_refs)
-            state.buckets = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.join_buffer_refs)
-            state.stores = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.segment_refs)
+            state.state_partitions = state.partitions
+            state.aggregation_refs = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.aggregation_refs)
+            state.session_refs = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.session_refs)
+            state.join_buffer_refs = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.join_buffer_refs)
+            state.store_refs = tuple(ref for reduce_report in reduce_reports for ref in reduce_report.segment_refs)
         map_reports = [map_report for reduce_report in reduce_reports for map_report in reduce_report.map_reports]
-        self.optimizer.note(reduce_reports, frozenset(query.id for query in state.live()))
-        self.prober.note(reduce_reports)
-        rows = _count(state, map_reports)
+        self.window_join_optimizer.record_batch(reduce_reports, frozenset(query.id for query in state.live_queries()))
+        self.sliding_join_optimizer.record_batch(reduce_reports)
+        rows = _update_stream_counts(state, map_reports)
         for number, message in failed.items():
             query = state.queries[number]
             query.live, query.error, query.last_batch = False, message, state.batch
             emitted.pop(number, None)
         for number, count in emitted.items():
             state.queries[number].emitted += count
-        added = tuple(r.id for r in requests if isinstance(r, Add))
-        removed = tuple(r.id for r in requests if isinstance(r, Remove))
+        added = tuple(r.id for r in requests if isinstance(r, AddQuery))
+        removed = tuple(r.id for r in requests if isinstance(r, RemoveQuery))
         files = tuple(file for reduce_report in reduce_reports for file in reduce_report.result_files)
         map_seconds = max(
             (map_report.seconds for reduce_report in reduce_reports for map_report in reduce_report.map_reports), default=0.0
@@ -360,22 +379,22 @@ class Coordinator:
             state.batch, rows, sum(emitted.values()), added, removed, failed, files, map_seconds, reduce_seconds, emitted
         )
 
-    def _retire(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[tuple[str, ...], Marks]:
+    def _retire_state(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[tuple[str, ...], EventTimeMarks]:
         """Drop epochs and state that no open window needs; return the event-time marks by set of streams."""
         read = {number: query.plan.streams for number, query in live.items()}
-        by_streams = {streams: state.watermark(streams) for streams in set(read.values())}
+        by_streams = {streams: state.watermark_of(streams) for streams in set(read.values())}
         marks = {number: by_streams[streams] for number, streams in read.items()}
         for stream in state.streams.values():
             if len(stream.epochs) > 1:
-                epoch.retire(stream, state.plans, marks)
-        state.plans = {name: state.plans[name] for name in state.planned()}
+                epoch.retire_epochs(stream, state.plans, marks)
+        state.plans = {name: state.plans[name] for name in state.plan_files()}
         kept = {e.number for s in state.streams.values() for e in s.epochs}
-        state.parts = tuple(ref for ref in state.parts if ref.epoch in kept)
-        state.buckets = tuple(ref for ref in state.buckets if ref.epoch in kept)
-        state.sessions = tuple(ref for ref in state.sessions if ref.query_id in live)
-        return {streams: Marks(mark, state.newest(streams)) for streams, mark in by_streams.items()}
+        state.aggregation_refs = tuple(ref for ref in state.aggregation_refs if ref.epoch in kept)
+        state.join_buffer_refs = tuple(ref for ref in state.join_buffer_refs if ref.epoch in kept)
+        state.session_refs = tuple(ref for ref in state.session_refs if ref.query_id in live)
+        return {streams: EventTimeMarks(mark, state.newest_common_time(streams)) for streams, mark in by_streams.items()}
 
-    def _prune(self) -> None:
+    def _prune_sources(self) -> None:
         for name, source in self.sources.items():
             prune = getattr(source, "prune", None)
             if prune is not None:
@@ -388,14 +407,14 @@ class Coordinator:
     def _write_query(self, query: QueryState, live: LiveQuery | None = None) -> None:
         """Write the query for workers. Not synced: recovery rebuilds the file from the manifest."""
         path = self.checkpoint.path / query_file_name(query.id)
-        pack.write(path, (live or self.live[query.id], query.sink), sync=False)
+        pack.write(path, (live or self.live_queries[query.id], query.sink), sync=False)
 
 
-def _only(state: EngineState, stream: StreamState) -> EngineState:
+def _isolate_stream(state: EngineState, stream: StreamState) -> EngineState:
     return EngineState(next_epoch=state.next_epoch, streams={stream.stream.name: stream})
 
 
-def _count(state: EngineState, map_reports: Sequence[MapReport]) -> int:
+def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) -> int:
     """Add the counts of the map tasks to the state; return the number of rows read."""
     for name, stream in state.streams.items():
         rows = sum(map_report.row_counts.get(name, 0) for map_report in map_reports)
@@ -418,5 +437,5 @@ def _count(state: EngineState, map_reports: Sequence[MapReport]) -> int:
         for (number, name), count in map_report.late_rows.items():
             query = state.queries.get(root_query_id(number))
             if query is not None:
-                query.late = {**query.late, name: query.late.get(name, 0) + count}
-    return sum(map_report.row_counts.get(name, 0) for map_report in map_reports for name in state.declared())
+                query.late_rows = {**query.late_rows, name: query.late_rows.get(name, 0) + count}
+    return sum(map_report.row_counts.get(name, 0) for map_report in map_reports for name in state.declared_streams())

@@ -18,7 +18,7 @@ from headrace.runtime import results
 from headrace.runtime.checkpoint import Checkpoint
 
 
-class Receiver(Protocol):
+class DeliveryTarget(Protocol):
     """The attributes of a query that delivery needs."""
 
     name: str
@@ -26,30 +26,30 @@ class Receiver(Protocol):
     status: str
 
 
-class Delivery:
+class ResultDelivery:
     """Delivers batches in order, and each result file of a batch once."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Continue after the last batch that the checkpoint records as delivered."""
-        self._folder = checkpoint.folder("results")
+        self._results_folder = checkpoint.ensure_folder("results")
         self._marker = checkpoint.path / "delivered"
-        self._done = int(self._marker.read_bytes()) if self._marker.exists() else -1
+        self._delivered_batch = int(self._marker.read_bytes()) if self._marker.exists() else -1
 
-    def deliver(self, queries: Mapping[int, Receiver], batch: int) -> dict[int, str]:
+    def deliver(self, queries: Mapping[int, DeliveryTarget], batch: int) -> dict[int, str]:
         """Deliver all undelivered batches up to the committed `batch`; return the error messages of failed sinks, by query id."""
         failed: dict[int, str] = {}
         if all(isinstance(query.sink, MemorySink) for query in queries.values()):
             return failed
         delivered = False
-        for _, path in results.files(self._folder, self._done, batch):
+        for _, path in results.list_result_files(self._results_folder, self._delivered_batch, batch):
             delivered = self._deliver_file(path, queries, failed) or delivered
         if delivered:
             replace_file(self._marker, str(batch).encode())
-        self._done = batch
+        self._delivered_batch = batch
         return failed
 
-    def _deliver_file(self, path: Path, queries: Mapping[int, Receiver], failed: dict[int, str]) -> bool:
-        rows = results.load(path)
+    def _deliver_file(self, path: Path, queries: Mapping[int, DeliveryTarget], failed: dict[int, str]) -> bool:
+        rows = results.open_result_file(path)
         receivers = {number: queries[number] for number in sorted(rows.index) if number in queries}
         for number, query in receivers.items():
             if isinstance(query.sink, MemorySink) or query.status == "failed" or number in failed:

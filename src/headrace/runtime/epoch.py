@@ -14,22 +14,22 @@ from headrace.sharing.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.sharing.slicing import MIN_TIME
 from headrace.sharing.statistics import build_statistics
 
-Write = Callable[[str, StreamPlan], None]
+StreamPlanWriter = Callable[[str, StreamPlan], None]
 
 
-def start_of(seen: int) -> int:
+def next_epoch_start(seen: int) -> int:
     """Return the start T of the next epoch: one microsecond after the greatest event time seen, or −∞ before the first row."""
     return MIN_TIME if seen == MIN_TIME else seen + 1
 
 
-def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> None:
+def replan_streams(state: EngineState, live: Mapping[int, LiveQuery], write: StreamPlanWriter) -> None:
     """Start a new epoch on every stream whose live queries changed; `write` stores a plan under its file name."""
     for stream in state.streams.values():
         readers = [q for q, query in live.items() if stream.stream.name in query.plan.streams]
         planned = tuple(live[q].signature for q in readers)
         if stream.epochs and planned == stream.planned:
             continue
-        number, start = state.next_epoch, start_of(stream.seen)
+        number, start = state.next_epoch, next_epoch_start(stream.seen)
         state.next_epoch += 1
         stream.plan = f"plans/{stream.number:04d}-{number:08d}.plan"
         write(
@@ -40,17 +40,17 @@ def replan(state: EngineState, live: Mapping[int, LiveQuery], write: Write) -> N
         stream.planned = planned
 
 
-def retire(stream: StreamState, plans: Mapping[str, StreamPlan], watermarks: Mapping[int, int]) -> None:
+def retire_epochs(stream: StreamState, plans: Mapping[str, StreamPlan], watermarks: Mapping[int, int]) -> None:
     """Drop epochs without open windows; `watermarks` has the watermark of every live query, by id."""
     last = stream.epochs[-1]
     kept = []
     for epoch, following in zip(stream.epochs, stream.epochs[1:], strict=False):
-        if _open(plans[epoch.plan], following.start, watermarks):
+        if _has_open_windows(plans[epoch.plan], following.start, watermarks):
             kept.append(epoch)
     stream.epochs = (*kept, last)
 
 
-def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
+def _has_open_windows(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
     for member in plan.subscribers:
         if member.query_id in watermarks and isinstance(member.window, HopWindow):
             closes = last_window_start(member.window, end - 1) + member.window.size
@@ -59,7 +59,7 @@ def _open(plan: StreamPlan, end: int, watermarks: Mapping[int, int]) -> bool:
     return False
 
 
-def rearrange(query: LiveQuery, new: JoinOrderVersion | None, seen: int, watermark: int) -> LiveQuery:
+def update_join_orders(query: LiveQuery, new: JoinOrderVersion | None, seen: int, watermark: int) -> LiveQuery:
     """Return a window join with `new` as its join order for future windows, and without the versions it no longer needs.
 
     `seen` is the greatest event time in the join's streams: windows that start later use `new`. A version is dropped when all
@@ -69,7 +69,7 @@ def rearrange(query: LiveQuery, new: JoinOrderVersion | None, seen: int, waterma
     assert isinstance(plan, WindowJoinQuery)
     versions = list(query.order_versions)
     if new is not None:
-        start = start_of(seen)
+        start = next_epoch_start(seen)
         kept = [version for version in versions or [JoinOrderVersion(get_written_order(plan))] if version.since < start]
         versions = [*kept, replace(new, since=start)] if kept else [replace(new, since=MIN_TIME)]
     while len(versions) > 1 and watermark >= versions[1].since + plan.longest_window:

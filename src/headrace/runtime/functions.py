@@ -13,26 +13,26 @@ from headrace.model.function import UserFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Functions:
+class UdfSet:
     """The UDFs of a session: those that queries may call, by lower-case name, and the tags of all ever registered."""
 
-    offered: Mapping[str, UserFunction] = field(default_factory=dict)
-    tags: tuple[str, ...] = ()
+    active: Mapping[str, UserFunction] = field(default_factory=dict)
+    all_tags: tuple[str, ...] = ()
 
-    def plus(self, function: UserFunction) -> Functions:
+    def with_udf(self, function: UserFunction) -> UdfSet:
         """Return the set with a UDF added; it replaces a UDF of the same name."""
-        return Functions({**self.offered, function.name: function}, tuple(dict.fromkeys((*self.tags, function.tag))))
+        return UdfSet({**self.active, function.name: function}, tuple(dict.fromkeys((*self.all_tags, function.tag))))
 
-    def minus(self, name: str) -> Functions:
+    def without_udf(self, name: str) -> UdfSet:
         """Return the set without the UDF of that name; its tag is retained."""
-        return Functions({known: udf for known, udf in self.offered.items() if known != name}, self.tags)
+        return UdfSet({known: udf for known, udf in self.active.items() if known != name}, self.all_tags)
 
     def to_json(self) -> dict[str, Any]:
         """Return a value that `from_json` reads back."""
-        return {"offered": [udf.to_json() for udf in self.offered.values()], "tags": list(self.tags)}
+        return {"offered": [udf.to_json() for udf in self.active.values()], "tags": list(self.all_tags)}
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Functions:
+    def from_json(value: Mapping[str, Any]) -> UdfSet:
         """Read a value of `to_json`; an empty value (a checkpoint without UDFs) gives an empty set."""
         offered = (UserFunction.from_json(udf) for udf in value.get("offered", ()))
-        return Functions({udf.name: udf for udf in offered}, tuple(value.get("tags", ())))
+        return UdfSet({udf.name: udf for udf in offered}, tuple(value.get("tags", ())))

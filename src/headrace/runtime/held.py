@@ -10,9 +10,9 @@ from headrace.sharing.multiway.probes import SlidingJoinPlan
 from headrace.sharing.parts import root_query_id
 
 
-def held(state: EngineState, probes: SlidingJoinPlan | None) -> dict[int, int]:
+def attribute_state_bytes(state: EngineState, probes: SlidingJoinPlan | None) -> dict[int, int]:
     """Return the state bytes of each live query, by id; shared state is divided evenly among its users."""
-    live = {root_query_id(query.id) for query in state.live()}
+    live = {root_query_id(query.id) for query in state.live_queries()}
     shares: dict[int, float] = dict.fromkeys(live, 0.0)
 
     def divide(count: int, queries: Iterable[int]) -> None:
@@ -21,7 +21,7 @@ def held(state: EngineState, probes: SlidingJoinPlan | None) -> dict[int, int]:
             shares[number] += count / len(users)
 
     plans = {epoch.number: epoch.plan for stream in state.streams.values() for epoch in stream.epochs}
-    for refs, operators in ((state.parts, "stores"), (state.buckets, "buckets")):
+    for refs, operators in ((state.aggregation_refs, "stores"), (state.join_buffer_refs, "buckets")):
         sizes: Counter[tuple[int, int]] = Counter()
         for ref in refs:
             sizes[ref.epoch, ref.operator] += ref.bytes
@@ -29,15 +29,15 @@ def held(state: EngineState, probes: SlidingJoinPlan | None) -> dict[int, int]:
             if epoch in plans:
                 operator = getattr(state.plans[plans[epoch]], operators)[store]
                 divide(count, (subscriber.query for subscriber in operator.members))
-    for session in state.sessions:
+    for session in state.session_refs:
         divide(session.bytes, [session.query_id])
-    store_users = _users(probes)
-    for segment in state.stores:
+    store_users = _map_store_users(probes)
+    for segment in state.store_refs:
         divide(segment.bytes, store_users[segment.store])
     return {number: round(count) for number, count in shares.items()}
 
 
-def _users(probes: SlidingJoinPlan | None) -> dict[int, set[int]]:
+def _map_store_users(probes: SlidingJoinPlan | None) -> dict[int, set[int]]:
     """Return the queries that use each state store of sliding joins."""
     queries: dict[int, set[int]] = defaultdict(set)
     if probes is not None:

@@ -14,20 +14,22 @@ from itertools import pairwise
 from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
 from headrace.plan.join import WindowJoinQuery
 from headrace.plan.logical import AggregateQuery, LogicalQuery
-from headrace.runtime.report import BatchReport, Marks
+from headrace.runtime.report import BatchReport, EventTimeMarks
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sharing.slicing import MAX_TIME, MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LatencyPercentiles:
     """Percentiles of latency in seconds: of the greatest latency of each recent micro-batch in which a query emitted rows."""
 
     p50: float
     p95: float
 
 
-def latencies(batches: Iterable[tuple[BatchReport, float]], live: Mapping[int, LiveQuery]) -> dict[int, Latency]:
+def measure_latencies(
+    batches: Iterable[tuple[BatchReport, float]], live: Mapping[int, LiveQuery]
+) -> dict[int, LatencyPercentiles]:
     """Return the latency of each live query that emitted rows, by id.
 
     `batches` are consecutive micro-batches, each with its commit time in seconds since 1970.
@@ -36,31 +38,31 @@ def latencies(batches: Iterable[tuple[BatchReport, float]], live: Mapping[int, L
     for (before, _), (after, at) in pairwise(batches):
         for number in after.emitted_by:
             query = live.get(number)
-            oldest = None if query is None else _oldest(query.plan, before, after)
+            oldest = None if query is None else _oldest_result_time(query.plan, before, after)
             if oldest is not None:
                 waits[number].append(at - oldest / 1e6)
-    return {number: spread(seconds) for number, seconds in waits.items()}
+    return {number: compute_percentiles(seconds) for number, seconds in waits.items()}
 
 
-def spread(values: Sequence[float]) -> Latency:
+def compute_percentiles(values: Sequence[float]) -> LatencyPercentiles:
     """Return the 50th and 95th percentile of at least one value."""
     ordered = sorted(values)
-    return Latency(*(ordered[round(part * (len(ordered) - 1))] for part in (0.5, 0.95)))
+    return LatencyPercentiles(*(ordered[round(part * (len(ordered) - 1))] for part in (0.5, 0.95)))
 
 
-def _oldest(plan: LogicalQuery, before: BatchReport, after: BatchReport) -> int | None:
+def _oldest_result_time(plan: LogicalQuery, before: BatchReport, after: BatchReport) -> int | None:
     """Return the event time of the oldest results of a micro-batch; None if it is unknown."""
-    unknown = Marks(MIN_TIME, MIN_TIME)
+    unknown = EventTimeMarks(MIN_TIME, MIN_TIME)
     begin, end = (report.marks.get(plan.streams, unknown) for report in (before, after))
     if begin.watermark == MIN_TIME or end.watermark in {MIN_TIME, MAX_TIME}:
         return None
-    ends = _ends(plan)
+    ends = _window_ends(plan)
     if ends is not None:
         return next(iter(ends.ends_between(begin.watermark, end.watermark)), None)
     return begin.watermark if isinstance(plan, AggregateQuery) else begin.newest  # sessions may end at any time
 
 
-def _ends(plan: LogicalQuery) -> WindowEnds | None:
+def _window_ends(plan: LogicalQuery) -> WindowEnds | None:
     if isinstance(plan, WindowJoinQuery):
         return plan.ends
     if isinstance(plan, AggregateQuery) and not isinstance(plan.window, SessionWindow):

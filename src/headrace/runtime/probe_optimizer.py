@@ -27,14 +27,14 @@ from headrace.sharing.multiway.relations import JoinGraph
 from headrace.sharing.multiway.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, ProbeOrder, SolverReport
 
 _LOG = logging.getLogger(__name__)
-_SECOND = 1_000_000
-_KEPT = 6  # samples of a relation
-_GAIN = 0.8  # the plan changes when the new one costs less than this fraction of the current one
-_GUESS = 1_000.0  # rows a second, for a relation whose rate is unknown
-_PATIENCE = 2  # batches of a new query before planning with default rates: a rate is known from the second batch on
+_MICROSECONDS_PER_SECOND = 1_000_000
+_SLIDING_JOIN_SAMPLES_KEPT = 6  # samples of a relation
+_MAX_COST_RATIO = 0.8  # the plan changes when the new one costs less than this fraction of the current one
+_DEFAULT_RATE = 1_000.0  # rows a second, for a relation whose rate is unknown
+_MIN_BATCHES_OBSERVED = 2  # batches of a new query before planning with default rates: a rate is known from the second batch on
 
 
-class Sharing(StrEnum):
+class JoinSharing(StrEnum):
     """The degree of sharing among sliding joins."""
 
     GLOBAL = "global"  # one plan of least total cost for all queries
@@ -42,56 +42,56 @@ class Sharing(StrEnum):
     NONE = "none"  # no sharing: every query has its own state stores
 
 
-def sharing_of(text: str) -> Sharing:
+def parse_sharing(text: str) -> JoinSharing:
     """Parse the user's `multiway` setting; raises SessionError for an unknown value."""
     try:
-        return Sharing(text)
+        return JoinSharing(text)
     except ValueError:
-        raise SessionError(f"invalid setting multiway={text!r}", hint=f"choose one of: {', '.join(Sharing)}") from None
+        raise SessionError(f"invalid setting multiway={text!r}", hint=f"choose one of: {', '.join(JoinSharing)}") from None
 
 
-class ProbeOptimizer:
+class SlidingJoinOptimizer:
     """Collects samples, and searches for a cheaper plan when the set of queries changes and every few batches."""
 
     def __init__(
-        self, every: int = 4, *, sharing: Sharing = Sharing.GLOBAL, time_limit: float = 1.0, beside: bool = True
+        self, interval: int = 4, *, sharing: JoinSharing = JoinSharing.GLOBAL, time_limit: float = 1.0, background: bool = True
     ) -> None:
         """Search at this interval of batches, in a background thread or (in tests) synchronously."""
         self.sharing = sharing
-        self._every, self._time_limit = every, time_limit
-        self._pool = ThreadPoolExecutor(1, "probe-optimizer") if beside else None
+        self._interval, self._time_limit = interval, time_limit
+        self._pool = ThreadPoolExecutor(1, "probe-optimizer") if background else None
         self._samples: dict[str, list[RelationSample]] = {}
-        self._waiting: Future[ProbeOrderChoice | None] | None = None
-        self._looked_at: tuple[int, ...] = ()
-        self._looked = -1
-        self.solved: SolverReport | None = None
+        self._pending_choice: Future[ProbeOrderChoice | None] | None = None
+        self._planned_queries: tuple[int, ...] = ()
+        self._last_planned_batch = -1
+        self.last_solution: SolverReport | None = None
 
-    def note(self, reduce_reports: Sequence[ReduceReport]) -> None:
+    def record_batch(self, reduce_reports: Sequence[ReduceReport]) -> None:
         """Record the samples of a batch."""
         for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.map_reports):
             for relation, samples in map_report.relation_samples.items():
                 kept = self._samples.setdefault(relation, [])
                 kept += samples
-                del kept[:-_KEPT]
+                del kept[:-_SLIDING_JOIN_SAMPLES_KEPT]
 
-    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
+    def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         """Return the probe orders to use from the next batch on; None to keep the current ones."""
-        if self._waiting is not None:
-            if not self._waiting.done():
+        if self._pending_choice is not None:
+            if not self._pending_choice.done():
                 return None
-            choice = self._answer(self._waiting)
-            self._waiting = None
+            choice = self._take_result(self._pending_choice)
+            self._pending_choice = None
             if choice is not None:
                 return choice
         queries = tuple(query.id for query in probes.queries)
-        ready = all(self._samples.get(name) for name in probes.ranked_relations) and not _too_early(state, probes)
-        if not ready or (queries == self._looked_at and state.batch - self._looked < self._every):
+        ready = all(self._samples.get(name) for name in probes.ranked_relations) and not _is_too_early(state, probes)
+        if not ready or (queries == self._planned_queries and state.batch - self._last_planned_batch < self._interval):
             return None
-        self._looked_at, self._looked = queries, state.batch
-        statistics, partitions = self.figures(state, probes), state.partitions
-        return self._run(lambda: self._improved(probes, statistics, partitions))
+        self._planned_queries, self._last_planned_batch = queries, state.batch
+        statistics, partitions = self.estimate_statistics(state, probes), state.partitions
+        return self._submit_search(lambda: self._find_cheaper_choice(probes, statistics, partitions))
 
-    def _answer(self, search: Future[ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
+    def _take_result(self, search: Future[ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
         """Return the result of a finished search; None if it failed, so that the current plan stays in force."""
         try:
             return search.result()
@@ -104,23 +104,23 @@ class ProbeOptimizer:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, search: Callable[[], ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
+    def _submit_search(self, search: Callable[[], ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
         if self._pool is None:
             return search()
-        self._waiting = self._pool.submit(search)
+        self._pending_choice = self._pool.submit(search)
         return None
 
-    def figures(self, state: EngineState, probes: SlidingJoinPlan) -> WindowCardinality:
+    def estimate_statistics(self, state: EngineState, probes: SlidingJoinPlan) -> WindowCardinality:
         """Return the estimated rates, window lengths and selectivities."""
         rates, windows = {}, {}
         for name in probes.ranked_relations:
             stream = state.streams[probes.streams[name]]
-            rates[name] = max(1e-3, (stream.rate or _GUESS) * self._wanted(name))
+            rates[name] = max(1e-3, (stream.rate or _DEFAULT_RATE) * self._estimate_selected_share(name))
             ranges = [query.inputs[name].length for query in probes.queries if name in query.inputs]
-            windows[name] = max(ranges) / _SECOND or 1e-6
+            windows[name] = max(ranges) / _MICROSECONDS_PER_SECOND or 1e-6
         return WindowCardinality(rates, windows, estimate_selectivities(probes.queries, self._samples))
 
-    def _wanted(self, relation: str) -> float:
+    def _estimate_selected_share(self, relation: str) -> float:
         """Return the fraction of a stream's rows that at least one query selects as rows of a relation."""
         samples = self._samples.get(relation, ())
         return (
@@ -129,13 +129,15 @@ class ProbeOptimizer:
             else 1.0
         )
 
-    def _improved(self, probes: SlidingJoinPlan, statistics: WindowCardinality, partitions: int) -> ProbeOrderChoice | None:
+    def _find_cheaper_choice(
+        self, probes: SlidingJoinPlan, statistics: WindowCardinality, partitions: int
+    ) -> ProbeOrderChoice | None:
         """Return a choice that costs at least a fifth less than the current one; None if the search finds none."""
         queries = [query for query in probes.queries if query.join.is_connected()]
         if not queries:
             return None
-        current = merge_common_subplans([_strategy(queries, probes.choice)], statistics, partitions)
-        if self.sharing is Sharing.GLOBAL:
+        current = merge_common_subplans([_to_strategy(queries, probes.choice)], statistics, partitions)
+        if self.sharing is JoinSharing.GLOBAL:
             residual = find_residual_predicates(queries, statistics.selectivities)
             queries = [replace(query, residual_texts=residual) for query in queries]
             best = optimize_sliding_joins([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
@@ -144,26 +146,26 @@ class ProbeOptimizer:
                 [query.join for query in queries], statistics, partitions, time_limit=self._time_limit
             )
             best = merge_common_subplans(baselines, statistics, partitions)
-        self.solved = best.solver_report
-        return _choice(queries, best) if best.total_cost < _GAIN * current.total_cost else None
+        self.last_solution = best.solver_report
+        return _to_choice(queries, best) if best.total_cost < _MAX_COST_RATIO * current.total_cost else None
 
 
-def _too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:
+def _is_too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:
     """Return whether a rate is still unknown that one more batch would measure."""
     newest = max(state.queries[query.id].first_batch for query in probes.queries)
-    return state.batch - newest < _PATIENCE and not all(
+    return state.batch - newest < _MIN_BATCHES_OBSERVED and not all(
         state.streams[probes.streams[name]].rate for name in probes.ranked_relations
     )
 
 
-def _strategy(queries: Sequence[NormalizedJoin], choice: ProbeOrderChoice) -> JoinStrategy:
+def _to_strategy(queries: Sequence[NormalizedJoin], choice: ProbeOrderChoice) -> JoinStrategy:
     """Convert the current probe orders to the representation of the planner."""
-    plans = {query.join: _plan(query.join, choice.queries[query.id]) for query in queries}
-    intermediates = tuple(_plan(join, orders) for join, orders in choice.materialized.items())
+    plans = {query.join: _to_plan(query.join, choice.queries[query.id]) for query in queries}
+    intermediates = tuple(_to_plan(join, orders) for join, orders in choice.materialized.items())
     return JoinStrategy(tuple(plans.values()), intermediates, 0.0, 0.0, SolverReport("greedy", 1.0))
 
 
-def _plan(join: JoinGraph, orders: OrdersByRelation) -> JoinProbePlan:
+def _to_plan(join: JoinGraph, orders: OrdersByRelation) -> JoinProbePlan:
     converted = (
         ProbeOrder(start, tuple(PartitionedStore(target.relation, target.partitioned_by) for target in orders[start]))
         for start in sorted(orders)
@@ -171,13 +173,13 @@ def _plan(join: JoinGraph, orders: OrdersByRelation) -> JoinProbePlan:
     return JoinProbePlan(join, tuple(converted))
 
 
-def _choice(queries: Sequence[NormalizedJoin], strategy: JoinStrategy) -> ProbeOrderChoice:
-    orders = {plan.join_graph: _orders(plan) for plan in (*strategy.query_plans, *strategy.materialized_plans)}
+def _to_choice(queries: Sequence[NormalizedJoin], strategy: JoinStrategy) -> ProbeOrderChoice:
+    orders = {plan.join_graph: _to_orders(plan) for plan in (*strategy.query_plans, *strategy.materialized_plans)}
     intermediates = {plan.join_graph: orders[plan.join_graph] for plan in strategy.materialized_plans}
     return ProbeOrderChoice({query.id: orders[query.join] for query in queries}, intermediates, queries[0].residual_texts)
 
 
-def _orders(plan: JoinProbePlan) -> OrdersByRelation:
+def _to_orders(plan: JoinProbePlan) -> OrdersByRelation:
     return {
         order.start: tuple(ProbeTarget(store.relation, store.partitioned_by) for store in order.stores)
         for order in plan.probe_orders

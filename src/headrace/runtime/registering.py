@@ -7,14 +7,14 @@ import pyarrow as pa
 from headrace.errors import NameTakenError, NotFoundError, SchemaError, SqlError
 from headrace.execution.functions import get_udf_path, write_udf
 from headrace.model.function import UdfCode, UserFunction
-from headrace.runtime.backends import pickled
-from headrace.runtime.code_digest import digest_of
-from headrace.runtime.commands import Add, from_json
+from headrace.runtime.backends import pickle_function
+from headrace.runtime.code_digest import digest_function
+from headrace.runtime.commands import AddQuery, command_from_json
 from headrace.runtime.coordinator import Coordinator
 from headrace.sql.user_functions import check_function_name, list_called_functions
 
 
-def register(
+def register_udf(
     coordinator: Coordinator, name: str, code: UdfCode, result: pa.DataType, arguments: tuple[pa.DataType | None, ...]
 ) -> UserFunction:
     """Register a UDF for queries that are added later; the caller must hold the batch lock.
@@ -27,39 +27,39 @@ def register(
         check_function_name(name)
     except SqlError as problem:
         raise SchemaError(problem.message, hint=problem.hint) from None
-    registered = coordinator.state.functions
-    digest = digest_of(name, code, [kind and str(kind) for kind in arguments], str(result))
+    registered = coordinator.state.udfs
+    digest = digest_function(name, code, [kind and str(kind) for kind in arguments], str(result))
     udf = UserFunction(name.lower(), digest.text, arguments, result)
-    if registered.offered.get(udf.name) == udf:
+    if registered.active.get(udf.name) == udf:
         return udf
-    if udf.name in registered.offered:
+    if udf.name in registered.active:
         _check_unused(coordinator, udf.name, f"function '{udf.name}' is already registered with different code or types")
     if not get_udf_path(coordinator.checkpoint.path, udf.tag).exists():
-        write_udf(coordinator.checkpoint.path, udf.tag, pickled(udf.name, code, digest.modules))
-    coordinator.state.functions = registered.plus(udf)
+        write_udf(coordinator.checkpoint.path, udf.tag, pickle_function(udf.name, code, digest.modules))
+    coordinator.state.udfs = registered.with_udf(udf)
     return udf
 
 
-def drop(coordinator: Coordinator, name: str) -> None:
+def drop_udf(coordinator: Coordinator, name: str) -> None:
     """Drop a UDF; raises NotFoundError if it is not registered, and NameTakenError while a query calls it."""
-    registered = coordinator.state.functions
-    if name.lower() not in registered.offered:
+    registered = coordinator.state.udfs
+    if name.lower() not in registered.active:
         raise NotFoundError(
-            f"function '{name}' is not registered", detail=f"functions: {', '.join(sorted(registered.offered)) or 'none'}"
+            f"function '{name}' is not registered", detail=f"functions: {', '.join(sorted(registered.active)) or 'none'}"
         )
     _check_unused(coordinator, name.lower(), f"function '{name}' is in use")
-    coordinator.state.functions = registered.minus(name.lower())
+    coordinator.state.udfs = registered.without_udf(name.lower())
 
 
 def _check_unused(coordinator: Coordinator, name: str, message: str) -> None:
-    users = [query for query, text in _texts(coordinator).items() if name in list_called_functions(text)]
+    users = [query for query, text in _collect_query_texts(coordinator).items() if name in list_called_functions(text)]
     if users:
         shown = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
         raise NameTakenError(message, detail=f"queries that call it: {shown}", hint="remove them first, or choose another name")
 
 
-def _texts(coordinator: Coordinator) -> dict[str, str]:
+def _collect_query_texts(coordinator: Coordinator) -> dict[str, str]:
     """Return the SQL of all live and queued queries, by name."""
-    logged = [from_json(value) for value in (coordinator.unfinished or {"commands": ()})["commands"]]
-    queued = [*(command for command in logged if isinstance(command, Add)), *coordinator.requests.additions()]
-    return {query.name: query.sql for query in coordinator.state.live()} | {add.name: add.sql for add in queued}
+    logged = [command_from_json(value) for value in (coordinator.unfinished_entry or {"commands": ()})["commands"]]
+    queued = [*(command for command in logged if isinstance(command, AddQuery)), *coordinator.command_queue.list_additions()]
+    return {query.name: query.sql for query in coordinator.state.live_queries()} | {add.name: add.sql for add in queued}

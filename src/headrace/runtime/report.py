@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headrace.runtime.state import EngineState
 
 
-class Marks(NamedTuple):
+class EventTimeMarks(NamedTuple):
     """Event-time marks of a set of streams: the common watermark, and the event time that rows of every stream have reached."""
 
     watermark: int
@@ -35,15 +35,15 @@ class BatchReport:
     stage_two_seconds: float = 0.0  # of the slowest partition
     emitted_by: Mapping[int, int] = field(default_factory=dict)
     changes: tuple[tuple[str, str], ...] = ()
-    marks: Mapping[tuple[str, ...], Marks] = field(default_factory=dict)
+    marks: Mapping[tuple[str, ...], EventTimeMarks] = field(default_factory=dict)
     """The event-time marks of each set of streams that live queries read."""
     live: int = 0  # live queries after the batch
 
 
-def changes(before: EngineState, after: EngineState, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def describe_plan_changes(before: EngineState, after: EngineState, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return (kind, text) of every plan change of a batch: new epochs, new join plans, and a new partition count."""
     events = []
-    for name, stream in after.declared().items():
+    for name, stream in after.declared_streams().items():
         previous = before.streams.get(name)
         if stream.epochs and (previous is None or previous.epochs[-1:] != stream.epochs[-1:]):
             events.append(("epoch", f"epoch {stream.epochs[-1].number} of stream {name} begins"))

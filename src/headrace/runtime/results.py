@@ -16,28 +16,28 @@ from headrace.execution.result import BatchResults
 from headrace.kernels import pack
 
 
-def rows_of(folder: Path, query: int, after: int, until: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+def read_query_rows(folder: Path, query: int, after: int, until: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
     """Yield (batch, rows of the query) in ascending order, for the batches in (after, until] that have rows of it."""
-    for batch, path in files(folder, after, until):
-        rows = load(path).get_rows(query)
+    for batch, path in list_result_files(folder, after, until):
+        rows = open_result_file(path).get_rows(query)
         if rows:
             yield batch, rows
 
 
-def files(folder: Path, after: int, until: int) -> list[tuple[int, Path]]:
+def list_result_files(folder: Path, after: int, until: int) -> list[tuple[int, Path]]:
     """Return (batch, file) for batches in (after, until], ordered by batch and partition."""
     paths = sorted(path for path in folder.glob("*.rows"))
     numbered = ((int(path.name.partition("-")[0]), path) for path in paths)
     return [(batch, path) for batch, path in numbered if after < batch <= until]
 
 
-def load(path: Path) -> BatchResults:
+def open_result_file(path: Path) -> BatchResults:
     """Memory-map a result file; a file that was replaced since the last call is mapped again."""
     stat = path.stat()
-    return _load(str(path), stat.st_ino, stat.st_mtime_ns)
+    return _open_cached(str(path), stat.st_ino, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _load(path: str, inode: int, changed: int) -> BatchResults:
+def _open_cached(path: str, inode: int, changed: int) -> BatchResults:
     del inode, changed  # cache keys only: they distinguish a file from a later file of the same name
     return BatchResults(*pack.read(Path(path)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace.service.insight import addition_to
 from headrace.service.refusals import RefusedError
-from headrace.session import Done, Session
+from headrace.session import CommittedBatch, Session
 
 _LATELY = 30  # batches
 
@@ -52,6 +52,6 @@ def admit(session: Session, sql: str, bound_s: float) -> None:
         )
 
 
-def _high(batches: Sequence[Done]) -> float:
+def _high(batches: Sequence[CommittedBatch]) -> float:
     lengths = sorted(batch.seconds for batch in batches)
     return lengths[int(0.95 * (len(lengths) - 1))]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.connectors.durable import replace_file
-from headrace.session import Done, Session
+from headrace.session import CommittedBatch, Session
 
 _LOG = logging.getLogger(__name__)
 _KEPT = 1_000
@@ -66,7 +66,7 @@ class Chronicle:
             replace_file(self._path, _text(self._happened).encode())
             self._lines = len(self._happened)
 
-    def _of(self, batch: Done) -> Iterator[dict[str, Any]]:
+    def _of(self, batch: CommittedBatch) -> Iterator[dict[str, Any]]:
         report = batch.report
         changes = [("added", query_id, "") for query_id in report.added] + [
             ("removed", query_id, "") for query_id in report.removed

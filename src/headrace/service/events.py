@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors.text import json_value
+from headrace.connectors.text import to_json_value
 from headrace.model.schema import type_name
 from headrace.service.position import Position
 
@@ -57,5 +57,5 @@ def columns_of(schema: pa.Schema) -> list[dict[str, str]]:
 
 def rows_of(table: pa.Table) -> list[list[Any]]:
     """Return the rows as lists of JSON values, in the order of the columns."""
-    columns = [[json_value(value) for value in column.to_pylist()] for column in table.columns]
+    columns = [[to_json_value(value) for value in column.to_pylist()] for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]

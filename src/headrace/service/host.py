@@ -124,7 +124,7 @@ class Host:
 
     def sample(self, stream: str, schema: Schema, max_rows: int) -> pa.Table:
         """Return up to `max_rows` rows of a stream that the last micro-batch read."""
-        entry = self.session.coordinator.checkpoint.logged(self.session.last_batch) or {"tasks": []}
+        entry = self.session.coordinator.checkpoint.read_log_entry(self.session.last_batch) or {"tasks": []}
         ranges = [
             Range.from_json(input_range) for task in entry["tasks"] for input_range in task if input_range["stream"] == stream
         ]

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.runtime.held import held
-from headrace.runtime.latency import Latency, latencies
-from headrace.runtime.probing import imagined
-from headrace.session import DETAILED, Session
+from headrace.runtime.held import attribute_state_bytes
+from headrace.runtime.latency import LatencyPercentiles, measure_latencies
+from headrace.runtime.probing import plan_hypothetical_joins
+from headrace.session import DETAILED_BATCHES, Session
 from headrace.sharing.account import CostBreakdown, SharedCost, divide_costs
 from headrace.sharing.charges import estimate_operator_costs, estimate_read_costs, estimate_window_join_costs
 from headrace.sharing.multiway.charges import estimate_sliding_join_costs
@@ -32,7 +32,7 @@ class Insight:
     """Statistics of live queries by query id; `latencies` has only the queries that emitted rows recently."""
 
     accounts: Mapping[int, CostBreakdown]
-    latencies: Mapping[int, Latency]
+    latencies: Mapping[int, LatencyPercentiles]
     state_bytes: Mapping[int, int]
     rates: Mapping[int, float]
     """Rows emitted per second, recently."""
@@ -44,21 +44,21 @@ NOTHING = Insight({}, {}, {}, {})
 def picture_of(session: Session) -> PlanDiagram:
     """Return the shared operators and the queries that use them, as boxes and lines."""
     engine = session.coordinator
-    return build_plan_diagram(list(engine.live.values()), engine.state.plans_now(), engine.probes)
+    return build_plan_diagram(list(engine.live_queries.values()), engine.state.current_plans(), engine.sliding_join_plan)
 
 
 def insight_of(session: Session) -> Insight:
     """Return shared and standalone cost, latency, state bytes and emission rate of every live query."""
     engine = session.coordinator
-    state, live, probes = engine.state, engine.live, engine.probes
-    recent = [(done.report, done.at) for done in session.done()[-DETAILED - 1 :]]
-    costs = divide_costs(_charges(session, list(live.values()), state.plans_now(), probes))
-    return Insight(costs, latencies(recent, live), held(state, probes), _emission_rates(session))
+    state, live, probes = engine.state, engine.live_queries, engine.sliding_join_plan
+    recent = [(done.report, done.at) for done in session.done()[-DETAILED_BATCHES - 1 :]]
+    costs = divide_costs(_charges(session, list(live.values()), state.current_plans(), probes))
+    return Insight(costs, measure_latencies(recent, live), attribute_state_bytes(state, probes), _emission_rates(session))
 
 
 def _emission_rates(session: Session) -> dict[int, float]:
     now = time.time()
-    recent = [done for done in session.done()[-DETAILED:] if done.at > now - _LATELY_SECONDS]
+    recent = [done for done in session.done()[-DETAILED_BATCHES:] if done.at > now - _LATELY_SECONDS]
     span = max(now - min((done.at for done in recent), default=now), 1.0)
     counts: Counter[int] = Counter()
     for done in recent:
@@ -69,7 +69,7 @@ def _emission_rates(session: Session) -> dict[int, float]:
 def addition_to(session: Session, sql: str) -> CostChange:
     """Return how much the work of all queries would grow with a query, without adding it."""
     engine = session.coordinator
-    state, probes = engine.state, engine.probes
+    state, probes = engine.state, engine.sliding_join_plan
     statistics = {name: build_statistics(stream.rate, stream.keys) for name, stream in state.streams.items()}
 
     def charge_queries(live: Sequence[LiveQuery]) -> Iterator[SharedCost]:
@@ -78,17 +78,24 @@ def addition_to(session: Session, sql: str) -> CostChange:
             plan_stream(name, [query for query in queries if name in query.plan.streams], stream_statistics)
             for name, stream_statistics in statistics.items()
         ]
-        return _charges(session, queries, plans, imagined(queries, probes, state.partitions, engine.prober.sharing))
+        return _charges(
+            session,
+            queries,
+            plans,
+            plan_hypothetical_joins(queries, probes, state.partitions, engine.sliding_join_optimizer.sharing),
+        )
 
-    return estimate_added_cost(list(engine.live.values()), bind_query(sql, engine.catalog()), charge_queries)
+    return estimate_added_cost(list(engine.live_queries.values()), bind_query(sql, engine.build_catalog()), charge_queries)
 
 
 def _charges(
     session: Session, queries: Sequence[LiveQuery], plans: Sequence[StreamPlan], probes: SlidingJoinPlan | None
 ) -> Iterator[SharedCost]:
     engine = session.coordinator
-    yield from estimate_read_costs(queries, {name: stream.rate for name, stream in engine.state.declared().items()})
+    yield from estimate_read_costs(queries, {name: stream.rate for name, stream in engine.state.declared_streams().items()})
     yield from estimate_operator_costs(plans, {name: stream.rate for name, stream in engine.state.streams.items()})
-    yield from estimate_window_join_costs(queries, plans, engine.join_statistics())
+    yield from estimate_window_join_costs(queries, plans, engine.collect_join_statistics())
     if probes is not None:
-        yield from estimate_sliding_join_costs(probes, engine.prober.figures(engine.state, probes), engine.state.partitions)
+        yield from estimate_sliding_join_costs(
+            probes, engine.sliding_join_optimizer.estimate_statistics(engine.state, probes), engine.state.partitions
+        )

@@ -112,7 +112,7 @@ class Kept:
 
     def _rows(self, query: Query, batch: int) -> pa.Table:
         try:
-            batches = [rows for path in self._files.get(batch, ()) for rows in results.load(path).get_rows(query.id)]
+            batches = [rows for path in self._files.get(batch, ()) for rows in results.open_result_file(path).get_rows(query.id)]
         except FileNotFoundError:  # deleted just now; `read` notices
             batches = []
         return pa.Table.from_batches(batches, query.schema)
@@ -122,7 +122,7 @@ class Kept:
         with self._lock:
             if until <= self._listed or self._is_told(until):
                 return
-            listed = results.files(self._session.results_folder, -1, until)
+            listed = results.list_result_files(self._session.results_folder, -1, until)
             files = {batch: [path for _, path in entries] for batch, entries in groupby(listed, key=lambda entry: entry[0])}
             self._files, self._batches, self._listed = files, sorted(files), until
 

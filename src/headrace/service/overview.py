@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.runtime.latency import spread
+from headrace.runtime.latency import compute_percentiles
 from headrace.service.host import Host
 
 _LATELY_SECONDS = 10.0
@@ -31,7 +31,7 @@ def seen(host: Host) -> dict[str, Any]:
     return {
         "rows_per_second": sum(batch.report.rows for batch in recent) / span,
         "emitted_per_second": sum(batch.report.emitted for batch in recent) / span,
-        "latency_seconds": asdict(spread(batch_seconds)) if batch_seconds else None,
+        "latency_seconds": asdict(compute_percentiles(batch_seconds)) if batch_seconds else None,
         "live": live,
         "waiting": sum(query.status == "accepted" for query in queries),
         "watermark": None if watermark is None else watermark.isoformat().replace("+00:00", "Z"),

@@ -16,7 +16,7 @@ from headrace.bench.driver_client import DriverProcess
 from headrace.bench.driver_log import NEVER, DriverLog
 from headrace.bench.generator import pools
 from headrace.bench.rate import RateScript
-from headrace.connectors.tcp_protocol import Connection, RefusedError
+from headrace.connectors.tcp_protocol import RequestRejectedError, TcpConnection
 from headrace.errors import HeadraceError
 from support.driving import BEGIN_US, Rig, small
 
@@ -286,11 +286,11 @@ def test_a_driver_in_a_process_of_its_own():
         status = driver.status()
         assert (status.backlog, status.read, status.overflowed, status.dropped) == (status.produced, 0, False, 0)
         assert {name: len(ports) for name, ports in driver.line_ports.items()} == {"s": 2, "t": 2}
-        table = Connection(driver.address).read("t", 0, "g", 0, 100)
+        table = TcpConnection(driver.address).read("t", 0, "g", 0, 100)
         assert table["time"][0].value > begun
         until(lambda: driver.status().read == 100)
         assert driver.log().event_time_before("t", [begun + 1_000_000])[0] > begun
-        with pytest.raises(RefusedError, match="refused 'start'"):
+        with pytest.raises(RequestRejectedError, match="refused 'start'"):
             driver._ask("start", rate={})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli.shell.embedded import Embedded, demo_session
 from headrace.cli.shell.remote import opened
-from headrace.client import GoneError, RemoteSession
+from headrace.client import RemoteSession, ServiceUnreachableError
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.service.tokens import Tokens
 from support.shell_targets import embedded, remote, served, until
@@ -193,7 +193,7 @@ def test_a_service_that_is_away_for_a_moment(monkeypatch):
     def flaky(session, *given, **options):
         if away[0]:
             away[0] -= 1
-            raise GoneError("no service answers")
+            raise ServiceUnreachableError("no service answers")
         return ask(session, *given, **options)
 
     monkeypatch.setattr(RemoteSession, "ask", flaky)

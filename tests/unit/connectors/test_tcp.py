@@ -18,8 +18,8 @@ import headrace as hr
 from headrace.cli.session_file import SessionFile
 from headrace.connectors import Range, TcpSource, read_range
 from headrace.connectors.source import RANGE_ROWS
-from headrace.connectors.tcp import level
-from headrace.connectors.tcp_protocol import Connection, borrowed, parse_address
+from headrace.connectors.tcp import level_partitions
+from headrace.connectors.tcp_protocol import TcpConnection, borrow_connection, parse_address
 from headrace.errors import CheckpointError, HeadraceError, SourceError
 from support.driving import BEGIN, Rig, small
 
@@ -75,7 +75,7 @@ COUNTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted),
 @given(COUNTS, st.integers(1, 100))
 def test_the_hindmost_partitions_go_first(pairs, limit):
     starts, produced = [a for a, _ in pairs], [b for _, b in pairs]
-    stops = level(starts, produced, limit)
+    stops = level_partitions(starts, produced, limit)
     assert all(a <= stop <= b for a, stop, b in zip(starts, stops, produced, strict=True))
     assert (stops != starts) == (produced != starts)
     assert sum(stops) - sum(starts) <= max(limit, len(pairs))
@@ -198,30 +198,30 @@ class Rude:
 @pytest.mark.parametrize("says", [b"", b'{"a": 1}', b"no JSON\n", b'{"bytes": 10}\n12345'])
 def test_half_an_answer_is_no_answer(says):
     with pytest.raises(SourceError, match="cannot be reached"):
-        Connection(Rude(says).address, 10).ask("describe")
+        TcpConnection(Rude(says).address, 10).send_request("describe")
 
 
 def test_bytes_that_are_no_arrow():
     with pytest.raises(SourceError, match="sent an invalid Arrow stream"):
-        Connection(Rude(b'{"bytes": 5}\n12345').address, 10).read("s", 0, "g", 0, 1)
+        TcpConnection(Rude(b'{"bytes": 5}\n12345').address, 10).read("s", 0, "g", 0, 1)
 
 
 def test_a_lost_connection_is_made_again_once():
-    connection = Connection(Rude(b'{"a": 1}\n', b'{"a": 2}\n').address, 10)
-    assert connection.ask("describe") == {"a": 1}
-    assert connection.ask("describe") == {"a": 2}
+    connection = TcpConnection(Rude(b'{"a": 1}\n', b'{"a": 2}\n').address, 10)
+    assert connection.send_request("describe") == {"a": 1}
+    assert connection.send_request("describe") == {"a": 2}
     with pytest.raises(SourceError, match="cannot be reached"):
-        connection.ask("describe")
+        connection.send_request("describe")
 
 
 def test_connections_are_lent_one_by_one(rig: Rig):
-    with borrowed(rig.address) as first, borrowed(rig.address) as second:
+    with borrow_connection(rig.address) as first, borrow_connection(rig.address) as second:
         assert first is not second
-    with borrowed(rig.address) as again:
+    with borrow_connection(rig.address) as again:
         assert again in (first, second)
-    with pytest.raises(SourceError), borrowed(rig.address) as failed:
-        failed.ask("nonsense")
-    with borrowed(rig.address) as third, borrowed(rig.address) as fourth:
+    with pytest.raises(SourceError), borrow_connection(rig.address) as failed:
+        failed.send_request("nonsense")
+    with borrow_connection(rig.address) as third, borrow_connection(rig.address) as fourth:
         assert failed not in (third, fourth)
 
 

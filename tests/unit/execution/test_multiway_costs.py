@@ -14,7 +14,7 @@ import pytest
 
 import headrace as hr
 from headrace.execution.job import ReduceReport
-from headrace.runtime.probe_optimizer import ProbeOptimizer
+from headrace.runtime.probe_optimizer import SlidingJoinOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.cost import HistoryCardinality, estimate_step_costs
 from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
@@ -28,18 +28,18 @@ JOIN SLIDING(t, '1 hour') t ON s.y = t.x JOIN SLIDING(u, '1 hour') u ON t.y = u.
 """
 
 
-class Fixed(ProbeOptimizer):
+class Fixed(SlidingJoinOptimizer):
     """Puts one choice into force, and counts what probes do under it."""
 
     def __init__(self, shape: str) -> None:
-        super().__init__(beside=False)
+        super().__init__(background=False)
         self.shape, self.came, self.made = shape, 0, 0
 
-    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
+    def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         (query,) = probes.queries
         return choice(query.id, query.join, self.shape)
 
-    def note(self, outcomes: list[ReduceReport]) -> None:
+    def record_batch(self, outcomes: list[ReduceReport]) -> None:
         self.came += sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values())
 
 
@@ -79,7 +79,7 @@ def rows(number: int) -> Mapping[str, list[dict[str, object]]]:
 def run(request: pytest.FixtureRequest, tmp_path: Path):
     prober = Fixed(request.param)
     with hr.Session(tmp_path / "checkpoint", backend="local", partitions=1) as session:
-        session._coordinator.prober = prober
+        session._coordinator.sliding_join_optimizer = prober
         sources = {name: hr.MemorySource("n INT, x INT, y INT, time TIMESTAMP") for name in "rstu"}
         for name, source in sources.items():
             session.create_stream(name, source, time="time")
@@ -92,8 +92,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path):
                 given[name] += found
             session.advance()
         coordinator = session._coordinator
-        assert coordinator.probes is not None
-        yield prober, given, coordinator.probes, list(coordinator.state.stores)
+        assert coordinator.sliding_join_plan is not None
+        yield prober, given, coordinator.sliding_join_plan, list(coordinator.state.store_refs)
 
 
 def joined(given: Mapping[str, list[dict[str, object]]], among: str) -> int:

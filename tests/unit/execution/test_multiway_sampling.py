@@ -15,7 +15,7 @@ from headrace.execution.multiway import sampling
 from headrace.execution.multiway.loaded import LoadedSlidingJoinPlan
 from headrace.execution.multiway.sampling import RelationSample, estimate_selectivities, sample_relation
 from headrace.execution.multiway.tuples import PackedRows
-from headrace.runtime.probing import choice_of
+from headrace.runtime.probing import choose_orders
 from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
 from headrace.sharing.multiway.planning import plan_sliding_joins
 from support.asking import ask
@@ -24,7 +24,7 @@ TYPES = {"a": pa.int32(), "b": pa.int32(), "c": pa.int32(), "d": pa.int32(), "x"
 
 
 def loaded(query: NormalizedJoin) -> LoadedSlidingJoinPlan:
-    return LoadedSlidingJoinPlan(plan_sliding_joins((query,), choice_of((query,), None, None), 0, 2, {query.id: 0}))
+    return LoadedSlidingJoinPlan(plan_sliding_joins((query,), choose_orders((query,), None, None), 0, 2, {query.id: 0}))
 
 
 def rows(relation: str, **columns) -> PackedRows:

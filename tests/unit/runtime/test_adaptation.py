@@ -96,7 +96,7 @@ class Punctual(Adaptive):
         super().__init__(beside=True)
 
     def _next(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
-        wait([] if self._waiting is None else [self._waiting])
+        wait([] if self._pending_choice is None else [self._pending_choice])
         return super()._next(state, probes)
 
 

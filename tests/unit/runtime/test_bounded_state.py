@@ -172,7 +172,7 @@ def test_churn_of_two_hundred_queries(life: Life):
     assert "1 live query" in life.session.explain()
     assert size(life, "queries") == 1
     assert epochs(life) <= 10
-    assert max(query.bit for query in life.session._coordinator.live.values()) == 0
+    assert max(query.bit for query in life.session._coordinator.live_queries.values()) == 0
     life.session.drain()
     assert columns(steady, "total") == [5] * 8
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import SchemaError
-from headrace.runtime.code_digest import digest_of, is_library
+from headrace.runtime.code_digest import digest_function, is_library
 
 SOURCE = """
 import math, functools
@@ -32,7 +32,7 @@ def made(source: str) -> FunctionType:
 
 
 def text(code) -> str:
-    return digest_of("f", code).text
+    return digest_function("f", code).text
 
 
 def test_it_is_the_same_wherever_the_function_stands_and_in_other_processes() -> None:
@@ -80,8 +80,8 @@ def test_functions_may_call_themselves_and_each_other() -> None:
 
 def test_modules_of_the_user_are_named_and_libraries_are_not() -> None:
     here = sys.modules[__name__]
-    assert digest_of("f", lambda x: made(x)).modules == (here,)  # noqa: PLW0108
-    assert digest_of("f", np.sum).modules == ()
+    assert digest_function("f", lambda x: made(x)).modules == (here,)  # noqa: PLW0108
+    assert digest_function("f", np.sum).modules == ()
     assert is_library("numpy.linalg")
     assert is_library("json")
     assert not is_library("__main__")

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import SessionError
 from headrace.execution.multiway.shelf import _MAX_SEGMENTS
-from headrace.runtime.probe_optimizer import ProbeOptimizer, sharing_of
+from headrace.runtime.probe_optimizer import SlidingJoinOptimizer, parse_sharing
 from headrace.sharing.multiway.probes import ProbeOrderChoice
 from support.asking import ask, choice, text_of
 from support.streaming import Streams
@@ -209,7 +209,7 @@ def test_the_last_one_leaves_nothing(tmp_path: Path):
         streams.session.remove("q")
         streams.tick()
         assert streams.kept == ()
-        assert streams.session._coordinator.probes is None
+        assert streams.session._coordinator.sliding_join_plan is None
         assert streams.files("state") == []
         assert [name for name in streams.files("plans") if name.startswith("probes")] == []
 
@@ -244,7 +244,7 @@ def everything(
 ) -> dict[str, Counter[tuple[Any, ...]]]:
     random = Random(7)
     with Streams(directory, "rst", partitions=partitions, multiway=multiway) as streams:
-        streams.prober = streams.session._coordinator.prober = _eager(multiway)
+        streams.prober = streams.session._coordinator.sliding_join_optimizer = _eager(multiway)
         names = list(QUERIES)
         for batch in range(12):
             if batch % 2 == 0 and names:
@@ -258,8 +258,8 @@ def everything(
         return {name: streams.results(name) for name in QUERIES}
 
 
-def _eager(multiway: str) -> ProbeOptimizer:
-    return ProbeOptimizer(2, sharing=sharing_of(multiway), beside=False)
+def _eager(multiway: str) -> SlidingJoinOptimizer:
+    return SlidingJoinOptimizer(2, sharing=parse_sharing(multiway), background=False)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 
 from headrace.errors import SessionError
 from headrace.execution.job import ReduceReport
-from headrace.runtime.probe_optimizer import ProbeOptimizer, Sharing, sharing_of
+from headrace.runtime.probe_optimizer import JoinSharing, SlidingJoinOptimizer, parse_sharing
 from headrace.runtime.state import EngineState
 from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
 from support.asking import drawn, text_of
@@ -28,7 +28,7 @@ EACH = 40
 Draw = Callable[[Random], dict[str, int]]
 
 
-class Watched(ProbeOptimizer):
+class Watched(SlidingJoinOptimizer):
     """Counts the rows that came to probes in each batch, and the choices that were made."""
 
     def __init__(self, every: int = 2, **options: Any) -> None:
@@ -36,12 +36,12 @@ class Watched(ProbeOptimizer):
         self.came: list[int] = []
         self.chosen: list[ProbeOrderChoice] = []
 
-    def note(self, outcomes: Sequence[ReduceReport]) -> None:
-        super().note(outcomes)
+    def record_batch(self, outcomes: Sequence[ReduceReport]) -> None:
+        super().record_batch(outcomes)
         self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values()))
 
-    def decide(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
-        found = super().decide(state, probes)
+    def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
+        found = super().choose_plan(state, probes)
         self.chosen += [] if found is None else [found]
         return found
 
@@ -53,7 +53,7 @@ class Counting(Still):
         super().__init__()
         self.came: list[int] = []
 
-    def note(self, outcomes: Sequence[ReduceReport]) -> None:
+    def record_batch(self, outcomes: Sequence[ReduceReport]) -> None:
         self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values()))
 
 
@@ -66,7 +66,7 @@ def even(random: Random) -> dict[str, int]:
 
 
 def run(
-    directory: Path, prober: ProbeOptimizer, texts: Sequence[str] = (CHAIN,), draw: Draw = skewed, batches: int = 9
+    directory: Path, prober: SlidingJoinOptimizer, texts: Sequence[str] = (CHAIN,), draw: Draw = skewed, batches: int = 9
 ) -> tuple[list[Counter[tuple[Any, ...]]], SlidingJoinPlan]:
     """Run queries over a second of rows a batch; return their results, and the last plan."""
     random = Random(5)
@@ -114,7 +114,7 @@ def test_what_costs_as_little_as_can_be_stays(tmp_path: Path):
     pair = text_of("r.b = s.b", {"r": "5 s", "s": "5 s"})
     _, plan = run(tmp_path / "c", watched, [pair], even, batches=6)
     assert watched.chosen == []
-    assert watched.solved is not None  # it has looked
+    assert watched.last_solution is not None  # it has looked
     assert drawn(plan, "r") == ["stored s[b] !0"]
 
 
@@ -130,10 +130,10 @@ def test_nothing_is_decided_before_all_relations_were_seen(tmp_path: Path):
         streams.session.add(CHAIN, name="q")
         for second in range(4):
             streams.tick({name: [{"a": 1, "b": 1, "c": second, "at": second}] * 9 for name in "rs"})
-        assert prober.solved is None
+        assert prober.last_solution is None
         streams.tick({"t": [{"a": 1, "b": 1, "c": 1, "at": 4}]})
         streams.tick({"t": [{"a": 1, "b": 1, "c": 1, "at": 5}]})
-        assert prober.solved is not None
+        assert prober.last_solution is not None
 
 
 def test_it_looks_when_queries_came_or_went_and_every_few_batches(tmp_path: Path):
@@ -167,10 +167,10 @@ class Slow(Watched):
         self.go = Event()
         self.begun = Event()
 
-    def _improved(self, probes: SlidingJoinPlan, figures: Any, parts: int) -> ProbeOrderChoice | None:
+    def _find_cheaper_choice(self, probes: SlidingJoinPlan, figures: Any, parts: int) -> ProbeOrderChoice | None:
         self.begun.set()
         assert self.go.wait(30)
-        return super()._improved(probes, figures, parts)
+        return super()._find_cheaper_choice(probes, figures, parts)
 
 
 def test_beside_the_pipeline_nobody_waits(tmp_path: Path):
@@ -191,8 +191,8 @@ def test_beside_the_pipeline_nobody_waits(tmp_path: Path):
         assert prober.begun.wait(30)
         assert (prober.chosen, streams.plan) == ([], first)
         prober.go.set()
-        assert prober._waiting is not None
-        found = prober._waiting.result(30)
+        assert prober._pending_choice is not None
+        found = prober._pending_choice.result(30)
         assert found is not None
         tick(5)
         assert prober.chosen == [found]
@@ -207,7 +207,7 @@ def test_joins_that_nothing_ties_together_are_left_alone(tmp_path: Path):
     watched = Watched(every=1)
     _, plan = run(tmp_path / "c", watched, [loose], batches=5)
     assert watched.chosen == []
-    assert watched.solved is None
+    assert watched.last_solution is None
     assert len(drawn(plan, "r")) == 3
 
 
@@ -227,14 +227,14 @@ def test_beside_joins_that_nothing_ties_together_others_are_changed(tmp_path: Pa
 # --------------------------------------------------------------------------------------------------------------------- sharing
 
 
-@pytest.mark.parametrize("sharing", list(Sharing))
-def test_how_far_queries_share(tmp_path: Path, sharing: Sharing):
+@pytest.mark.parametrize("sharing", list(JoinSharing))
+def test_how_far_queries_share(tmp_path: Path, sharing: JoinSharing):
     #   two queries that differ in a comparison only
     texts = [CHAIN, text_of("r.b = s.b AND s.c = t.c AND r.a < t.a", dict.fromkeys("rst", "5 s"))]
     watched = Watched(sharing=sharing)
     _, plan = run(tmp_path / "c", watched, texts, batches=6)
     shared = [probe for _, probe in plan.probes if len(probe.query_ids) > 1]
-    if sharing is Sharing.NONE:
+    if sharing is JoinSharing.NONE:
         assert not shared
         assert sorted(plan.ranked_relations) == ["r@0", "r@1", "s@0", "s@1", "t@0", "t@1"]
         assert all("@" in name for one in plan.stores for name in one.relation.relations)
@@ -244,13 +244,13 @@ def test_how_far_queries_share(tmp_path: Path, sharing: Sharing):
 
 
 def test_sharing_nothing_still_finds_better_orders(unchanged: Unchanged, tmp_path: Path):
-    watched = Watched(sharing=Sharing.NONE)
+    watched = Watched(sharing=JoinSharing.NONE)
     results, _ = run(tmp_path / "c", watched)
     assert results == unchanged.results
     assert sum(watched.came[5:]) < sum(unchanged.came[5:]) / 10
 
 
 def test_sharing_is_said_by_name():
-    assert [sharing_of(text) for text in ("global", "common", "none")] == list(Sharing)
+    assert [parse_sharing(text) for text in ("global", "common", "none")] == list(JoinSharing)
     with pytest.raises(SessionError, match="invalid setting multiway='all'"):
-        sharing_of("all")
+        parse_sharing("all")

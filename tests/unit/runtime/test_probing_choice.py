@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace.runtime.probing import choice_of, from_json, to_json
+from headrace.runtime.probing import choice_from_json, choice_to_json, choose_orders
 from headrace.sharing.multiway.first import choose_initial_orders
 from headrace.sharing.multiway.planning import plan_sliding_joins
 from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
@@ -24,7 +24,7 @@ BOTH = choice((CHAIN, BY_ST), (OTHER, MINE), kept=KEPT)
 
 
 def through_the_log(chosen: ProbeOrderChoice, *queries) -> ProbeOrderChoice:
-    return from_json(json.loads(json.dumps(to_json(chosen))), queries)
+    return choice_from_json(json.loads(json.dumps(choice_to_json(chosen))), queries)
 
 
 def plan_of(chosen: ProbeOrderChoice, *queries) -> SlidingJoinPlan:
@@ -81,7 +81,7 @@ def test_kept_joins_that_no_live_query_has_are_left_out():
 def test_new_queries_begin_along_equalities_by_the_attributes_that_tie_them_most():
     #   r ─b─ s ─c─ t and s ─c─ u: s is tied twice by c
     query = ask(0, "r.b = s.b AND s.c = t.c AND s.c = u.c AND r.a < u.a")
-    found = choice_of((query,), None, None)
+    found = choose_orders((query,), None, None)
     assert found.queries[0] == orders(query.join, r="s[c] t[c] u[c]", s="r[b] t[c] u[c]", t="s[c] r[b] u[c]", u="s[c] r[b] t[c]")
     assert found.materialized == {}
 
@@ -96,32 +96,32 @@ def test_new_queries_use_stores_that_are_there():
     first = ask(0, "s.c = t.c")
     plan = plan_of(choice((first, {"s": "t[c]", "t": "s[c]"})), first)
     new = ask(1, "r.b = s.b")
-    found = choice_of((first, new), plan, None)
+    found = choose_orders((first, new), plan, None)
     assert found.queries[1] == orders(new.join, r="s[b]", s="r[b]") | {"r": targets(new.join, "s[c]")}
 
 
 def test_queries_that_come_together_use_stores_of_each_other():
     one, two = ask(0, "s.c = t.c"), ask(1, "r.b = s.b")
-    found = choice_of((one, two), None, None)
+    found = choose_orders((one, two), None, None)
     assert found.queries[0]["t"] == targets(one.join, "s[c]")
     assert found.queries[1]["r"] == targets(two.join, "s[c]")
 
 
 def test_what_was_stays():
     plan = plan_of(BOTH, CHAIN, OTHER)
-    assert choice_of((CHAIN, OTHER), plan, None) == BOTH
+    assert choose_orders((CHAIN, OTHER), plan, None) == BOTH
 
 
 def test_what_was_decided_is_taken_and_the_rest_stays():
     plan = plan_of(choice((CHAIN, FLAT), (OTHER, MINE), kept=KEPT), CHAIN, OTHER)
-    found = choice_of((CHAIN, OTHER), plan, choice((CHAIN, {**BY_ST, "r": "st[]"}), kept=KEPT))
+    found = choose_orders((CHAIN, OTHER), plan, choice((CHAIN, {**BY_ST, "r": "st[]"}), kept=KEPT))
     assert found == choice((CHAIN, {**BY_ST, "r": "st[]"}), (OTHER, MINE), kept=KEPT)
 
 
 def test_a_kept_join_is_made_as_was_decided_last():
     plan = plan_of(BOTH, CHAIN, OTHER)
     other_way = {ST: {"s": "t[]", "t": "s[c]"}}
-    found = choice_of((CHAIN, OTHER), plan, choice((CHAIN, BY_ST), kept=other_way))
+    found = choose_orders((CHAIN, OTHER), plan, choice((CHAIN, BY_ST), kept=other_way))
     assert found.materialized == choice(kept=other_way).materialized
     assert found.queries == BOTH.queries
 
@@ -129,14 +129,14 @@ def test_a_kept_join_is_made_as_was_decided_last():
 def test_kept_joins_that_nobody_looks_into_are_forgotten():
     plan = plan_of(BOTH, CHAIN, OTHER)
     flat = choice((CHAIN, FLAT), (OTHER, {**MINE, "u": "t[d] s[c]"}))
-    assert choice_of((CHAIN, OTHER), plan, flat).materialized == {}
-    assert set(choice_of((CHAIN,), plan, None).materialized) == {ST}
-    assert choice_of((CHAIN,), plan, choice((CHAIN, FLAT))).materialized == {}
+    assert choose_orders((CHAIN, OTHER), plan, flat).materialized == {}
+    assert set(choose_orders((CHAIN,), plan, None).materialized) == {ST}
+    assert choose_orders((CHAIN,), plan, choice((CHAIN, FLAT))).materialized == {}
 
 
 def test_a_query_that_is_gone_is_forgotten():
     plan = plan_of(BOTH, CHAIN, OTHER)
-    found = choice_of((CHAIN,), plan, None)
+    found = choose_orders((CHAIN,), plan, None)
     assert set(found.queries) == {0}
 
 
@@ -145,7 +145,7 @@ def test_stores_by_what_only_removed_queries_look_at_are_by_something_else():
     first, other, lone = ask(0, "s.c = t.c"), ask(1, "r.b = s.b"), ask(2, "s.a < u.a")
     chosen = choice((first, {"s": "t[c]", "t": "s[c]"}), (other, {"r": "s[c]", "s": "r[b]"}), (lone, {"s": "u[]", "u": "s[c]"}))
     plan = plan_of(chosen, first, other, lone)
-    assert choice_of((first, other, lone), plan, None) == chosen
-    found = choice_of((other, lone), plan, None)
+    assert choose_orders((first, other, lone), plan, None) == chosen
+    found = choose_orders((other, lone), plan, None)
     assert found.queries[1] == orders(other.join, r="s[b]", s="r[b]")
     assert found.queries[2] == orders(lone.join, s="u[]", u="s[]")

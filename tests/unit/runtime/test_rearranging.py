@@ -9,8 +9,8 @@ import pytest
 
 import headrace as hr
 from headrace.plan.join import WindowJoinQuery
-from headrace.runtime.epoch import rearrange
-from headrace.runtime.optimizer import Optimizer
+from headrace.runtime.epoch import update_join_orders
+from headrace.runtime.optimizer import WindowJoinOptimizer
 from headrace.runtime.state import EngineState
 from headrace.sharing.arrangement import JoinOrderVersion
 from headrace.sharing.shared_plan import LiveQuery
@@ -43,7 +43,7 @@ def play(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session, list[
             ])  # fmt: skip
         session.advance()
         if backend != "reference":
-            live = next(iter(session._coordinator.live.values()))
+            live = next(iter(session._coordinator.live_queries.values()))
             orders.append(live.order_versions[-1].order if live.order_versions else ())
     session.drain()
     return session, query.results().to_pylist(), orders
@@ -67,7 +67,7 @@ def test_what_was_decided_survives_a_restart(tmp_path) -> None:
     session, _, orders = play("local", 6, 8, tmp_path)
     session.close()
     again = hr.Session(tmp_path, backend="local")
-    live = next(iter(again._coordinator.live.values()))
+    live = next(iter(again._coordinator.live_queries.values()))
     assert live.order_versions[-1].order == orders[-1]
     again.close()
 
@@ -77,7 +77,7 @@ def query() -> LiveQuery:
     session = hr.Session(backend="local")
     for name in "abc":
         session.create_stream(name, hr.MemorySource("k INT, x INT, n INT, time TIMESTAMP"), time="time")
-    plan = bind_query(SQL, session._coordinator.catalog())
+    plan = bind_query(SQL, session._coordinator.build_catalog())
     session.close()
     assert isinstance(plan, WindowJoinQuery)
     return LiveQuery(1, "q", plan)
@@ -85,19 +85,21 @@ def query() -> LiveQuery:
 
 def test_windows_that_began_before_keep_the_old_arrangement_until_they_close(query: LiveQuery) -> None:
     new = JoinOrderVersion((2, 1, 0), 1)
-    changed = rearrange(query, new, 10_000_000, 9_000_000)
+    changed = update_join_orders(query, new, 10_000_000, 9_000_000)
     assert changed.order_versions == (JoinOrderVersion((0, 1, 2)), JoinOrderVersion((2, 1, 0), 1, 10_000_001))
-    assert rearrange(changed, None, 11_000_000, 11_999_999) == changed
-    assert rearrange(changed, None, 12_000_000, 12_000_001).order_versions == (changed.order_versions[1],)
+    assert update_join_orders(changed, None, 11_000_000, 11_999_999) == changed
+    assert update_join_orders(changed, None, 12_000_000, 12_000_001).order_versions == (changed.order_versions[1],)
 
 
 def test_before_the_first_row_there_is_nothing_to_keep(query: LiveQuery) -> None:
-    assert rearrange(query, JoinOrderVersion((2, 1, 0)), MIN_TIME, MIN_TIME).order_versions == (JoinOrderVersion((2, 1, 0)),)
+    assert update_join_orders(query, JoinOrderVersion((2, 1, 0)), MIN_TIME, MIN_TIME).order_versions == (
+        JoinOrderVersion((2, 1, 0)),
+    )
 
 
 def test_an_arrangement_that_saw_no_row_is_replaced(query: LiveQuery) -> None:
-    once = rearrange(query, JoinOrderVersion((2, 1, 0)), 10, 5)
-    twice = rearrange(once, JoinOrderVersion((1, 0, 2)), 10, 5)
+    once = update_join_orders(query, JoinOrderVersion((2, 1, 0)), 10, 5)
+    twice = update_join_orders(once, JoinOrderVersion((1, 0, 2)), 10, 5)
     assert [one.order for one in twice.order_versions] == [(0, 1, 2), (1, 0, 2)]
 
 
@@ -113,14 +115,14 @@ def test_keys_of_joins_are_counted_together_and_one_by_one() -> None:
         assert session._coordinator.state.streams["a"].keys == {"k": 3, "x": 7, "k, x": 21}
 
 
-class Forced(Optimizer):
+class Forced(WindowJoinOptimizer):
     """Gives every join the same order from one batch on; each a group of its own if they shall be apart."""
 
     def __init__(self, batch: int, order: tuple[int, ...], *, apart: bool = False) -> None:
         super().__init__()
         self._batch, self._order, self._apart = batch, order, apart
 
-    def decide(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
+    def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
         joins = [number for number, query in live.items() if isinstance(query.plan, WindowJoinQuery)]
         due = joins if state.batch + 1 == self._batch else []
         return {number: JoinOrderVersion(self._order, number if self._apart else 0) for number in due}
@@ -134,11 +136,11 @@ def test_queries_of_one_group_are_joined_once_and_those_of_two_apart(*, apart: b
         texts = [f"SELECT l.x FROM TUMBLE(a, '5 s') l JOIN TUMBLE(a, '5 s') r ON l.k = r.k WHERE l.x < {n}" for n in (5, 9)]
         queries = [session.add(text) for text in texts]
         session.advance()
-        session._coordinator.optimizer = Forced(1, (0, 1), apart=apart)
+        session._coordinator.window_join_optimizer = Forced(1, (0, 1), apart=apart)
         for second in range(30):
             source.append([{"k": 1, "x": second % 10, "time": BASE + timedelta(seconds=second)}])
             session.advance()
-        measured = session._coordinator.join_statistics().measured_rows
+        measured = session._coordinator.collect_join_statistics().measured_rows
         pairs = {query: rows for (query, length), rows in measured.items() if length == 2}  # of the window from 20 to 25
         assert pairs == ({0: 25, 1: 25} if apart else {0: 25})
         session.drain()
@@ -158,8 +160,8 @@ def test_results_of_a_join_are_read_wherever_the_order_of_its_inputs_lets_them_c
         found = set()
         for second in range(60):
             if second % 7 == 0:
-                session._coordinator.optimizer = Forced(second, orders[second // 7 % 3])
-                found |= {one.extra_shuffles for one in session._coordinator.live.values() if one.output_stream}
+                session._coordinator.window_join_optimizer = Forced(second, orders[second // 7 % 3])
+                found |= {one.extra_shuffles for one in session._coordinator.live_queries.values() if one.output_stream}
             source.append([{"k": second % 2, "x": second % 3, "time": BASE + timedelta(seconds=second)}])
             session.advance()
         session.drain()

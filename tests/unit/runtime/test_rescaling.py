@@ -81,7 +81,7 @@ def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
         source.append([{"k": 1, "time": DAY}])
         session.advance()
         found: list[int] = []
-        for ref in session._coordinator.state.parts:
+        for ref in session._coordinator.state.aggregation_refs:
             keys = pack.read(session._coordinator.checkpoint.path / ref.file)["partials"][ref.index].keys
             assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).all()
             found += keys[0].to_pylist()

@@ -168,7 +168,7 @@ def test_a_stream_of_results_begins_at_the_beginning_and_may_time_out(life: Life
 def test_a_stream_of_results_has_a_batch_that_ends_while_it_reads(life: Life, monkeypatch):
     query = life.session.add("SELECT n FROM s", name="q")
     life.tick(1, n=1)
-    before, late = query._rows, [2]
+    before, late = query._read_rows, [2]
 
     def slowly(after: int):
         yield from before(after)
@@ -187,7 +187,7 @@ def test_results_are_looked_for_from_the_first_batch_of_a_query_on(life: Life, m
     assert query.first_batch == 5
     life.tick(6, n=6)
     loaded = []
-    load = results.load
+    load = results.open_result_file
     monkeypatch.setattr(results, "load", lambda path: loaded.append(path.name) or load(path))
     assert columns(query, "n") == [6]
     assert {int(name.partition("-")[0]) for name in loaded} == {5}

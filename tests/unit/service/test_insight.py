@@ -13,8 +13,8 @@ import pytest
 import headrace as hr
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.runtime.latency import Latency, latencies
-from headrace.runtime.report import BatchReport, Marks
+from headrace.runtime.latency import LatencyPercentiles, measure_latencies
+from headrace.runtime.report import BatchReport, EventTimeMarks
 from headrace.service.insight import Insight, addition_to, insight_of
 from headrace.sharing.account import CostBreakdown, SharedCost, divide_costs, sum_shared_costs
 from headrace.sharing.shared_plan import LiveQuery
@@ -112,7 +112,13 @@ def test_what_is_kept_is_counted_and_known_after_a_restart(tmp_path: Path, sql: 
         query = session.add(sql, name="q")
         bytes_ = run(session).state_bytes[query.id]
         state = session.coordinator.state
-        assert bytes_ == sum(ref.bytes for ref in (*state.parts, *state.sessions, *state.buckets, *state.stores)) > 0
+        assert (
+            bytes_
+            == sum(
+                ref.bytes for ref in (*state.aggregation_refs, *state.session_refs, *state.join_buffer_refs, *state.store_refs)
+            )
+            > 0
+        )
     with opened(tmp_path) as session:
         assert insight_of(session).state_bytes == {session.query("q").id: bytes_}
 
@@ -143,7 +149,7 @@ def live(sql: str) -> LiveQuery:
 
 def done(second: float, watermark: float, *, emitted: bool = True) -> tuple[BatchReport, float]:
     """A batch that was committed at a second, with rows of up to one second more than the watermark."""
-    marks = {("a",): Marks(round(watermark * 1e6), round((watermark + 1) * 1e6))}
+    marks = {("a",): EventTimeMarks(round(watermark * 1e6), round((watermark + 1) * 1e6))}
     return BatchReport(0, 1, 1, emitted_by={1: 1} if emitted else {}, marks=marks), second
 
 
@@ -157,20 +163,20 @@ def done(second: float, watermark: float, *, emitted: bool = True) -> tuple[Batc
     ],
 )
 def test_the_oldest_result_of_a_batch_waited_longest(sql: str, waited: float):
-    assert latencies([done(40, 37), done(43.5, 42)], {1: live(sql)}) == {1: Latency(waited, waited)}
+    assert measure_latencies([done(40, 37), done(43.5, 42)], {1: live(sql)}) == {1: LatencyPercentiles(waited, waited)}
 
 
 def test_batches_without_results_and_the_end_of_time_do_not_count():
     quiet = [done(40, 37), done(41, 39, emitted=False)]
-    last = BatchReport(0, 1, 1, emitted_by={1: 1}, marks={("a",): Marks(MAX_TIME, 0)}), 50.0
-    assert latencies(quiet, {1: live(TUMBLING)}) == {}
-    assert latencies([done(40, 37), last], {1: live(TUMBLING)}) == {}
-    assert latencies([done(40, 37), done(41, 41)], {}) == {}
+    last = BatchReport(0, 1, 1, emitted_by={1: 1}, marks={("a",): EventTimeMarks(MAX_TIME, 0)}), 50.0
+    assert measure_latencies(quiet, {1: live(TUMBLING)}) == {}
+    assert measure_latencies([done(40, 37), last], {1: live(TUMBLING)}) == {}
+    assert measure_latencies([done(40, 37), done(41, 41)], {}) == {}
 
 
 def test_spread():
     batches = [done(0, 0), *(done(10 * n + n / 10, 10 * n) for n in range(1, 22))]
-    assert latencies(batches, {1: live(TUMBLING)}) == {1: Latency(pytest.approx(1.1), pytest.approx(2.0))}
+    assert measure_latencies(batches, {1: live(TUMBLING)}) == {1: LatencyPercentiles(pytest.approx(1.1), pytest.approx(2.0))}
 
 
 def test_all_of_it_is_told(service: Service):

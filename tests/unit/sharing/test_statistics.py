@@ -79,5 +79,5 @@ def test_what_was_measured_survives_a_restart(tmp_path) -> None:
     assert stats(session) == before
     session.add("SELECT k, COUNT(*) n FROM TUMBLE(p, '2 seconds') GROUP BY k", name="r")
     session.advance()
-    assert session._coordinator.state.plans_now()[0].stats == before
+    assert session._coordinator.state.current_plans()[0].stats == before
     session.close()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class SparkBackend:
     """Runs micro-batches as Spark jobs, one at a time."""
 
-    def __init__(self, spark: SparkSession, fault: Callable[[str], None], *, owned: bool) -> None:
+    def __init__(self, spark: SparkSession, fault: Callable[[str], None], *, owns_spark: bool) -> None:
         """Use a Spark session; `close` stops it only if this back-end owns it."""
-        self._spark, self._fault, self._owned = spark, fault, owned
+        self._spark, self._fault, self._owns_spark = spark, fault, owns_spark
 
     @property
     def parallelism(self) -> int:
@@ -44,7 +44,7 @@ class SparkBackend:
         try:
             reports = pipeline.run(context, job, tasks)
         except (Py4JError, PySparkException) as error:
-            detail, hint = _cause(str(error)), "see Spark's log; the batch can be run again"
+            detail, hint = _extract_cause(str(error)), "see Spark's log; the batch can be run again"
             raise SessionError(f"batch {job.batch} failed on Spark", detail=detail, hint=hint) from error
         finally:
             context.setJobDescription(None)  # type: ignore[arg-type]  # None removes the description
@@ -59,11 +59,11 @@ class SparkBackend:
 
     def close(self) -> None:
         """Stop Spark if this back-end started it."""
-        if self._owned:
+        if self._owns_spark:
             self._spark.stop()
 
 
-def _cause(message: str) -> str:
+def _extract_cause(message: str) -> str:
     """Return the worker's error message, without the stack trace of the JVM."""
     cause = message[message.rfind("Traceback (most recent call last)") :] if "Traceback" in message else message
     return cause.split("\n\tat ", 1)[0].strip()
@@ -71,4 +71,4 @@ def _cause(message: str) -> str:
 
 def create(*, master: str, spark: Any, fault: Callable[[str], None]) -> SparkBackend:
     """Create the back-end on the given Spark session, or on a new one."""
-    return SparkBackend(start_spark(master) if spark is None else spark, fault, owned=spark is None)
+    return SparkBackend(start_spark(master) if spark is None else spark, fault, owns_spark=spark is None)

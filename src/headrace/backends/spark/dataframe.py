@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.connectors.durable import replace_file
-from headrace.connectors.source import Position, Range, attached
+from headrace.connectors.source import Position, Range, require_attached
 from headrace.errors import SourceError
 from headrace.model.schema import Schema
 
@@ -43,41 +43,41 @@ class DataFrameSource:
         target = str(directory / "rows")
 
         def write_batch(rows: DataFrame, batch: int) -> None:
-            counts = rows.mapInArrow(lambda batches: _write(target, batch, batches), "file string, rows long").collect()
+            counts = rows.mapInArrow(lambda batches: _write_partition(target, batch, batches), "file string, rows long").collect()
             files = sorted([row["file"], row["rows"]] for row in counts if row["rows"])
             replace_file(directory / f"{batch:010d}.json", json.dumps(files).encode())
 
         writer = self._frame.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(directory / "spark"))
         self._query = writer.start()
 
-    def _batches(self, after: int) -> list[tuple[int, Path]]:
-        directory = attached(self._stream, self._directory)
+    def _list_batches(self, after: int) -> list[tuple[int, Path]]:
+        directory = require_attached(self._stream, self._directory)
         batches = sorted((int(path.stem), path) for path in directory.glob("[0-9]*.json"))
         return [(number, path) for number, path in batches if number >= after]
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; returns the files of complete Spark micro-batches, up to about the limit."""
-        self._check()
+        self._check_query()
         after = 0 if position is None else int(position["batch"])
         ranges: list[Range] = []
-        for number, path in self._batches(after):
+        for number, path in self._list_batches(after):
             if ranges and sum(item.rows for item in ranges) >= limit_rows:
                 break
             for file, rows in json.loads(path.read_bytes()):
-                ranges.append(Range(self._stream, "arrow", file, 0, _units(file), rows))
+                ranges.append(Range(self._stream, "arrow", file, 0, _count_record_batches(file), rows))
             after = number + 1
         return ranges, ({"batch": after} if after else position)
 
     def pending(self, position: Position) -> bool:
         """See `Source`; whether the query has written another micro-batch."""
-        self._check()
-        return bool(self._batches(0 if position is None else int(position["batch"])))
+        self._check_query()
+        return bool(self._list_batches(0 if position is None else int(position["batch"])))
 
     def definition(self) -> dict[str, Any]:
         """See `Source`; a DataFrame has no identity other than its columns."""
         return {"source": "dataframe", "schema": self.schema.to_ddl()}
 
-    def _check(self) -> None:
+    def _check_query(self) -> None:
         if self._query is not None and not self._query.isActive and self._query.exception() is not None:
             raise SourceError(f"the streaming DataFrame of stream '{self._stream}' stopped", detail=str(self._query.exception()))
 
@@ -98,12 +98,12 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema, timezone="UTC")
 
 
-def _units(path: str) -> int:
+def _count_record_batches(path: str) -> int:
     with pa.memory_map(path) as file:
         return int(pa.ipc.open_file(file).num_record_batches)
 
 
-def _write(target: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write_partition(target: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     path = Path(target) / f"{batch:010d}-{partition:05d}.arrow"

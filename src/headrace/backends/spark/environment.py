@@ -15,8 +15,8 @@ from headrace.errors import SessionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_QUIET = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-SETTINGS: Mapping[str, str] = {
+_LOG_OPTION = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+SPARK_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -32,13 +32,13 @@ SETTINGS: Mapping[str, str] = {
     "spark.log.level": "ERROR",
     # The JVM only schedules, so C1 suffices: a second compilation takes cores from the workers. VFORK because Hadoop forks chmod
     # for every log file.
-    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK {_QUIET}",
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK {_LOG_OPTION}",
 }
 
 
 # Workers need the same large arrays in every batch. By default the allocator returns them to the system each time, and the page
 # faults of the next allocation took a quarter of a batch with 1,000 queries (docs/performance.md).
-MEMORY: Mapping[str, str] = {
+ALLOCATOR_SETTINGS: Mapping[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
     "MALLOC_TOP_PAD_": str(1 << 26),
@@ -47,8 +47,8 @@ MEMORY: Mapping[str, str] = {
 
 
 # Spark's own defaults, for jobs that the JVM executes: the baseline in benchmarks.
-STOCK: Mapping[str, str] = {
-    "spark.driver.extraJavaOptions": _QUIET,
+STOCK_SETTINGS: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": _LOG_OPTION,
     "spark.sql.adaptive.enabled": "true",
     "spark.shuffle.compress": "true",
 }
@@ -65,9 +65,9 @@ def start_spark(master: str, overrides: Mapping[str, str] | None = None) -> Spar
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName("headrace")
-    for name, value in MEMORY.items():
+    for name, value in ALLOCATOR_SETTINGS.items():
         os.environ.setdefault(name, value)  # inherited by the workers of a local master
         builder = builder.config(f"spark.executorEnv.{name}", value)
-    for name, value in {**SETTINGS, **(overrides or {})}.items():
+    for name, value in {**SPARK_SETTINGS, **(overrides or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -31,13 +31,13 @@ from headrace.kernels import pack
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-Task = tuple[int, Sequence[Range]]
-Sent = tuple[str, bytes]
+MapTask = tuple[int, Sequence[Range]]
+ShufflePayload = tuple[str, bytes]
 """A kind and its content: a shuffle block, the name of a file with a block, a report, or an error."""
-Row = tuple[int, Sent]
-_INLINE = 1 << 16  # bytes
-_LOOKED_AT_ALL = 512  # tasks
-_TASKS = count(1)
+ShuffleRow = tuple[int, ShufflePayload]
+_MAX_INLINE_BYTES = 1 << 16  # bytes
+_FULL_GC_INTERVAL = 512  # tasks
+_TASK_COUNTER = count(1)
 """Counts the tasks of this worker process."""
 
 
@@ -53,53 +53,53 @@ def run(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) ->
     return reports
 
 
-def read_select_slice_aggregate(job: BatchJob, tasks: Iterable[Task]) -> Iterator[Row]:
+def read_select_slice_aggregate(job: BatchJob, tasks: Iterable[MapTask]) -> Iterator[ShuffleRow]:
     """Run the map stage in a worker: read the ranges of each task, and yield one shuffle block for each partition."""
-    _settle()
+    _freeze_gc()
     for number, ranges in tasks:
         try:
             blocks = run_map_task(job, number, ranges)
-            payloads = [(partition, _sent(job, f"{block.task:05d}", partition, block)) for partition, block in blocks]
+            payloads = [(partition, _encode_block(job, f"{block.task:05d}", partition, block)) for partition, block in blocks]
         except HeadraceError as error:  # sent to all partitions, to stop them
             payloads = [(partition, ("error", pickle.dumps(error))) for partition in range(job.partitions)]
         yield from payloads
 
 
-def merge_evaluate_route(job: BatchJob, level: int, rows: Iterable[Row]) -> Iterator[Row]:
+def merge_evaluate_route(job: BatchJob, level: int, rows: Iterable[ShuffleRow]) -> Iterator[ShuffleRow]:
     """Run the reduce stage in a worker on the shuffle blocks of one partition; yield its report, and blocks for the next level.
 
     Later levels are for joins by other keys, and for groups of joined rows; reports of earlier levels pass through.
     """
-    _settle()
+    _freeze_gc()
     received = list(rows)
     finished = ("outcome", "error") if level else ()
     blocks = [row for row in received if row[1][0] not in finished]
     yield from (row for row in received if row[1][0] in finished)
     if blocks:
-        yield from _done(job, blocks, level)
+        yield from _run_reduce(job, blocks, level)
 
 
-def _settle() -> None:
+def _freeze_gc() -> None:
     """Exclude the long-lived objects of this worker – modules, kernels, plans – from garbage collection.
 
     Spark's daemon runs a full collection after every task, which took 50 ms of each task, and hundreds of milliseconds while
     queries were added and removed. Objects that exist when a task starts have just survived a collection; reference counting
     still frees them. Unfreeze every 512 tasks so that cycles are collected.
     """
-    if next(_TASKS) % _LOOKED_AT_ALL:
+    if next(_TASK_COUNTER) % _FULL_GC_INTERVAL:
         gc.freeze()
     else:
         gc.unfreeze()
 
 
-def _done(job: BatchJob, received: Sequence[Row], level: int) -> Iterator[Row]:
+def _run_reduce(job: BatchJob, received: Sequence[ShuffleRow], level: int) -> Iterator[ShuffleRow]:
     partition = received[0][0]
     failed = next((payload for _, payload in received if payload[0] == "error"), None)
     if failed is not None:
         yield partition, failed
         return
     try:
-        blocks = [_received(job, payload) for _, payload in received]
+        blocks = [_decode_block(job, payload) for _, payload in received]
         report, messages = run_later_level(job, level, partition, blocks) if level else run_reduce_task(job, partition, blocks)
     except HeadraceError as error:
         yield partition, ("error", pickle.dumps(error))
@@ -107,19 +107,19 @@ def _done(job: BatchJob, received: Sequence[Row], level: int) -> Iterator[Row]:
     yield partition, ("outcome", pickle.dumps(report))
     if level < job.extra_shuffles:
         for target, message in messages.items():
-            yield target, _sent(job, f"{partition:05d}-{level + 1}", target, message)
+            yield target, _encode_block(job, f"{partition:05d}-{level + 1}", target, message)
 
 
-def _sent(job: BatchJob, sender: str, partition: int, block: ShuffleBlock | LevelMessage) -> Sent:
+def _encode_block(job: BatchJob, sender: str, partition: int, block: ShuffleBlock | LevelMessage) -> ShufflePayload:
     """Return a small shuffle block inline; write a large one to a file and return its name."""
-    if block.estimate_bytes() <= _INLINE:
+    if block.estimate_bytes() <= _MAX_INLINE_BYTES:
         return "parcel", pack.pack(block)
     name = f"{job.batch:010d}-{sender}-{partition:05d}.parcel"
     pack.write(Path(job.directory) / "exchange" / name, block, sync=False)
     return "file", name.encode()
 
 
-def _received(job: BatchJob, payload: Sent) -> Any:
+def _decode_block(job: BatchJob, payload: ShufflePayload) -> Any:
     kind, content = payload
     if kind == "parcel":
         return pack.unpack(content)

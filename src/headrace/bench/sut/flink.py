@@ -24,7 +24,7 @@ from headrace.bench.sut.connector import connector
 from headrace.bench.sut.flink_environment import VERSION, flink_environment
 from headrace.bench.sut.flink_settings import Settings, table
 from headrace.bench.sut.process import serve
-from headrace.connectors.tcp_protocol import Connection
+from headrace.connectors.tcp_protocol import TcpConnection
 from headrace.errors import HeadraceError
 
 _SERVICES = {"org.apache.flink.table.factories.Factory": "headrace.bench.flink.Tables"}
@@ -62,7 +62,7 @@ class Flink:
     def start(self, config: SutConfig, reporter: Teller) -> Started:
         """See `SutAdapter`."""
         self._config, self._tell = config, reporter
-        self._driver = Connection(config.driver)
+        self._driver = TcpConnection(config.driver)
         self._begin(len(config.queries))
         self._submit(config.queries)
         return Started({"flink": VERSION, "headrace": importlib.metadata.version("headrace")}, self._settings.described())
@@ -140,7 +140,7 @@ class Flink:
             assert self._side is not None
             self._side.ask(call="cancel", job=job)
             for stream in self._config.streams:
-                self._driver.ask("leave", stream=stream.name, group=job)
+                self._driver.send_request("leave", stream=stream.name, group=job)
 
     def check(self) -> None:
         """See `SutAdapter`."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.backends.spark.environment import SETTINGS, start_spark
+from headrace.backends.spark.environment import SPARK_SETTINGS, start_spark
 from headrace.bench.query import BenchQuery
 from headrace.bench.sut.adapter import NO_TEXT, Started, SutConfig, Teller
 from headrace.bench.sut.process import serve
@@ -64,7 +64,9 @@ class Headrace:
             "interval": interval,
             "results": "one callback per query, after the commit",
         }
-        return Started({"headrace": _version("headrace"), "pyspark": _version("pyspark")}, {**settings, "spark": dict(SETTINGS)})
+        return Started(
+            {"headrace": _version("headrace"), "pyspark": _version("pyspark")}, {**settings, "spark": dict(SPARK_SETTINGS)}
+        )
 
     def _add(self, bench_query: BenchQuery) -> Query | None:
         assert self._session is not None

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.backends.spark.environment import STOCK, start_spark
+from headrace.backends.spark.environment import STOCK_SETTINGS, start_spark
 from headrace.bench.queries.aggregations import Fields
 from headrace.bench.query import BenchQuery
 
@@ -28,4 +28,4 @@ def rows_per_second(spark: Any, folder: Path, query: BenchQuery, rows: int) -> f
 
 
 if __name__ == "__main__":
-    print(rows_per_second(start_spark("local[*]", STOCK), Path(sys.argv[1]), Fields().queries(1)[0], int(sys.argv[2])))
+    print(rows_per_second(start_spark("local[*]", STOCK_SETTINGS), Path(sys.argv[1]), Fields().queries(1)[0], int(sys.argv[2])))

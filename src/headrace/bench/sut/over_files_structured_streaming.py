@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.backends.spark.environment import STOCK, start_spark
+from headrace.backends.spark.environment import STOCK_SETTINGS, start_spark
 from headrace.bench.queries.aggregations import Fields
 from headrace.bench.query import BenchQuery
 
@@ -47,5 +47,7 @@ def rows_per_second(spark: Any, folder: Path, queries: Sequence[BenchQuery], row
 
 if __name__ == "__main__":
     print(
-        rows_per_second(start_spark("local[*]", STOCK), Path(sys.argv[1]), Fields().queries(int(sys.argv[3])), int(sys.argv[2]))
+        rows_per_second(
+            start_spark("local[*]", STOCK_SETTINGS), Path(sys.argv[1]), Fields().queries(int(sys.argv[3])), int(sys.argv[2])
+        )
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors.tcp_protocol import Connection
+from headrace.connectors.tcp_protocol import TcpConnection
 
 
 class Puller:
@@ -15,7 +15,7 @@ class Puller:
 
     def __init__(self, address: str, stream: str, partition: int, group: str, columns: Sequence[str]) -> None:
         """Register the consumer group at the driver, which retains rows for it from now on."""
-        self._connection, self._columns = Connection(address), list(columns)
+        self._connection, self._columns = TcpConnection(address), list(columns)
         self._stream, self._partition, self._group = stream, partition, group
         self._position = self._committed = self._produced = self._status()["committed"][partition]
 
@@ -34,11 +34,11 @@ class Puller:
         """Commit the rows read; position 0 leaves the other partitions, which other readers commit, unchanged."""
         if self._committed < self._position:
             positions = [self._position if number == self._partition else 0 for number in range(partitions)]
-            self._connection.ask("commit", stream=self._stream, group=self._group, positions=positions)
+            self._connection.send_request("commit", stream=self._stream, group=self._group, positions=positions)
             self._committed = self._position
 
     def _status(self) -> dict[str, Any]:
-        return self._connection.ask("status", stream=self._stream, group=self._group, **{"from": "now"})
+        return self._connection.send_request("status", stream=self._stream, group=self._group, **{"from": "now"})
 
     def close(self) -> None:
         """Close the connection."""

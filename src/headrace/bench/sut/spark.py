@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import pyspark
 
-from headrace.backends.spark.environment import STOCK, start_spark
+from headrace.backends.spark.environment import STOCK_SETTINGS, start_spark
 from headrace.bench.query import BenchQuery
 from headrace.bench.sut.adapter import NO_TEXT, Started, SutConfig, SutStream, Teller
 from headrace.bench.sut.connector import connector
 from headrace.bench.sut.process import serve
-from headrace.connectors.tcp_protocol import Connection
+from headrace.connectors.tcp_protocol import TcpConnection
 from headrace.errors import HeadraceError
 
 _SOURCE, _SINK = "headrace.bench.spark.DriverSource", "headrace.bench.spark.CollectorSink"
@@ -46,7 +46,7 @@ class Spark:
 
     def start(self, config: SutConfig, reporter: Teller) -> Started:
         """See `SutAdapter`."""
-        self._config, self._tell, self._driver = config, reporter, Connection(config.driver)
+        self._config, self._tell, self._driver = config, reporter, TcpConnection(config.driver)
         settings = spark_settings(config.options)
         jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
         jar = connector("spark", pyspark.__version__, jars, {})
@@ -109,7 +109,7 @@ class Spark:
         running, group = self._running.pop(name)
         running.stop()
         for stream in self._config.streams:
-            self._driver.ask("leave", stream=stream.name, group=group)
+            self._driver.send_request("leave", stream=stream.name, group=group)
         self._tell.removed(name)
 
     def check(self) -> None:
@@ -130,7 +130,7 @@ def spark_settings(options: Mapping[str, Any]) -> dict[str, str]:
     if store not in _STORES:
         raise HeadraceError(f"unknown spark state store '{store}'", detail=f"state stores: {', '.join(_STORES)}")
     return {
-        **STOCK,
+        **STOCK_SETTINGS,
         "spark.driver.memory": f"{max(2048, psutil.virtual_memory().total // 4 >> 20)}m",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         "spark.sql.streaming.stateStore.providerClass": _STORES[store],

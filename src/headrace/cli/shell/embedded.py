@@ -86,7 +86,7 @@ class Embedded:
         yield self._last(query, back, after)
         while True:
             finished, last_committed = query.is_over, query.last_batch
-            files = results.rows_of(self._session.results_folder, query.id, after, last_committed)
+            files = results.read_query_rows(self._session.results_folder, query.id, after, last_committed)
             batches = [batch for _, file_batches in files for batch in file_batches]
             if batches:
                 yield pa.Table.from_batches(batches, query.schema)
@@ -129,10 +129,10 @@ class Embedded:
         """Return the last rows up to `last_batch`; reads files from the newest on, and only as many as necessary."""
         batches: list[pa.RecordBatch] = []
         count = 0
-        for _, path in reversed(results.files(self._session.results_folder, -1, last_batch)):
+        for _, path in reversed(results.list_result_files(self._session.results_folder, -1, last_batch)):
             if last is not None and count >= last:
                 break
-            rows = results.load(path).get_rows(query.id)
+            rows = results.open_result_file(path).get_rows(query.id)
             batches[:0] = rows
             count += sum(batch.num_rows for batch in rows)
         table = pa.Table.from_batches(batches, query.schema)

@@ -17,7 +17,7 @@ from headrace.cli.shell.outcomes import Changed, Columns, Ended, Following, Outc
 from headrace.cli.shell.statements import USAGES
 from headrace.cli.shell.tail import pieces
 from headrace.cli.shell.target import StreamInfo, described
-from headrace.connectors.text import json_value
+from headrace.connectors.text import to_json_value
 from headrace.errors import HeadraceError
 
 
@@ -74,7 +74,7 @@ def _documents(outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 def _rows(name: str, table: pa.Table) -> Iterator[dict[str, Any]]:
     for row in table.to_pylist():
-        yield {"kind": "row", "query": name, "row": {column: json_value(value) for column, value in row.items()}}
+        yield {"kind": "row", "query": name, "row": {column: to_json_value(value) for column, value in row.items()}}
 
 
 def _stream(info: StreamInfo) -> dict[str, Any]:

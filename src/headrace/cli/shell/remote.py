@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.cli.shell.target import TICK_SECONDS, QueryInfo, StreamInfo
-from headrace.client import RemoteQuery, RemoteSession, connect, schema_of
+from headrace.client import RemoteQuery, RemoteSession, connect, parse_columns
 from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
@@ -37,7 +37,7 @@ class Remote:
 
     def check(self, sql: str) -> pa.Schema:
         """See `ShellTarget`."""
-        return schema_of(self._session.check(sql))
+        return parse_columns(self._session.check(sql))
 
     def add(self, sql: str, name: str | None) -> QueryInfo:
         """See `ShellTarget`."""
@@ -96,7 +96,7 @@ def opened(url: str, token: str | None) -> Remote:
 
 
 def _stream(info: Mapping[str, Any]) -> StreamInfo:
-    schema = Schema.from_arrow(schema_of(info["columns"]))
+    schema = Schema.from_arrow(parse_columns(info["columns"]))
     stream = Stream(info["name"], schema, info["time"], round(info["delay_seconds"] * 1e6))
     return StreamInfo(stream, info["source"].get("kind", ""), info["rows"], info["lag_seconds"])
 
@@ -106,7 +106,7 @@ def _query(info: Mapping[str, Any]) -> QueryInfo:
         info["name"],
         info["sql"],
         info["status"],
-        schema_of(info["columns"]),
+        parse_columns(info["columns"]),
         info["emitted"],
         info["late"],
         info["error"],

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.runtime.probing import choice_of
+from headrace.runtime.probing import choose_orders
 from headrace.sharing.changelog import Changelog, apply_changelog
 from headrace.sharing.multiway.asked import NormalizedJoin, normalize_join
 from headrace.sharing.multiway.graph import PhysicalGraph
@@ -40,7 +40,7 @@ def queries(**texts: str) -> tuple[NormalizedJoin, ...]:
 
 def first_plan(found: tuple[NormalizedJoin, ...], partitions: int = 3, choice: ProbeOrderChoice | None = None) -> SlidingJoinPlan:
     """The plan of queries that are all there from the first batch on."""
-    chosen = choice or choice_of(found, None, None)
+    chosen = choice or choose_orders(found, None, None)
     return plan_sliding_joins(found, chosen, 0, partitions, {one.id: 0 for one in found})
 
 

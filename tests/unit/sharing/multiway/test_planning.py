@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from headrace.runtime.probing import choice_of
+from headrace.runtime.probing import choose_orders
 from headrace.sharing.multiway.asked import NormalizedJoin
 from headrace.sharing.multiway.planning import plan_sliding_joins
 from headrace.sharing.multiway.probes import (
@@ -182,7 +182,7 @@ def test_kept_joins_of_other_conditions_are_other_stores():
 
 def test_queries_that_share_nothing_have_stores_of_their_own():
     one, two = (ask(number, "r.b = s.b", apart=True) for number in range(2))
-    chosen = choice_of((one, two), None, None)
+    chosen = choose_orders((one, two), None, None)
     plan = plan_sliding_joins((one, two), chosen, 0, 4, {0: 0, 1: 0})
     assert sorted(plan.ranked_relations) == ["r@0", "r@1", "s@0", "s@1"]
     assert plan.streams == {"r@0": "r", "s@0": "s", "r@1": "r", "s@1": "s"}
@@ -346,7 +346,7 @@ def test_a_store_by_what_no_live_query_looks_at_is_replaced():
     both = choice((first, {"s": "t[c]", "t": "s[c]"}), (other, {"r": "s[c]", "s": "r[b]"}))
     before = planned(both, first, other)
     assert drawn(before, "r") == ["all s[c] !1"]
-    chosen = choice_of((other,), before, None)
+    chosen = choose_orders((other,), before, None)
     plan = planned(chosen, other, batch=4, previous=before, oldest={"s[c]": 1, "r[b]": 1, "t[c]": 1})
     assert stores(plan) == ["s[c] since 0 until 4", "r[b] since 0", "s[b] since 4"]  # t went with its query
     assert drawn(plan, "r") == ["stored s[b] !1", "all s[c]*<4 !1"]
@@ -494,7 +494,7 @@ class Model:
     def replan(self, batch: int) -> SlidingJoinPlan:
         queries = tuple(one for one, _ in self.queries.values())
         decided = self._decided(queries) if self.random.random() < 0.6 else None
-        chosen = choice_of(queries, self.plan, decided)
+        chosen = choose_orders(queries, self.plan, decided)
         oldest = {one.number: min(found) for one in (self.plan.stores if self.plan else ()) if (found := self.births(one, batch))}
         born = {number: first for number, (_, first) in self.queries.items()}
         self.plan = plan_sliding_joins(queries, chosen, batch, self.partitions, born, self.plan, oldest)
