@@ -16,7 +16,7 @@ from project import PACKAGE, ROOT, Document, Module, documents
 
 import headrace.session
 from headrace.cli import COMMANDS
-from headrace.cli.explain import sharing_of
+from headrace.cli.explain import plan_session_file
 from headrace.cli.session_file import SessionFile
 from headrace.runtime.backends import load_backend
 from headrace.sql import Catalog, bind_query
@@ -91,13 +91,13 @@ def test_toml_is_a_session_file(document: Document, tmp_path: Path):
             if stream.kind == "files":
                 pattern = Path(stream.options["path"]).relative_to(tmp_path)
                 assert list(tmp_path.glob(str(pattern))), f"{document.name}: '{pattern}' matches no file"
-        assert sharing_of(file).operators
+        assert plan_session_file(file).operators
 
 
 @every_document
 def test_sql_binds(document: Document):
     file = SessionFile.load(ROOT / "examples" / "purchases.toml")
-    catalog = Catalog.of(stream.declare() for stream in file.streams)
+    catalog = Catalog.of(stream.to_stream() for stream in file.streams)
     for _, block in document.blocks("sql"):
         for query in block.strip().split("\n\n"):
             assert bind_query(query, catalog).schema.names

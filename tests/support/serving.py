@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 
 import headrace as hr
-from headrace.service.host import Host
-from headrace.service.limits import Limits
+from headrace.service.host import ServiceHost
+from headrace.service.limits import ServiceLimits
 from headrace.service.server import Server
-from headrace.service.tokens import Tokens
+from headrace.service.tokens import TokenRegistry
 
 COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
 COUNTING = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(purchases, '1 second')"
@@ -29,19 +29,19 @@ class Service:
         self,
         checkpoint: Path,
         *,
-        limits: Limits | None = None,
-        tokens: Tokens | None = None,
+        limits: ServiceLimits | None = None,
+        tokens: TokenRegistry | None = None,
         reports: Path | None = None,
         origins: Sequence[str] = (),
     ) -> None:
-        self._checkpoint, self._limits, self._tokens = checkpoint, limits or Limits(), tokens or Tokens()
+        self._checkpoint, self._limits, self._tokens = checkpoint, limits or ServiceLimits(), tokens or TokenRegistry()
         self._reports, self._origins = reports, origins
         self.port = 0
         self._begin()
 
     def _begin(self) -> None:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
-        self.host = Host(self.session, self._tokens, self._limits, reports=self._reports, origins=self._origins)
+        self.host = ServiceHost(self.session, self._tokens, self._limits, reports=self._reports, origins=self._origins)
         listening = socket.create_server(("127.0.0.1", self.port))
         self.port = listening.getsockname()[1]
         self._server = Server(self.host)

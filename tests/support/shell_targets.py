@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headrace.cli.shell.embedded import Embedded
-from headrace.cli.shell.remote import opened
-from headrace.cli.shell.target import Target
+from headrace.cli.shell.embedded import EmbeddedTarget
+from headrace.cli.shell.remote import open_remote
+from headrace.cli.shell.target import ShellTarget
 from headrace.connectors import MemorySource
-from headrace.service.tokens import Tokens
+from headrace.service.tokens import TokenRegistry
 from headrace.session import Session
 from support.serving import Service
 
@@ -31,15 +31,15 @@ def declare(session: Session) -> Append:
 
 
 @contextlib.contextmanager
-def embedded() -> Iterator[tuple[Target, Append]]:
+def embedded() -> Iterator[tuple[ShellTarget, Append]]:
     session = Session(backend="local", partitions=2)
     append = declare(session)
-    with contextlib.closing(Embedded(session)) as target:
+    with contextlib.closing(EmbeddedTarget(session)) as target:
         yield target, append
 
 
 @contextlib.contextmanager
-def served(tokens: Tokens | None = None) -> Iterator[tuple[str, Append]]:
+def served(tokens: TokenRegistry | None = None) -> Iterator[tuple[str, Append]]:
     """Serve a session in a thread; yield its address."""
     with (
         tempfile.TemporaryDirectory() as place,
@@ -49,8 +49,8 @@ def served(tokens: Tokens | None = None) -> Iterator[tuple[str, Append]]:
 
 
 @contextlib.contextmanager
-def remote() -> Iterator[tuple[Target, Append]]:
-    with served() as (url, append), contextlib.closing(opened(url, None)) as target:
+def remote() -> Iterator[tuple[ShellTarget, Append]]:
+    with served() as (url, append), contextlib.closing(open_remote(url, None)) as target:
         yield target, append
 
 

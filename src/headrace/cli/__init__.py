@@ -29,10 +29,10 @@ COMMANDS = {
     "bench": ("headrace.cli.bench", "Benchmark headrace against other engines on the same data."),
 }
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 
 
-def application(chosen: str | None = None) -> typer.Typer:
+def build_application(chosen: str | None = None) -> typer.Typer:
     """Return the application with the chosen command loaded; the others appear in `--help` only."""
     app = typer.Typer(
         name="headrace",
@@ -41,14 +41,14 @@ def application(chosen: str | None = None) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_root)
+    app.callback()(_root_options)
     for name, (module, help_line) in COMMANDS.items():
         command_module: Any = importlib.import_module(module) if name == chosen else None
         if hasattr(command_module, "app"):
             app.add_typer(command_module.app, name=name, help=help_line)
         else:
             app.command(name, help=None if command_module else help_line)(
-                command_module.command if command_module else _not_loaded
+                command_module.command if command_module else _refuse_unloaded
             )
     return app
 
@@ -57,12 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit with 1 on an error and 130 on Ctrl-C."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        application(next((word for word in words if not word.startswith("-")), None))(args=words, prog_name="headrace")
+        build_application(next((word for word in words if not word.startswith("-")), None))(args=words, prog_name="headrace")
     except HeadraceError as error:
         show_error(error)
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_EXIT_CODE)
 
 
 def show_error(error: HeadraceError) -> None:
@@ -81,7 +81,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _root(
+def _root_options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
@@ -89,5 +89,5 @@ def _root(
     del version
 
 
-def _not_loaded() -> None:
+def _refuse_unloaded() -> None:
     raise AssertionError("main called a command that it did not load")

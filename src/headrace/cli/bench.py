@@ -12,13 +12,13 @@ from rich.table import Table
 from headrace.bench.scaling import scaling
 from headrace.cli import bench_list, bench_report
 from headrace.cli.bench_run import run_command
-from headrace.cli.terminal import progress
+from headrace.cli.terminal import report_progress
 from headrace.errors import HeadraceError
 
 app = typer.Typer(help="Benchmark headrace against other engines on the same data in the same run.", no_args_is_help=True)
-app.command("list")(bench_list.command)
+app.command("list")(bench_list.list_command)
 app.command("run")(run_command)
-app.command("report")(bench_report.command)
+app.command("report")(bench_report.report_command)
 
 
 @app.command("scaling")
@@ -36,7 +36,7 @@ def scaling_command(
         raise HeadraceError(f"'{queries}' is not a list of numbers", hint="write --queries 1,64,1000") from None
     if not counts or counts[0] < 1 or rows < 1 or rows_per_batch < 1 or streaming_rows < 1:
         raise HeadraceError("numbers of queries and rows must be positive")
-    with progress() as report:
+    with report_progress() as report:
         result = scaling(counts, rows, rows_per_batch, streaming_rows, report)
     if as_json:
         print(json.dumps(result, indent=2))

@@ -14,11 +14,11 @@ from headrace.bench.scenario import PEERS, Scenario
 from headrace.bench.scenario_file import load_scenario, scenario_names
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
     """List the scenarios with their number of queries and their systems. --json prints all parameters."""
     scenarios = [load_scenario(name) for name in scenario_names()]
     if as_json:
-        print(json.dumps({"scenarios": [_entry(scenario) for scenario in scenarios]}, indent=2, ensure_ascii=False))
+        print(json.dumps({"scenarios": [_scenario_document(scenario) for scenario in scenarios]}, indent=2, ensure_ascii=False))
         return
     table = Table("scenario", "what is measured", "queries", "systems", box=SIMPLE_HEAD, pad_edge=False)
     for scenario in scenarios:
@@ -27,5 +27,5 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
     Console().print(table, f"all systems: {', '.join(PEERS)}", sep="")
 
 
-def _entry(scenario: Scenario) -> dict[str, Any]:
+def _scenario_document(scenario: Scenario) -> dict[str, Any]:
     return {**scenario.to_json(), "most_queries": scenario.queries}

@@ -10,7 +10,7 @@ import typer
 from headrace.bench.report import write_report
 
 
-def command(
+def report_command(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder that `headrace bench run --out` wrote result.json to.")
     ],

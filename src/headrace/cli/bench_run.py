@@ -16,8 +16,8 @@ from headrace.bench.result_file import append_run
 from headrace.bench.run import Runner
 from headrace.bench.scenario import SYSTEMS, Scenario
 from headrace.bench.scenario_file import load_scenario
-from headrace.cli.bench_view import View
-from headrace.cli.terminal import count, print_json, progress_console, seconds
+from headrace.cli.bench_view import BenchView
+from headrace.cli.terminal import format_count, format_seconds, print_json, progress_console
 from headrace.errors import HeadraceError
 
 
@@ -39,28 +39,28 @@ def run_command(
     """Measure systems under a scenario. A failed run has a reason and no number; the exit code is then 1."""
     if rate is not None and (search or not rate > 0):
         raise HeadraceError("invalid --rate: it must be positive, and excludes --search")
-    base, systems = load_scenario(scenario), _systems(sut)
-    variants = [_variant(base, number, duration, keys) for number in _counts(queries)]
+    base, systems = load_scenario(scenario), _parse_systems(sut)
+    variants = [_apply_overrides(base, number, duration, keys) for number in _parse_counts(queries)]
     runs = []
-    with View(progress_console(as_json=True)) as view:
+    with BenchView(progress_console(as_json=True)) as view:
         for variant in variants:
             for system in systems:
                 for number in range(1, repeat + 1):
-                    run = Runner(system, variant, view.watcher(), rate, _options(option or [])).run(number)
+                    run = Runner(system, variant, view.make_watcher(), rate, _parse_options(option or [])).run(number)
                     append_run(out, run)
-                    view.told(run)
+                    view.show_run(run)
                     runs.append(run)
     if as_json:
         print_json({"runs": [run.to_json() for run in runs]})
     else:
         progress_console(as_json=False).print(
-            summary(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` makes a page of it."
+            summary_table(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` makes a page of it."
         )
     if any(run.failed for run in runs):
         raise typer.Exit(1)
 
 
-def _systems(text: str) -> list[str]:
+def _parse_systems(text: str) -> list[str]:
     systems = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in systems if name not in SYSTEMS]
     if unknown or not systems:
@@ -68,7 +68,7 @@ def _systems(text: str) -> list[str]:
     return systems
 
 
-def _counts(text: str) -> list[int | None]:
+def _parse_counts(text: str) -> list[int | None]:
     if not text:
         return [None]
     try:
@@ -77,25 +77,25 @@ def _counts(text: str) -> list[int | None]:
         raise HeadraceError(f"'{text}' is not a list of numbers", hint="write --queries 1,64") from None
 
 
-def _variant(base: Scenario, queries: int | None, duration: float | None, keys: int | None) -> Scenario:
+def _apply_overrides(base: Scenario, queries: int | None, duration: float | None, keys: int | None) -> Scenario:
     return base.changed(queries=queries, seconds=duration, keys=keys)
 
 
-def _options(settings: list[str]) -> dict[str, Any]:
+def _parse_options(settings: list[str]) -> dict[str, Any]:
     pairs = [setting.partition("=") for setting in settings]
     if any(not sign for _, sign, _ in pairs):
         raise HeadraceError("invalid --option: write NAME=VALUE", detail=f"given: {', '.join(settings)}")
-    return {name: _value(value) for name, _, value in pairs}
+    return {name: _parse_value(value) for name, _, value in pairs}
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def summary(runs: list[Run]) -> Table:
+def summary_table(runs: list[Run]) -> Table:
     """Return the runs as a table for the terminal."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, justify in (
@@ -111,5 +111,7 @@ def summary(runs: list[Run]) -> Table:
             table.add_row(run.sut, str(run.queries), Text(f"failed: {run.failed}", "red"), "–")
             continue
         latency = figures.event_time.histogram.summary()
-        table.add_row(run.sut, str(run.queries), count(figures.sustainable or 0), seconds(latency.p95 if latency else None))
+        table.add_row(
+            run.sut, str(run.queries), format_count(figures.sustainable or 0), format_seconds(latency.p95 if latency else None)
+        )
     return table

@@ -14,71 +14,71 @@ from headrace.bench.latency import Latencies
 from headrace.bench.result import Run
 from headrace.bench.run import Watcher
 from headrace.bench.sustainable import Verdict
-from headrace.cli.terminal import count, seconds
+from headrace.cli.terminal import format_count, format_seconds
 
-_EVERY = 5.0  # seconds between lines where there is no terminal
+_LINE_INTERVAL_SECONDS = 5.0  # seconds between lines where there is no terminal
 
 
-class View:
+class BenchView:
     """A context manager that shows a progress bar on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         """Write to `console`."""
         self._console = console
         columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("", figures="", total=None)
-        self._phase, self._rate, self._last, self._before = "", None, 0.0, None  # type: tuple[str, float | None, float, DriverStatus | None]
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("", figures="", total=None)
+        self._phase, self._rate, self._last_shown_at, self._last_status = "", None, 0.0, None  # type: tuple[str, float | None, float, DriverStatus | None]
 
     def __enter__(self) -> Self:
         """Start the progress bar."""
-        self._bar.start()
+        self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Remove the progress bar."""
-        self._bar.stop()
+        self._progress.stop()
 
-    def watcher(self) -> Watcher:
+    def make_watcher(self) -> Watcher:
         """Return the callbacks of a run."""
-        return Watcher(self._begin, self._sample, self._verdict)
+        return Watcher(self._start_phase, self._show_sample, self._show_verdict)
 
-    def _begin(self, phase: str, rate: float | None) -> None:
-        self._phase, self._rate, self._before = phase, rate, None
-        line = phase if rate is None else f"{phase}, {count(rate)} rows/s offered"
-        self._bar.reset(self._task, description=line, figures="", total=None)
+    def _start_phase(self, phase: str, rate: float | None) -> None:
+        self._phase, self._rate, self._last_status = phase, rate, None
+        line = phase if rate is None else f"{phase}, {format_count(rate)} rows/s offered"
+        self._progress.reset(self._task, description=line, figures="", total=None)
         if not self._console.is_terminal:
             self._console.print(line, soft_wrap=True)
 
-    def _sample(self, status: DriverStatus, second: float, total: float, latencies: Latencies | None) -> None:
+    def _show_sample(self, status: DriverStatus, second: float, total: float, latencies: Latencies | None) -> None:
         now = time.monotonic()
-        if now - self._last < (0.5 if self._console.is_terminal else _EVERY) and latencies is None:
+        if now - self._last_shown_at < (0.5 if self._console.is_terminal else _LINE_INTERVAL_SECONDS) and latencies is None:
             return
-        figures = self._figures(status, latencies)
-        self._last, self._before = now, status
-        self._bar.update(self._task, completed=min(second, total), total=total, figures=figures)
+        figures = self._format_figures(status, latencies)
+        self._last_shown_at, self._last_status = now, status
+        self._progress.update(self._task, completed=min(second, total), total=total, figures=figures)
         if not self._console.is_terminal:
             self._console.print(f"  {second:.0f} s: {figures}", soft_wrap=True)
 
-    def _figures(self, status: DriverStatus, latencies: Latencies | None) -> str:
-        previous, parts = self._before, []
+    def _format_figures(self, status: DriverStatus, latencies: Latencies | None) -> str:
+        previous, parts = self._last_status, []
         if previous is not None and status.now > previous.now:
-            parts.append(f"read {count((status.read - previous.read) * 1e6 / (status.now - previous.now))} rows/s")
-        parts.append(f"queue {count(status.backlog)}")
+            parts.append(f"read {format_count((status.read - previous.read) * 1e6 / (status.now - previous.now))} rows/s")
+        parts.append(f"queue {format_count(status.backlog)}")
         if latencies is not None and latencies.event_time_series.p95:
-            parts.append(f"latency p95 {seconds(latencies.event_time_series.p95[-1])}")
+            parts.append(f"latency p95 {format_seconds(latencies.event_time_series.p95[-1])}")
         return ", ".join(parts)
 
-    def _verdict(self, verdict: Verdict) -> None:
+    def _show_verdict(self, verdict: Verdict) -> None:
         outcome = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
-        self._console.print(f"  {count(verdict.rate)} rows/s {outcome}", soft_wrap=True)
+        self._console.print(f"  {format_count(verdict.rate)} rows/s {outcome}", soft_wrap=True)
 
-    def told(self, run: Run) -> None:
+    def show_run(self, run: Run) -> None:
         """Print the result of a run."""
         if run.measured is None:
             self._console.print(f"{run.sut}, {run.queries} queries: failed: {run.failed}", style="red", soft_wrap=True)
             return
         latency = run.measured.event_time.histogram.summary()
-        rate, p95 = count(run.measured.sustainable or 0), seconds(latency.p95 if latency else None)
+        rate, p95 = format_count(run.measured.sustainable or 0), format_seconds(latency.p95 if latency else None)
         text = f"{run.sut}, {run.queries} queries: {rate} rows/s, event-time latency p95 {p95}"
         self._console.print(text, style="bold", soft_wrap=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 SEED = 7
-_KEEPERS = 0.7  # of the queries stay until the end
+_KEPT_SHARE = 0.7  # of the queries stay until the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class DemoQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DemoEvent:
     """The addition (`add`) or removal of a query `at` seconds after the start."""
 
     at: float
@@ -29,27 +29,28 @@ class Event:
     query: DemoQuery
 
 
-def demo_queries(number: int, seed: int = SEED) -> Iterator[DemoQuery]:
+def generate_queries(number: int, seed: int = SEED) -> Iterator[DemoQuery]:
     """Yield queries: mostly windowed aggregations, some stateless queries, session windows and unions."""
     rng = random.Random(seed)
     for index in range(number):
-        maker = _KINDS[index % len(_KINDS)]
+        maker = _QUERY_MAKERS[index % len(_QUERY_MAKERS)]
         about, sql = maker(rng)
         yield DemoQuery(f"{maker.__name__.lstrip('_')}_{index + 1}", about, sql)
 
 
-def timetable(number: int, length: float, seed: int = SEED) -> list[Event]:
+def schedule_events(number: int, length: float, seed: int = SEED) -> list[DemoEvent]:
     """Return the events in order of time: additions until 60 % of the length, removals from 50 % to 90 %."""
-    queries = list(demo_queries(number, seed))
-    additions = [Event(0.6 * length * index / max(number, 1), add=True, query=query) for index, query in enumerate(queries)]
-    removed = random.Random(seed).sample(queries[: number // 2], min(number // 2, number - round(_KEEPERS * number)))
+    queries = list(generate_queries(number, seed))
+    additions = [DemoEvent(0.6 * length * index / max(number, 1), add=True, query=query) for index, query in enumerate(queries)]
+    removed = random.Random(seed).sample(queries[: number // 2], min(number // 2, number - round(_KEPT_SHARE * number)))
     removals = [
-        Event(length * (0.5 + 0.4 * (index + 1) / len(removed)), add=False, query=query) for index, query in enumerate(removed)
+        DemoEvent(length * (0.5 + 0.4 * (index + 1) / len(removed)), add=False, query=query)
+        for index, query in enumerate(removed)
     ]
     return sorted(additions + removals, key=lambda event: event.at)
 
 
-def _window(rng: random.Random, stream: str) -> tuple[str, str]:
+def _random_window(rng: random.Random, stream: str) -> tuple[str, str]:
     size = rng.choice((1, 2, 3, 4, 5))
     slide = rng.choice((size, size, 1, 2))
     if slide == size:
@@ -58,7 +59,7 @@ def _window(rng: random.Random, stream: str) -> tuple[str, str]:
 
 
 def _revenue(rng: random.Random) -> tuple[str, str]:
-    schedule, source = _window(rng, "purchases")
+    schedule, source = _random_window(rng, "purchases")
     low = rng.randrange(5, 95, 5)
     outputs = "window_start, gem_pack, SUM(price) AS revenue, COUNT(*) AS sold"
     sql = f"SELECT {outputs} FROM {source} WHERE price > {low} GROUP BY gem_pack"
@@ -66,14 +67,14 @@ def _revenue(rng: random.Random) -> tuple[str, str]:
 
 
 def _prices(rng: random.Random) -> tuple[str, str]:
-    schedule, source = _window(rng, "purchases")
+    schedule, source = _random_window(rng, "purchases")
     pack = rng.randrange(10)
     sql = f"SELECT window_start, AVG(price) AS mean, MIN(price) AS low, MAX(price) AS high FROM {source} WHERE gem_pack = {pack}"
     return f"prices of pack {pack}, {schedule}", sql
 
 
 def _ads(rng: random.Random) -> tuple[str, str]:
-    schedule, source = _window(rng, "ads")
+    schedule, source = _random_window(rng, "ads")
     low = rng.randrange(10, 60, 10)
     outputs = "window_start, ad_id, COUNT(*) AS shown, SUM(cost) AS cost"
     sql = f"SELECT {outputs} FROM {source} WHERE cost BETWEEN {low} AND {low + 30} GROUP BY ad_id"
@@ -81,7 +82,7 @@ def _ads(rng: random.Random) -> tuple[str, str]:
 
 
 def _packs(rng: random.Random) -> tuple[str, str]:
-    schedule, source = _window(rng, "purchases")
+    schedule, source = _random_window(rng, "purchases")
     low, floor = rng.randrange(10, 90, 10), rng.choice((10, 100))
     sql = (
         f"SELECT window_start, gem_pack, COUNT(*) AS sold, STDDEV(price) AS spread FROM {source} "
@@ -114,8 +115,8 @@ def _balance(rng: random.Random) -> tuple[str, str]:
     return f"purchases − ads by pack, every {size} s", sql
 
 
-_KINDS: tuple[Callable[[random.Random], tuple[str, str]], ...] = (
+_QUERY_MAKERS: tuple[Callable[[random.Random], tuple[str, str]], ...] = (
     _revenue, _ads, _prices, _revenue, _jackpot, _packs, _ads, _visits, _revenue, _balance,
 )  # fmt: skip
 
-KINDS = len(_KINDS)  # this many queries include one of each kind
+KIND_COUNT = len(_QUERY_MAKERS)  # this many queries include one of each kind

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from headrace.connectors import RateSource
 from headrace.session import Session
 
-RATE = 2_000.0
+DEFAULT_RATE = 2_000.0
 _SHARES = {"purchases": 0.8, "ads": 0.2}  # of all rows
 _WATERMARK = "500 ms"
 
 
-def declare_demo(session: Session, rate: float = RATE) -> None:
+def declare_demo_streams(session: Session, rate: float = DEFAULT_RATE) -> None:
     """Declare both streams with `rate` rows per second in total; a recovered session keeps their start time."""
     streams = session.streams()
     for name, share in _SHARES.items():

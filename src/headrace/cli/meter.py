@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 
 from headrace.session import Session
 
-_WINDOW_SECONDS = 5.0
+_RATE_WINDOW_SECONDS = 5.0
 _IDLE_SECONDS = 0.05
 
 
-class Meter:
+class SessionMeter:
     """Advances a session and measures each micro-batch. One thread calls `advance`; any thread may read."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Take a clock that returns seconds."""
         self._clock = clock
         self._recent: deque[tuple[float, float, int]] = deque(maxlen=1000)  # start, end, rows
-        self.latencies: list[float] = []
+        self.batch_seconds: list[float] = []
         self.batches = self.rows = self.emitted = 0
-        self.started = clock()
+        self.started_at = clock()
 
     def advance(self, session: Session) -> bool:
         """Run one micro-batch; return False if there was no work."""
@@ -32,32 +32,32 @@ class Meter:
         if session.last_batch == previous_batch:
             return False
         self._recent.append((started, self._clock(), report.rows))
-        self.latencies.append(self._clock() - started)
+        self.batch_seconds.append(self._clock() - started)
         self.batches, self.rows, self.emitted = self.batches + 1, self.rows + report.rows, self.emitted + report.emitted
         return True
 
     @property
-    def seconds(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Seconds since the measurement started."""
-        return self._clock() - self.started
+        return self._clock() - self.started_at
 
     @property
     def rows_per_second(self) -> float:
         """Source rows per second over the last few seconds."""
         now = self._clock()
-        recent = [entry for entry in list(self._recent) if entry[1] > now - _WINDOW_SECONDS]
+        recent = [entry for entry in list(self._recent) if entry[1] > now - _RATE_WINDOW_SECONDS]
         return sum(rows for _, _, rows in recent) / max(now - recent[0][0], 1e-3) if recent else 0.0
 
     @property
-    def latency(self) -> float | None:
+    def median_batch_seconds(self) -> float | None:
         """Median duration of the last few micro-batches; None before the first."""
-        return statistics.median(self.latencies[-9:]) if self.latencies else None
+        return statistics.median(self.batch_seconds[-9:]) if self.batch_seconds else None
 
 
-class Pump(threading.Thread):
+class BatchThread(threading.Thread):
     """Advances a session in the background, micro-batches at least `interval` seconds apart, until stopped."""
 
-    def __init__(self, session: Session, meter: Meter, interval: float) -> None:
+    def __init__(self, session: Session, meter: SessionMeter, interval: float) -> None:
         """Take the session, its meter and the interval."""
         super().__init__(name="headrace-pump", daemon=True)
         self._session, self._meter, self._interval = session, meter, interval
@@ -67,11 +67,11 @@ class Pump(threading.Thread):
     def run(self) -> None:
         """Advance until stopped; an error ends the thread and is stored for `raise_if_failed`."""
         try:
-            pump(self._session, self._meter, self._interval, self._stopping)
+            run_batches(self._session, self._meter, self._interval, self._stopping)
         except BaseException as error:  # noqa: BLE001  raised again by `raise_if_failed`
             self.error = error
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raise the error that ended the thread, if any."""
         if self.error is not None:
             raise self.error
@@ -82,8 +82,8 @@ class Pump(threading.Thread):
         self.join()
 
 
-def pump(
-    session: Session, meter: Meter, interval: float, stopping: threading.Event, after: Callable[[], None] = lambda: None
+def run_batches(
+    session: Session, meter: SessionMeter, interval: float, stopping: threading.Event, after: Callable[[], None] = lambda: None
 ) -> None:
     """Advance a session until `stopping` is set; call `after` after every attempt."""
     while not stopping.is_set():
@@ -93,7 +93,7 @@ def pump(
         stopping.wait(max(interval - (time.monotonic() - started), 0.0 if had_work else _IDLE_SECONDS))
 
 
-def spread(values: Sequence[float]) -> dict[str, float] | None:
+def summarize_values(values: Sequence[float]) -> dict[str, float] | None:
     """Return median, 95th percentile and maximum, or None for no values."""
     if not values:
         return None

@@ -20,18 +20,18 @@ from headrace.errors import CheckpointError, HeadraceError, NameTakenError, Sess
 from headrace.query import Query
 from headrace.session import Session
 
-_PARTS = "part-*"
+_PART_FILES = "part-*"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownQuery:
     """A query of the session and its sink."""
 
     handle: Query
     sink: Sink
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """Number of emitted rows."""
         return self.handle.emitted
 
@@ -56,41 +56,41 @@ class Known:
         return getattr(self.sink, "path", None)
 
 
-def known_queries(session: Session) -> dict[str, Known]:
+def load_known_queries(session: Session) -> dict[str, KnownQuery]:
     """Return the live and failed queries of a recovered session by name; the last one if several of a name failed."""
     records = session._registry.records.values()  # noqa: SLF001
-    failed = {record.name: Known(Query(session, record), record.sink) for record in records if record.status == "failed"}
-    return failed | {query.name: Known(query, query._record.sink) for query in session.queries()}  # noqa: SLF001
+    failed = {record.name: KnownQuery(Query(session, record), record.sink) for record in records if record.status == "failed"}
+    return failed | {query.name: KnownQuery(query, query._record.sink) for query in session.queries()}  # noqa: SLF001
 
 
-def install(
-    session: Session, file: SessionFile, sinks: Mapping[str, Sink], known: Mapping[str, Known], console: Console
-) -> dict[str, Known]:
+def install_queries(
+    session: Session, file: SessionFile, sinks: Mapping[str, Sink], known: Mapping[str, KnownQuery], console: Console
+) -> dict[str, KnownQuery]:
     """Add and remove queries so that the session has those of the file; return them in the order of the file."""
     entries = {entry.name: entry for entry in file.queries}
     for entry in file.queries:  # raise before anything changes
-        _check(entry, sinks[entry.name], known.get(entry.name), session, file)
+        _check_query(entry, sinks[entry.name], known.get(entry.name), session, file)
     for name, query in known.items():
         if name not in entries and query.status != "failed":
             session.remove(name)
             console.print(f"removed query '{name}', which is no longer in the file", markup=False)
-    return {name: known[name] if name in known else _added(session, entry, sinks[name]) for name, entry in entries.items()}
+    return {name: known[name] if name in known else _add_query(session, entry, sinks[name]) for name, entry in entries.items()}
 
 
-def _added(session: Session, entry: QueryEntry, sink: Sink) -> Known:
-    return Known(session.add(entry.sql, name=entry.name, sink=sink), sink)
+def _add_query(session: Session, entry: QueryEntry, sink: Sink) -> KnownQuery:
+    return KnownQuery(session.add(entry.sql, name=entry.name, sink=sink), sink)
 
 
-def _check(entry: QueryEntry, sink: Sink, known: Known | None, session: Session, file: SessionFile) -> None:
+def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, session: Session, file: SessionFile) -> None:
     path = getattr(sink, "path", None)
     if known is None:
-        if path is not None and any(Path(path).glob(_PARTS)):
+        if path is not None and any(Path(path).glob(_PART_FILES)):
             raise SessionError(
                 f"directory '{path}' of query '{entry.name}' contains results of another checkpoint",
                 hint="delete it, choose another one, or start over with --fresh",
             )
         return
-    hint = f"rename the query, start over with --fresh, or use another --checkpoint than '{_checkpoint(session)}'"
+    hint = f"rename the query, start over with --fresh, or use another --checkpoint than '{_checkpoint_folder(session)}'"
     if known.handle.sql != entry.sql:
         raise NameTakenError(
             f"query '{entry.name}' in '{file.path}' differs from its text in the checkpoint",
@@ -103,14 +103,14 @@ def _check(entry: QueryEntry, sink: Sink, known: Known | None, session: Session,
             detail=f"in the checkpoint: {known.path or known.sink.kind}; in the file: {path or sink.kind}",
             hint=hint,
         )
-    if path is not None and known.rows and not Path(path).is_dir():
+    if path is not None and known.row_count and not Path(path).is_dir():
         raise SessionError(
-            f"directory '{path}' of query '{entry.name}' is missing, with {known.rows} rows that are not written again",
+            f"directory '{path}' of query '{entry.name}' is missing, with {known.row_count} rows that are not written again",
             hint=hint,
         )
 
 
-def _checkpoint(session: Session) -> Path:
+def _checkpoint_folder(session: Session) -> Path:
     return session.results_folder.parent
 
 
@@ -129,7 +129,7 @@ def _check_unused(checkpoint: Path) -> None:
             ) from error
 
 
-def forget(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
+def delete_checkpoint(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
     """Delete a checkpoint and the result files of these sinks, and no other files."""
     if checkpoint is not None and checkpoint.exists():
         if not (checkpoint / "HEADRACE").exists():
@@ -140,5 +140,5 @@ def forget(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
         shutil.rmtree(checkpoint)
     for sink in sinks:
         path = getattr(sink, "path", None)
-        for part in Path(path).glob(_PARTS) if path is not None else ():
+        for part in Path(path).glob(_PART_FILES) if path is not None else ():
             part.unlink()

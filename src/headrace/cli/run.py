@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.cli import show_error
-from headrace.cli.explain import sharing_of
-from headrace.cli.meter import Meter, pump
-from headrace.cli.resume import Known, forget, install, known_queries, was_drained
-from headrace.cli.run_view import PlainStatus, live, show
+from headrace.cli.explain import plan_session_file
+from headrace.cli.meter import SessionMeter, run_batches
+from headrace.cli.resume import KnownQuery, delete_checkpoint, install_queries, load_known_queries, was_drained
+from headrace.cli.run_view import StatusLog, print_summary, render_live
 from headrace.cli.session_file import SessionFile
 from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout, stop_on_signal
 from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
@@ -33,7 +33,7 @@ _INTERVAL_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunSettings:
     """The settings of a run, from the session file and the command line."""
 
     file: SessionFile
@@ -68,22 +68,24 @@ def command(
     The same command resumes where it stopped, also after kill -9. The exit code is 1 if a query or a source failed.
     """
     session_file = SessionFile.load(file)
-    sinks = {query.name: session_file.sink_of(query, out) for query in session_file.queries}
-    settings = Plan(session_file, sinks, _checkpoint_of(session_file, sinks, checkpoint, out, once=once), backend, once, as_json)
+    sinks = {query.name: session_file.make_sink(query, out) for query in session_file.queries}
+    settings = RunSettings(
+        session_file, sinks, _choose_checkpoint(session_file, sinks, checkpoint, out, once=once), backend, once, as_json
+    )
     _check_bounded(settings)
-    sharing_of(session_file)  # raises for an invalid query before a back-end starts
-    backend.check()
+    plan_session_file(session_file)  # raises for an invalid query before a back-end starts
+    backend.check_available()
     if fresh:
-        forget(settings.checkpoint, sinks.values())
+        delete_checkpoint(settings.checkpoint, sinks.values())
     with quiet_stdout(wanted=as_json):
-        outcome = _run(settings)
+        outcome = _run_session(settings)
     if as_json:
         print_json(outcome)
     if outcome["error"] or any(query["status"] == "failed" for query in outcome["queries"].values()):
         raise typer.Exit(1)
 
 
-def _checkpoint_of(
+def _choose_checkpoint(
     file: SessionFile, sinks: Mapping[str, Sink], chosen: Path | None, out: Path | None, *, once: bool
 ) -> Path | None:
     """Return the checkpoint folder; None (a temporary one) only if no sink could get duplicates from a second run."""
@@ -97,7 +99,7 @@ def _checkpoint_of(
     return None if once and leaves_nothing else file.path.parent / ".headrace" / file.path.stem
 
 
-def _check_bounded(settings: Plan) -> None:
+def _check_bounded(settings: RunSettings) -> None:
     for stream in settings.file.streams:
         if settings.once and stream.kind == "rate" and "rows" not in stream.options:
             raise SessionError(
@@ -105,45 +107,45 @@ def _check_bounded(settings: Plan) -> None:
             )
 
 
-def _run(settings: Plan) -> dict[str, Any]:
+def _run_session(settings: RunSettings) -> dict[str, Any]:
     console = progress_console(as_json=settings.as_json)
     with console.status(f"starting {'Spark' if settings.backend is BackendName.spark else 'the session'} …"):
         rows, master = settings.file.rows_per_batch or ROWS_PER_BATCH, settings.file.master or "local[*]"
         session = Session(settings.checkpoint, backend=settings.backend.value, rows_per_batch=rows, master=master)
     error: HeadraceError | None = None
     with session:
-        _declare(session, settings)
-        queries = install(session, settings.file, settings.sinks, known_queries(session), console)
+        _declare_streams(session, settings)
+        queries = install_queries(session, settings.file, settings.sinks, load_known_queries(session), console)
         if was_drained(session) and not settings.once:
             console.print(
                 "an earlier run with --once closed all windows: new rows are late for them (--fresh starts over)",
                 style="yellow",
             )
-        meter = Meter()
+        meter = SessionMeter()
         try:
             if settings.once:
                 _read_all(session, meter, console)
             else:
-                _follow(session, queries, meter, console)
+                _run_until_stopped(session, queries, meter, console)
         except HeadraceError as caught:
             error = caught
             show_error(caught)
-        outcome = _summary(session, settings, queries, error)
+        outcome = _summarize_run(session, settings, queries, error)
         if not settings.as_json:
-            show(queries, outcome, meter.seconds, console, results=settings.once)
+            print_summary(queries, outcome, meter.elapsed_seconds, console, results=settings.once)
     return outcome
 
 
-def _declare(session: Session, settings: Plan) -> None:
+def _declare_streams(session: Session, settings: RunSettings) -> None:
     for entry in settings.file.streams:
-        clock = _Ahead()
+        clock = _AdvancedClock()
         source = entry.open(clock) if entry.kind == "rate" and settings.once else entry.open()
         session.create_stream(entry.name, source, time=entry.time, watermark=entry.watermark)
         if isinstance(source, RateSource) and settings.once:
             clock.seconds = entry.options["rows"] / entry.options["rows_per_second"] + 1
 
 
-class _Ahead:
+class _AdvancedClock:
     """A clock that can be set forward, so that --once reads all rows of a bounded generated stream immediately."""
 
     seconds = 0.0
@@ -152,7 +154,7 @@ class _Ahead:
         return time.time() + self.seconds
 
 
-def _read_all(session: Session, meter: Meter, console: Console) -> None:
+def _read_all(session: Session, meter: SessionMeter, console: Console) -> None:
     with console.status("reading …") as status:
         while meter.advance(session):
             status.update(f"reading: {meter.rows:,} rows in {meter.batches} micro-batches, {meter.emitted:,} results")
@@ -160,19 +162,21 @@ def _read_all(session: Session, meter: Meter, console: Console) -> None:
         session.drain()
 
 
-def _follow(session: Session, queries: Mapping[str, Known], meter: Meter, console: Console) -> None:
+def _run_until_stopped(session: Session, queries: Mapping[str, KnownQuery], meter: SessionMeter, console: Console) -> None:
     stopping = threading.Event()
     with stop_on_signal(stopping):
         if console.is_terminal:
             with Live(
-                console=console, get_renderable=lambda: live(session, queries, meter), refresh_per_second=4, transient=True
+                console=console, get_renderable=lambda: render_live(session, queries, meter), refresh_per_second=4, transient=True
             ):
-                pump(session, meter, _INTERVAL_SECONDS, stopping)
+                run_batches(session, meter, _INTERVAL_SECONDS, stopping)
         else:
-            pump(session, meter, _INTERVAL_SECONDS, stopping, PlainStatus(session, meter, console))
+            run_batches(session, meter, _INTERVAL_SECONDS, stopping, StatusLog(session, meter, console))
 
 
-def _summary(session: Session, settings: Plan, queries: Mapping[str, Known], error: HeadraceError | None) -> dict[str, Any]:
+def _summarize_run(
+    session: Session, settings: RunSettings, queries: Mapping[str, KnownQuery], error: HeadraceError | None
+) -> dict[str, Any]:
     streams = {
         name: {field: report[field] for field in ("rows", "untimed", "skipped")}
         for name, report in session.streams().items()
@@ -184,14 +188,14 @@ def _summary(session: Session, settings: Plan, queries: Mapping[str, Known], err
         "checkpoint": None if settings.checkpoint is None else str(settings.checkpoint),
         "batches": session.last_batch + 1,
         "streams": streams,
-        "queries": {name: _query_summary(query, settings) for name, query in queries.items()},
+        "queries": {name: _summarize_query(query, settings) for name, query in queries.items()},
         "error": None if error is None else str(error),
     }
 
 
-def _query_summary(query: Known, settings: Plan) -> dict[str, Any]:
+def _summarize_query(query: KnownQuery, settings: RunSettings) -> dict[str, Any]:
     summary = {
-        "rows": query.rows,
+        "rows": query.row_count,
         "sink": query.sink.kind,
         "path": query.path,
         "status": query.status,

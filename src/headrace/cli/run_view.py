@@ -10,21 +10,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.meter import Meter
-from headrace.cli.resume import Known
-from headrace.cli.terminal import count, result_table, seconds
+from headrace.cli.meter import SessionMeter
+from headrace.cli.resume import KnownQuery
+from headrace.cli.terminal import format_count, format_seconds, result_table
 from headrace.connectors import MemorySink
 from headrace.session import Session
 
-_PLAIN_STATUS_SECONDS = 5.0
-_SHOWN_ROWS = 20
-_SHOWN_QUERIES = 25
+_STATUS_LINE_SECONDS = 5.0
+_MAX_SHOWN_ROWS = 20
+_MAX_SHOWN_QUERIES = 25
 
 
-class PlainStatus:
+class StatusLog:
     """Prints a status line every few seconds if there were new micro-batches, for logs."""
 
-    def __init__(self, session: Session, meter: Meter, console: Console) -> None:
+    def __init__(self, session: Session, meter: SessionMeter, console: Console) -> None:
         """Take the session, its meter and the console."""
         self._session, self._meter, self._console = session, meter, console
         self._due, self._batches = 0.0, 0
@@ -32,45 +32,49 @@ class PlainStatus:
     def __call__(self) -> None:
         """Print a line if it is due and there were new micro-batches."""
         meter = self._meter
-        if meter.seconds >= self._due and meter.batches > self._batches:
-            self._console.print(status_line(self._session, meter), soft_wrap=True)
-            self._due, self._batches = meter.seconds + _PLAIN_STATUS_SECONDS, meter.batches
+        if meter.elapsed_seconds >= self._due and meter.batches > self._batches:
+            self._console.print(format_status_line(self._session, meter), soft_wrap=True)
+            self._due, self._batches = meter.elapsed_seconds + _STATUS_LINE_SECONDS, meter.batches
 
 
-def status_line(session: Session, meter: Meter) -> str:
+def format_status_line(session: Session, meter: SessionMeter) -> str:
     """Return the statistics of a running session in one line."""
     live = sum(query.status == "live" for query in session.queries())
     return (
-        f"batch {session.last_batch} · {count(meter.rows_per_second)} rows/s · {seconds(meter.latency)} a batch · "
+        f"batch {session.last_batch} · {format_count(meter.rows_per_second)} rows/s · {format_seconds(meter.median_batch_seconds)} a batch · "
         f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
     )
 
 
-def live(session: Session, queries: Mapping[str, Known], meter: Meter) -> RenderableType:
+def render_live(session: Session, queries: Mapping[str, KnownQuery], meter: SessionMeter) -> RenderableType:
     """Return the live table of a running session."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("query", "status", "results", "late rows", "goes to"):
         table.add_column(
             title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True
         )
-    for name, query in list(queries.items())[:_SHOWN_QUERIES]:
+    for name, query in list(queries.items())[:_MAX_SHOWN_QUERIES]:
         destination = query.path or query.sink.kind
-        table.add_row(name, _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", destination)
-    hidden = len(queries) - _SHOWN_QUERIES
+        table.add_row(name, _color_status(query.status), f"{query.row_count:,}", f"{sum(query.late.values()):,}", destination)
+    hidden = len(queries) - _MAX_SHOWN_QUERIES
     footer = [Text(f"… and {hidden} more queries", "dim")] if hidden > 0 else []
-    return Group(Text(status_line(session, meter), "bold"), table, *footer, Text("Ctrl-C stops; the same command resumes", "dim"))
+    return Group(
+        Text(format_status_line(session, meter), "bold"), table, *footer, Text("Ctrl-C stops; the same command resumes", "dim")
+    )
 
 
-def _colored(status: str) -> Text:
+def _color_status(status: str) -> Text:
     return Text(status, {"live": "green", "failed": "bold red"}.get(status, "yellow"))
 
 
-def show(queries: Mapping[str, Known], outcome: Mapping[str, Any], duration: float, console: Console, *, results: bool) -> None:
+def print_summary(
+    queries: Mapping[str, KnownQuery], outcome: Mapping[str, Any], duration: float, console: Console, *, results: bool
+) -> None:
     """Print the summary of a run; with `results`, first the rows of queries with a memory sink."""
     if results:
         for name, query in queries.items():
-            if isinstance(query.sink, MemorySink) and query.rows:
-                console.print(result_table(f"{name} · {query.rows:,} rows", query.handle.results(), _SHOWN_ROWS))
+            if isinstance(query.sink, MemorySink) and query.row_count:
+                console.print(result_table(f"{name} · {query.row_count:,} rows", query.handle.results(), _MAX_SHOWN_ROWS))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("query", "status", "rows", "late rows", "went to"):
         table.add_column(title, justify="right" if title in {"rows", "late rows"} else "left", overflow="fold")
@@ -78,7 +82,9 @@ def show(queries: Mapping[str, Known], outcome: Mapping[str, Any], duration: flo
         destination = Text(query.path or query.sink.kind)
         if query.error:
             destination.append(f"\n{query.error}", "red")
-        table.add_row(Text(name), _colored(query.status), f"{query.rows:,}", f"{sum(query.late.values()):,}", destination)
+        table.add_row(
+            Text(name), _color_status(query.status), f"{query.row_count:,}", f"{sum(query.late.values()):,}", destination
+        )
     console.print(table)
     for name, stream in outcome["streams"].items():
         line = f"stream {name}: {stream['rows']:,} rows, {stream['untimed']:,} without event time, "

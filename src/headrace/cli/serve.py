@@ -16,20 +16,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.demo_queries import demo_queries
-from headrace.cli.demo_streams import declare_demo
+from headrace.cli.demo_queries import generate_queries
+from headrace.cli.demo_streams import declare_demo_streams
 from headrace.cli.session_file import SessionFile
 from headrace.cli.terminal import BackendName
 from headrace.errors import HeadraceError
-from headrace.service.host import Host
-from headrace.service.limits import Limits
+from headrace.service.host import ServiceHost
+from headrace.service.limits import ServiceLimits
 from headrace.service.loopback import is_loopback
 from headrace.service.server import Server
-from headrace.service.tokens import Tokens
+from headrace.service.tokens import TokenRegistry
 from headrace.session import ROWS_PER_BATCH, Session
 
 _DEMO_QUERIES = 6
-_SWITCH_SECONDS = 0.0005
+_SWITCH_INTERVAL_SECONDS = 0.0005
 
 
 def command(
@@ -65,39 +65,39 @@ def command(
     After a crash at any point the same command with --checkpoint resumes: queries continue, and readers continue from their
     position, with every row exactly once.
     """
-    session_file = None if file is None else SessionFile.load(file, queries_needed=False)
-    service_limits = Limits(latency_s=latency).with_given(limits or ())
-    allowed_origins = [_site(origin) for origin in origins or ()]
+    session_file = None if file is None else SessionFile.load(file, require_queries=False)
+    service_limits = ServiceLimits(latency_s=latency).with_overrides(limits or ())
+    allowed_origins = [_parse_origin(origin) for origin in origins or ()]
     console = Console(stderr=True)
-    backend.check()
+    backend.check_available()
     # The thread that drives micro-batches makes many small calls to Spark and reacquires the GIL after each. While readers are
     # served, that takes as long as a thread may hold the GIL: 5 ms by default.
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # otherwise the errors of users fill the log
     with contextlib.ExitStack() as stack:
-        folder = _checkpoint(session_file, checkpoint, stack)
-        token_file_tokens = None if tokens is None else Tokens.load(tokens.expanduser())
-        listening = _listen(host, port)
+        folder = _choose_checkpoint(session_file, checkpoint, stack)
+        token_file_tokens = None if tokens is None else TokenRegistry.load(tokens.expanduser())
+        listening = _open_socket(host, port)
         stack.callback(listening.close)
         console.print(f"starting on {backend.value} …", style="dim")
         rows = session_file.rows_per_batch if session_file and session_file.rows_per_batch else ROWS_PER_BATCH
         master = (session_file.master if session_file else None) or "local[*]"
         session = stack.enter_context(Session(folder, backend=backend.value, rows_per_batch=rows, master=master))
-        _begin(session, session_file, console, demo=demo)
-        accepted_tokens = token_file_tokens or _tokens(host, folder, console)
-        service = Host(
+        _install_session(session, session_file, console, demo=demo)
+        accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
+        service = ServiceHost(
             session, accepted_tokens, service_limits, interval=interval, reports=reports.expanduser(), origins=allowed_origins
         )
-        address = f"http://{_shown(host)}:{listening.getsockname()[1]}"
+        address = f"http://{_format_host(host)}:{listening.getsockname()[1]}"
         if as_json:
             print(json.dumps({"url": address, "checkpoint": str(folder), "tokens": accepted_tokens.required}), flush=True)
         console.print(f"headrace serves [bold]{address}[/bold], open it in a browser; Ctrl-C stops the service")
-        with _ending():
+        with _exit_on_signal():
             Server(service).run(sockets=[listening])
 
 
 @contextlib.contextmanager
-def _ending() -> Iterator[None]:
+def _exit_on_signal() -> Iterator[None]:
     """Treat Ctrl-C and SIGTERM as the normal end of the service: close everything and exit with 0."""
 
     def interrupt(*_: object) -> None:
@@ -111,7 +111,7 @@ def _ending() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _checkpoint(session_file: SessionFile | None, chosen: Path | None, stack: contextlib.ExitStack) -> Path:
+def _choose_checkpoint(session_file: SessionFile | None, chosen: Path | None, stack: contextlib.ExitStack) -> Path:
     if chosen is not None:
         return chosen.expanduser().absolute()
     if session_file is not None and session_file.checkpoint is not None:
@@ -119,19 +119,19 @@ def _checkpoint(session_file: SessionFile | None, chosen: Path | None, stack: co
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-")))
 
 
-def _tokens(host: str, checkpoint: Path, console: Console) -> Tokens:
+def _load_tokens(host: str, checkpoint: Path, console: Console) -> TokenRegistry:
     """Return the tokens if no token file is given: none on loopback, otherwise those of a generated file."""
     if is_loopback(host):
-        return Tokens()
+        return TokenRegistry()
     path = checkpoint / "tokens"
     if path.exists():
-        return Tokens.load(path)
-    created = Tokens.make(path)
+        return TokenRegistry.load(path)
+    created = TokenRegistry.create_file(path)
     console.print(f"requests need a token; generated tokens are in {path}")
     return created
 
 
-def _site(text: str) -> str:
+def _parse_origin(text: str) -> str:
     """Return a web origin as browsers send it."""
     origin = text.rstrip("/")
     scheme, colon, host = origin.partition("://")
@@ -143,11 +143,11 @@ def _site(text: str) -> str:
     return origin
 
 
-def _shown(host: str) -> str:
+def _format_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     """Bind the port before Spark starts, so that an address in use fails immediately."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -162,14 +162,14 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _begin(session: Session, session_file: SessionFile | None, console: Console, *, demo: bool) -> None:
+def _install_session(session: Session, session_file: SessionFile | None, console: Console, *, demo: bool) -> None:
     """Declare streams and add queries that the checkpoint has never had; a removed query is not added again."""
     for stream in session_file.streams if session_file else ():
         session.create_stream(stream.name, stream.open(), time=stream.time, watermark=stream.watermark)
     queries = {query.name: query.sql for query in session_file.queries} if session_file else {}
     if demo:
-        declare_demo(session)
-        queries |= {query.name: query.sql for query in demo_queries(_DEMO_QUERIES)}
+        declare_demo_streams(session)
+        queries |= {query.name: query.sql for query in generate_queries(_DEMO_QUERIES)}
     for name, sql in queries.items():
         if session.find(name) is None:
             session.add(sql, name=name)

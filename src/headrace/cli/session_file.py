@@ -43,12 +43,12 @@ from headrace.errors import HeadraceError
 from headrace.model.duration import parse_duration
 from headrace.model.stream import Stream
 
-_Kinds = Mapping[str, tuple[type, ...]]
+_KeyTypes = Mapping[str, tuple[type, ...]]
 
-_TOP: _Kinds = {"checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "streams": (dict,), "queries": (dict,)}
-_STREAM: _Kinds = {"source": (str,), "time": (str,), "watermark": (str,)}
-_QUERY: _Kinds = {"sql": (str,), "sink": (str,)}
-_SOURCES: Mapping[str, _Kinds] = {
+_TOP_KEYS: _KeyTypes = {"checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "streams": (dict,), "queries": (dict,)}
+_STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,)}
+_QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,)}
+_SOURCE_KEYS: Mapping[str, _KeyTypes] = {
     "files": {
         "path": (str,), "format": (str,), "schema": (str,), "on_error": (str,), "header": (bool,), "delimiter": (str,),
         "timestamp_format": (str,),
@@ -59,8 +59,8 @@ _SOURCES: Mapping[str, _Kinds] = {
     },
     "tcp": {"address": (str,), "stream": (str,), "group": (str,)},
 }  # fmt: skip
-_REQUIRED = {"files": ("path",), "rate": ("rows_per_second",), "tcp": ("address", "stream")}
-_NAMES = {
+_REQUIRED_KEYS = {"files": ("path",), "rate": ("rows_per_second",), "tcp": ("address", "stream")}
+_TYPE_NAMES = {
     str: "a string",
     int: "an integer",
     float: "a number",
@@ -89,7 +89,7 @@ class StreamEntry:
             return TcpSource(**self.options)
         return RateSource(**self.options) if clock is None else RateSource(**self.options, clock=clock)
 
-    def declare(self) -> Stream:
+    def to_stream(self) -> Stream:
         """Return the stream with its schema; without a declared schema, read it from the first file or the server."""
         return Stream(self.name, self.open().schema, self.time, parse_duration(self.watermark))
 
@@ -115,31 +115,31 @@ class SessionFile:
     master: str | None = None
 
     @staticmethod
-    def load(path: Path, *, queries_needed: bool = True) -> SessionFile:
+    def load(path: Path, *, require_queries: bool = True) -> SessionFile:
         """Read a file; raises a HeadraceError that names the file and the key."""
         path = path.expanduser().absolute()
-        top = _Table(path, "", _parsed(path))
-        top.check(_TOP)
-        streams = tuple(_stream(_Table(path, f"streams.{name}", value)) for name, value in top.tables("streams"))
-        queries = tuple(_query(_Table(path, f"queries.{name}", value)) for name, value in top.tables("queries"))
-        if not streams or (queries_needed and not queries):
+        top = _TomlTable(path, "", _parse_toml(path))
+        top.check_keys(_TOP_KEYS)
+        streams = tuple(_parse_stream(_TomlTable(path, f"streams.{name}", value)) for name, value in top.subtables("streams"))
+        queries = tuple(_parse_query(_TomlTable(path, f"queries.{name}", value)) for name, value in top.subtables("queries"))
+        if not streams or (require_queries and not queries):
             raise HeadraceError(
                 f"session file '{path}' has no {'streams' if not streams else 'queries'}",
                 hint="see `headrace run --help` for the format",
             )
         rows_per_batch, checkpoint = top.get("rows_per_batch"), top.get("checkpoint")
         if rows_per_batch is not None and rows_per_batch < 1:
-            raise top.refused("rows_per_batch", f"is {rows_per_batch}, but must be positive")
+            raise top.make_error("rows_per_batch", f"is {rows_per_batch}, but must be positive")
         return SessionFile(
             path,
             streams,
             queries,
-            None if checkpoint is None else _below(path.parent, checkpoint),
+            None if checkpoint is None else _resolve_path(path.parent, checkpoint),
             rows_per_batch,
             top.get("master"),
         )
 
-    def sink_of(self, query: QueryEntry, out: Path | None) -> Sink:
+    def make_sink(self, query: QueryEntry, out: Path | None) -> Sink:
         """Return the sink of a query; with `out`, file sinks are below that folder, and are the default."""
         base = self.path.parent if out is None else out.expanduser().absolute()
         if query.sink is None:
@@ -151,7 +151,7 @@ class SessionFile:
             )
         kind, colon, directory = query.sink.partition(":")
         if kind in {"parquet", "jsonl"} and directory:
-            return parse_sink({kind: _below(base, directory)})
+            return parse_sink({kind: _resolve_path(base, directory)})
         if colon or kind not in {"memory", "console", "noop"}:
             raise HeadraceError(
                 f"key 'queries.{query.name}.sink' in '{self.path}' is '{query.sink}', which is not a sink",
@@ -161,42 +161,44 @@ class SessionFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _TomlTable:
     """A table of the file, with the file and key for error messages."""
 
     file: Path
-    place: str
+    key_path: str
     values: Mapping[str, Any]
 
-    def check(self, allowed: _Kinds, required: tuple[str, ...] = ()) -> None:
+    def check_keys(self, allowed: _KeyTypes, required: tuple[str, ...] = ()) -> None:
         for key, value in self.values.items():
             if key not in allowed:
-                raise HeadraceError(f"unknown key '{self._key(key)}' in '{self.file}'", detail=f"keys: {', '.join(allowed)}")
+                raise HeadraceError(f"unknown key '{self._full_key(key)}' in '{self.file}'", detail=f"keys: {', '.join(allowed)}")
             if type(value) not in allowed[key]:
-                wanted = " or ".join(dict.fromkeys(_NAMES[kind] for kind in allowed[key]))
-                raise self.refused(key, f"is {_NAMES.get(type(value), type(value).__name__)}, but must be {wanted}")
+                wanted = " or ".join(dict.fromkeys(_TYPE_NAMES[kind] for kind in allowed[key]))
+                raise self.make_error(key, f"is {_TYPE_NAMES.get(type(value), type(value).__name__)}, but must be {wanted}")
         for key in required:
             if key not in self.values:
-                raise HeadraceError(f"key '{self._key(key)}' is missing in '{self.file}'", detail=f"keys: {', '.join(allowed)}")
+                raise HeadraceError(
+                    f"key '{self._full_key(key)}' is missing in '{self.file}'", detail=f"keys: {', '.join(allowed)}"
+                )
 
-    def tables(self, key: str) -> list[tuple[str, Mapping[str, Any]]]:
+    def subtables(self, key: str) -> list[tuple[str, Mapping[str, Any]]]:
         tables = self.values.get(key, {})
         for name, value in tables.items():
             if not isinstance(value, dict) or not name:
-                raise self.refused(f"{key}.{name}", "is not a table", hint=f"write [{key}.NAME] and the keys below it")
+                raise self.make_error(f"{key}.{name}", "is not a table", hint=f"write [{key}.NAME] and the keys below it")
         return list(tables.items())
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)
 
-    def refused(self, key: str, reason: str, *, hint: str = "") -> HeadraceError:
-        return HeadraceError(f"key '{self._key(key)}' in '{self.file}' {reason}", hint=hint)
+    def make_error(self, key: str, reason: str, *, hint: str = "") -> HeadraceError:
+        return HeadraceError(f"key '{self._full_key(key)}' in '{self.file}' {reason}", hint=hint)
 
-    def _key(self, key: str) -> str:
-        return f"{self.place}.{key}" if self.place else key
+    def _full_key(self, key: str) -> str:
+        return f"{self.key_path}.{key}" if self.key_path else key
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parse_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -205,35 +207,35 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise HeadraceError(f"session file '{path}' is not TOML", detail=str(error)) from error
 
 
-def _stream(table: _Table) -> StreamEntry:
+def _parse_stream(table: _TomlTable) -> StreamEntry:
     kind = table.get("source", "files")
-    if kind not in _SOURCES:
+    if kind not in _SOURCE_KEYS:
         raise HeadraceError(
-            f"key '{table.place}.source' in '{table.file}' is '{kind}', which is not a source",
-            detail=f"sources: {', '.join(_SOURCES)}",
+            f"key '{table.key_path}.source' in '{table.file}' is '{kind}', which is not a source",
+            detail=f"sources: {', '.join(_SOURCE_KEYS)}",
         )
-    table.check({**_STREAM, **_SOURCES[kind]}, ("time", *_REQUIRED[kind]))
-    options = {key: value for key, value in table.values.items() if key in _SOURCES[kind]}
+    table.check_keys({**_STREAM_KEYS, **_SOURCE_KEYS[kind]}, ("time", *_REQUIRED_KEYS[kind]))
+    options = {key: value for key, value in table.values.items() if key in _SOURCE_KEYS[kind]}
     if kind == "files":
-        options["path"] = _pattern_below(table.file.parent, options["path"])
-    name = table.place.removeprefix("streams.")
+        options["path"] = _resolve_pattern(table.file.parent, options["path"])
+    name = table.key_path.removeprefix("streams.")
     try:
         parse_duration(table.get("watermark", "0 seconds"))
     except HeadraceError as error:
-        raise table.refused("watermark", f"is invalid: {error.message}", hint=error.hint) from error
+        raise table.make_error("watermark", f"is invalid: {error.message}", hint=error.hint) from error
     return StreamEntry(name, kind, options, table.get("time"), table.get("watermark", "0 seconds"))
 
 
-def _query(table: _Table) -> QueryEntry:
-    table.check(_QUERY, ("sql",))
-    return QueryEntry(table.place.removeprefix("queries."), table.get("sql").strip(), table.get("sink"))
+def _parse_query(table: _TomlTable) -> QueryEntry:
+    table.check_keys(_QUERY_KEYS, ("sql",))
+    return QueryEntry(table.key_path.removeprefix("queries."), table.get("sql").strip(), table.get("sink"))
 
 
-def _below(base: Path, name: str) -> Path:
+def _resolve_path(base: Path, name: str) -> Path:
     return base / Path(name).expanduser()
 
 
-def _pattern_below(base: Path, name: str) -> str:
+def _resolve_pattern(base: Path, name: str) -> str:
     """Join a glob pattern to a directory whose own name is taken literally."""
     expanded = Path(name).expanduser()
     return str(expanded if expanded.is_absolute() else Path(glob.escape(str(base))) / expanded)

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.cli import show_error
-from headrace.cli.shell.interactive import converse
-from headrace.cli.shell.json_lines import JsonLines
-from headrace.cli.shell.opening import SERVICE, Opened, open_target
-from headrace.cli.shell.prompt import Names, history_file, opened_history, prompt_session
-from headrace.cli.shell.run import Runner
-from headrace.cli.shell.scan import Piece
-from headrace.cli.shell.script import Script, read
-from headrace.cli.shell.show import TERMINAL_ROWS, Plain, Screen, View
+from headrace.cli.shell.interactive import run_prompt_loop
+from headrace.cli.shell.json_lines import JsonLinesView
+from headrace.cli.shell.opening import SERVICE, OpenedTarget, open_target
+from headrace.cli.shell.prompt import NameCache, history_path, make_prompt_session, open_history
+from headrace.cli.shell.run import StatementRunner
+from headrace.cli.shell.scan import StatementText
+from headrace.cli.shell.script import ScriptRunner, read_statements
+from headrace.cli.shell.show import TERMINAL_ROWS, OutcomeView, PlainView, ScreenView
 from headrace.cli.terminal import BackendName, quiet_stdout
 from headrace.errors import HeadraceError
 
@@ -56,51 +56,55 @@ def command(
     With -c, or if standard input is not a terminal, statements run in order; the first error stops them with exit code 1.
     """
     is_interactive = not statements and sys.stdin.isatty() and sys.stdout.isatty()
-    with _ended_by_signals(), contextlib.ExitStack() as stack:
-        out = sys.stdout if is_interactive else stack.enter_context(_own_output())
+    with _exit_on_signals(), contextlib.ExitStack() as stack:
+        out = sys.stdout if is_interactive else stack.enter_context(_result_output())
         stack.enter_context(quiet_stdout(wanted=not is_interactive))
         opened = open_target(place, backend, token)
         stack.callback(opened.target.close)
-        runner = Runner(opened.target, rows=None if as_json else TERMINAL_ROWS)
+        runner = StatementRunner(opened.target, rows=None if as_json else TERMINAL_ROWS)
         if is_interactive:
-            _converse(opened, runner, as_json=as_json)
+            _run_interactive(opened, runner, as_json=as_json)
         else:
-            _run(opened, runner, JsonLines(out) if as_json else Plain(out), statements or [], keep_going=keep_going)
+            _run_script(
+                opened, runner, JsonLinesView(out) if as_json else PlainView(out), statements or [], keep_going=keep_going
+            )
 
 
-def _converse(opened: Opened, runner: Runner, *, as_json: bool) -> None:
+def _run_interactive(opened: OpenedTarget, runner: StatementRunner, *, as_json: bool) -> None:
     console = Console(highlight=False)
-    view: View = JsonLines(sys.stdout) if as_json else Screen(console)
+    view: OutcomeView = JsonLinesView(sys.stdout) if as_json else ScreenView(console)
     streams = ", ".join(stream.name for stream in opened.target.streams()) or "none"
     queries = len(opened.target.queries())
-    console.print(Text.assemble((f"headrace {metadata.version('headrace')}", "bold cyan"), f": {opened.about}"))
+    console.print(Text.assemble((f"headrace {metadata.version('headrace')}", "bold cyan"), f": {opened.description}"))
     console.print(Text(f"{queries} queries; streams: {streams}"))
     console.print(Text("Statements end with ; – Tab completes, HELP; lists all statements, Ctrl-D quits", "dim"))
-    names = Names(opened.target)
-    converse(prompt_session(names, opened_history(history_file())), runner, view, names, show_error)
+    names = NameCache(opened.target)
+    run_prompt_loop(make_prompt_session(names, open_history(history_path())), runner, view, names, show_error)
 
 
-def _run(opened: Opened, runner: Runner, view: JsonLines | Plain, statements: list[str], *, keep_going: bool) -> None:
-    if opened.found:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"headrace sql: {opened.about}", "dim"))
+def _run_script(
+    opened: OpenedTarget, runner: StatementRunner, view: JsonLinesView | PlainView, statements: list[str], *, keep_going: bool
+) -> None:
+    if opened.is_default:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"headrace sql: {opened.description}", "dim"))
 
     def report_error(error: HeadraceError, line: int) -> None:
-        if isinstance(view, JsonLines):
-            view.error(error, line)
+        if isinstance(view, JsonLinesView):
+            view.show_error(error, line)
         message = error.message if statements else f"line {line}: {error.message}"
         show_error(HeadraceError(message, place=error.place, detail=error.detail, hint=error.hint))
 
-    script = Script(runner, view, report_error, keep_going=keep_going, open_ends=bool(statements))
-    if not script.run(_pieces(statements)):
+    script = ScriptRunner(runner, view, report_error, keep_going=keep_going, allow_open_end=bool(statements))
+    if not script.run(_read_input(statements)):
         raise typer.Exit(1)
 
 
-def _pieces(statements: Sequence[str]) -> Iterator[Piece]:
-    return (piece for text in statements for piece in read([text])) if statements else read(sys.stdin)
+def _read_input(statements: Sequence[str]) -> Iterator[StatementText]:
+    return (piece for text in statements for piece in read_statements([text])) if statements else read_statements(sys.stdin)
 
 
 @contextlib.contextmanager
-def _own_output() -> Iterator[TextIO]:
+def _result_output() -> Iterator[TextIO]:
     """Yield standard output for results only; end without an error when its reader closes the pipe."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
@@ -112,7 +116,7 @@ def _own_output() -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """Exit cleanly on SIGTERM and SIGHUP, so that a temporary query of a SELECT is removed, also from a service."""
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -32,7 +32,7 @@ class BackendName(StrEnum):
     local = "local"
     reference = "reference"
 
-    def check(self) -> None:
+    def check_available(self) -> None:
         """Raise if Spark has no Java, with a hint what to install; Spark's own message is less clear."""
         home = os.environ.get("JAVA_HOME")
         if self is BackendName.spark and not shutil.which(str(Path(home) / "bin" / "java") if home else "java"):
@@ -63,7 +63,7 @@ def quiet_stdout(*, wanted: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
+def report_progress() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows progress on standard error; standard output is redirected there meanwhile."""
     with quiet_stdout(wanted=True):
         console = progress_console(as_json=True)
@@ -108,13 +108,13 @@ def result_table(title: str, rows: pa.Table, limit: int) -> Table:
         is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
         table.add_column(Text(field.name), justify="right" if is_number else "left", overflow="fold")
     for row in rows.slice(0, limit).to_pylist():
-        table.add_row(*[cell(value) for value in row.values()])
+        table.add_row(*[format_cell(value) for value in row.values()])
     if rows.num_rows > limit:
         table.caption, table.caption_justify = f"… and {rows.num_rows - limit:,} more", "left"
     return table
 
 
-def cell(value: Any) -> Text:
+def format_cell(value: Any) -> Text:
     """Format a result value: numbers rounded, times without `T` and `Z`."""
     if value is None:
         return Text("NULL", "dim")
@@ -123,14 +123,14 @@ def cell(value: Any) -> Text:
     return Text(str(to_json_value(value)).removesuffix("Z").replace("T", " ", 1) if hasattr(value, "isoformat") else str(value))
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     """Format a duration in ms or s; – for None."""
     if value is None:
         return "–"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def count(value: float) -> str:
+def format_count(value: float) -> str:
     """Format a number, large ones with k or M."""
     for limit, suffix, digits in ((1e7, "M", 1), (1e6, "M", 2), (1e4, "k", 0)):
         if value >= limit:

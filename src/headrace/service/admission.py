@@ -9,49 +9,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.service.insight import addition_to
-from headrace.service.refusals import RefusedError
+from headrace.service.insight import estimate_growth
+from headrace.service.refusals import HttpRequestError
 from headrace.session import CommittedBatch, Session
 
-_LATELY = 30  # batches
+_RECENT_BATCHES = 30  # batches
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class LatencyForecast:
     """How long micro-batches take now, and would take with one more query; `growth` is the factor of the work of all."""
 
-    now_s: float
-    then_s: float
+    current_s: float
+    expected_s: float
     growth: float
-    alone: float
+    standalone: float
 
 
-def forecast(session: Session, sql: str) -> Forecast | None:
+def forecast_latency(session: Session, sql: str) -> LatencyForecast | None:
     """Return the expected length of micro-batches with a query; None while there are too few measurements."""
-    batches = [batch for batch in session.done() if batch.report.rows][-_LATELY:]
+    batches = [batch for batch in session.done() if batch.report.rows][-_RECENT_BATCHES:]
     if len(batches) < 3:
         return None
-    growth_of_work = addition_to(session, sql)
+    growth_of_work = estimate_growth(session, sql)
     if growth_of_work.before <= 0:
         return None
-    floor, now = min(batch.seconds for batch in batches), _high(batches)
+    floor, now = min(batch.seconds for batch in batches), _p95_seconds(batches)
     growth = growth_of_work.after / growth_of_work.before
-    return Forecast(now, floor + (now - floor) * growth, growth, growth_of_work.standalone)
+    return LatencyForecast(now, floor + (now - floor) * growth, growth, growth_of_work.standalone)
 
 
-def admit(session: Session, sql: str, bound_s: float) -> None:
+def check_latency_bound(session: Session, sql: str, bound_s: float) -> None:
     """Reject a query that would push the length of micro-batches over a bound."""
-    expected = forecast(session, sql)
-    if expected is not None and expected.then_s > bound_s and expected.growth > 1:
-        raise RefusedError(
+    expected = forecast_latency(session, sql)
+    if expected is not None and expected.expected_s > bound_s and expected.growth > 1:
+        raise HttpRequestError(
             429,
-            f"with this query the latency of results would be {expected.then_s:.2f} s, above the bound of {bound_s:.2f} s",
-            detail=f"the latency is {expected.now_s:.2f} s now; the work of all queries would grow by {expected.growth - 1:.1%}",
+            f"with this query the latency of results would be {expected.expected_s:.2f} s, above the bound of {bound_s:.2f} s",
+            detail=f"the latency is {expected.current_s:.2f} s now; the work of all queries would grow by {expected.growth - 1:.1%}",
             hint="remove a query, select fewer rows, group by fewer keys, or start the service with a higher --latency",
             retry_s=60,
         )
 
 
-def _high(batches: Sequence[CommittedBatch]) -> float:
+def _p95_seconds(batches: Sequence[CommittedBatch]) -> float:
     lengths = sorted(batch.seconds for batch in batches)
     return lengths[int(0.95 * (len(lengths) - 1))]

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-_KEYS = 50
+_MAX_KEYS = 50
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """A request body that rejects unknown keys.
 
     Pydantic reports each unknown key, so a body with thousands is rejected as a whole before it blocks the event loop.
@@ -19,7 +19,7 @@ class Asked(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_keys(cls, body: Any) -> Any:
-        if isinstance(body, dict) and len(body) > _KEYS:
-            raise ValueError(f"the body has {len(body):,} keys; at most {_KEYS} are allowed")
+    def _check_key_count(cls, body: Any) -> Any:
+        if isinstance(body, dict) and len(body) > _MAX_KEYS:
+            raise ValueError(f"the body has {len(body):,} keys; at most {_MAX_KEYS} are allowed")
         return body

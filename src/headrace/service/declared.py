@@ -14,19 +14,19 @@ from pydantic import Field, TypeAdapter
 from headrace.connectors import FileSource, MemorySource, RateSource, Source, TcpSource
 from headrace.connectors.durable import replace_file
 from headrace.errors import CheckpointError, HeadraceError
-from headrace.service.asked import Asked
+from headrace.service.asked import RequestBody
 from headrace.session import Session
 
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+StreamName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-class _Declared(Asked):
-    name: Name
+class _BaseDeclaration(RequestBody):
+    name: StreamName
     time: str = Field(min_length=1, description="The event-time column.")
     watermark: str = Field(default="0 seconds", description="Delay of the watermark: how far rows may be out of order.")
 
 
-class MemoryStream(_Declared):
+class MemoryStream(_BaseDeclaration):
     """A stream whose rows are sent by requests."""
 
     source: Literal["memory"] = "memory"
@@ -37,7 +37,7 @@ class MemoryStream(_Declared):
         return MemorySource(self.columns)
 
 
-class FileStream(_Declared):
+class FileStream(_BaseDeclaration):
     """A stream of files that the service can read."""
 
     source: Literal["files"]
@@ -51,7 +51,7 @@ class FileStream(_Declared):
         return FileSource(self.path, schema=self.columns, format=self.format, on_error=self.on_error)
 
 
-class RateStream(_Declared):
+class RateStream(_BaseDeclaration):
     """A stream of generated rows."""
 
     source: Literal["rate"]
@@ -67,7 +67,7 @@ class RateStream(_Declared):
         return RateSource(self.rows_per_second, self.generator, **options)
 
 
-class TcpStream(_Declared):
+class TcpStream(_BaseDeclaration):
     """A stream of a server that speaks headrace's TCP protocol."""
 
     source: Literal["tcp"]
@@ -80,20 +80,20 @@ class TcpStream(_Declared):
         return TcpSource(self.address, self.stream, group=self.group)
 
 
-NewStream = Annotated[MemoryStream | FileStream | RateStream | TcpStream, Field(discriminator="source")]
-_STREAM: TypeAdapter[Any] = TypeAdapter(NewStream)
+StreamDeclaration = Annotated[MemoryStream | FileStream | RateStream | TcpStream, Field(discriminator="source")]
+_DECLARATION_ADAPTER: TypeAdapter[Any] = TypeAdapter(StreamDeclaration)
 
 
-class Declarations:
+class DeclaredStreams:
     """The streams declared by requests; a file in the checkpoint holds them."""
 
     def __init__(self, session: Session, path: Path) -> None:
         """Declare the streams of the file."""
-        self._session, self._path, self._adding = session, path, threading.Lock()
+        self._session, self._path, self._add_lock = session, path, threading.Lock()
         self._streams: dict[str, Any] = {}
         try:
             content = json.loads(path.read_bytes()) if path.exists() else []
-            streams = [_STREAM.validate_python(declaration) for declaration in content]
+            streams = [_DECLARATION_ADAPTER.validate_python(declaration) for declaration in content]
         except ValueError as error:
             raise CheckpointError(f"'{path}' is damaged", detail=str(error)) from error
         for stream in streams:
@@ -107,16 +107,16 @@ class Declarations:
     def add(self, stream: Any) -> None:
         """Declare a stream. The file is written before a micro-batch can use the stream, so that a restart finds its source."""
         source = stream.open()
-        with self._adding:
+        with self._add_lock:
             if stream.name not in self._streams:  # otherwise `create_stream` rejects it
-                self._write([*self._streams.values(), stream])
+                self._write_file([*self._streams.values(), stream])
             try:
                 self._declare(stream, source)
             except HeadraceError:
-                self._write(list(self._streams.values()))
+                self._write_file(list(self._streams.values()))
                 raise
 
-    def _write(self, streams: Sequence[Any]) -> None:
+    def _write_file(self, streams: Sequence[Any]) -> None:
         content = [stream.model_dump(mode="json") for stream in streams]
         replace_file(self._path, json.dumps(content, indent=1).encode())
 

@@ -14,7 +14,7 @@ from headrace.service.position import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ResultEvent:
     """An event: `columns` first, then `rows`, a heartbeat `quiet` while nothing is new, and `end` when the query has finished.
 
     `missed` reports that the next rows are past their retention, and the position from which results continue.
@@ -26,36 +26,36 @@ class Event:
     id: str
     data: str
 
-    def sent(self) -> bytes:
+    def to_sse(self) -> bytes:
         """Return the event as a server-sent event."""
         return f"event: {self.kind}\nid: {self.id}\ndata: {self.data}\n\n".encode()
 
-    def text(self) -> str:
+    def to_websocket_text(self) -> str:
         """Return the event as a WebSocket message."""
         return f'{{"event": "{self.kind}", "id": "{self.id}", "data": {self.data}}}'
 
 
 @dataclass(frozen=True)
-class Made:
+class EventBatch:
     """Consecutive events, the position after them, and whether more results exist already."""
 
-    events: list[Event]
+    events: list[ResultEvent]
     end: Position
-    more: bool
+    has_more: bool
 
     @cached_property
     def chunk(self) -> bytes:
         """The events as one chunk of a response body; there must be at least one."""
-        sent = b"".join(event.sent() for event in self.events)
+        sent = b"".join(event.to_sse() for event in self.events)
         return b"%x\r\n%b\r\n" % (len(sent), sent)
 
 
-def columns_of(schema: pa.Schema) -> list[dict[str, str]]:
+def describe_columns(schema: pa.Schema) -> list[dict[str, str]]:
     """Return the columns with their SQL types."""
     return [{"name": field.name, "type": type_name(field.type)} for field in schema]
 
 
-def rows_of(table: pa.Table) -> list[list[Any]]:
+def to_json_rows(table: pa.Table) -> list[list[Any]]:
     """Return the rows as lists of JSON values, in the order of the columns."""
     columns = [[to_json_value(value) for value in column.to_pylist()] for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]

@@ -21,34 +21,34 @@ from headrace.connectors.read import read_range
 from headrace.errors import NotFoundError
 from headrace.model.schema import Schema
 from headrace.query import Query
-from headrace.service.admission import admit
-from headrace.service.chronicle import Chronicle
-from headrace.service.declared import Declarations
-from headrace.service.following import Followers
-from headrace.service.insight import Insight, insight_of
-from headrace.service.kept import Kept
-from headrace.service.limits import Limits
-from headrace.service.news import News
-from headrace.service.refusals import RefusedError
-from headrace.service.reports import Reports
-from headrace.service.tokens import Holder, Tokens
+from headrace.service.admission import check_latency_bound
+from headrace.service.chronicle import EventLog
+from headrace.service.declared import DeclaredStreams
+from headrace.service.following import SubscriptionHub
+from headrace.service.insight import QueryStats, collect_stats
+from headrace.service.kept import ResultLog
+from headrace.service.limits import ServiceLimits
+from headrace.service.news import BatchNotifier
+from headrace.service.refusals import HttpRequestError
+from headrace.service.reports import ReportFolder
+from headrace.service.tokens import Identity, TokenRegistry
 from headrace.session import Session
 
 _LOG = logging.getLogger(__name__)
-_LOOK_SECONDS = 1.0
-_INSIGHT_SECONDS = 2.0
+_POLL_SECONDS = 1.0
+_STATS_CACHE_SECONDS = 2.0
 _LATELY_SECONDS = 10.0
-_TIDY_SECONDS = 10.0
+_TRIM_INTERVAL_SECONDS = 10.0
 
 
-class Host:
+class ServiceHost:
     """A session and its surroundings, for as long as the service runs."""
 
     def __init__(
         self,
         session: Session,
-        tokens: Tokens,
-        limits: Limits,
+        tokens: TokenRegistry,
+        limits: ServiceLimits,
         *,
         interval: float = 0.0,
         reports: Path | None = None,
@@ -60,38 +60,41 @@ class Host:
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         folder = session.coordinator.checkpoint.path
-        self.chronicle = Chronicle(session, folder / "service-events.jsonl")
-        self.kept, self.news = Kept(session, limits.results_bytes), News(session, self.chronicle.update)
-        self.followers = Followers(self.kept, self.news, limits.event_rows)
-        self.declarations = Declarations(session, folder / "service-streams.json")
-        self.reports = Reports(reports, limits.report_bytes)
+        self.event_log = EventLog(session, folder / "service-events.jsonl")
+        self.result_log, self.notifier = (
+            ResultLog(session, limits.results_bytes),
+            BatchNotifier(session, self.event_log.record_batches),
+        )
+        self.subscriptions = SubscriptionHub(self.result_log, self.notifier, limits.event_rows)
+        self.declared_streams = DeclaredStreams(session, folder / "service-streams.json")
+        self.reports = ReportFolder(reports, limits.report_bytes)
         self.version = metadata.version("headrace")
-        self._begun = time.monotonic()
-        self.readers = 0
+        self._started_at = time.monotonic()
+        self.reader_count = 0
         self._interval = interval
-        self._changing, self._looking = threading.Lock(), threading.Lock()
-        self._insight: Insight | None = None
-        self._looked = 0.0
+        self._change_lock, self._stats_lock = threading.Lock(), threading.Lock()
+        self._stats: QueryStats | None = None
+        self._stats_at = 0.0
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def lifespan(self) -> AsyncIterator[None]:
         """Run micro-batches and the notifier until the end of the block."""
         self.session.start(self._interval)
-        self.news.start()
-        tidying = asyncio.create_task(self._tidy())
+        self.notifier.start()
+        tidying = asyncio.create_task(self._trim_results())
         try:
             yield
         finally:
             tidying.cancel()
-            self.news.end()
-            await anyio.to_thread.run_sync(self.news.join)
+            self.notifier.stop()
+            await anyio.to_thread.run_sync(self.notifier.join)
 
-    async def _tidy(self) -> None:
+    async def _trim_results(self) -> None:
         """Apply the retention of results every few seconds."""
         while True:
-            await asyncio.sleep(_TIDY_SECONDS)
+            await asyncio.sleep(_TRIM_INTERVAL_SECONDS)
             try:
-                await anyio.to_thread.run_sync(self.kept.forget)
+                await anyio.to_thread.run_sync(self.result_log.trim)
             except OSError:  # for example a full disk: the next attempt may succeed
                 _LOG.exception("cannot delete results that are past their retention")
 
@@ -99,30 +102,30 @@ class Host:
         """Return the current time."""
         return datetime.now(UTC)
 
-    def health(self) -> dict[str, Any]:
+    def check_health(self) -> dict[str, Any]:
         """Return whether micro-batches run, with the fields of `Health`."""
         return {
-            "status": "stopped" if self.news.over else "ok",
-            "detail": self.news.failure,
+            "status": "stopped" if self.notifier.is_over else "ok",
+            "detail": self.notifier.failure,
             "batch": self.session.last_batch,
             "queries": len(self.session.queries()),
-            "uptime_seconds": time.monotonic() - self._begun,
+            "uptime_seconds": time.monotonic() - self._started_at,
             "version": self.version,
             "tokens": self.tokens.required,
         }
 
-    def rate(self, stream: str) -> float:
+    def stream_rate(self, stream: str) -> float:
         """Return the recent rate of a stream, in rows per second of event time."""
         return self.session.coordinator.state.streams[stream].rate
 
-    def insight(self) -> Insight:
+    def query_stats(self) -> QueryStats:
         """Return statistics of all queries; cached for two seconds, because they take long with thousands of queries."""
-        with self._looking:
-            if self._insight is None or time.monotonic() - self._looked > _INSIGHT_SECONDS:
-                self._insight, self._looked = insight_of(self.session), time.monotonic()
-            return self._insight
+        with self._stats_lock:
+            if self._stats is None or time.monotonic() - self._stats_at > _STATS_CACHE_SECONDS:
+                self._stats, self._stats_at = collect_stats(self.session), time.monotonic()
+            return self._stats
 
-    def sample(self, stream: str, schema: Schema, max_rows: int) -> pa.Table:
+    def sample_stream(self, stream: str, schema: Schema, max_rows: int) -> pa.Table:
         """Return up to `max_rows` rows of a stream that the last micro-batch read."""
         entry = self.session.coordinator.checkpoint.read_log_entry(self.session.last_batch) or {"tasks": []}
         ranges = [
@@ -133,7 +136,7 @@ class Host:
         rows = read_range(ranges[-1], schema, [field.name for field in schema.fields])
         return rows.slice(max(0, rows.num_rows - max_rows))
 
-    def query(self, name: str, query_id: int | None = None) -> Query:
+    def find_query(self, name: str, query_id: int | None = None) -> Query:
         """Return the newest query of a name, live or not, or the query with that id; raises NotFoundError."""
         query = self.session.find(name, query_id)
         if query is None:
@@ -141,75 +144,75 @@ class Host:
             raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {live_names}")
         return query
 
-    def add(self, sql: str, name: str | None, holder: Holder) -> Query:
+    def add(self, sql: str, name: str | None, holder: Identity) -> Query:
         """Add a query for a user; raises if it is rejected."""
-        self._check_text(sql)
-        with self._changing:
-            self._admit(holder)
-            self._forecast(sql)
+        self._check_sql_length(sql)
+        with self._change_lock:
+            self._check_query_count(holder)
+            self._check_latency(sql)
             return self.session.add(sql, name=name, owner=holder.user)
 
-    def _forecast(self, sql: str) -> None:
+    def _check_latency(self, sql: str) -> None:
         if self.limits.latency_s is not None:
-            admit(self.session, sql, self.limits.latency_s)
+            check_latency_bound(self.session, sql, self.limits.latency_s)
 
-    def _admit(self, holder: Holder, replaced: str | None = None) -> None:
+    def _check_query_count(self, holder: Identity, replaced: str | None = None) -> None:
         """Reject a query above the limits of the service or the user; a query to be replaced does not count."""
         queries = [query for query in self.session.queries() if query.name != replaced]
         waiting = sum(query.status == "accepted" for query in queries)
         own = sum(query.owner == holder.user for query in queries) if holder.user else 0
         for count, limit, description, retry_s in (
-            (waiting, self.limits.waiting, "queries wait to become live", self._batch_seconds()),
+            (waiting, self.limits.waiting, "queries wait to become live", self._longest_recent_batch()),
             (len(queries), self.limits.queries, "queries exist", 60.0),
             (own, self.limits.queries_per_user, f"queries belong to user '{holder.user}'", 60.0),
         ):
             if count >= limit:
                 hint = "try again later" if count == waiting else "remove a query"
-                raise RefusedError(429, f"{count} {description}, which is the limit", hint=hint, retry_s=retry_s)
+                raise HttpRequestError(429, f"{count} {description}, which is the limit", hint=hint, retry_s=retry_s)
 
-    def replace(self, name: str, sql: str, holder: Holder) -> Query:
+    def replace(self, name: str, sql: str, holder: Identity) -> Query:
         """Replace a query: the old one is removed and the new one added in the same micro-batch, or neither."""
-        self._check_text(sql)
-        with self._changing:
-            self._admit(holder, replaced=name)
-            self._forecast(sql)
+        self._check_sql_length(sql)
+        with self._change_lock:
+            self._check_query_count(holder, replaced=name)
+            self._check_latency(sql)
             return self.session.replace(name, sql, owner=holder.user)
 
     def check(self, sql: str) -> pa.Schema:
         """Return the output columns of a query without adding it; raises if the query is invalid."""
-        self._check_text(sql)
+        self._check_sql_length(sql)
         return self.session.check(sql)
 
     def remove(self, name: str) -> None:
         """Remove a query; its results stay readable."""
-        with self._changing:
+        with self._change_lock:
             self.session.remove(name)
 
-    async def live(self, query: Query, seconds: float) -> bool:
+    async def wait_until_live(self, query: Query, seconds: float) -> bool:
         """Wait until a query is live or finished; False if it is still waiting after `seconds`."""
         deadline = time.monotonic() + seconds
         while query.status == "accepted" and (remaining := deadline - time.monotonic()) > 0:
-            await self.news.after(self.session.last_batch, min(remaining, _LOOK_SECONDS))
-            if self.news.over:
+            await self.notifier.wait_after(self.session.last_batch, min(remaining, _POLL_SECONDS))
+            if self.notifier.is_over:
                 break
         return query.status != "accepted"
 
-    def enter(self) -> Callable[[], None]:
+    def acquire_reader_slot(self) -> Callable[[], None]:
         """Take a slot for a live reader and return the function that releases it; raises above the limit."""
-        if self.readers >= self.limits.readers:
-            raise RefusedError(
-                429, f"{self.readers} live readers are connected, which is the limit", hint="try again later", retry_s=10
+        if self.reader_count >= self.limits.readers:
+            raise HttpRequestError(
+                429, f"{self.reader_count} live readers are connected, which is the limit", hint="try again later", retry_s=10
             )
-        self.readers += 1
-        return self._leave
+        self.reader_count += 1
+        return self._release_reader_slot
 
-    def _leave(self) -> None:
-        self.readers -= 1
+    def _release_reader_slot(self) -> None:
+        self.reader_count -= 1
 
-    def _check_text(self, sql: str) -> None:
+    def _check_sql_length(self, sql: str) -> None:
         limit = self.limits.sql_characters
         if len(sql) > limit:
-            raise RefusedError(413, f"the query has {len(sql):,} characters; at most {limit:,} are allowed")
+            raise HttpRequestError(413, f"the query has {len(sql):,} characters; at most {limit:,} are allowed")
 
-    def _batch_seconds(self) -> float:
+    def _longest_recent_batch(self) -> float:
         return max((batch.seconds for batch in self.session.done()[-5:]), default=1.0)

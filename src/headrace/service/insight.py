@@ -24,41 +24,43 @@ from headrace.sharing.statistics import build_statistics
 from headrace.sharing.what_if import CostChange, estimate_added_cost
 from headrace.sql import bind_query
 
-_LATELY_SECONDS = 10.0
+_RATE_WINDOW_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Insight:
+class QueryStats:
     """Statistics of live queries by query id; `latencies` has only the queries that emitted rows recently."""
 
-    accounts: Mapping[int, CostBreakdown]
+    costs: Mapping[int, CostBreakdown]
     latencies: Mapping[int, LatencyPercentiles]
     state_bytes: Mapping[int, int]
-    rates: Mapping[int, float]
+    emission_rates: Mapping[int, float]
     """Rows emitted per second, recently."""
 
 
-NOTHING = Insight({}, {}, {}, {})
+NO_STATS = QueryStats({}, {}, {}, {})
 
 
-def picture_of(session: Session) -> PlanDiagram:
+def build_session_diagram(session: Session) -> PlanDiagram:
     """Return the shared operators and the queries that use them, as boxes and lines."""
     engine = session.coordinator
     return build_plan_diagram(list(engine.live_queries.values()), engine.state.current_plans(), engine.sliding_join_plan)
 
 
-def insight_of(session: Session) -> Insight:
+def collect_stats(session: Session) -> QueryStats:
     """Return shared and standalone cost, latency, state bytes and emission rate of every live query."""
     engine = session.coordinator
     state, live, probes = engine.state, engine.live_queries, engine.sliding_join_plan
     recent = [(done.report, done.at) for done in session.done()[-DETAILED_BATCHES - 1 :]]
-    costs = divide_costs(_charges(session, list(live.values()), state.current_plans(), probes))
-    return Insight(costs, measure_latencies(recent, live), attribute_state_bytes(state, probes), _emission_rates(session))
+    costs = divide_costs(_list_charges(session, list(live.values()), state.current_plans(), probes))
+    return QueryStats(
+        costs, measure_latencies(recent, live), attribute_state_bytes(state, probes), _measure_emission_rates(session)
+    )
 
 
-def _emission_rates(session: Session) -> dict[int, float]:
+def _measure_emission_rates(session: Session) -> dict[int, float]:
     now = time.time()
-    recent = [done for done in session.done()[-DETAILED_BATCHES:] if done.at > now - _LATELY_SECONDS]
+    recent = [done for done in session.done()[-DETAILED_BATCHES:] if done.at > now - _RATE_WINDOW_SECONDS]
     span = max(now - min((done.at for done in recent), default=now), 1.0)
     counts: Counter[int] = Counter()
     for done in recent:
@@ -66,7 +68,7 @@ def _emission_rates(session: Session) -> dict[int, float]:
     return {query_id: count / span for query_id, count in counts.items()}
 
 
-def addition_to(session: Session, sql: str) -> CostChange:
+def estimate_growth(session: Session, sql: str) -> CostChange:
     """Return how much the work of all queries would grow with a query, without adding it."""
     engine = session.coordinator
     state, probes = engine.state, engine.sliding_join_plan
@@ -78,7 +80,7 @@ def addition_to(session: Session, sql: str) -> CostChange:
             plan_stream(name, [query for query in queries if name in query.plan.streams], stream_statistics)
             for name, stream_statistics in statistics.items()
         ]
-        return _charges(
+        return _list_charges(
             session,
             queries,
             plans,
@@ -88,7 +90,7 @@ def addition_to(session: Session, sql: str) -> CostChange:
     return estimate_added_cost(list(engine.live_queries.values()), bind_query(sql, engine.build_catalog()), charge_queries)
 
 
-def _charges(
+def _list_charges(
     session: Session, queries: Sequence[LiveQuery], plans: Sequence[StreamPlan], probes: SlidingJoinPlan | None
 ) -> Iterator[SharedCost]:
     engine = session.coordinator

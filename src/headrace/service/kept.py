@@ -20,23 +20,23 @@ from headrace.runtime.report import BatchReport
 from headrace.service.position import Position
 from headrace.session import Session
 
-_BATCHES = 500  # batches scanned for one response: a query that seldom emits must not block a request
+_MAX_BATCHES_PER_READ = 500  # batches scanned for one response: a query that seldom emits must not block a request
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ResultSlice:
     """Consecutive rows of a query, the positions before and after them, and whether more rows exist already."""
 
     rows: pa.Table
-    begin: Position
+    start: Position
     end: Position
-    more: bool
+    has_more: bool
     left_out: int = 0
     """Rows that sampling dropped."""
     missed: bool = False
     """Whether earlier rows were requested but are past their retention."""
 
-    def sampled(self, max_rows: int) -> Piece:
+    def sample_rows(self, max_rows: int) -> ResultSlice:
         """Return the slice with at most `max_rows` rows, evenly picked."""
         if self.rows.num_rows <= max_rows:
             return self
@@ -45,34 +45,34 @@ class Piece:
         return replace(self, rows=rows, left_out=self.left_out + self.rows.num_rows - len(picked))
 
 
-class Kept:
+class ResultLog:
     """The result files of a session; thread-safe."""
 
     def __init__(self, session: Session, max_bytes: int) -> None:
         """Take the session and the retention in bytes; the folder is listed at the first read."""
-        self._session, self._most_bytes = session, max_bytes
-        self._mark = session.results_folder.parent / "results-kept-from"
-        self._floor = int(self._mark.read_bytes()) if self._mark.exists() else 0
+        self._session, self._max_bytes = session, max_bytes
+        self._retention_file = session.results_folder.parent / "results-kept-from"
+        self._first_kept_batch = int(self._retention_file.read_bytes()) if self._retention_file.exists() else 0
         self._lock = threading.Lock()
         self._batches: list[int] = []
         self._files: dict[int, list[Path]] = {}
-        self._listed = -1
+        self._listed_until = -1
 
-    def read(self, query: Query, start: Position, max_rows: int) -> Piece:
+    def read(self, query: Query, start: Position, max_rows: int) -> ResultSlice:
         """Return at most `max_rows` rows of a query from a position on."""
         start = max(start, Position(query.first_batch))
         while True:
-            first_kept = self._floor
-            result = self._read(query, max(start, Position(first_kept)), max_rows)
-            if self._floor == first_kept:  # otherwise files may have been deleted meanwhile: retry, to report `missed`
+            first_kept = self._first_kept_batch
+            result = self._read_slice(query, max(start, Position(first_kept)), max_rows)
+            if self._first_kept_batch == first_kept:  # otherwise files may have been deleted meanwhile: retry, to report `missed`
                 return replace(result, missed=start.batch < first_kept)
 
-    def _read(self, query: Query, start: Position, max_rows: int) -> Piece:
+    def _read_slice(self, query: Query, start: Position, max_rows: int) -> ResultSlice:
         last_batch = query.last_batch
         tables, position, count = [], start, 0
-        batches = self._between(start.batch, last_batch)
+        batches = self._list_batches(start.batch, last_batch)
         for batch in batches:
-            table = self._rows(query, batch)
+            table = self._read_batch(query, batch)
             skip = start.rows if batch == start.batch else 0
             take = min(max(table.num_rows - skip, 0), max_rows - count)
             if take:
@@ -82,85 +82,85 @@ class Kept:
             if count == max_rows:
                 break
         else:
-            if len(batches) < _BATCHES:
+            if len(batches) < _MAX_BATCHES_PER_READ:
                 position = max(position, Position(last_batch + 1))
         rows = pa.concat_tables(tables) if tables else query.schema.empty_table()
-        return Piece(rows, start, position, position < Position(last_batch + 1))
+        return ResultSlice(rows, start, position, position < Position(last_batch + 1))
 
-    def back(self, query: Query, rows: int) -> Position:
+    def position_before_last(self, query: Query, rows: int) -> Position:
         """Return the position before the last `rows` rows of a query, looking back over a limited number of batches."""
         last_batch, missing = query.last_batch, rows
-        self._between(0, last_batch)
+        self._list_batches(0, last_batch)
         batches = self._batches
         end = bisect.bisect_right(batches, last_batch)
-        first = max(self._floor, query.first_batch)
-        for batch in reversed(batches[max(0, end - _BATCHES) : end]):
+        first = max(self._first_kept_batch, query.first_batch)
+        for batch in reversed(batches[max(0, end - _MAX_BATCHES_PER_READ) : end]):
             if batch < first:
                 break
-            count = self._rows(query, batch).num_rows
+            count = self._read_batch(query, batch).num_rows
             if count >= missing:
                 return Position(batch, count - missing)
             missing -= count
-        return Position(max(first, batches[max(0, end - _BATCHES)] if end else 0))
+        return Position(max(first, batches[max(0, end - _MAX_BATCHES_PER_READ)] if end else 0))
 
-    def _between(self, first: int, last: int) -> list[int]:
+    def _list_batches(self, first: int, last: int) -> list[int]:
         """Return the batches with result files from `first` to `last`, up to a limited number."""
-        if last > self._listed:
-            self._list(last)
+        if last > self._listed_until:
+            self._list_files(last)
         index = bisect.bisect_left(self._batches, first)
-        return [batch for batch in self._batches[index : index + _BATCHES] if batch <= last]
+        return [batch for batch in self._batches[index : index + _MAX_BATCHES_PER_READ] if batch <= last]
 
-    def _rows(self, query: Query, batch: int) -> pa.Table:
+    def _read_batch(self, query: Query, batch: int) -> pa.Table:
         try:
             batches = [rows for path in self._files.get(batch, ()) for rows in results.open_result_file(path).get_rows(query.id)]
         except FileNotFoundError:  # deleted just now; `read` notices
             batches = []
         return pa.Table.from_batches(batches, query.schema)
 
-    def _list(self, until: int) -> None:
+    def _list_files(self, until: int) -> None:
         """Update the list of files up to a batch: from the reports of this session's batches, otherwise from the folder."""
         with self._lock:
-            if until <= self._listed or self._is_told(until):
+            if until <= self._listed_until or self._add_reported_files(until):
                 return
             listed = results.list_result_files(self._session.results_folder, -1, until)
             files = {batch: [path for _, path in entries] for batch, entries in groupby(listed, key=lambda entry: entry[0])}
-            self._files, self._batches, self._listed = files, sorted(files), until
+            self._files, self._batches, self._listed_until = files, sorted(files), until
 
-    def _is_told(self, until: int) -> bool:
+    def _add_reported_files(self, until: int) -> bool:
         """Add the files of new batches from their reports; False if the session no longer has all of those reports."""
         new_reports: list[BatchReport] = []
         for batch in reversed(self._session.done()):
-            if batch.report.batch <= self._listed:
+            if batch.report.batch <= self._listed_until:
                 break
             if batch.report.batch <= until:
                 new_reports.append(batch.report)
-        if len(new_reports) != until - self._listed:
+        if len(new_reports) != until - self._listed_until:
             return False
         folder = self._session.results_folder.parent
         for report in reversed(new_reports):
             if report.files:
                 self._files[report.batch] = [folder / file for file in sorted(report.files)]
                 self._batches.append(report.batch)
-        self._listed = until
+        self._listed_until = until
         return True
 
-    def forget(self) -> None:
+    def trim(self) -> None:
         """Delete the oldest results beyond the retention.
 
         The first kept batch is written before files are deleted, so that deleted results are never taken for empty ones.
         """
-        self._between(0, self._session.last_batch)
+        self._list_batches(0, self._session.last_batch)
         with self._lock:
             total_bytes, first_kept = 0, 0
             for batch in reversed(self._batches):
                 total_bytes += sum(path.stat().st_size for path in self._files[batch])
-                if total_bytes > self._most_bytes:
+                if total_bytes > self._max_bytes:
                     first_kept = batch + 1
                     break
-            if first_kept <= self._floor:
+            if first_kept <= self._first_kept_batch:
                 return
-            replace_file(self._mark, str(first_kept).encode())
-            self._floor = first_kept
+            replace_file(self._retention_file, str(first_kept).encode())
+            self._first_kept_batch = first_kept
             for batch in [number for number in self._batches if number < first_kept]:
                 for path in self._files.pop(batch):
                     path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServiceLimits:
     """Limits that `headrace serve --limit` can set. Above them the service answers 429 if waiting helps, else 413 or 422."""
 
     body_bytes: int = 8 * _MIB
@@ -41,7 +41,7 @@ class Limits:
     report_bytes: int = 64 * _MIB
     """Size of a benchmark report; larger ones are not listed."""
 
-    def with_given(self, settings: Iterable[str]) -> Self:
+    def with_overrides(self, settings: Iterable[str]) -> Self:
         """Return a copy with some limits replaced; a setting looks like 'readers=200'."""
         types = {field.name: int if field.type == "int" else float for field in fields(self)}
         values: dict[str, Any] = {}

@@ -10,13 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 if TYPE_CHECKING:
-    from headrace.service.host import Host
+    from headrace.service.host import ServiceHost
 
 
-class _Figures:
+class _MetricsCollector:
     """Builds all metrics from the session at each scrape, so that counters continue from the checkpoint after a restart."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ServiceHost) -> None:
         self._host = host
 
     def collect(self) -> Iterator[Metric]:
@@ -28,7 +28,7 @@ class _Figures:
         now = self._host.now().timestamp()
         for name, report in session.streams().items():
             rows.add_metric([name], report["rows"])
-            rate.add_metric([name], self._host.rate(name))
+            rate.add_metric([name], self._host.stream_rate(name))
             if report["max_event_time"] > 0:
                 lag.add_metric([name], now - report["max_event_time"] / 1e6)
         emitted = CounterMetricFamily("headrace_query_rows", "Rows emitted by a query.", labels=["query"])
@@ -44,7 +44,7 @@ class _Figures:
         cost = GaugeMetricFamily(
             "headrace_query_cost", "Seconds of work per second by the cost model: shared or alone.", labels=["query", "as"]
         )
-        queries, stats = session.queries(), self._host.insight()
+        queries, stats = session.queries(), self._host.query_stats()
         for query in queries:
             emitted.add_metric([query.name], query.emitted)
             late.add_metric([query.name], sum(query.late.values()))
@@ -52,9 +52,9 @@ class _Figures:
             if query.id in stats.latencies:
                 latency.add_metric([query.name, "0.5"], stats.latencies[query.id].p50)
                 latency.add_metric([query.name, "0.95"], stats.latencies[query.id].p95)
-            if query.id in stats.accounts:
-                cost.add_metric([query.name, "shared"], stats.accounts[query.id].shared)
-                cost.add_metric([query.name, "alone"], stats.accounts[query.id].alone)
+            if query.id in stats.costs:
+                cost.add_metric([query.name, "shared"], stats.costs[query.id].shared)
+                cost.add_metric([query.name, "alone"], stats.costs[query.id].alone)
         batches = session.done()
         last = batches[-1] if batches else None
         yield from (rows, rate, lag, emitted, late, latency, state, cost)
@@ -64,12 +64,12 @@ class _Figures:
         live, waiting = (sum(query.status == status for query in queries) for status in ("live", "accepted"))
         yield GaugeMetricFamily("headrace_queries_live", "Live queries.", value=live)
         yield GaugeMetricFamily("headrace_queries_waiting", "Accepted queries that are not live yet.", value=waiting)
-        yield GaugeMetricFamily("headrace_readers", "Live readers of results.", value=self._host.readers)
-        yield GaugeMetricFamily("headrace_up", "1 if micro-batches run, else 0.", value=float(not self._host.news.over))
+        yield GaugeMetricFamily("headrace_readers", "Live readers of results.", value=self._host.reader_count)
+        yield GaugeMetricFamily("headrace_up", "1 if micro-batches run, else 0.", value=float(not self._host.notifier.is_over))
 
 
-def exposition(host: Host) -> str:
+def render_metrics(host: ServiceHost) -> str:
     """Return all metrics in the Prometheus text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(host))
+    registry.register(_MetricsCollector(host))
     return generate_latest(registry).decode()

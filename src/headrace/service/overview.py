@@ -8,19 +8,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.runtime.latency import compute_percentiles
-from headrace.service.host import Host
+from headrace.service.host import ServiceHost
 
-_LATELY_SECONDS = 10.0
+_OVERVIEW_WINDOW_SECONDS = 10.0
 _HISTORY_SECONDS = 120
 
 
-def seen(host: Host) -> dict[str, Any]:
+def build_overview(host: ServiceHost) -> dict[str, Any]:
     """Return the fields of `Overview`."""
     session, now = host.session, host.now()
     batches = session.done()
-    recent = [batch for batch in batches if batch.at > now.timestamp() - _LATELY_SECONDS]
+    recent = [batch for batch in batches if batch.at > now.timestamp() - _OVERVIEW_WINDOW_SECONDS]
     span = max(
-        _LATELY_SECONDS if len(batches) > len(recent) else now.timestamp() - min((batch.at for batch in recent), default=0), 1.0
+        _OVERVIEW_WINDOW_SECONDS
+        if len(batches) > len(recent)
+        else now.timestamp() - min((batch.at for batch in recent), default=0),
+        1.0,
     )
     queries = session.queries()
     live = sum(query.status == "live" for query in queries)
@@ -37,11 +40,11 @@ def seen(host: Host) -> dict[str, Any]:
         "watermark": None if watermark is None else watermark.isoformat().replace("+00:00", "Z"),
         "lag_seconds": None if watermark is None else (now - watermark).total_seconds(),
         "batch": session.last_batch,
-        "history": _history(host, now.timestamp()),
+        "history": _history_by_second(host, now.timestamp()),
     }
 
 
-def _history(host: Host, now: float) -> list[dict[str, float]]:
+def _history_by_second(host: ServiceHost, now: float) -> list[dict[str, float]]:
     """Return rates for each second in which a micro-batch ended."""
     seconds: dict[int, list[Any]] = defaultdict(list)
     for batch in host.session.done():

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from headrace.service.refusals import RefusedError
+from headrace.service.refusals import HttpRequestError
 
-_TEXT = re.compile(r"(\d{1,15})\.(\d{1,15})", re.ASCII)
+_POSITION_PATTERN = re.compile(r"(\d{1,15})\.(\d{1,15})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,9 +27,9 @@ class Position:
     @staticmethod
     def parse(text: str) -> Position:
         """Parse the text form of a position."""
-        match = _TEXT.fullmatch(text)
+        match = _POSITION_PATTERN.fullmatch(text)
         if match is None:
-            raise RefusedError(
+            raise HttpRequestError(
                 422,
                 f"invalid position '{text[:80]}'",
                 hint="use a position that came with results, such as '17.0', or 'beginning', 'last-100' or 'now'",

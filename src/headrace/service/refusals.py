@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SchemaError, SessionError, SqlError
 
-_STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
+_STATUS_BY_ERROR: tuple[tuple[type[HeadraceError], int], ...] = (
     (SqlError, 422),
     (SchemaError, 422),
     (NotFoundError, 404),
@@ -20,8 +20,8 @@ _STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
     (HeadraceError, 422),
 )
 
-_SAID = 2_000  # characters of a part; errors quote values, which can be of any length
-_PLACE = re.compile(r"line (\d+), column (\d+):")
+_MAX_TEXT_CHARACTERS = 2_000  # characters of a part; errors quote values, which can be of any length
+_PLACE_PATTERN = re.compile(r"line (\d+), column (\d+):")
 
 
 class Problem(BaseModel):
@@ -35,7 +35,7 @@ class Problem(BaseModel):
     hint: str = Field(default="", description="What to do.")
 
 
-class RefusedError(HeadraceError):
+class HttpRequestError(HeadraceError):
     """A rejected request with its HTTP status; `retry_s` becomes Retry-After, for requests that may succeed later."""
 
     def __init__(self, status: int, message: str, *, detail: str = "", hint: str = "", retry_s: float | None = None) -> None:
@@ -44,26 +44,27 @@ class RefusedError(HeadraceError):
         self.status, self.retry_s = status, retry_s
 
 
-async def refused(_: Request, error: Exception) -> JSONResponse:
+async def handle_error(_: Request, error: Exception) -> JSONResponse:
     """Handle a HeadraceError raised by a path: return its response."""
     assert isinstance(error, HeadraceError)
-    return problem(error)
+    return problem_response(error)
 
 
-def problem(error: HeadraceError) -> JSONResponse:
+def problem_response(error: HeadraceError) -> JSONResponse:
     """Return the response of an error."""
-    if isinstance(error, RefusedError):
+    if isinstance(error, HttpRequestError):
         status, headers = error.status, {}
         if error.retry_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(error.retry_s)))
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
     else:
-        status, headers = next(code for error_type, code in _STATUS if isinstance(error, error_type)), {}
-    match = _PLACE.match(error.place)
+        status, headers = next(code for error_type, code in _STATUS_BY_ERROR if isinstance(error, error_type)), {}
+    match = _PLACE_PATTERN.match(error.place)
     line, column = (int(match[1]), int(match[2])) if match else (0, 0)
     message, detail, hint = (
-        part if len(part) <= _SAID else f"{part[:_SAID]}…" for part in (error.message, error.detail, error.hint)
+        part if len(part) <= _MAX_TEXT_CHARACTERS else f"{part[:_MAX_TEXT_CHARACTERS]}…"
+        for part in (error.message, error.detail, error.hint)
     )
     content = Problem(error=message, place=error.place, line=line, column=column, detail=detail, hint=hint)
     return JSONResponse(content.model_dump(), status, headers)

@@ -17,17 +17,17 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from headrace.errors import NotFoundError
 
-POLICY = (  # a report is a single file with inline scripts and styles
+REPORT_POLICY = (  # a report is a single file with inline scripts and styles
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; sandbox allow-scripts"
 )
-_FILE = "report.html"
-_CARD = re.compile(r'<meta name="headrace-report" content="([^"]*)">')
+_REPORT_FILE = "report.html"
+_CARD_PATTERN = re.compile(r'<meta name="headrace-report" content="([^"]*)">')
 _CARD_BYTES = 1 << 16
-_MOST = 500
+_MAX_REPORTS = 500
 
 
-class Card(BaseModel):
+class ReportCard(BaseModel):
     """The metadata in a report."""
 
     title: str = Field(description="Title, from its scenarios.")
@@ -40,46 +40,46 @@ class Card(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchmarkReport:
     """A readable report file and its card."""
 
     name: str
     path: Path
     size: int
-    card: Card
+    card: ReportCard
 
 
-class Reports:
+class ReportFolder:
     """The reports below a folder, which may be missing; every call reads the folder again."""
 
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         """Take the folder and the size above which files are not listed."""
-        self._folder, self._most_bytes = folder, max_bytes
+        self._folder, self._max_bytes = folder, max_bytes
 
-    def listed(self) -> list[Report]:
+    def list_reports(self) -> list[BenchmarkReport]:
         """Return all reports, newest first, without unreadable files and links that lead out of the folder."""
-        reports: dict[str, Report] = {}
-        for name, path in self._files():
-            report = self._look(name, path)
+        reports: dict[str, BenchmarkReport] = {}
+        for name, path in self._list_candidates():
+            report = self._read_card(name, path)
             if report is not None:
                 reports.setdefault(name, report)
-        return sorted(reports.values(), key=lambda report: report.card.started_at, reverse=True)[:_MOST]
+        return sorted(reports.values(), key=lambda report: report.card.started_at, reverse=True)[:_MAX_REPORTS]
 
-    def page(self, name: str) -> bytes:
+    def read_page(self, name: str) -> bytes:
         """Return the HTML of a listed report; raises NotFoundError."""
-        match = next((report for report in self.listed() if report.name == name), None)
-        content = b"" if match is None else _beginning(match.path, self._most_bytes + 1)
-        if not 0 < len(content) <= self._most_bytes:
+        match = next((report for report in self.list_reports() if report.name == name), None)
+        content = b"" if match is None else _read_prefix(match.path, self._max_bytes + 1)
+        if not 0 < len(content) <= self._max_bytes:
             raise NotFoundError(f"report '{name[:80]}' does not exist", hint="GET /v1/reports lists the reports")
         return content
 
-    def _files(self) -> Iterator[tuple[str, Path]]:
+    def _list_candidates(self) -> Iterator[tuple[str, Path]]:
         """Yield names and files that may be reports; links are resolved and must stay inside the folder."""
         if self._folder is None:
             return
         try:
             folder = self._folder.resolve(strict=True)
-            candidates = [folder / _FILE, *sorted(folder.glob(f"*/{_FILE}"))]
+            candidates = [folder / _REPORT_FILE, *sorted(folder.glob(f"*/{_REPORT_FILE}"))]
         except OSError:
             return
         for path in candidates:
@@ -90,21 +90,21 @@ class Reports:
             if resolved.is_relative_to(folder) and resolved.is_file():  # reading a pipe would block
                 yield path.parent.name or path.stem, resolved
 
-    def _look(self, name: str, path: Path) -> Report | None:
+    def _read_card(self, name: str, path: Path) -> BenchmarkReport | None:
         try:
             size = path.stat().st_size
         except OSError:
             return None
-        card = _CARD.search(_beginning(path, _CARD_BYTES).decode("utf-8", "replace"))
-        if card is None or size > self._most_bytes or not name.isprintable():
+        card = _CARD_PATTERN.search(_read_prefix(path, _CARD_BYTES).decode("utf-8", "replace"))
+        if card is None or size > self._max_bytes or not name.isprintable():
             return None
         try:
-            return Report(name, path, size, Card.model_validate_json(html.unescape(card[1])))
+            return BenchmarkReport(name, path, size, ReportCard.model_validate_json(html.unescape(card[1])))
         except ValidationError:
             return None
 
 
-def _beginning(path: Path, size: int) -> bytes:
+def _read_prefix(path: Path, size: int) -> bytes:
     """Return the first bytes of a file; empty if the file is not readable."""
     try:
         with path.open("rb") as file:

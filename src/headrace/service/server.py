@@ -11,22 +11,22 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.service.app import create_app
-from headrace.service.host import Host
-from headrace.service.live import AT_ONCE
-from headrace.service.refusals import RefusedError, problem
+from headrace.service.host import ServiceHost
+from headrace.service.live import WRITE_CHUNK_EXTENSION
+from headrace.service.refusals import HttpRequestError, problem_response
 
-_PATIENCE_SECONDS = 2
-_TAKEN_AT_ONCE = 16  # connections accepted in one turn of the event loop
-_NOTICING = 2  # turns of the event loop until it sees that the client disconnected after its request
-_WAITING = 1024  # connections that wait to be accepted
-_REFUSAL = problem(RefusedError(429, "too many connections", hint="try again later", retry_s=10))
-_FULL = b"HTTP/1.1 429 Too Many Requests\r\n%b\r\n\r\n%b" % (
-    b"\r\n".join(b"%b: %b" % header for header in [*_REFUSAL.raw_headers, (b"connection", b"close")]),
-    bytes(_REFUSAL.body),
+_SHUTDOWN_SECONDS = 2
+_ACCEPT_BATCH = 16  # connections accepted in one turn of the event loop
+_DISCONNECT_TURNS = 2  # turns of the event loop until it sees that the client disconnected after its request
+_LISTEN_BACKLOG = 1024  # connections that wait to be accepted
+_FULL_RESPONSE = problem_response(HttpRequestError(429, "too many connections", hint="try again later", retry_s=10))
+_FULL_RESPONSE_BYTES = b"HTTP/1.1 429 Too Many Requests\r\n%b\r\n\r\n%b" % (
+    b"\r\n".join(b"%b: %b" % header for header in [*_FULL_RESPONSE.raw_headers, (b"connection", b"close")]),
+    bytes(_FULL_RESPONSE.body),
 )
 
 
-class _Connection(H11Protocol):
+class _HttpConnection(H11Protocol):
     """An HTTP connection with an idle timeout.
 
     It is closed when no request started for `idle_timeout` seconds (at most twice that) and none is being answered. Above
@@ -38,20 +38,20 @@ class _Connection(H11Protocol):
 
     def __init__(self, *args: Any, idle_timeout: float, max_connections: int, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._patience, self._most, self._before = idle_timeout, max_connections, self.cycle
-        self._served, self.app = self.app, self._serve
+        self._idle_timeout, self._max_connections, self._last_cycle = idle_timeout, max_connections, self.cycle
+        self._wrapped_app, self.app = self.app, self._serve_connected
 
-    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _serve_connected(self, scope: Any, receive: Any, send: Any) -> None:
         """Run the application with the extension that writes whole chunks; drop requests of disconnected clients."""
-        for _ in range(_NOTICING):
+        for _ in range(_DISCONNECT_TURNS):
             await asyncio.sleep(0)
         if self.transport.is_closing():
             await asyncio.sleep(0)  # until uvicorn, too, has noticed the disconnect
             return
-        scope["extensions"] = {AT_ONCE: self._at_once}
-        await self._served(scope, receive, send)
+        scope["extensions"] = {WRITE_CHUNK_EXTENSION: self._write_chunk}
+        await self._wrapped_app(scope, receive, send)
 
-    def _at_once(self, data: bytes) -> bool:
+    def _write_chunk(self, data: bytes) -> bool:
         """Write all data, or nothing and return False if earlier data is still buffered or the client has disconnected."""
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             return False
@@ -59,32 +59,32 @@ class _Connection(H11Protocol):
         return True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) >= self._most:
+        if len(self.connections) >= self._max_connections:
             self.transport = transport
-            transport.write(_FULL)
+            transport.write(_FULL_RESPONSE_BYTES)
             transport.close()
             return
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.loop.call_later(self._patience, self._look)
+        self.loop.call_later(self._idle_timeout, self._close_if_idle)
 
-    def _look(self) -> None:
+    def _close_if_idle(self) -> None:
         if self.transport.is_closing() or self.transport.get_protocol() is not self:  # it became a WebSocket
             return
-        if self.cycle is self._before and (self.cycle is None or self.cycle.response_complete):
+        if self.cycle is self._last_cycle and (self.cycle is None or self.cycle.response_complete):
             self.transport.close()
             return
-        self._before = self.cycle
-        self.loop.call_later(self._patience, self._look)
+        self._last_cycle = self.cycle
+        self.loop.call_later(self._idle_timeout, self._close_if_idle)
 
 
 class Server(uvicorn.Server):
     """Serves a host on sockets that are already bound."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ServiceHost) -> None:
         """Configure uvicorn; `run` starts serving."""
         self._host = host
-        connection = partial(_Connection, idle_timeout=host.limits.patience_s, max_connections=host.limits.connections)
+        connection = partial(_HttpConnection, idle_timeout=host.limits.patience_s, max_connections=host.limits.connections)
         super().__init__(
             uvicorn.Config(
                 create_app(host),
@@ -92,8 +92,8 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 lifespan="on",
                 ws="websockets-sansio",
-                timeout_graceful_shutdown=_PATIENCE_SECONDS,
-                backlog=_TAKEN_AT_ONCE,
+                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+                backlog=_ACCEPT_BATCH,
             )
         )
 
@@ -101,9 +101,9 @@ class Server(uvicorn.Server):
         """Start serving; accept few connections per turn but let many wait (asyncio has one setting for both)."""
         await super().startup(sockets)
         for listening in sockets or ():
-            listening.listen(_WAITING)
+            listening.listen(_LISTEN_BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all subscriptions, then shut down when their connections are closed."""
-        self._host.news.end()
+        self._host.notifier.stop()
         await super().shutdown(sockets)

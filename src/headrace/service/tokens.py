@@ -29,43 +29,43 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Identity:
     """The user and role of a request."""
 
     user: str
     role: Role
 
 
-ANYBODY = Holder("", Role.admin)
+ANONYMOUS_ADMIN = Identity("", Role.admin)
 """The identity of every request to a service that requires no tokens."""
 
 
-class Tokens:
+class TokenRegistry:
     """The tokens that a service accepts; an empty registry requires no tokens."""
 
-    def __init__(self, identities: Iterable[tuple[str, Holder]] = ()) -> None:
+    def __init__(self, identities: Iterable[tuple[str, Identity]] = ()) -> None:
         """Take pairs of a token and its identity."""
-        self._holders = [(_digest(token), identity) for token, identity in identities]
+        self._identities = [(_digest_token(token), identity) for token, identity in identities]
 
     @property
     def required(self) -> bool:
         """Whether requests need a token."""
-        return bool(self._holders)
+        return bool(self._identities)
 
-    def holder(self, token: str | None) -> Holder | None:
+    def identify(self, token: str | None) -> Identity | None:
         """Return the identity of a token; None if the token is unknown."""
         if not self.required:
-            return ANYBODY
-        wanted, match = _digest(token or ""), None
-        for digest, identity in self._holders:  # no early exit: the time must not depend on the token
+            return ANONYMOUS_ADMIN
+        wanted, match = _digest_token(token or ""), None
+        for digest, identity in self._identities:  # no early exit: the time must not depend on the token
             if hmac.compare_digest(digest, wanted):
                 match = identity
         return match
 
     @staticmethod
-    def load(path: Path) -> Tokens:
+    def load(path: Path) -> TokenRegistry:
         """Read a file with a role, a user and a token on each line; # starts a comment."""
-        identities: dict[str, Holder] = {}
+        identities: dict[str, Identity] = {}
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -77,25 +77,25 @@ class Tokens:
             if len(words) != 3 or words[0] not in Role.__members__:
                 hint = f"write a role ({', '.join(Role.__members__)}), a user and a token: 'write ann 1f0c…'"
                 raise HeadraceError(f"invalid line {number} in token file '{path}'", hint=hint)
-            if len(words[2]) < _SHORTEST:
-                raise HeadraceError(f"the token in line {number} of '{path}' has fewer than {_SHORTEST} characters")
-            identities[words[2]] = Holder(words[1], Role[words[0]])
+            if len(words[2]) < _MIN_TOKEN_LENGTH:
+                raise HeadraceError(f"the token in line {number} of '{path}' has fewer than {_MIN_TOKEN_LENGTH} characters")
+            identities[words[2]] = Identity(words[1], Role[words[0]])
         if not identities:
             raise HeadraceError(f"token file '{path}' has no token")
-        return Tokens(identities.items())
+        return TokenRegistry(identities.items())
 
     @staticmethod
-    def make(path: Path) -> Tokens:
+    def create_file(path: Path) -> TokenRegistry:
         """Write a file with a new token for each role, readable by its owner only, and load it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
         path.chmod(0o600)
         path.write_text("".join(f"{role.name} {role.name} {secrets.token_urlsafe(24)}\n" for role in Role), encoding="utf-8")
-        return Tokens.load(path)
+        return TokenRegistry.load(path)
 
 
-_SHORTEST = 16
+_MIN_TOKEN_LENGTH = 16
 
 
-def _digest(token: str) -> bytes:
+def _digest_token(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()

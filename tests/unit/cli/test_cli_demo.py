@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.demo_queries import demo_queries, timetable
+from headrace.cli.demo_queries import generate_queries, schedule_events
 from headrace.connectors import GENERATORS
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
@@ -33,17 +33,17 @@ def test_summary_for_people(headrace):
 
 
 def test_all_queries_bind_and_have_names_of_their_own():
-    queries = list(demo_queries(200))
+    queries = list(generate_queries(200))
     for query in queries:
         bind_query(query.sql, Catalog.of(STREAMS))
     assert len({query.name for query in queries}) == 200
-    assert queries == list(demo_queries(200))
+    assert queries == list(generate_queries(200))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 20, 100])
 def test_the_timetable_removes_only_what_is_there(number):
     there = set()
-    for event in timetable(number, 30):
+    for event in schedule_events(number, 30):
         assert 0 <= event.at <= 0.9 * 30 + 1e-9
         assert (event.query.name in there) != event.add
         (there.add if event.add else there.remove)(event.query.name)

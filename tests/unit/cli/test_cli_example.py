@@ -22,7 +22,7 @@ def reference(file: SessionFile, scratch: Path) -> ReferenceEngine:
     """Run the reference over the micro-batches that the session file makes."""
     engine, streams, sources = ReferenceEngine(), {}, {}
     for entry in file.streams:
-        streams[entry.name], sources[entry.name] = entry.declare(), entry.open()
+        streams[entry.name], sources[entry.name] = entry.to_stream(), entry.open()
         (scratch / entry.name).mkdir(parents=True)
         sources[entry.name].attach(entry.name, scratch / entry.name)
         engine.add_stream(streams[entry.name])
@@ -55,7 +55,7 @@ def test_results_equal_the_reference(headrace, tmp_path, monkeypatch):
     assert said.code == 0, said.err
     file = SessionFile.load(EXAMPLES / "purchases.toml")
     engine = reference(file, tmp_path / "sources")
-    catalog = Catalog.of(entry.declare() for entry in file.streams)
+    catalog = Catalog.of(entry.to_stream() for entry in file.streams)
     assert list(said.document["queries"]) == [query.name for query in file.queries]
     late = 0
     for query in file.queries:

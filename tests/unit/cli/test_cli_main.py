@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli import COMMANDS, application, main
+from headrace.cli import COMMANDS, build_application, main
 
 
 def test_help_lists_every_command(headrace):
@@ -50,7 +50,7 @@ def test_interrupt_is_130(monkeypatch):
 
 
 def test_only_the_command_asked_for_is_loaded():
-    modules = {command.name: command.callback.__module__ for command in application("explain").registered_commands}
+    modules = {command.name: command.callback.__module__ for command in build_application("explain").registered_commands}
     assert modules.pop("explain") == "headrace.cli.explain"
     assert set(modules.values()) == {"headrace.cli"}
     assert modules.keys() | {"explain"} == COMMANDS.keys()

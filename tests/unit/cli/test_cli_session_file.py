@@ -19,7 +19,7 @@ QUERY = '[queries.q]\nsql = "SELECT 1"\n'
 
 def sinks_of(path: Path) -> list[Sink]:
     file = SessionFile.load(path)
-    return [file.sink_of(query, None) for query in file.queries]
+    return [file.make_sink(query, None) for query in file.queries]
 
 
 def refused(tmp_path: Path, text: str) -> str:
@@ -68,15 +68,15 @@ def test_names_are_relative_to_the_file(tmp_path, monkeypatch):
     file = SessionFile.load(path)
     assert file.checkpoint == tmp_path / "state"
     assert file.streams[0].options["path"] == str(tmp_path / "data")
-    assert file.sink_of(file.queries[0], None).path == str(tmp_path / "out" / "q")
-    assert file.sink_of(file.queries[0], Path("/elsewhere")).path == "/elsewhere/out/q"
+    assert file.make_sink(file.queries[0], None).path == str(tmp_path / "out" / "q")
+    assert file.make_sink(file.queries[0], Path("/elsewhere")).path == "/elsewhere/out/q"
 
 
 def test_with_out_results_are_json_lines_below_it(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(STREAM + '[queries."../x"]\nsql = "SELECT 1"\n[queries.y]\nsql = "SELECT 1"\n')
     file = SessionFile.load(path)
-    sinks = [file.sink_of(query, tmp_path) for query in file.queries]
+    sinks = [file.make_sink(query, tmp_path) for query in file.queries]
     assert [sink.kind for sink in sinks] == ["jsonl", "jsonl"]
     assert all(Path(sink.path).parent == tmp_path for sink in sinks)
 

@@ -6,68 +6,68 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.shell.parse import parse
-from headrace.cli.shell.scan import split
+from headrace.cli.shell.parse import parse_statement
+from headrace.cli.shell.scan import split_statements
 from headrace.cli.shell.statements import (
-    Add,
-    Describe,
-    End,
-    Explain,
-    Help,
-    Quit,
-    Remove,
-    Replace,
-    Results,
-    Select,
-    Show,
-    Shown,
-    Sql,
-    Tail,
+    AddStatement,
+    DescribeStatement,
+    ExplainStatement,
+    HelpStatement,
+    QuitStatement,
+    RemoveStatement,
+    ReplaceStatement,
+    ResultsStatement,
+    SelectStatement,
+    ShowKind,
+    ShowStatement,
+    SqlText,
+    StopCondition,
+    TailStatement,
 )
 from headrace.errors import SqlError
 from headrace.sql.quoting import quote_identifier
 
 
 def statement(text: str):
-    (piece,), rest = split(text if text.endswith(";") else f"{text}\n;")
-    assert not rest.words
-    return parse(piece)
+    (piece,), rest = split_statements(text if text.endswith(";") else f"{text}\n;")
+    assert not rest.significant_tokens
+    return parse_statement(piece)
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("SELECT 1 FROM s", Select(Sql("SELECT 1 FROM s"))),
-        ("select * from s limit 10", Select(Sql("select * from s"), End(rows=10))),
-        ("SELECT * FROM s FOR 5 SECONDS", Select(Sql("SELECT * FROM s"), End(seconds=5))),
-        ("SELECT * FROM s FOR '1 minute 30 seconds' LIMIT 3", Select(Sql("SELECT * FROM s"), End(3, 90))),
-        ("SELECT * FROM s LIMIT 3 FOR 250 ms", Select(Sql("SELECT * FROM s"), End(3, 0.25))),
-        ("SELECT * FROM (SELECT a FROM s LIMIT 3)", Select(Sql("SELECT * FROM (SELECT a FROM s LIMIT 3)"))),
-        ("(SELECT 1)", Select(Sql("(SELECT 1)"))),
-        ("WITH a AS (SELECT 1) SELECT * FROM a", Select(Sql("WITH a AS (SELECT 1) SELECT * FROM a"))),
-        ("REMOVE a", Remove(("a",))),
-        ("remove a, `b c` ,d", Remove(("a", "b c", "d"))),
-        ("SHOW QUERIES", Show(Shown.queries)),
-        ("show\nstreams", Show(Shown.streams)),
-        ("SHOW PLAN -- all of it", Show(Shown.plan)),
-        ("EXPLAIN", Explain()),
-        ("EXPLAIN q", Explain("q")),
-        ("EXPLAIN `select`", Explain("select")),
-        ("EXPLAIN SELECT 1 LIMIT 3", Explain(Sql("SELECT 1 LIMIT 3", 1, 9))),
-        ("EXPLAIN\n  SELECT 1", Explain(Sql("SELECT 1", 2, 3))),
-        ("DESCRIBE s", Describe("s")),
-        ("DESC s", Describe("s")),
-        ("TAIL q", Tail("q")),
-        ("TAIL q FOR 5 SECONDS", Tail("q", End(seconds=5))),
-        ("TAIL q LIMIT 10", Tail("q", End(rows=10))),
-        ("TAIL q FROM BEGINNING LIMIT 10 FOR 1.5 s", Tail("q", End(10, 1.5), from_beginning=True)),
-        ("TAIL q FROM NOW", Tail("q")),
-        ("TAIL limit LIMIT 1", Tail("limit", End(rows=1))),
-        ("RESULTS q", Results("q")),
-        ("RESULTS q LIMIT 7", Results("q", 7)),
-        ("HELP", Help()),
-        ("quit", Quit()),
-        ("EXIT", Quit()),
+        ("SELECT 1 FROM s", SelectStatement(SqlText("SELECT 1 FROM s"))),
+        ("select * from s limit 10", SelectStatement(SqlText("select * from s"), StopCondition(rows=10))),
+        ("SELECT * FROM s FOR 5 SECONDS", SelectStatement(SqlText("SELECT * FROM s"), StopCondition(seconds=5))),
+        ("SELECT * FROM s FOR '1 minute 30 seconds' LIMIT 3", SelectStatement(SqlText("SELECT * FROM s"), StopCondition(3, 90))),
+        ("SELECT * FROM s LIMIT 3 FOR 250 ms", SelectStatement(SqlText("SELECT * FROM s"), StopCondition(3, 0.25))),
+        ("SELECT * FROM (SELECT a FROM s LIMIT 3)", SelectStatement(SqlText("SELECT * FROM (SELECT a FROM s LIMIT 3)"))),
+        ("(SELECT 1)", SelectStatement(SqlText("(SELECT 1)"))),
+        ("WITH a AS (SELECT 1) SELECT * FROM a", SelectStatement(SqlText("WITH a AS (SELECT 1) SELECT * FROM a"))),
+        ("REMOVE a", RemoveStatement(("a",))),
+        ("remove a, `b c` ,d", RemoveStatement(("a", "b c", "d"))),
+        ("SHOW QUERIES", ShowStatement(ShowKind.queries)),
+        ("show\nstreams", ShowStatement(ShowKind.streams)),
+        ("SHOW PLAN -- all of it", ShowStatement(ShowKind.plan)),
+        ("EXPLAIN", ExplainStatement()),
+        ("EXPLAIN q", ExplainStatement("q")),
+        ("EXPLAIN `select`", ExplainStatement("select")),
+        ("EXPLAIN SELECT 1 LIMIT 3", ExplainStatement(SqlText("SELECT 1 LIMIT 3", 1, 9))),
+        ("EXPLAIN\n  SELECT 1", ExplainStatement(SqlText("SELECT 1", 2, 3))),
+        ("DESCRIBE s", DescribeStatement("s")),
+        ("DESC s", DescribeStatement("s")),
+        ("TAIL q", TailStatement("q")),
+        ("TAIL q FOR 5 SECONDS", TailStatement("q", StopCondition(seconds=5))),
+        ("TAIL q LIMIT 10", TailStatement("q", StopCondition(rows=10))),
+        ("TAIL q FROM BEGINNING LIMIT 10 FOR 1.5 s", TailStatement("q", StopCondition(10, 1.5), from_beginning=True)),
+        ("TAIL q FROM NOW", TailStatement("q")),
+        ("TAIL limit LIMIT 1", TailStatement("limit", StopCondition(rows=1))),
+        ("RESULTS q", ResultsStatement("q")),
+        ("RESULTS q LIMIT 7", ResultsStatement("q", 7)),
+        ("HELP", HelpStatement()),
+        ("quit", QuitStatement()),
+        ("EXIT", QuitStatement()),
     ],
 )
 def test_statements(text, meant):
@@ -102,13 +102,13 @@ def test_statements(text, meant):
 )
 def test_the_name_of_a_query(text, sql, name):
     found = statement(text)
-    assert isinstance(found, Add)
+    assert isinstance(found, AddStatement)
     assert (found.sql.text, found.name) == (sql, name)
 
 
 def test_replace():
-    assert statement("REPLACE q AS SELECT 1") == Replace("q", Sql("SELECT 1", 1, 14))
-    assert statement("REPLACE SELECT 1 AS q") == Replace("q", Sql("SELECT 1", 1, 9), at_end=True)
+    assert statement("REPLACE q AS SELECT 1") == ReplaceStatement("q", SqlText("SELECT 1", 1, 14))
+    assert statement("REPLACE SELECT 1 AS q") == ReplaceStatement("q", SqlText("SELECT 1", 1, 9), is_name_at_end=True)
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ QUERIES = st.sampled_from([
 @given(NAMES, QUERIES)
 def test_any_name_can_be_given_at_either_end(name: str, query: str):
     quoted = quote_identifier(name)
-    assert statement(f"ADD {query} AS {quoted};") == Add(Sql(query, 1, 5), name, at_end=True)
+    assert statement(f"ADD {query} AS {quoted};") == AddStatement(SqlText(query, 1, 5), name, is_name_at_end=True)
     front = statement(f"ADD {quoted} AS {query};")
-    assert isinstance(front, Add)
-    assert (front.sql.text, front.name, front.at_end) == (query, name, False)
-    assert statement(f"TAIL {quoted};") == Tail(name)
+    assert isinstance(front, AddStatement)
+    assert (front.sql.text, front.name, front.is_name_at_end) == (query, name, False)
+    assert statement(f"TAIL {quoted};") == TailStatement(name)
 
 
 @given(st.lists(QUERIES, min_size=1, max_size=5))
 def test_statements_one_after_the_other(queries: list[str]):
-    pieces, rest = split("\n".join(f"{query};" for query in queries))
-    assert [parse(piece) for piece in pieces] == [Select(Sql(query)) for query in queries]
-    assert not rest.words
+    pieces, rest = split_statements("\n".join(f"{query};" for query in queries))
+    assert [parse_statement(piece) for piece in pieces] == [SelectStatement(SqlText(query)) for query in queries]
+    assert not rest.significant_tokens

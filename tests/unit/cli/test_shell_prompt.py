@@ -13,11 +13,19 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from headrace.cli.shell.complete import Vocabulary, kinds, offers
-from headrace.cli.shell.interactive import converse
-from headrace.cli.shell.outcomes import Changed, Following, Usage
-from headrace.cli.shell.prompt import Colors, NameCompleter, Names, history_file, is_complete, opened_history, prompt_session
-from headrace.cli.shell.run import Runner
+from headrace.cli.shell.complete import Vocabulary, classify_tokens, suggest_words
+from headrace.cli.shell.interactive import run_prompt_loop
+from headrace.cli.shell.outcomes import FollowedQuery, QueryChanged, UsageList
+from headrace.cli.shell.prompt import (
+    NameCache,
+    NameCompleter,
+    SyntaxLexer,
+    history_path,
+    is_complete,
+    make_prompt_session,
+    open_history,
+)
+from headrace.cli.shell.run import StatementRunner
 from headrace.errors import SessionError
 from support.shell_targets import embedded
 
@@ -25,7 +33,7 @@ KNOWN = Vocabulary({"purchases": ("user_id", "price", "time"), "ads": ("ad_id", 
 
 
 def offered(before, vocabulary=KNOWN):
-    return [offer.text for offer in offers(before, vocabulary)]
+    return [offer.text for offer in suggest_words(before, vocabulary)]
 
 
 @pytest.mark.parametrize(
@@ -84,10 +92,10 @@ def test_columns_are_those_of_the_streams_that_are_read():
 
 @given(st.text(alphabet="SELCTaf .,()'\"`;-/*\n1", max_size=25))
 def test_whatever_is_typed_something_or_nothing_is_offered(before: str):
-    for offer in offers(before, KNOWN):
-        assert offer.replaces <= len(before)
+    for offer in suggest_words(before, KNOWN):
+        assert offer.prefix_length <= len(before)
         assert offer.text
-    assert all(before[token.start : token.end] == token.text and kind for token, kind in kinds(before, KNOWN))
+    assert all(before[token.start : token.end] == token.text and kind for token, kind in classify_tokens(before, KNOWN))
 
 
 @pytest.mark.parametrize(
@@ -113,23 +121,23 @@ def test_enter_runs_what_is_complete(text, complete):
 
 def test_history_is_where_state_belongs(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert history_file() == tmp_path / "state" / "headrace" / "history"
+    assert history_path() == tmp_path / "state" / "headrace" / "history"
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert history_file() == tmp_path / ".local" / "state" / "headrace" / "history"
+    assert history_path() == tmp_path / ".local" / "state" / "headrace" / "history"
 
 
 def test_history_is_for_its_owner(tmp_path):
     path = tmp_path / "deep" / "history"
-    history = opened_history(path)
+    history = open_history(path)
     history.store_string("SHOW\nQUERIES;")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(opened_history(path).load_history_strings()) == ["SHOW\nQUERIES;"]
+    assert list(open_history(path).load_history_strings()) == ["SHOW\nQUERIES;"]
 
 
 def test_without_a_place_nothing_is_remembered(tmp_path):
     (tmp_path / "file").touch()
-    assert isinstance(opened_history(tmp_path / "file" / "history"), InMemoryHistory)
+    assert isinstance(open_history(tmp_path / "file" / "history"), InMemoryHistory)
 
 
 class Slow:
@@ -150,16 +158,16 @@ class Slow:
 
 def test_names_are_not_asked_for_with_every_key():
     now, target = [0.0], Slow()
-    names = Names(target, lambda: now[0])
+    names = NameCache(target, lambda: now[0])
     for _ in range(5):
-        names.fresh()
+        names.load()
     assert target.asked == 1
     now[0] = 3.0
-    names.fresh()
+    names.load()
     assert target.asked == 2
-    names.forget()
+    names.invalidate()
     target.gone = True
-    assert names.fresh() == Vocabulary()
+    assert names.load() == Vocabulary()
     assert target.asked == 3
 
 
@@ -171,7 +179,7 @@ def target():
 
 
 def test_completions_of_a_target(target):
-    completer = NameCompleter(Names(target))
+    completer = NameCompleter(NameCache(target))
 
     def completions(text, *, tab):
         found = completer.get_completions(Document(text), CompleteEvent(completion_requested=tab))
@@ -184,9 +192,9 @@ def test_completions_of_a_target(target):
 
 
 def test_colors(target):
-    names = Names(target)
-    names.fresh()
-    line = Colors(names).lex_document(Document("SELECT sum(v), 'a\nb' FROM t -- x"))
+    names = NameCache(target)
+    names.load()
+    line = SyntaxLexer(names).lex_document(Document("SELECT sum(v), 'a\nb' FROM t -- x"))
     assert [part for part in line(0) if part[0]] == [
         ("class:keyword", "SELECT"),
         ("class:function", "sum"),
@@ -211,15 +219,15 @@ class Conversation:
     def __init__(self, target, keys, monkeypatch=None):
         self.outcomes, self.errors = [], []
         self.history = InMemoryHistory()
-        names = Names(target)
+        names = NameCache(target)
         with create_pipe_input() as typed:
             typed.send_text(keys)
-            session = prompt_session(names, self.history, input=typed, output=DummyOutput())
-            converse(session, Runner(target), self, names, self.errors.append)
+            session = make_prompt_session(names, self.history, input=typed, output=DummyOutput())
+            run_prompt_loop(session, StatementRunner(target), self, names, self.errors.append)
 
     def show(self, outcome):
         self.outcomes.append(outcome)
-        if isinstance(outcome, Following):
+        if isinstance(outcome, FollowedQuery):
             raise KeyboardInterrupt
 
 
@@ -228,14 +236,14 @@ END, CANCEL, ENTER, ALT_ENTER = "\x04", "\x03", "\r", "\x1b\r"
 
 def test_a_conversation(target):
     found = Conversation(target, f"ADD SELECT v{ENTER}FROM t AS q;{ENTER}help{ENTER}{END}")
-    assert [type(one) for one in found.outcomes] == [Changed, Usage]
+    assert [type(one) for one in found.outcomes] == [QueryChanged, UsageList]
     assert target.query("q").sql == "SELECT v\nFROM t"
     assert list(found.history.get_strings()) == ["ADD SELECT v\nFROM t AS q;", "help"]
 
 
 def test_cancelled_input_is_not_done(target):
     found = Conversation(target, f"REMOVE keys;{CANCEL}{ENTER}HELP;{ENTER}{END}")
-    assert [type(one) for one in found.outcomes] == [Usage]
+    assert [type(one) for one in found.outcomes] == [UsageList]
     assert [query.name for query in target.queries()] == ["keys"]
 
 
@@ -248,13 +256,13 @@ def test_alt_enter_begins_a_line(target):
 def test_it_goes_on_after_an_error(target):
     found = Conversation(target, f"FROBNICATE; HELP;{ENTER}HELP;{ENTER}{END}")
     assert [error.message for error in found.errors] == ["unknown statement 'FROBNICATE'"]
-    assert [type(one) for one in found.outcomes] == [Usage]
+    assert [type(one) for one in found.outcomes] == [UsageList]
 
 
 def test_interrupting_a_select_removes_it(target):
     found = Conversation(target, f"SELECT v FROM t;{ENTER}HELP;{ENTER}{END}")
     assert [error.message for error in found.errors] == ["interrupted"]
-    assert isinstance(found.outcomes[-1], Usage)
+    assert isinstance(found.outcomes[-1], UsageList)
     assert [query.name for query in target.queries()] == ["keys"]
 
 

@@ -11,15 +11,25 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from headrace.cli.shell.json_lines import JsonLines
-from headrace.cli.shell.meaning import Meaning
-from headrace.cli.shell.outcomes import Changed, Columns, Ended, Following, Plan, Queries, Rows, Streams, Usage
-from headrace.cli.shell.run import Runner
-from headrace.cli.shell.scan import split
-from headrace.cli.shell.script import run_piece
-from headrace.cli.shell.show import Plain, Screen, lines_of
-from headrace.cli.shell.statements import End
-from headrace.cli.shell.tail import Newest, bounded
+from headrace.cli.shell.json_lines import JsonLinesView
+from headrace.cli.shell.meaning import QuerySharing
+from headrace.cli.shell.outcomes import (
+    ColumnList,
+    FollowedQuery,
+    FollowEnded,
+    PlanText,
+    QueryChanged,
+    QueryList,
+    ResultRows,
+    StreamList,
+    UsageList,
+)
+from headrace.cli.shell.run import StatementRunner
+from headrace.cli.shell.scan import split_statements
+from headrace.cli.shell.script import run_statement
+from headrace.cli.shell.show import PlainView, ScreenView, make_lines
+from headrace.cli.shell.statements import StopCondition
+from headrace.cli.shell.tail import NewestRows, limit_tables
 from headrace.errors import EvaluationError, HeadraceError, NotFoundError
 from support.shell_targets import embedded, until
 
@@ -42,31 +52,31 @@ class Kept:
 
     def show(self, outcome):
         self.outcomes.append(outcome)
-        if isinstance(outcome, Following):
+        if isinstance(outcome, FollowedQuery):
             tables = outcome.open(None if outcome.from_beginning else 0)
-            self.rows += [row for table in bounded(tables, outcome.end) for row in table.to_pylist()]
+            self.rows += [row for table in limit_tables(tables, outcome.stop) for row in table.to_pylist()]
 
 
 class Shell:
     def __init__(self, target, append):
         self.target, self.append = target, append
         names = (f"watched_{number}" for number in itertools.count(1))
-        self.runner = Runner(target, rows=20, name=lambda: next(names))
+        self.runner = StatementRunner(target, rows=20, name=lambda: next(names))
 
     def __call__(self, text, view=None):
         kept = Kept() if view is None else view
-        for piece in split(text)[0]:
-            run_piece(piece, self.runner, kept)
+        for piece in split_statements(text)[0]:
+            run_statement(piece, self.runner, kept)
         return kept
 
     def shown(self, text):
         out = io.StringIO()
-        self(text, Plain(out))
+        self(text, PlainView(out))
         return out.getvalue()
 
     def documents(self, text):
         out = io.StringIO()
-        self(text, JsonLines(out))
+        self(text, JsonLinesView(out))
         return [json.loads(line) for line in out.getvalue().splitlines()]
 
     def emitted(self, name, count):
@@ -75,26 +85,26 @@ class Shell:
 
 def test_add_remove_replace(shell):
     (added,) = shell("ADD SELECT k FROM t AS q;").outcomes
-    assert isinstance(added, Changed)
+    assert isinstance(added, QueryChanged)
     assert (added.verb, added.query.name, added.query.status) == ("added", "q", "live")
     (replaced,) = shell("REPLACE q AS SELECT v FROM t;").outcomes
     assert (replaced.verb, replaced.query.columns) == ("replaced", {"v": "BIGINT"})
     removed = shell("ADD SELECT k FROM t AS r; REMOVE q, r;").outcomes[1:]
     assert [(one.verb, one.query.name) for one in removed] == [("removed", "q"), ("removed", "r")]
-    assert shell("SHOW QUERIES;").outcomes == [Queries(())]
+    assert shell("SHOW QUERIES;").outcomes == [QueryList(())]
 
 
 def test_show_and_describe(shell):
     shell(f"ADD {SUMS} AS sums;")
     queries, streams, plan, stream, query = shell("SHOW QUERIES; SHOW STREAMS; SHOW PLAN; DESCRIBE T; DESC sums;").outcomes
-    assert isinstance(queries, Queries)
-    assert isinstance(streams, Streams)
-    assert isinstance(plan, Plan)
+    assert isinstance(queries, QueryList)
+    assert isinstance(streams, StreamList)
+    assert isinstance(plan, PlanText)
     assert [one.name for one in queries.queries] == ["sums"]
     assert [one.name for one in streams.streams] == ["t"]
     assert "used by 1 query: sums" in plan.text
-    assert stream == Columns("stream", "t", (("k", "INT"), ("v", "BIGINT"), ("time", "TIMESTAMP")))
-    assert query == Columns("query", "sums", (("window_start", "TIMESTAMP"), ("k", "INT"), ("s", "BIGINT")), SUMS)
+    assert stream == ColumnList("stream", "t", (("k", "INT"), ("v", "BIGINT"), ("time", "TIMESTAMP")))
+    assert query == ColumnList("query", "sums", (("window_start", "TIMESTAMP"), ("k", "INT"), ("s", "BIGINT")), SUMS)
     with pytest.raises(NotFoundError, match="no stream or query 'x' exists") as caught:
         shell("DESCRIBE x;")
     assert "streams: t; queries: sums" in caught.value.detail
@@ -103,14 +113,14 @@ def test_show_and_describe(shell):
 def test_explain(shell):
     shell(f"ADD {SUMS} AS sums; ADD SELECT k FROM t AS rows;")
     (meant,) = shell("EXPLAIN SELECT window_start, k, MAX(v) AS m FROM TUMBLE(t, '20 seconds') WHERE v > 3 GROUP BY k;").outcomes
-    assert isinstance(meant, Meaning)
+    assert isinstance(meant, QuerySharing)
     assert meant.columns == {"window_start": "TIMESTAMP", "k": "INT", "m": "BIGINT"}
-    assert [(use.what, use.others) for use in meant.uses] == [("aggregation by k of t", ("sums",))]
+    assert [(use.operator, use.shared_with) for use in meant.uses] == [("aggregation by k of t", ("sums",))]
     (alone,) = shell("EXPLAIN SELECT window_start, COUNT(*) AS n FROM SESSION(t, '1 second');").outcomes
-    assert [use.others for use in alone.uses] == [()]
+    assert [use.shared_with for use in alone.uses] == [()]
     (one,) = shell("EXPLAIN rows;").outcomes
-    assert (one.name, [use.others for use in one.uses]) == ("rows", [()])
-    assert isinstance(shell("EXPLAIN;").outcomes[0], Plan)
+    assert (one.name, [use.shared_with for use in one.uses]) == ("rows", [()])
+    assert isinstance(shell("EXPLAIN;").outcomes[0], PlanText)
     assert [query.name for query in shell.target.queries()] == ["sums", "rows"]
 
 
@@ -128,7 +138,7 @@ JOIN = "SELECT a.v, b.v AS w FROM {0}(t, '2 seconds') a JOIN {0}(t, '2 seconds')
 def test_explain_of_joins_and_inner_queries(shell, other, asked, shared):
     shell(f"ADD other AS {other};")
     (meant,) = shell(f"EXPLAIN {asked};").outcomes
-    assert any(shared in use.what and use.others == ("other",) for use in meant.uses), meant.uses
+    assert any(shared in use.what and use.shared_with == ("other",) for use in meant.uses), meant.uses
 
 
 def test_results(shell):
@@ -136,7 +146,7 @@ def test_results(shell):
     shell.append((1, 1, 0), (2, 2, 1), (3, 3, 2))
     shell.emitted("q", 3)
     (rows,) = shell("RESULTS q LIMIT 2;").outcomes
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, ResultRows)
     assert (rows.rows.num_rows, rows.emitted) == (2, 3)
     assert shell("RESULTS q;").outcomes[0].rows.num_rows == 3
 
@@ -147,7 +157,7 @@ def test_tail(shell):
     shell.emitted("q", 3)
     kept = shell("TAIL q FROM BEGINNING LIMIT 2;")
     assert [row["k"] for row in kept.rows] == [1, 2]
-    assert isinstance(kept.outcomes[-1], Ended)
+    assert isinstance(kept.outcomes[-1], FollowEnded)
     assert shell("TAIL q FOR 300 ms;").rows == []
     shell("REMOVE q;")
     assert shell("TAIL q FROM BEGINNING;").outcomes[-1].query.status == "removed"
@@ -158,21 +168,21 @@ def test_a_bare_select_is_gone_when_it_ends(shell):
     until(lambda: shell.target.streams()[0].rows == 1)
     outcomes = shell.runner.run(_parsed("SELECT k FROM t LIMIT 1;"))
     added, following = next(outcomes), next(outcomes)
-    assert (added.verb, added.passing, added.query.name) == ("added", True, "watched_1")
-    assert following.end == End(rows=1)
+    assert (added.verb, added.is_temporary, added.query.name) == ("added", True, "watched_1")
+    assert following.end == StopCondition(rows=1)
     assert [query.name for query in shell.target.queries()] == ["watched_1"]
     shell.append((7, 7, 1))
-    assert [row for table in bounded(following.open(None), following.end) for row in table.to_pylist()] == [{"k": 7}]
-    assert isinstance(next(outcomes), Ended)
+    assert [row for table in limit_tables(following.open(None), following.end) for row in table.to_pylist()] == [{"k": 7}]
+    assert isinstance(next(outcomes), FollowEnded)
     removed = next(outcomes)
-    assert (removed.verb, removed.passing) == ("removed", True)
+    assert (removed.verb, removed.is_temporary) == ("removed", True)
     assert shell.target.queries() == []
 
 
 def test_a_bare_select_is_gone_when_it_is_interrupted(shell):
     class Interrupted(Kept):
         def show(self, outcome):
-            if isinstance(outcome, Following):
+            if isinstance(outcome, FollowedQuery):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -184,7 +194,7 @@ def test_a_bare_select_that_somebody_else_removed(shell):
     class Removing(Kept):
         def show(self, outcome):
             super().show(outcome)
-            if isinstance(outcome, Changed) and outcome.verb == "added":
+            if isinstance(outcome, QueryChanged) and outcome.verb == "added":
                 shell.target.remove(outcome.query.name)
 
     kept = shell("SELECT k FROM t;", Removing())
@@ -199,9 +209,9 @@ def test_a_query_that_fails_while_it_is_followed(shell):
 
 
 def _parsed(text):
-    from headrace.cli.shell.parse import parse
+    from headrace.cli.shell.parse import parse_statement
 
-    return parse(split(text)[0][0])
+    return parse_statement(split_statements(text)[0][0])
 
 
 @pytest.mark.parametrize(
@@ -238,47 +248,52 @@ def table(*values: int) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("end", "found"),
-    [(End(), [1, 2, 3, 4]), (End(rows=3), [1, 2, 3]), (End(rows=2), [1, 2]), (End(rows=9), [1, 2, 3, 4])],
+    [
+        (StopCondition(), [1, 2, 3, 4]),
+        (StopCondition(rows=3), [1, 2, 3]),
+        (StopCondition(rows=2), [1, 2]),
+        (StopCondition(rows=9), [1, 2, 3, 4]),
+    ],
 )
 def test_bounded_by_rows(end, found):
     tables = iter([table(1, 2), table(), table(3, 4)])
-    assert [value for one in bounded(tables, end) for value in one["v"].to_pylist()] == found
+    assert [value for one in limit_tables(tables, end) for value in one["v"].to_pylist()] == found
 
 
 def test_bounded_by_time():
     """Begun at 0, asked for 2.5 s: the table that comes at 3 s is the last."""
     clock = itertools.count()
     tables = (table(number) for number in itertools.count())
-    assert len(list(bounded(tables, End(seconds=2.5), lambda: float(next(clock))))) == 3
+    assert len(list(limit_tables(tables, StopCondition(seconds=2.5), lambda: float(next(clock))))) == 3
 
 
 def test_the_newest_rows_keep_up():
     """10,000 rows a second for ten seconds: all are counted, the last few are kept, and the rate is that of late."""
     now = [0.0]
-    newest = Newest(table().schema, 5, lambda: now[0])
+    newest = NewestRows(table().schema, 5, lambda: now[0])
     for tick in range(1, 41):
         now[0] = tick / 4
-        newest.take(table(*range(2500)))
-    assert newest.count == 100_000
+        newest.add(table(*range(2500)))
+    assert newest.row_count == 100_000
     assert newest.rate == pytest.approx(10_000, rel=0.1)
-    assert newest.table().row_count == 5
+    assert newest.render_table().row_count == 5
     now[0] += 60
-    newest.take(table())
+    newest.add(table())
     assert newest.rate == 0
-    newest.before(table(1))
-    assert newest.count == 100_000
+    newest.add_earlier(table(1))
+    assert newest.row_count == 100_000
 
 
 def test_columns_never_get_narrower():
-    newest = Newest(table().schema, 1)
-    newest.take(table(123_456_789))
-    newest.take(table(1))
-    assert newest.table().columns[0].min_width == 9
+    newest = NewestRows(table().schema, 1)
+    newest.add(table(123_456_789))
+    newest.add(table(1))
+    assert newest.render_table().columns[0].min_width == 9
 
 
 def screen(shell, text, height=24):
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=height, color_system=None)
-    shell(text, Screen(console))
+    shell(text, ScreenView(console))
     return console.file.getvalue()
 
 
@@ -344,16 +359,16 @@ def test_for_machines(shell):
 
 
 def test_many_that_share_are_counted():
-    from headrace.cli.shell.meaning import Use
+    from headrace.cli.shell.meaning import OperatorUse
 
-    (_, line) = lines_of(Meaning("", {"k": "INT"}, (Use("routing of t", tuple(f"q{n}" for n in range(9))),)))
+    (_, line) = make_lines(QuerySharing("", {"k": "INT"}, (OperatorUse("routing of t", tuple(f"q{n}" for n in range(9))),)))
     assert line.plain == "would use routing of t, shared with q0, q1, q2, q3, q4, q5 and 3 more"
 
 
 def test_help_names_every_statement():
-    assert lines_of(Usage()) == []
+    assert make_lines(UsageList()) == []
     with contextlib.closing(io.StringIO()) as out:
-        Plain(out).show(Usage())
+        PlainView(out).show(UsageList())
         assert all(
             word in out.getvalue() for word in ("SELECT", "ADD", "REPLACE", "REMOVE", "TAIL", "RESULTS", "SHOW", "EXPLAIN")
         )

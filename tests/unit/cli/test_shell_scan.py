@@ -9,12 +9,12 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from headrace.cli.shell.scan import Kind, scan, split
-from headrace.cli.shell.script import read
+from headrace.cli.shell.scan import TokenKind, split_statements, tokenize
+from headrace.cli.shell.script import read_statements
 
 
 def texts(text: str) -> list[str]:
-    return [piece.text for piece in split(text)[0]]
+    return [piece.text for piece in split_statements(text)[0]]
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def texts(text: str) -> list[str]:
     ],
 )
 def test_pieces(text, pieces, rest):
-    found, left = split(text)
+    found, left = split_statements(text)
     assert [piece.text for piece in found] == pieces
     assert left.text == rest
 
 
 def test_a_piece_knows_where_it_begins():
-    pieces, rest = split("a;\n  -- about b\n  b\n ; c; d")
+    pieces, rest = split_statements("a;\n  -- about b\n  b\n ; c; d")
     assert [(piece.text.strip(), piece.line, piece.column) for piece in [*pieces, rest]] == [
         ("a", 1, 1),
         ("b", 3, 3),
@@ -67,13 +67,13 @@ def test_the_parser_sees_the_same_ends(text: str):
     except TokenError:
         return
     ends = [token.start for token in tokens if token.token_type is TokenType.SEMICOLON]
-    assert [token.start for token in scan(text) if token.kind is Kind.SIGN and token.text == ";"] == ends
+    assert [token.start for token in tokenize(text) if token.kind is TokenKind.SIGN and token.text == ";"] == ends
 
 
 @given(st.text(alphabet="a1 \n'\"`;-/*\\r(é", max_size=30))
 def test_tokens_are_in_order_and_leave_out_only_blanks(text: str):
     at = 0
-    for token in scan(text):
+    for token in tokenize(text):
         assert text[at : token.start].strip() == ""
         assert text[token.start : token.end] == token.text != ""
         at = token.end
@@ -84,8 +84,8 @@ def test_tokens_are_in_order_and_leave_out_only_blanks(text: str):
 def test_a_script_can_come_in_any_parts(parts: list[str]):
     """Read line by line or at once, there are the same statements at the same places."""
     text = "".join(parts)
-    whole = [(piece.text.rstrip(), piece.line, piece.column) for piece in read([text])]
-    assert [(piece.text.rstrip(), piece.line, piece.column) for piece in read(text.splitlines(keepends=True))] == whole
+    whole = [(piece.text.rstrip(), piece.line, piece.column) for piece in read_statements([text])]
+    assert [(piece.text.rstrip(), piece.line, piece.column) for piece in read_statements(text.splitlines(keepends=True))] == whole
 
 
 def test_a_script_is_done_while_it_comes():
@@ -93,4 +93,4 @@ def test_a_script_is_done_while_it_comes():
         yield "a;\n"
         pytest.fail("the second line was asked for before the first statement was done")
 
-    assert next(read(lines())).text == "a"
+    assert next(read_statements(lines())).text == "a"

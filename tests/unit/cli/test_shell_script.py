@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from headrace.cli.shell.remote import opened
+from headrace.cli.shell.remote import open_remote
 from support.shell_targets import served, until
 
 ALL = "it will see all rows: reading starts with the first SELECT, TAIL or RESULTS"
@@ -188,7 +188,7 @@ def is_live(target):
 def test_a_watched_query_goes_with_its_shell(number, code):
     with (
         served() as (url, append),
-        contextlib.closing(opened(url, None)) as target,
+        contextlib.closing(open_remote(url, None)) as target,
         started(url, "-c", "SELECT k FROM t", "--json") as process,
     ):
         until(is_live(target))
@@ -205,7 +205,7 @@ def test_a_watched_query_goes_with_its_shell(number, code):
 def test_whoever_reads_may_stop_to():
     with (
         served() as (url, append),
-        contextlib.closing(opened(url, None)) as target,
+        contextlib.closing(open_remote(url, None)) as target,
         started(url, "-c", "SELECT k FROM t", "--json") as process,
     ):
         until(is_live(target))

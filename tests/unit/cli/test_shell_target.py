@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from headrace.cli.shell.embedded import Embedded, demo_session
-from headrace.cli.shell.remote import opened
+from headrace.cli.shell.embedded import EmbeddedTarget, open_demo_session
+from headrace.cli.shell.remote import open_remote
 from headrace.client import RemoteSession, ServiceUnreachableError
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
-from headrace.service.tokens import Tokens
+from headrace.service.tokens import TokenRegistry
 from support.shell_targets import embedded, remote, served, until
 
 ROWS = "SELECT k, v FROM t WHERE v > 0"
@@ -176,11 +176,11 @@ def test_many_rows(target, append):
 
 def test_a_service_that_asks_for_a_token(tmp_path):
     (tmp_path / "tokens").write_text("read ann a-secret-of-ann-and-nobody-else\n")
-    with served(Tokens.load(tmp_path / "tokens")) as (url, _):
+    with served(TokenRegistry.load(tmp_path / "tokens")) as (url, _):
         with pytest.raises(HeadraceError, match="token") as caught:
-            opened(url, None)
+            open_remote(url, None)
         assert "--token" in caught.value.hint
-        target = opened(url, "a-secret-of-ann-and-nobody-else")
+        target = open_remote(url, "a-secret-of-ann-and-nobody-else")
         assert target.streams()[0].name == "t"
         with pytest.raises(HeadraceError, match="has only the role read"):
             target.add(ROWS, "q")
@@ -213,11 +213,11 @@ def test_a_service_that_is_away_for_a_moment(monkeypatch):
 
 def test_no_service():
     with pytest.raises(HeadraceError, match="no service answers"):
-        opened("http://127.0.0.1:1", None)
+        open_remote("http://127.0.0.1:1", None)
 
 
 def test_the_streams_of_the_demonstration_come_at_once():
-    target = Embedded(demo_session("local"))
+    target = EmbeddedTarget(open_demo_session("local"))
     try:
         until(lambda: all(stream.rows for stream in target.streams()))
         assert [stream.name for stream in target.streams()] == ["purchases", "ads"]

@@ -338,7 +338,7 @@ def test_a_session_file_names_a_server(rig: Rig, tmp_path: Path):
     query = '[queries.q]\nsql = "SELECT key FROM s"\n'
     path.write_text(f'[streams.s]\nsource = "tcp"\naddress = "{rig.address}"\nstream = "fields"\ntime = "time"\n{query}')
     (entry,) = SessionFile.load(path).streams
-    assert entry.declare().schema == small().schema
+    assert entry.to_stream().schema == small().schema
     assert isinstance(entry.open(), TcpSource)
     path.write_text(f'[streams.s]\nsource = "tcp"\nstream = "fields"\ntime = "time"\n{query}')
     with pytest.raises(HeadraceError, match="address' is missing"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.service.admission import forecast
-from headrace.service.insight import addition_to
-from headrace.service.limits import Limits
+from headrace.service.admission import forecast_latency
+from headrace.service.insight import estimate_growth
+from headrace.service.limits import ServiceLimits
 from support.serving import COUNTING, Service
 
 OTHER = "SELECT user_id, gem_pack, AVG(price) AS a FROM HOP(purchases, '10 seconds', '1 second') GROUP BY user_id, gem_pack"
@@ -28,18 +28,18 @@ def busy(service: Service) -> None:
 def test_a_query_that_is_there_already_adds_nothing(serve: Callable[..., Service]):
     service = serve()
     busy(service)
-    same, other = (addition_to(service.session, sql) for sql in (COUNTING, OTHER))
+    same, other = (estimate_growth(service.session, sql) for sql in (COUNTING, OTHER))
     assert same.after == same.before > 0
     assert other.after > other.before
     assert other.after <= other.before + other.standalone
-    expected = forecast(service.session, OTHER)
+    expected = forecast_latency(service.session, OTHER)
     assert expected is not None
     assert expected.growth > 1
-    assert expected.then_s >= expected.now_s
+    assert expected.expected_s >= expected.current_s
 
 
 def test_who_would_delay_all_is_refused_with_figures(serve: Callable[..., Service]):
-    service = serve(limits=Limits(latency_s=1e-6))
+    service = serve(limits=ServiceLimits(latency_s=1e-6))
     busy(service)
     answer = service.add(OTHER)
     assert answer.status_code == 429
@@ -51,6 +51,6 @@ def test_who_would_delay_all_is_refused_with_figures(serve: Callable[..., Servic
 
 
 def test_before_anything_is_known_everybody_is_let_in(serve: Callable[..., Service]):
-    service = serve(limits=Limits(latency_s=1e-6))
+    service = serve(limits=ServiceLimits(latency_s=1e-6))
     service.declare()
     assert service.add(OTHER).status_code == 201

@@ -9,7 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
-from headrace.service.limits import Limits
+from headrace.service.limits import ServiceLimits
 from support.serving import COLUMNS, COUNTING, Service, at
 
 ROW = {"user_id": 1, "gem_pack": 1, "price": 10.0}
@@ -85,14 +85,14 @@ def test_a_query_is_itself_whoever_has_its_name(service: Service, remote):
 
 
 def test_a_service_that_is_busy_is_asked_again_unless_that_is_too_late(serve, monkeypatch):
-    service = serve(limits=Limits(queries=1))
+    service = serve(limits=ServiceLimits(queries=1))
     service.declare()
     with hr.connect(service.url) as session:
         session.add(COUNTING, name="one")
         with pytest.raises(SessionError, match="1 queries exist"):  # it says: come again in a minute
             session.add(COUNTING, name="two", wait=5)
         monkeypatch.setattr("headrace.service.host.Host._batch_seconds", lambda _: 0.1)
-        monkeypatch.setattr(service.host, "limits", Limits(waiting=0))  # it says: in a second
+        monkeypatch.setattr(service.host, "limits", ServiceLimits(waiting=0))  # it says: in a second
         begun = time.monotonic()
         with pytest.raises(SessionError, match="wait to become live"):
             session.add(COUNTING, name="two", wait=1.5)
@@ -100,7 +100,7 @@ def test_a_service_that_is_busy_is_asked_again_unless_that_is_too_late(serve, mo
 
 
 def test_what_is_no_longer_kept_is_warned_of(serve):
-    service = serve(limits=Limits(results_bytes=1))
+    service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     with hr.connect(service.url) as session:
         query = session.add("SELECT price FROM purchases", name="rows")

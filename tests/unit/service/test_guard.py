@@ -12,18 +12,18 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from headrace.errors import HeadraceError
-from headrace.service.limits import Limits
-from headrace.service.tokens import Holder, Role, Tokens
+from headrace.service.limits import ServiceLimits
+from headrace.service.tokens import Identity, Role, TokenRegistry
 from support.serving import COLUMNS, COUNTING, Service
 
 READ, WRITE, ADMIN = "r" * 20, "w" * 20, "a" * 20
-TOKENS = [(READ, Holder("rita", Role.read)), (WRITE, Holder("will", Role.write)), (ADMIN, Holder("ada", Role.admin))]
+TOKENS = [(READ, Identity("rita", Role.read)), (WRITE, Identity("will", Role.write)), (ADMIN, Identity("ada", Role.admin))]
 STREAM = {"source": "memory", "name": "purchases", "columns": COLUMNS, "time": "time"}
 
 
 @pytest.fixture
 def guarded(serve: Callable[..., Service]) -> Service:
-    return serve(tokens=Tokens(TOKENS))
+    return serve(tokens=TokenRegistry(TOKENS))
 
 
 def socket_to(url: str) -> socket.socket:
@@ -58,7 +58,7 @@ def test_a_socket_needs_a_token_too(guarded: Service):
 
 
 def test_a_user_has_a_limit_of_queries(serve: Callable[..., Service]):
-    service = serve(tokens=Tokens(TOKENS), limits=Limits(queries_per_user=2))
+    service = serve(tokens=TokenRegistry(TOKENS), limits=ServiceLimits(queries_per_user=2))
     ask(service, "POST", "/v1/streams", ADMIN, json=STREAM)
     codes = [ask(service, "POST", "/v1/queries", WRITE, json={"sql": COUNTING}) for _ in range(3)]
     assert codes == [201, 201, 429]
@@ -164,7 +164,7 @@ def test_hostile_texts_are_refused_and_hurt_nobody(service: Service, kind: str):
 
 
 def test_a_large_body_is_refused_before_it_is_read(serve: Callable[..., Service]):
-    service = serve(limits=Limits(body_bytes=10_000))
+    service = serve(limits=ServiceLimits(body_bytes=10_000))
     assert service.http.post("/v1/check", content=b"x" * 20_000).status_code == 413
 
     def pieces():
@@ -178,10 +178,10 @@ def test_a_large_body_is_refused_before_it_is_read(serve: Callable[..., Service]
 def test_tokens_are_read_from_a_file(tmp_path: Path):
     path = tmp_path / "tokens"
     path.write_text(f"# ours\nread rita {READ}\n\nadmin ada {ADMIN}  # boss\n")
-    tokens = Tokens.load(path)
-    assert tokens.holder(READ) == Holder("rita", Role.read)
-    assert tokens.holder("") is None
-    assert tokens.holder(None) is None
+    tokens = TokenRegistry.load(path)
+    assert tokens.identify(READ) == Identity("rita", Role.read)
+    assert tokens.identify("") is None
+    assert tokens.identify(None) is None
     for bad, why in (
         ("god x " + ADMIN, "line 1"),
         ("read rita", "line 1"),
@@ -190,12 +190,12 @@ def test_tokens_are_read_from_a_file(tmp_path: Path):
     ):
         path.write_text(bad)
         with pytest.raises(HeadraceError, match=why):
-            Tokens.load(path)
+            TokenRegistry.load(path)
 
 
 def test_tokens_that_are_made_are_for_their_owner_only(tmp_path: Path):
-    made = Tokens.make(tmp_path / "deep" / "tokens")
+    made = TokenRegistry.create_file(tmp_path / "deep" / "tokens")
     assert made.required
     assert (tmp_path / "deep" / "tokens").stat().st_mode & 0o777 == 0o600
     roles = [line.split() for line in (tmp_path / "deep" / "tokens").read_text().splitlines()]
-    assert [made.holder(token).role.name for _, _, token in roles] == ["read", "write", "admin"]
+    assert [made.identify(token).role.name for _, _, token in roles] == ["read", "write", "admin"]

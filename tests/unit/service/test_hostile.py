@@ -13,7 +13,7 @@ import httpx
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headrace.service.limits import Limits
+from headrace.service.limits import ServiceLimits
 from support.serving import Service, at, events
 
 CHAIN = "WITH c0 AS (SELECT price AS a, time FROM purchases), {} SELECT a FROM c29"
@@ -58,7 +58,7 @@ def test_only_rows_may_be_many(service: Service):
 
 
 def test_what_all_requests_have_on_their_way_in_is_bound(serve: Callable[..., Service]):
-    service = serve(limits=Limits(bodies_bytes=1_000))
+    service = serve(limits=ServiceLimits(bodies_bytes=1_000))
     service.declare()
     row = {"user_id": 1, "gem_pack": 1, "price": 1.0, "time": "2026-01-01T00:00:00Z"}
     answer = service.http.post("/v1/streams/purchases/rows", json=[row] * 100)
@@ -81,21 +81,21 @@ def test_a_query_that_is_all_escapes_fits(service: Service):
 
 @pytest.mark.parametrize("said", [b"", b"GET /v1/health HTTP/1.1\r\nHost: 127", b"POST /v1/check HTTP/1.1\r\n"])
 def test_who_says_nothing_is_hung_up_on(serve: Callable[..., Service], said: bytes):
-    service = serve(limits=Limits(patience_s=0.3))
+    service = serve(limits=ServiceLimits(patience_s=0.3))
     with connected(service) as silent:
         silent.sendall(said)
         assert silent.recv(100) == b""
 
 
 def test_who_does_not_send_the_rest_is_told(serve: Callable[..., Service]):
-    service = serve(limits=Limits(patience_s=0.3))
+    service = serve(limits=ServiceLimits(patience_s=0.3))
     with connected(service) as slow:
         slow.sendall(b'POST /v1/check HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 500\r\n\r\n{"sql": "')
         assert slow.recv(100).split()[1] == b"408"
 
 
 def test_readers_may_be_silent_for_long(serve: Callable[..., Service]):
-    service = serve(limits=Limits(patience_s=0.2))
+    service = serve(limits=ServiceLimits(patience_s=0.2))
     service.declare()
     service.add(name="q")
     with service.http.stream("GET", "/v1/queries/q/live") as answer:
@@ -135,7 +135,7 @@ def test_thousands_of_unknown_keys_are_one_mistake(service: Service, path: str):
 
 
 def test_connections_beyond_a_number_are_refused_and_taken_again_later(serve: Callable[..., Service]):
-    service = serve(limits=Limits(connections=5))
+    service = serve(limits=ServiceLimits(connections=5))
     held = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(5)]
     time.sleep(0.3)
     refused = httpx.get(f"{service.url}/v1/health")
@@ -149,7 +149,7 @@ def test_connections_beyond_a_number_are_refused_and_taken_again_later(serve: Ca
 
 def test_whoever_is_connected_is_served_while_thousands_connect(service: Service):
     """Connections are taken a few in each turn of the event loop: here 600 wait when it goes on."""
-    loop, gate, turn, taken = service.host.news._loop, threading.Event(), [0], []
+    loop, gate, turn, taken = service.host.notifier._loop, threading.Event(), [0], []
     assert loop is not None
     before = H11Protocol.connection_made
 
@@ -180,7 +180,7 @@ def test_whoever_is_connected_is_served_while_thousands_connect(service: Service
 def test_who_has_hung_up_is_not_answered(service: Service, monkeypatch):
     service.add(name="rows")
     entered: list[int] = []
-    enter = service.host.enter
+    enter = service.host.acquire_reader_slot
     monkeypatch.setattr(service.host, "enter", lambda: (entered.append(1), enter())[1])
     for _ in range(50):
         with connected(service) as left:
@@ -188,7 +188,7 @@ def test_who_has_hung_up_is_not_answered(service: Service, monkeypatch):
     assert service.http.get("/v1/health").status_code == 200
     assert len(entered) < 50
     until = time.monotonic() + 20
-    while service.host.readers:
+    while service.host.reader_count:
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -196,7 +196,7 @@ def test_who_has_hung_up_is_not_answered(service: Service, monkeypatch):
 def test_readers_do_not_wait_for_what_others_ask(service: Service, monkeypatch):
     """There are forty threads for requests; here each of them is held, and more wait."""
     service.add("SELECT price FROM purchases", name="rows")
-    gate, held, query = threading.Event(), [], service.host.query
+    gate, held, query = threading.Event(), [], service.host.find_query
 
     def slow(name, *given):
         if name == "slow":

@@ -15,7 +15,7 @@ from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 from headrace.runtime.latency import LatencyPercentiles, measure_latencies
 from headrace.runtime.report import BatchReport, EventTimeMarks
-from headrace.service.insight import Insight, addition_to, insight_of
+from headrace.service.insight import QueryStats, collect_stats, estimate_growth
 from headrace.sharing.account import CostBreakdown, SharedCost, divide_costs, sum_shared_costs
 from headrace.sharing.shared_plan import LiveQuery
 from headrace.sharing.slicing import MAX_TIME
@@ -46,14 +46,14 @@ def opened(folder: Path) -> hr.Session:
     return found
 
 
-def run(session: hr.Session, batches: int = 4) -> Insight:
+def run(session: hr.Session, batches: int = 4) -> QueryStats:
     """Read rows of a few seconds in so many batches; nothing closes before ten."""
     for batch in range(batches):
         for name in "ab":
             times = [datetime(2026, 1, 1, 0, 0, batch, 1000 * n, UTC) for n in range(50)]
             SOURCES[session][name].append([{"k": n % 7, "v": n, "time": at} for n, at in enumerate(times)])
         session.advance()
-    return insight_of(session)
+    return collect_stats(session)
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_what_is_shared_is_paid_by_what_each_would_pay_alone():
 @pytest.mark.parametrize("sql", [TUMBLING, JOINING, CLOSING, SLIDING], ids=["aggregation", "join", "sessions", "sliding"])
 def test_equal_queries_pay_half_each(session: hr.Session, sql: str):
     one, two = (session.add(sql, name=name) for name in ("one", "two"))
-    found = run(session).accounts
+    found = run(session).costs
     assert found[one.id] == found[two.id]
     assert 0 < found[one.id].shared < found[one.id].alone
     assert found[one.id].share == 0.5
@@ -77,7 +77,7 @@ def test_equal_queries_pay_half_each(session: hr.Session, sql: str):
 def test_nobody_pays_more_for_being_in_company(session: hr.Session):
     texts = [TUMBLING, JOINING, CLOSING, SLIDING, f"{JOINING} WHERE a.v > 10", "SELECT v FROM a WHERE v > 20"]
     queries = [session.add(sql) for sql in texts]
-    found = run(session).accounts
+    found = run(session).costs
     assert set(found) == {query.id for query in queries}
     assert all(0 < one.shared <= one.alone * (1 + 1e-9) for one in found.values())
     assert sum(one.share for one in found.values()) == pytest.approx(1)
@@ -87,11 +87,11 @@ def test_nobody_pays_more_for_being_in_company(session: hr.Session):
 def test_a_join_adds_work_and_the_same_again_adds_none(session: hr.Session, sql: str):
     session.add(TUMBLING)
     run(session, 3)
-    first = addition_to(session, sql)
+    first = estimate_growth(session, sql)
     assert first.before < first.after < first.before + first.standalone  # one of its streams is read already
     session.add(sql)
     run(session, 3)
-    again = addition_to(session, sql)
+    again = estimate_growth(session, sql)
     assert again.after == pytest.approx(again.before)
     assert again.standalone > 0
 
@@ -100,7 +100,7 @@ def test_a_join_of_a_stream_that_gave_nothing_yet_costs_nothing_known(session: h
     session.add(TUMBLING)
     SOURCES[session]["a"].append([{"k": 1, "v": 1, "time": datetime(2026, 1, 1, tzinfo=UTC)}])
     session.advance()
-    assert addition_to(session, JOINING).standalone >= 0
+    assert estimate_growth(session, JOINING).standalone >= 0
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_what_is_kept_is_counted_and_known_after_a_restart(tmp_path: Path, sql: 
             > 0
         )
     with opened(tmp_path) as session:
-        assert insight_of(session).state_bytes == {session.query("q").id: bytes_}
+        assert collect_stats(session).state_bytes == {session.query("q").id: bytes_}
 
 
 def test_what_two_use_is_divided(session: hr.Session):
@@ -132,7 +132,7 @@ def test_what_two_use_is_divided(session: hr.Session):
     assert found[alone.id] > found[other.id]  # what was there before is its own
     session.remove(alone.name)
     session.advance()
-    assert set(insight_of(session).state_bytes) == {other.id}
+    assert set(collect_stats(session).state_bytes) == {other.id}
 
 
 def test_rows_that_pass_leave_nothing(session: hr.Session):

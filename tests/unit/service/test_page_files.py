@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace.service
-from headrace.service.tokens import Holder, Role, Tokens
+from headrace.service.tokens import Identity, Role, TokenRegistry
 from support.serving import Service
 
 PAGE = Path(headrace.service.__file__).parent / "page"
@@ -19,7 +19,7 @@ MAX_LINES = 300
 
 
 def test_the_page_is_there_without_a_token_and_may_load_from_here_only(serve: Callable[..., Service]):
-    service = serve(tokens=Tokens([("t" * 20, Holder("ann", Role.read))]))
+    service = serve(tokens=TokenRegistry([("t" * 20, Identity("ann", Role.read))]))
     answer = service.http.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"

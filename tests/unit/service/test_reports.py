@@ -15,8 +15,8 @@ import pytest
 from headrace.bench.report import write_report
 from headrace.cli import serve as serve_command
 from headrace.cli.bench_run import run_command
-from headrace.service.limits import Limits
-from headrace.service.tokens import Holder, Role, Tokens
+from headrace.service.limits import ServiceLimits
+from headrace.service.tokens import Identity, Role, TokenRegistry
 from support.serving import Service
 
 RECORDED = Path(__file__).parents[3] / "docs" / "bench" / "2026-11-16"
@@ -142,7 +142,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(service: Service, fo
 
 
 def test_what_is_no_report_is_left_out_and_the_others_are_not_hurt(serve: Callable[..., Service], folder: Path):
-    service = serve(reports=folder, limits=Limits(report_bytes=5_000))
+    service = serve(reports=folder, limits=ServiceLimits(report_bytes=5_000))
     good = written(folder / "good")
     broken = {
         "empty": b"",
@@ -171,7 +171,7 @@ def test_what_is_no_report_is_left_out_and_the_others_are_not_hurt(serve: Callab
 
 def test_a_token_is_needed_and_any_will_do(serve: Callable[..., Service], folder: Path):
     written(folder)
-    service = serve(reports=folder, tokens=Tokens([(READ, Holder("rita", Role.read))]))
+    service = serve(reports=folder, tokens=TokenRegistry([(READ, Identity("rita", Role.read))]))
     for path in ("/v1/reports", "/v1/reports/bench-out", "/v1/reports/none"):
         assert service.http.get(path).status_code == 401
     allowed = {"Authorization": f"Bearer {READ}"}

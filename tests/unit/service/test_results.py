@@ -16,7 +16,7 @@ import pytest
 from websockets.sync.client import connect
 
 from headrace.service import live
-from headrace.service.limits import Limits
+from headrace.service.limits import ServiceLimits
 from headrace.service.position import BEGINNING
 from support.serving import Service, events
 
@@ -152,7 +152,7 @@ def test_a_reader_that_does_not_read_keeps_nobody_waiting(service: Service):
 
 
 def test_what_is_no_longer_kept_is_told(serve):
-    service = serve(limits=Limits(results_bytes=1))
+    service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="rows")
     for second in range(3):
@@ -177,13 +177,13 @@ def test_rows_that_go_while_they_are_read_are_told_of(service: Service, monkeypa
     for second in range(3):
         service.append(second, price=float(second))
         settle(service, "rows", second + 1)
-    kept, query = service.host.kept, service.session.query("rows")
-    read = kept._rows
+    kept, query = service.host.result_log, service.session.query("rows")
+    read = kept._read_batch
 
     def slowly(query, batch):
         monkeypatch.setattr(kept, "_rows", read)
         monkeypatch.setattr(kept, "_most_bytes", 1)
-        kept.forget()
+        kept.trim()
         return read(query, batch)
 
     monkeypatch.setattr(kept, "_rows", slowly)
@@ -192,7 +192,7 @@ def test_rows_that_go_while_they_are_read_are_told_of(service: Service, monkeypa
 
 
 def test_a_page_that_waits_still_says_what_was_missed(serve):
-    service = serve(limits=Limits(results_bytes=1))
+    service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="rows")
     service.append(1.0)
@@ -251,7 +251,7 @@ def test_the_last_rows_are_found_from_behind(service: Service):
 
 
 def test_the_last_rows_are_looked_for_where_they_are_kept(serve):
-    service = serve(limits=Limits(results_bytes=1))
+    service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="rows")
     service.work_off(1, 2)
@@ -272,7 +272,7 @@ def test_whoever_follows_can_begin_with_the_last_rows(service: Service):
 
 def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
     """What was before it is not looked into, and if it is gone nothing is missed."""
-    service = serve(limits=Limits(results_bytes=1))
+    service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="early")
     service.work_off(1, 2, 3)
@@ -332,18 +332,18 @@ def rows_until(answer, count: int) -> list[float]:
 
 def test_readers_that_stand_are_written_to_without_being_woken(service: Service, monkeypatch):
     woken: list[str] = []
-    before = live._Sent.send
+    before = live._SseChannel.send
 
     async def counted(self, given):
         woken.extend(event.kind for event in given)
         await before(self, given)
 
-    monkeypatch.setattr(live._Sent, "send", counted)
+    monkeypatch.setattr(live._SseChannel, "send", counted)
     service.add(ROWS, name="rows")
     with ExitStack() as stack:
         answers = [stack.enter_context(service.http.stream("GET", "/v1/queries/rows/live")) for _ in range(5)]
         until = time.monotonic() + 20
-        while len(service.host.followers._standing) < 5:
+        while len(service.host.subscriptions._idle) < 5:
             assert time.monotonic() < until
             time.sleep(0.01)
         service.work_off(*range(10))
@@ -355,13 +355,13 @@ def test_readers_that_stand_are_written_to_without_being_woken(service: Service,
 def test_readers_have_every_row_once_also_when_some_are_slow(service: Service, monkeypatch):
     """Those that are slow are woken and go on by themselves; the rows are more than sockets hold."""
     taken: list[bool] = []
-    before = live._Sent.offer
+    before = live._SseChannel.try_send
 
     def counted(self, made):
         taken.append(before(self, made))
         return taken[-1]
 
-    monkeypatch.setattr(live._Sent, "offer", counted)
+    monkeypatch.setattr(live._SseChannel, "offer", counted)
     wide = ", ".join(f"price AS price{number}" for number in range(20))
     service.add(f"SELECT price, {wide} FROM purchases", name="rows")
     batches, size, seen = 40, 500, {}
@@ -415,6 +415,6 @@ def test_readers_that_leave_at_once_are_no_longer_counted(service: Service):
             connection.sendall(request)
     service.http.get("/v1/health")
     until = time.monotonic() + 20
-    while service.host.readers:
-        assert time.monotonic() < until, service.host.readers
+    while service.host.reader_count:
+        assert time.monotonic() < until, service.host.reader_count
         time.sleep(0.05)

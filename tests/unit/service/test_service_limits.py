@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.serve import _site
+from headrace.cli.serve import _parse_origin
 from headrace.errors import HeadraceError
-from headrace.service.limits import Limits
+from headrace.service.limits import ServiceLimits
 
 
 def test_limits_are_set_by_name():
-    found = Limits().with_given(["readers=20", "patience_s=0.5", "latency_s=2"])
+    found = ServiceLimits().with_overrides(["readers=20", "patience_s=0.5", "latency_s=2"])
     assert (found.readers, found.patience_s, found.latency_s) == (20, 0.5, 2.0)
-    assert found.queries == Limits().queries
+    assert found.queries == ServiceLimits().queries
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ def test_limits_are_set_by_name():
 )
 def test_what_is_no_limit_is_refused(word: str):
     with pytest.raises(HeadraceError, match=word.partition("=")[0]):
-        Limits().with_given([word])
+        ServiceLimits().with_overrides([word])
 
 
 def test_a_site_is_written_as_browsers_do():
-    assert _site("https://board.example:8443/") == "https://board.example:8443"
+    assert _parse_origin("https://board.example:8443/") == "https://board.example:8443"
     for given in ("*", "board.example", "https://", "https://board.example/page", "ftp://board.example", "https://*.example"):
         with pytest.raises(HeadraceError, match="invalid origin"):
-            _site(given)
+            _parse_origin(given)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from headrace.cli.demo_streams import declare_demo
+from headrace.cli.demo_streams import declare_demo_streams
 from headrace.cli.session_file import SessionFile
-from headrace.cli.shell.target import TICK_SECONDS, QueryInfo, StreamInfo
+from headrace.cli.shell.target import TICK_SECONDS, QuerySummary, StreamSummary
 from headrace.errors import NotFoundError, SessionError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
@@ -18,11 +18,11 @@ from headrace.runtime import results
 from headrace.session import ROWS_PER_BATCH, Session
 
 _INTERVAL_SECONDS = 0.25
-_LIVE_SECONDS = 10.0
-_READ_SECONDS = 60.0
+_LIVE_TIMEOUT_SECONDS = 10.0
+_READ_TIMEOUT_SECONDS = 60.0
 
 
-class Embedded:
+class EmbeddedTarget:
     """A target that owns its session.
 
     With `bounded` input (files) reading starts when results are first requested, so that all queries added before see all rows.
@@ -34,31 +34,31 @@ class Embedded:
         self._session, self._bounded = session, bounded
         self._running = False
         if not bounded:
-            self._run()
+            self._start_session()
 
-    def streams(self) -> list[StreamInfo]:
+    def streams(self) -> list[StreamSummary]:
         """See `ShellTarget`."""
-        return [_stream(name, report) for name, report in self._session.streams().items()]
+        return [_summarize_stream(name, report) for name, report in self._session.streams().items()]
 
-    def queries(self) -> list[QueryInfo]:
+    def queries(self) -> list[QuerySummary]:
         """See `ShellTarget`."""
-        return [_query(query) for query in self._session.queries()]
+        return [_summarize_query(query) for query in self._session.queries()]
 
-    def query(self, name: str) -> QueryInfo:
+    def query(self, name: str) -> QuerySummary:
         """See `ShellTarget`."""
-        return _query(self._find(name))
+        return _summarize_query(self._find_query(name))
 
     def check(self, sql: str) -> pa.Schema:
         """See `ShellTarget`."""
         return self._session.check(sql)
 
-    def add(self, sql: str, name: str | None) -> QueryInfo:
+    def add(self, sql: str, name: str | None) -> QuerySummary:
         """See `ShellTarget`."""
-        return self._awaited(self._session.add(sql, name=name))
+        return self._wait_until_live(self._session.add(sql, name=name))
 
-    def replace(self, name: str, sql: str) -> QueryInfo:
+    def replace(self, name: str, sql: str) -> QuerySummary:
         """See `ShellTarget`."""
-        return self._awaited(self._session.replace(name, sql))
+        return self._wait_until_live(self._session.replace(name, sql))
 
     def remove(self, name: str) -> None:
         """See `ShellTarget`."""
@@ -70,20 +70,20 @@ class Embedded:
 
     def results(self, name: str, last: int | None) -> pa.Table:
         """See `ShellTarget`; reads all bounded input first."""
-        query = self._find(name)
-        self._run()
+        query = self._find_query(name)
+        self._start_session()
         if self._bounded:
-            deadline = time.monotonic() + _READ_SECONDS
+            deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
             while self._session.coordinator.has_work() and time.monotonic() < deadline:
                 self._session.wait(lambda: not self._session.coordinator.has_work(), TICK_SECONDS)
-        return self._last(query, last, query.last_batch)
+        return self._read_last(query, last, query.last_batch)
 
     def follow(self, name: str, back: int | None) -> Iterator[pa.Table]:
         """See `ShellTarget`."""
-        query = self._find(name)
+        query = self._find_query(name)
         after = query.last_batch
-        self._run()
-        yield self._last(query, back, after)
+        self._start_session()
+        yield self._read_last(query, back, after)
         while True:
             finished, last_committed = query.is_over, query.last_batch
             files = results.read_query_rows(self._session.results_folder, query.id, after, last_committed)
@@ -103,18 +103,18 @@ class Embedded:
         """See `ShellTarget`."""
         self._session.close()
 
-    def _run(self) -> None:
+    def _start_session(self) -> None:
         if not self._running:
             self._running = True
             self._session.start(_INTERVAL_SECONDS)
 
-    def _awaited(self, query: Query) -> QueryInfo:
+    def _wait_until_live(self, query: Query) -> QuerySummary:
         if not self._running:
-            return _query(query, "it will see all rows: reading starts with the first SELECT, TAIL or RESULTS")
-        self._session.wait(lambda: query.status != "accepted", _LIVE_SECONDS)
-        return _query(query, "it sees only new rows: earlier rows have already been read" if self._bounded else "")
+            return _summarize_query(query, "it will see all rows: reading starts with the first SELECT, TAIL or RESULTS")
+        self._session.wait(lambda: query.status != "accepted", _LIVE_TIMEOUT_SECONDS)
+        return _summarize_query(query, "it sees only new rows: earlier rows have already been read" if self._bounded else "")
 
-    def _find(self, name: str) -> Query:
+    def _find_query(self, name: str) -> Query:
         query = self._session.find(name)
         if query is None:
             known = ", ".join(live_query.name for live_query in self._session.queries()) or "none"
@@ -125,7 +125,7 @@ class Embedded:
             )
         return query
 
-    def _last(self, query: Query, last: int | None, last_batch: int) -> pa.Table:
+    def _read_last(self, query: Query, last: int | None, last_batch: int) -> pa.Table:
         """Return the last rows up to `last_batch`; reads files from the newest on, and only as many as necessary."""
         batches: list[pa.RecordBatch] = []
         count = 0
@@ -139,14 +139,14 @@ class Embedded:
         return table if last is None else table.slice(max(0, table.num_rows - last))
 
 
-def demo_session(backend: str) -> Session:
+def open_demo_session(backend: str) -> Session:
     """Open a session with the two generated streams of the demo."""
     session = Session(backend=backend)
-    declare_demo(session)
+    declare_demo_streams(session)
     return session
 
 
-def file_session(file: SessionFile, backend: str) -> Session:
+def open_file_session(file: SessionFile, backend: str) -> Session:
     """Open a session with the streams and queries of a file; it keeps results in memory and ignores the sinks of the file."""
     rows, master = file.rows_per_batch or ROWS_PER_BATCH, file.master or "local[*]"
     session = Session(backend=backend, rows_per_batch=rows, master=master)
@@ -161,7 +161,7 @@ def file_session(file: SessionFile, backend: str) -> Session:
     return session
 
 
-def _stream(name: str, report: dict[str, object]) -> StreamInfo:
+def _summarize_stream(name: str, report: dict[str, object]) -> StreamSummary:
     schema, column, delay, source, rows, max_event_time = (
         report[field] for field in ("schema", "time", "delay", "source", "rows", "max_event_time")
     )
@@ -170,11 +170,11 @@ def _stream(name: str, report: dict[str, object]) -> StreamInfo:
     assert isinstance(rows, int)
     assert isinstance(max_event_time, int)
     stream = Stream(name, Schema.parse(str(schema)), str(column), delay)
-    return StreamInfo(
+    return StreamSummary(
         stream, str(source.get("kind", "")), rows, time.time() - max_event_time / 1e6 if max_event_time > 0 else None
     )
 
 
-def _query(query: Query, note: str = "") -> QueryInfo:
+def _summarize_query(query: Query, note: str = "") -> QuerySummary:
     statistics = query.emitted, query.late, query.error or "", query.deployment_seconds
-    return QueryInfo(query.name, query.sql, query.status, query.schema, *statistics, note)
+    return QuerySummary(query.name, query.sql, query.status, query.schema, *statistics, note)

@@ -8,43 +8,43 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.cli.shell.meaning import Meaning
-from headrace.cli.shell.statements import End
-from headrace.cli.shell.target import QueryInfo, StreamInfo
+from headrace.cli.shell.meaning import QuerySharing
+from headrace.cli.shell.statements import StopCondition
+from headrace.cli.shell.target import QuerySummary, StreamSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class QueryChanged:
     """A query was added, replaced or removed (`verb`); `is_temporary` if it is the temporary query of a SELECT."""
 
     verb: str
-    query: QueryInfo
-    passing: bool = False
+    query: QuerySummary
+    is_temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Queries:
+class QueryList:
     """All queries."""
 
-    queries: tuple[QueryInfo, ...]
+    queries: tuple[QuerySummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class StreamList:
     """All streams."""
 
-    streams: tuple[StreamInfo, ...]
+    streams: tuple[StreamSummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlanText:
     """The shared plan as text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnList:
     """The columns of a stream or query (`kind`)."""
 
     kind: str
@@ -54,7 +54,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ResultRows:
     """The last rows of a query, and the total number it has emitted."""
 
     name: str
@@ -63,28 +63,39 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class FollowedQuery:
     """A query to follow until `stop`; `open(back)` calls the target's `follow`.
 
     With `from_beginning` earlier rows count as results; otherwise a view may show them, but does not count them.
     """
 
-    query: QueryInfo
-    end: End
+    query: QuerySummary
+    stop: StopCondition
     from_beginning: bool
     open: Callable[[int | None], Iterator[pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FollowEnded:
     """Following a query has ended; `query` is its current state."""
 
-    query: QueryInfo
+    query: QuerySummary
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsageList:
     """The list of all statements."""
 
 
-Outcome: TypeAlias = Changed | Queries | Streams | Plan | Meaning | Columns | Rows | Following | Ended | Usage
+Outcome: TypeAlias = (
+    QueryChanged
+    | QueryList
+    | StreamList
+    | PlanText
+    | QuerySharing
+    | ColumnList
+    | ResultRows
+    | FollowedQuery
+    | FollowEnded
+    | UsageList
+)

@@ -18,27 +18,27 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import Lexer
 from prompt_toolkit.styles import Style
 
-from headrace.cli.shell.complete import Vocabulary, kinds, offers
-from headrace.cli.shell.scan import Piece, split
-from headrace.cli.shell.target import Target
+from headrace.cli.shell.complete import Vocabulary, classify_tokens, suggest_words
+from headrace.cli.shell.scan import StatementText, split_statements
+from headrace.cli.shell.target import ShellTarget
 from headrace.errors import HeadraceError
 
 PROMPT = "headrace> "
-_FRESH_SECONDS = 2.0
-_ALONE = {"help": "HELP", "?": "HELP", "quit": "QUIT", "exit": "QUIT", "\\q": "QUIT"}  # need no `;`
+_CACHE_SECONDS = 2.0
+_BARE_STATEMENTS = {"help": "HELP", "?": "HELP", "quit": "QUIT", "exit": "QUIT", "\\q": "QUIT"}  # need no `;`
 _STYLE = Style.from_dict({
     "prompt": "bold ansicyan", "keyword": "bold ansiblue", "function": "ansimagenta", "text": "ansigreen", "number": "ansicyan",
     "comment": "italic ansibrightblack", "stream": "bold",
 })  # fmt: skip
 
 
-def history_file() -> Path:
+def history_path() -> Path:
     """Return the path of the history file."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "headrace" / "history"
 
 
-def opened_history(path: Path) -> History:
+def open_history(path: Path) -> History:
     """Return a history in a file that only its owner can read, or in memory if the file is not writable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,64 +51,64 @@ def opened_history(path: Path) -> History:
 
 def is_complete(text: str) -> bool:
     """Return whether Enter runs the text: it has only complete statements, or is a word that needs no `;`."""
-    pieces, rest = split(text)
-    return not text.strip() or _alone(text) is not None or (bool(pieces) and not rest.tokens)
+    pieces, rest = split_statements(text)
+    return not text.strip() or _expand_bare_statement(text) is not None or (bool(pieces) and not rest.tokens)
 
 
-def pieces_of(text: str) -> list[Piece]:
+def split_complete(text: str) -> list[StatementText]:
     """Return the statements of a complete text."""
-    return split(_alone(text) or text)[0]
+    return split_statements(_expand_bare_statement(text) or text)[0]
 
 
-def _alone(text: str) -> str | None:
-    word = _ALONE.get(text.strip().lower())
+def _expand_bare_statement(text: str) -> str | None:
+    word = _BARE_STATEMENTS.get(text.strip().lower())
     return None if word is None else f"{word};"
 
 
-class Names:
+class NameCache:
     """A cache of the target's names: reloaded at most every few seconds, kept if the target does not answer."""
 
-    def __init__(self, target: Target, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, target: ShellTarget, clock: Callable[[], float] = time.monotonic) -> None:
         """Take the target; names are loaded at the first use."""
         self._target, self._clock, self._lock = target, clock, threading.Lock()
-        self._asked, self.known = -_FRESH_SECONDS, Vocabulary()
+        self._loaded_at, self.cached = -_CACHE_SECONDS, Vocabulary()
 
-    def fresh(self) -> Vocabulary:
+    def load(self) -> Vocabulary:
         """Return the names, at most a few seconds old."""
         with self._lock:
-            if self._clock() - self._asked >= _FRESH_SECONDS:
-                self._asked = self._clock()
+            if self._clock() - self._loaded_at >= _CACHE_SECONDS:
+                self._loaded_at = self._clock()
                 try:
                     streams = {stream.name: tuple(stream.columns) for stream in self._target.streams()}
-                    self.known = Vocabulary(streams, tuple(query.name for query in self._target.queries()))
+                    self.cached = Vocabulary(streams, tuple(query.name for query in self._target.queries()))
                 except HeadraceError:
                     pass
-            return self.known
+            return self.cached
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Reload at the next use, because a statement may have changed the names."""
         with self._lock:
-            self._asked = -_FRESH_SECONDS
+            self._loaded_at = -_CACHE_SECONDS
 
 
 class NameCompleter(Completer):
     """Suggests the next word; without Tab only inside a word."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameCache) -> None:
         """Take the names, which are loaded while the user types."""
         self._names = names
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """See `Completer`."""
-        for suggestion in offers(document.text_before_cursor, self._names.fresh()):
-            if suggestion.replaces or complete_event.completion_requested:
-                yield Completion(suggestion.text, -suggestion.replaces, display_meta=suggestion.kind)
+        for suggestion in suggest_words(document.text_before_cursor, self._names.load()):
+            if suggestion.prefix_length or complete_event.completion_requested:
+                yield Completion(suggestion.text, -suggestion.prefix_length, display_meta=suggestion.kind)
 
 
-class Colors(Lexer):
+class SyntaxLexer(Lexer):
     """Highlights typed text by the kinds of its tokens."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NameCache) -> None:
         """Take the names; the lexer uses cached ones and never loads them."""
         self._names = names
 
@@ -116,15 +116,15 @@ class Colors(Lexer):
         """See `Lexer`."""
         styled: StyleAndTextTuples = []
         end = 0
-        for token, kind in kinds(document.text, self._names.known):
+        for token, kind in classify_tokens(document.text, self._names.cached):
             styled += [("", document.text[end : token.start]), (f"class:{kind}", document.text[token.start : token.end])]
             end = token.end
         styled.append(("", document.text[end:]))
-        lines = _lines(styled)
+        lines = _split_lines(styled)
         return lambda number: lines[number] if number < len(lines) else []
 
 
-def _lines(styled: StyleAndTextTuples) -> list[StyleAndTextTuples]:
+def _split_lines(styled: StyleAndTextTuples) -> list[StyleAndTextTuples]:
     """Split styled text into lines; a token may span several."""
     lines: list[StyleAndTextTuples] = [[]]
     for style, text, *_ in styled:
@@ -135,7 +135,7 @@ def _lines(styled: StyleAndTextTuples) -> list[StyleAndTextTuples]:
     return lines
 
 
-def bindings() -> KeyBindings:
+def make_key_bindings() -> KeyBindings:
     """Return the key bindings: Enter runs a complete text, otherwise starts a new line; Alt+Enter always starts a new line."""
     keys = KeyBindings()
 
@@ -156,7 +156,7 @@ def bindings() -> KeyBindings:
     return keys
 
 
-def prompt_session(names: Names, history: History, **terminal: Any) -> PromptSession[str]:
+def make_prompt_session(names: NameCache, history: History, **terminal: Any) -> PromptSession[str]:
     """Return the prompt; tests pass an input and an output of prompt_toolkit as `terminal`."""
     return PromptSession(
         [("class:prompt", PROMPT)],
@@ -164,10 +164,10 @@ def prompt_session(names: Names, history: History, **terminal: Any) -> PromptSes
         history=history,
         completer=ThreadedCompleter(NameCompleter(names)),
         complete_while_typing=True,
-        lexer=Colors(names),
+        lexer=SyntaxLexer(names),
         style=_STYLE,
         include_default_pygments_style=False,
-        key_bindings=bindings(),
+        key_bindings=make_key_bindings(),
         prompt_continuation=lambda width, *_: [("class:prompt", "… ".rjust(width))],
         **terminal,
     )

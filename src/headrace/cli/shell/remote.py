@@ -7,45 +7,45 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.cli.shell.target import TICK_SECONDS, QueryInfo, StreamInfo
+from headrace.cli.shell.target import TICK_SECONDS, QuerySummary, StreamSummary
 from headrace.client import RemoteQuery, RemoteSession, connect, parse_columns
 from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 from headrace.model.stream import Stream
 
-_PATIENCE_SECONDS = 10.0  # retry time when a service does not answer while a query is followed
+_RETRY_SECONDS = 10.0  # retry time when a service does not answer while a query is followed
 
 
-class Remote:
+class RemoteTarget:
     """A target on a service, which other clients use at the same time."""
 
     def __init__(self, session: RemoteSession) -> None:
         """Take a connected session."""
         self._session = session
 
-    def streams(self) -> list[StreamInfo]:
+    def streams(self) -> list[StreamSummary]:
         """See `ShellTarget`."""
-        return [_stream(stream) for stream in self._session.streams().values()]
+        return [_summarize_stream(stream) for stream in self._session.streams().values()]
 
-    def queries(self) -> list[QueryInfo]:
+    def queries(self) -> list[QuerySummary]:
         """See `ShellTarget`."""
-        return [_query(query.info) for query in self._session.queries()]
+        return [_summarize_query(query.info) for query in self._session.queries()]
 
-    def query(self, name: str) -> QueryInfo:
+    def query(self, name: str) -> QuerySummary:
         """See `ShellTarget`."""
-        return _query(self._session.query(name).info)
+        return _summarize_query(self._session.query(name).info)
 
     def check(self, sql: str) -> pa.Schema:
         """See `ShellTarget`."""
         return parse_columns(self._session.check(sql))
 
-    def add(self, sql: str, name: str | None) -> QueryInfo:
+    def add(self, sql: str, name: str | None) -> QuerySummary:
         """See `ShellTarget`."""
-        return _query(self._session.add(sql, name=name).info)
+        return _summarize_query(self._session.add(sql, name=name).info)
 
-    def replace(self, name: str, sql: str) -> QueryInfo:
+    def replace(self, name: str, sql: str) -> QuerySummary:
         """See `ShellTarget`."""
-        return _query(self._session.replace(name, sql).info)
+        return _summarize_query(self._session.replace(name, sql).info)
 
     def remove(self, name: str) -> None:
         """See `ShellTarget`."""
@@ -57,21 +57,21 @@ class Remote:
 
     def results(self, name: str, last: int | None) -> pa.Table:
         """See `ShellTarget`."""
-        return self._last(self._session.query(name), last)[0]
+        return self._read_last(self._session.query(name), last)[0]
 
     def follow(self, name: str, back: int | None) -> Iterator[pa.Table]:
         """See `ShellTarget`; reconnects to a service that does not answer for a while, and resumes from the last position."""
         query = self._session.query(name)
-        rows, position = self._last(query, back)
+        rows, position = self._read_last(query, back)
         yield rows
-        for page in query.follow(position, TICK_SECONDS, _PATIENCE_SECONDS):
+        for page in query.follow(position, TICK_SECONDS, _RETRY_SECONDS):
             yield page.rows
 
     def close(self) -> None:
         """See `ShellTarget`."""
         self._session.close()
 
-    def _last(self, query: RemoteQuery, last: int | None) -> tuple[pa.Table, str]:
+    def _read_last(self, query: RemoteQuery, last: int | None) -> tuple[pa.Table, str]:
         """Return all rows, or the last of them, and the position after them."""
         page = query.page("beginning" if last is None else f"last-{last}")
         tables = [page.rows]
@@ -82,9 +82,9 @@ class Remote:
         return (table if last is None else table.slice(max(0, table.num_rows - last))), page.next
 
 
-def opened(url: str, token: str | None) -> Remote:
+def open_remote(url: str, token: str | None) -> RemoteTarget:
     """Connect to a service and check that it accepts the token; raises its error otherwise."""
-    target = Remote(connect(url, token=token))
+    target = RemoteTarget(connect(url, token=token))
     try:
         target.streams()
     except HeadraceError as error:
@@ -95,14 +95,14 @@ def opened(url: str, token: str | None) -> Remote:
     return target
 
 
-def _stream(info: Mapping[str, Any]) -> StreamInfo:
+def _summarize_stream(info: Mapping[str, Any]) -> StreamSummary:
     schema = Schema.from_arrow(parse_columns(info["columns"]))
     stream = Stream(info["name"], schema, info["time"], round(info["delay_seconds"] * 1e6))
-    return StreamInfo(stream, info["source"].get("kind", ""), info["rows"], info["lag_seconds"])
+    return StreamSummary(stream, info["source"].get("kind", ""), info["rows"], info["lag_seconds"])
 
 
-def _query(info: Mapping[str, Any]) -> QueryInfo:
-    return QueryInfo(
+def _summarize_query(info: Mapping[str, Any]) -> QuerySummary:
+    return QuerySummary(
         info["name"],
         info["sql"],
         info["status"],

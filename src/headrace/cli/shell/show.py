@@ -12,20 +12,31 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.shell.meaning import Meaning
-from headrace.cli.shell.outcomes import Changed, Columns, Ended, Following, Outcome, Plan, Queries, Rows, Streams, Usage
+from headrace.cli.shell.meaning import QuerySharing
+from headrace.cli.shell.outcomes import (
+    ColumnList,
+    FollowedQuery,
+    FollowEnded,
+    Outcome,
+    PlanText,
+    QueryChanged,
+    QueryList,
+    ResultRows,
+    StreamList,
+    UsageList,
+)
 from headrace.cli.shell.statements import USAGES
-from headrace.cli.shell.tail import is_number, live, pieces
-from headrace.cli.terminal import cell, seconds
+from headrace.cli.shell.tail import is_numeric, read_tables, show_live
+from headrace.cli.terminal import format_cell, format_seconds
 from headrace.model.window import format_duration
 
-_STYLES = {"live": "green", "failed": "bold red", "removed": "dim"}
-_NAMED = 6  # queries named in a line; the rest is counted
+_STATUS_STYLES = {"live": "green", "failed": "bold red", "removed": "dim"}
+_MAX_NAMED_QUERIES = 6  # queries named in a line; the rest is counted
 TERMINAL_ROWS = 20
 """Default number of results to show."""
 
 
-class View(Protocol):
+class OutcomeView(Protocol):
     """Renders outcomes as they arrive."""
 
     def show(self, outcome: Outcome) -> None:
@@ -33,16 +44,16 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TextGrid:
     """A table before drawing: titles, the titles of right-aligned columns, rows; with `wraps_last` the last column wraps."""
 
     titles: tuple[str, ...]
-    right: frozenset[str]
+    right_aligned: frozenset[str]
     rows: tuple[tuple[Text, ...], ...]
-    last: bool = False
+    wraps_last: bool = False
 
 
-class Screen:
+class ScreenView:
     """Renders outcomes on a terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -51,17 +62,17 @@ class Screen:
 
     def show(self, outcome: Outcome) -> None:
         """See `OutcomeView`."""
-        if isinstance(outcome, Following):
-            live(outcome, self._console)
+        if isinstance(outcome, FollowedQuery):
+            show_live(outcome, self._console)
             return
-        grid = grid_of(outcome)
+        grid = make_grid(outcome)
         if grid is not None and grid.rows:
-            self._console.print(_drawn(grid))
-        for line in lines_of(outcome):
+            self._console.print(_draw_grid(grid))
+        for line in make_lines(outcome):
             self._console.print(line)
 
 
-class Plain:
+class PlainView:
     """Writes outcomes as plain lines, for scripts without --json."""
 
     def __init__(self, out: TextIO) -> None:
@@ -70,87 +81,87 @@ class Plain:
 
     def show(self, outcome: Outcome) -> None:
         """See `OutcomeView`."""
-        if isinstance(outcome, Following):
-            self._follow(outcome)
+        if isinstance(outcome, FollowedQuery):
+            self._write_followed(outcome)
             return
-        grid = grid_of(outcome)
+        grid = make_grid(outcome)
         if grid is not None and grid.rows:
-            self._write(aligned(grid, _widths(grid)))
-        self._write(line.plain for line in lines_of(outcome))
+            self._write_lines(align_lines(grid, _column_widths(grid)))
+        self._write_lines(line.plain for line in make_lines(outcome))
 
-    def _follow(self, following: Following) -> None:
+    def _write_followed(self, following: FollowedQuery) -> None:
         """Write rows below one heading as they arrive; columns widen when necessary."""
         widths: list[int] = []
-        for table in pieces(following):
-            grid = _grid_of_rows(table)
+        for table in read_tables(following):
+            grid = _row_grid(table)
             first = not widths
-            widths = [max(pair) for pair in zip(widths or [0] * len(grid.titles), _widths(grid), strict=True)]
-            self._write(aligned(grid, widths)[0 if first else 2 :])
+            widths = [max(pair) for pair in zip(widths or [0] * len(grid.titles), _column_widths(grid), strict=True)]
+            self._write_lines(align_lines(grid, widths)[0 if first else 2 :])
 
-    def _write(self, lines: Iterable[str]) -> None:
+    def _write_lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._out.write(f"{line}\n")
         self._out.flush()
 
 
-def grid_of(outcome: Outcome) -> Grid | None:
+def make_grid(outcome: Outcome) -> TextGrid | None:
     """Return the table of an outcome, if it has one."""
     match outcome:
-        case Queries():
-            return _grid_of_queries(outcome)
-        case Streams():
-            return _grid_of_streams(outcome)
-        case Columns():
-            return Grid(("column", "type"), frozenset(), tuple((Text(name), Text(kind)) for name, kind in outcome.columns))
-        case Rows():
-            return _grid_of_rows(outcome.rows)
-        case Usage():
+        case QueryList():
+            return _query_grid(outcome)
+        case StreamList():
+            return _stream_grid(outcome)
+        case ColumnList():
+            return TextGrid(("column", "type"), frozenset(), tuple((Text(name), Text(kind)) for name, kind in outcome.columns))
+        case ResultRows():
+            return _row_grid(outcome.rows)
+        case UsageList():
             rows = tuple((Text(f"{text};", "cyan"), Text(about)) for text, about in USAGES)
-            return Grid(("statement", "what it does"), frozenset(), rows, last=True)
+            return TextGrid(("statement", "what it does"), frozenset(), rows, wraps_last=True)
         case _:
             return None
 
 
-def lines_of(outcome: Outcome) -> list[Text]:
+def make_lines(outcome: Outcome) -> list[Text]:
     """Return the lines of an outcome, which go below its table."""
     match outcome:
-        case Changed():
-            return _changed(outcome)
-        case Queries(queries=()):
+        case QueryChanged():
+            return _change_lines(outcome)
+        case QueryList(queries=()):
             return [Text("no queries: ADD SELECT … AS name; adds one", "dim")]
-        case Streams(streams=()):
+        case StreamList(streams=()):
             return [Text("no streams", "dim")]
-        case Queries():
+        case QueryList():
             return [Text(f"{query.name}: {query.error}", "red") for query in outcome.queries if query.error]
-        case Plan():
+        case PlanText():
             return [Text(outcome.text.rstrip("\n"))]
-        case Meaning():
-            return _meaning(outcome)
-        case Columns(sql=sql) if sql:
+        case QuerySharing():
+            return _sharing_lines(outcome)
+        case ColumnList(sql=sql) if sql:
             return [Text(sql, "dim")]
-        case Rows():
-            return _counted(outcome)
-        case Ended(query=query) if query.status == "removed":
+        case ResultRows():
+            return _row_count_lines(outcome)
+        case FollowEnded(query=query) if query.status == "removed":
             return [Text(f"query '{query.name}' was removed", "yellow")]
         case _:
             return []
 
 
-def _changed(outcome: Changed) -> list[Text]:
+def _change_lines(outcome: QueryChanged) -> list[Text]:
     query = outcome.query
     notes = [Text(query.note, "yellow")] if query.note and outcome.verb != "removed" else []
-    if outcome.passing:
+    if outcome.is_temporary:
         message = f"runs as {query.name} until you stop watching" if outcome.verb == "added" else f"{query.name} was removed"
         return [Text(message, "dim"), *notes]
     text = Text.assemble((query.name, "bold cyan"), f" {outcome.verb}")
     if outcome.verb == "removed":
         return [text]
-    duration = f" after {seconds(query.deployment_seconds)}" if query.deployment_seconds is not None else ""
-    text.append(", ").append(f"{query.status}{duration}", _STYLES.get(query.status, "yellow"))
+    duration = f" after {format_seconds(query.deployment_seconds)}" if query.deployment_seconds is not None else ""
+    text.append(", ").append(f"{query.status}{duration}", _STATUS_STYLES.get(query.status, "yellow"))
     return [text.append(f": {query.error}", "red") if query.error else text, *notes]
 
 
-def _meaning(meaning: Meaning) -> list[Text]:
+def _sharing_lines(meaning: QuerySharing) -> list[Text]:
     would = "" if meaning.name else "would "
     verb = {"": "gives", "would ": "give"}[would]
     columns = ", ".join(f"{name} {kind}" for name, kind in meaning.columns.items())
@@ -158,41 +169,45 @@ def _meaning(meaning: Meaning) -> list[Text]:
     if not meaning.uses:
         lines.append(Text("sharing is unknown here; EXPLAIN; shows the plan of the session", "dim"))
     for use in meaning.uses:
-        users = ", ".join(use.others[:_NAMED]) + (f" and {len(use.others) - _NAMED} more" if len(use.others) > _NAMED else "")
-        shared = Text(f"shared with {users}", "green") if use.others else Text("not shared", "yellow")
-        lines.append(Text.assemble((f"{would}use{'' if would else 's'} ", "dim"), use.what, ", ", shared))
+        users = ", ".join(use.shared_with[:_MAX_NAMED_QUERIES]) + (
+            f" and {len(use.shared_with) - _MAX_NAMED_QUERIES} more" if len(use.shared_with) > _MAX_NAMED_QUERIES else ""
+        )
+        shared = Text(f"shared with {users}", "green") if use.shared_with else Text("not shared", "yellow")
+        lines.append(Text.assemble((f"{would}use{'' if would else 's'} ", "dim"), use.operator, ", ", shared))
     return lines
 
 
-def _counted(outcome: Rows) -> list[Text]:
+def _row_count_lines(outcome: ResultRows) -> list[Text]:
     shown, emitted = outcome.rows.num_rows, outcome.emitted
     if not shown:
         return [Text(f"{outcome.name} has emitted nothing yet", "dim")]
     return [Text(f"{shown:,} rows" if shown >= emitted else f"the last {shown:,} of {emitted:,} rows", "dim")]
 
 
-def _grid_of_queries(outcome: Queries) -> Grid:
+def _query_grid(outcome: QueryList) -> TextGrid:
     rows = tuple(
         (
             Text(query.name, "cyan"),
-            Text(query.status, _STYLES.get(query.status, "yellow")),
-            Text(seconds(query.deployment_seconds)),
+            Text(query.status, _STATUS_STYLES.get(query.status, "yellow")),
+            Text(format_seconds(query.deployment_seconds)),
             Text(f"{query.emitted:,}"),
             Text(f"{sum(query.late.values()):,}"),
             Text(" ".join(query.sql.split())),
         )
         for query in outcome.queries
     )
-    return Grid(("query", "status", "live in", "rows", "late", "text"), frozenset({"live in", "rows", "late"}), rows, last=True)
+    return TextGrid(
+        ("query", "status", "live in", "rows", "late", "text"), frozenset({"live in", "rows", "late"}), rows, wraps_last=True
+    )
 
 
-def _grid_of_streams(outcome: Streams) -> Grid:
+def _stream_grid(outcome: StreamList) -> TextGrid:
     rows = tuple(
         (
             Text(stream.name, "cyan"),
             Text(stream.source),
             Text(f"{stream.rows:,}"),
-            Text(seconds(stream.lag_seconds)),
+            Text(format_seconds(stream.lag_seconds)),
             Text(format_duration(stream.stream.delay)),
             Text(stream.stream.time),
             Text(", ".join(f"{name} {kind}" for name, kind in stream.columns.items())),
@@ -200,37 +215,37 @@ def _grid_of_streams(outcome: Streams) -> Grid:
         for stream in outcome.streams
     )
     titles = ("stream", "source", "rows", "behind", "watermark", "time", "columns")
-    return Grid(titles, frozenset({"rows", "behind", "watermark"}), rows, last=True)
+    return TextGrid(titles, frozenset({"rows", "behind", "watermark"}), rows, wraps_last=True)
 
 
-def _grid_of_rows(table: pa.Table) -> Grid:
-    right = frozenset(field.name for field in table.schema if is_number(field.type))
-    columns = [[cell(value) for value in column.to_pylist()] for column in table.columns]
-    return Grid(tuple(table.column_names), right, tuple(zip(*columns, strict=True)))
+def _row_grid(table: pa.Table) -> TextGrid:
+    right = frozenset(field.name for field in table.schema if is_numeric(field.type))
+    columns = [[format_cell(value) for value in column.to_pylist()] for column in table.columns]
+    return TextGrid(tuple(table.column_names), right, tuple(zip(*columns, strict=True)))
 
 
-def _drawn(grid: Grid) -> Table:
+def _draw_grid(grid: TextGrid) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for title in grid.titles:
-        justify: Any = "right" if title in grid.right else "left"
-        wraps = grid.last and title == grid.titles[-1]
+        justify: Any = "right" if title in grid.right_aligned else "left"
+        wraps = grid.wraps_last and title == grid.titles[-1]
         table.add_column(Text(title), justify=justify, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
     for row in grid.rows:
         table.add_row(*row)
     return table
 
 
-def _widths(grid: Grid) -> list[int]:
+def _column_widths(grid: TextGrid) -> list[int]:
     return [max([len(title), *(len(row[i]) for row in grid.rows)]) for i, title in enumerate(grid.titles)]
 
 
-def aligned(grid: Grid, widths: Sequence[int]) -> list[str]:
+def align_lines(grid: TextGrid, widths: Sequence[int]) -> list[str]:
     """Return a heading, a separator and a line for each row, without truncation."""
     lines = []
     for texts in (grid.titles, ["-" * width for width in widths], *([text.plain for text in row] for row in grid.rows)):
         flat_texts = (" ".join(text.split("\n")) for text in texts)
         cells = (
-            text.rjust(width) if title in grid.right else text.ljust(width)
+            text.rjust(width) if title in grid.right_aligned else text.ljust(width)
             for title, text, width in zip(grid.titles, flat_texts, widths, strict=True)
         )
         lines.append("  ".join(cells).rstrip())

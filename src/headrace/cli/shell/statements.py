@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Sql:
+class SqlText:
     """The text of a query, and the line and column in its statement where it starts, counted from 1."""
 
     text: str
@@ -20,7 +20,7 @@ class Sql:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class StopCondition:
     """When to stop following a query: after a number of rows or seconds, whichever is first; None is no limit."""
 
     rows: int | None = None
@@ -33,31 +33,31 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddStatement:
     """Add a query; without a name one is generated. `is_name_at_end`: the name was written last, as in `ADD … AS name`."""
 
-    sql: Sql
+    sql: SqlText
     name: str | None = None
-    at_end: bool = False
+    is_name_at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class ReplaceStatement:
     """Replace a query."""
 
     name: str
-    sql: Sql
-    at_end: bool = False
+    sql: SqlText
+    is_name_at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveStatement:
     """Remove queries, one after the other."""
 
     names: tuple[str, ...]
 
 
-class Shown(StrEnum):
+class ShowKind(StrEnum):
     """What SHOW can list."""
 
     queries = "QUERIES"
@@ -66,37 +66,37 @@ class Shown(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class ShowStatement:
     """List queries or streams, or show the plan."""
 
-    what: Shown
+    kind: ShowKind
 
 
 @dataclass(frozen=True, slots=True)
-class Explain:
+class ExplainStatement:
     """Explain what is shared: by all queries (None), by a query (its name), or by a query that is not added (its text)."""
 
-    of: Sql | str | None = None
+    subject: SqlText | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Describe:
+class DescribeStatement:
     """Show the columns of a stream or a query."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class TailStatement:
     """Follow the results of a query, from now on or from the beginning."""
 
     name: str
-    end: End = End()
+    stop: StopCondition = StopCondition()
     from_beginning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultsStatement:
     """Show the last `rows` rows that a query emitted."""
 
     name: str
@@ -104,24 +104,36 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True)
-class Select:
+class SelectStatement:
     """Run a temporary query: add it, follow it from its beginning, and remove it afterwards."""
 
-    sql: Sql
-    end: End = End()
+    sql: SqlText
+    stop: StopCondition = StopCondition()
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class HelpStatement:
     """List all statements."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quit:
+class QuitStatement:
     """Quit the shell."""
 
 
-Statement: TypeAlias = Add | Replace | Remove | Show | Explain | Describe | Tail | Results | Select | Help | Quit
+Statement: TypeAlias = (
+    AddStatement
+    | ReplaceStatement
+    | RemoveStatement
+    | ShowStatement
+    | ExplainStatement
+    | DescribeStatement
+    | TailStatement
+    | ResultsStatement
+    | SelectStatement
+    | HelpStatement
+    | QuitStatement
+)
 
 USAGES: tuple[tuple[str, str], ...] = (
     ("SELECT … [LIMIT n] [FOR 5 SECONDS]", "run a query while you watch it; it is removed when you stop"),

@@ -19,7 +19,7 @@ TICK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class StreamInfo:
+class StreamSummary:
     """A stream, the kind of its source, its number of rows, and how far its newest row is behind the wall clock."""
 
     stream: Stream
@@ -35,11 +35,11 @@ class StreamInfo:
     @property
     def columns(self) -> dict[str, str]:
         """The columns with their SQL types."""
-        return columns_of(self.stream.schema.to_arrow())
+        return describe_columns(self.stream.schema.to_arrow())
 
 
 @dataclass(frozen=True, slots=True)
-class QueryInfo:
+class QuerySummary:
     """A snapshot of a query; `status` is accepted, live, removed or failed.
 
     `note` is a message for the user who added it.
@@ -58,28 +58,28 @@ class QueryInfo:
     @property
     def columns(self) -> dict[str, str]:
         """The output columns with their SQL types."""
-        return columns_of(self.schema)
+        return describe_columns(self.schema)
 
 
-class Target(Protocol):
+class ShellTarget(Protocol):
     """The operations of the shell; one thread calls all of them, a second thread may call `streams` and `queries`."""
 
-    def streams(self) -> list[StreamInfo]:
+    def streams(self) -> list[StreamSummary]:
         """Return all streams."""
 
-    def queries(self) -> list[QueryInfo]:
+    def queries(self) -> list[QuerySummary]:
         """Return all queries that are not removed, oldest first."""
 
-    def query(self, name: str) -> QueryInfo:
+    def query(self, name: str) -> QuerySummary:
         """Return the newest query of that name, live or not; raises NotFoundError."""
 
     def check(self, sql: str) -> pa.Schema:
         """Return the output columns of a query without adding it; raises if the query is invalid."""
 
-    def add(self, sql: str, name: str | None) -> QueryInfo:
+    def add(self, sql: str, name: str | None) -> QuerySummary:
         """Add a query and wait some seconds until it is live; raises if the query is invalid."""
 
-    def replace(self, name: str, sql: str) -> QueryInfo:
+    def replace(self, name: str, sql: str) -> QuerySummary:
         """Replace a query, and wait as `add` does."""
 
     def remove(self, name: str) -> None:
@@ -102,12 +102,12 @@ class Target(Protocol):
         """Close the session in this process, or the connection to the service."""
 
 
-def columns_of(schema: pa.Schema) -> dict[str, str]:
+def describe_columns(schema: pa.Schema) -> dict[str, str]:
     """Return the columns with their SQL types."""
     return {field.name: type_name(field.type) for field in schema}
 
 
-def described(info: QueryInfo) -> dict[str, Any]:
+def query_document(info: QuerySummary) -> dict[str, Any]:
     """Return a query as a JSON document."""
     return {
         "name": info.name,

@@ -10,27 +10,27 @@ from fastapi import Query as Parameter
 from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
-from headrace.service.host import Host
-from headrace.service.refusals import Problem, RefusedError
-from headrace.service.tokens import Holder, Role
+from headrace.service.host import ServiceHost
+from headrace.service.refusals import HttpRequestError, Problem
+from headrace.service.tokens import Identity, Role
 
-REFUSALS: dict[int | str, dict[str, Any]] = {
+COMMON_ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The request needs a valid token."},
     403: {"model": Problem, "description": "The token does not allow this."},
     408: {"model": Problem, "description": "The request body did not arrive in time."},
     413: {"model": Problem, "description": "The request body is too large."},
     422: {"model": Problem, "description": "The request, or the SQL in it, is invalid."},
 }
-MISSING: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "It does not exist."}}
-TAKEN: dict[int | str, dict[str, Any]] = {
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "It does not exist."}}
+CONFLICT: dict[int | str, dict[str, Any]] = {
     409: {"model": Problem, "description": "The name is taken, or the current state does not allow the change."}
 }
-BUSY: dict[int | str, dict[str, Any]] = {
+TOO_MANY_REQUESTS: dict[int | str, dict[str, Any]] = {
     429: {"model": Problem, "description": "A limit is reached; Retry-After says when to try again."}
 }
 
 
-class Spread(BaseModel):
+class LatencyInfo(BaseModel):
     """Median and 95th percentile over the last micro-batches."""
 
     p50: float
@@ -44,40 +44,40 @@ class ColumnInfo(BaseModel):
     type: str = Field(description="The SQL type.")
 
 
-Number = Annotated[
+QueryId = Annotated[
     int | None, Parameter(alias="id", ge=0, description="Id of the query, to tell it from a later query of the same name.")
 ]
 
 
-def host_of(connection: HTTPConnection) -> Host:
+def get_host(connection: HTTPConnection) -> ServiceHost:
     """Return the host of the application."""
     host = connection.app.state.host
-    assert isinstance(host, Host)
+    assert isinstance(host, ServiceHost)
     return host
 
 
-def holder_of(connection: HTTPConnection) -> Holder:
+def authenticate(connection: HTTPConnection) -> Identity:
     """Return the identity of a request by its token; raises 401 for a missing or unknown token."""
-    host = host_of(connection)
+    host = get_host(connection)
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    identity = host.tokens.holder(token.strip() if scheme.lower() == "bearer" else None)
+    identity = host.tokens.identify(token.strip() if scheme.lower() == "bearer" else None)
     if identity is None:
-        raise RefusedError(401, "this service requires a valid token", hint="send 'Authorization: Bearer TOKEN'")
+        raise HttpRequestError(401, "this service requires a valid token", hint="send 'Authorization: Bearer TOKEN'")
     return identity
 
 
-async def _served(connection: HTTPConnection) -> Host:
-    return host_of(connection)  # async, so that FastAPI does not use a thread: every request would need three
+async def _host_dependency(connection: HTTPConnection) -> ServiceHost:
+    return get_host(connection)  # async, so that FastAPI does not use a thread: every request would need three
 
 
-async def _asking(connection: HTTPConnection) -> Holder:
-    return holder_of(connection)
+async def _identity_dependency(connection: HTTPConnection) -> Identity:
+    return authenticate(connection)
 
 
-def _at_least(role: Role) -> Callable[[Holder], Awaitable[Holder]]:
-    async def check_role(holder: Annotated[Holder, Depends(_asking)]) -> Holder:
+def _require_role(role: Role) -> Callable[[Identity], Awaitable[Identity]]:
+    async def check_role(holder: Annotated[Identity, Depends(_identity_dependency)]) -> Identity:
         if holder.role < role:
-            raise RefusedError(
+            raise HttpRequestError(
                 403, f"user '{holder.user}' has only the role {holder.role.name}", hint=f"use a token with the role {role.name}"
             )
         return holder
@@ -85,7 +85,7 @@ def _at_least(role: Role) -> Callable[[Holder], Awaitable[Holder]]:
     return check_role
 
 
-Served = Annotated[Host, Depends(_served)]
-Reader = Annotated[Holder, Depends(_at_least(Role.read))]
-Writer = Annotated[Holder, Depends(_at_least(Role.write))]
-Admin = Annotated[Holder, Depends(_at_least(Role.admin))]
+HostDep = Annotated[ServiceHost, Depends(_host_dependency)]
+ReadAccess = Annotated[Identity, Depends(_require_role(Role.read))]
+WriteAccess = Annotated[Identity, Depends(_require_role(Role.write))]
+AdminAccess = Annotated[Identity, Depends(_require_role(Role.admin))]

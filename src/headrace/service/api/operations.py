@@ -10,13 +10,13 @@ from fastapi import Query as Parameter
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
-from headrace.service.api.common import REFUSALS, Reader, Served, Spread
-from headrace.service.insight import picture_of
-from headrace.service.metrics import exposition
-from headrace.service.overview import seen
+from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess
+from headrace.service.insight import build_session_diagram
+from headrace.service.metrics import render_metrics
+from headrace.service.overview import build_overview
 from headrace.service.refusals import Problem
 
-router = APIRouter(tags=["operations"], responses=REFUSALS)
+router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
 
 
 class Health(BaseModel):
@@ -42,7 +42,7 @@ class OperatorInfo(BaseModel):
     queries: list[str] = Field(description="The queries that use it.")
 
 
-class Plan(BaseModel):
+class PlanResponse(BaseModel):
     """The shared plan of all queries."""
 
     text: str
@@ -51,7 +51,7 @@ class Plan(BaseModel):
     edges: list[tuple[str, str]] = Field(description="Pairs of operator ids, from input to output.")
 
 
-class Change(BaseModel):
+class EventInfo(BaseModel):
     """An event of the event log."""
 
     at: float = Field(description="When, in seconds since 1970.")
@@ -60,7 +60,7 @@ class Change(BaseModel):
     text: str
 
 
-class Moment(BaseModel):
+class OverviewPoint(BaseModel):
     """Rates of one second."""
 
     at: float
@@ -75,13 +75,13 @@ class Overview(BaseModel):
 
     rows_per_second: float
     emitted_per_second: float
-    latency_seconds: Spread | None = Field(description="From the start of a micro-batch until its results are committed.")
+    latency_seconds: LatencyInfo | None = Field(description="From the start of a micro-batch until its results are committed.")
     live: int
     waiting: int
     watermark: str | None = Field(description="The minimum over all streams.")
     lag_seconds: float | None = Field(description="How far the watermark is behind the wall clock.")
     batch: int
-    history: list[Moment]
+    history: list[OverviewPoint]
 
 
 class BatchInfo(BaseModel):
@@ -98,37 +98,37 @@ class BatchInfo(BaseModel):
 
 
 @router.get("/v1/health", responses={503: {"model": Health}})
-def health(response: Response, host: Served) -> Health:
+def get_health(response: Response, host: HostDep) -> Health:
     """Return whether micro-batches run; needs no token."""
-    status = host.health()
+    status = host.check_health()
     if status["status"] != "ok":
         response.status_code = 503
     return Health(**status)
 
 
 @router.get("/v1/plan")
-def plan(host: Served, _: Reader) -> Plan:
+def get_plan(host: HostDep, _: ReadAccess) -> PlanResponse:
     """Return the shared operators and the queries that use them."""
-    diagram = picture_of(host.session)
+    diagram = build_session_diagram(host.session)
     operators = [OperatorInfo(**{**asdict(box), "queries": list(box.queries)}) for box in diagram.boxes]
     text, graph = host.session.explain(), host.session.graph("mermaid")
-    return Plan(text=text, graph=graph, operators=operators, edges=list(diagram.connections))
+    return PlanResponse(text=text, graph=graph, operators=operators, edges=list(diagram.connections))
 
 
 @router.get("/v1/overview")
-def overview(host: Served, _: Reader) -> Overview:
+def get_overview(host: HostDep, _: ReadAccess) -> Overview:
     """Return rates, latency, watermark, and the rates of each second of the last two minutes."""
-    return Overview(**seen(host))
+    return Overview(**build_overview(host))
 
 
 @router.get("/v1/events")
-def events(host: Served, _: Reader, most: Annotated[int, Parameter(ge=1, le=1000)] = 200) -> list[Change]:
+def list_events(host: HostDep, _: ReadAccess, most: Annotated[int, Parameter(ge=1, le=1000)] = 200) -> list[EventInfo]:
     """Return the newest events, oldest first, across restarts: queries added, removed and failed, epochs, plan changes."""
-    return [Change(**event) for event in host.chronicle.happened()[-most:]]
+    return [EventInfo(**event) for event in host.event_log.recent_events()[-most:]]
 
 
 @router.get("/v1/batches")
-def batches(host: Served, _: Reader, most: Annotated[int, Parameter(ge=1, le=1000)] = 100) -> list[BatchInfo]:
+def list_batches(host: HostDep, _: ReadAccess, most: Annotated[int, Parameter(ge=1, le=1000)] = 100) -> list[BatchInfo]:
     """Return the last micro-batches, oldest first."""
     return [
         BatchInfo(
@@ -150,6 +150,6 @@ def batches(host: Served, _: Reader, most: Annotated[int, Parameter(ge=1, le=100
     response_class=Response,  # PlainTextResponse would document errors as text, too
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 503: {"model": Problem}},
 )
-def metrics(host: Served, _: Reader) -> PlainTextResponse:
+def get_metrics(host: HostDep, _: ReadAccess) -> PlainTextResponse:
     """Return all metrics in the text format of Prometheus."""
-    return PlainTextResponse(exposition(host), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return PlainTextResponse(render_metrics(host), media_type="text/plain; version=0.0.4; charset=utf-8")

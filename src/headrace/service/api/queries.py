@@ -11,17 +11,28 @@ from fastapi import Query as Parameter
 from pydantic import BaseModel, Field
 
 from headrace.query import Query
-from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, ColumnInfo, Number, Reader, Served, Spread, Writer
-from headrace.service.asked import Asked
-from headrace.service.events import columns_of
-from headrace.service.host import Host
-from headrace.service.insight import NOTHING, Insight
+from headrace.service.api.common import (
+    COMMON_ERRORS,
+    CONFLICT,
+    NOT_FOUND,
+    TOO_MANY_REQUESTS,
+    ColumnInfo,
+    HostDep,
+    LatencyInfo,
+    QueryId,
+    ReadAccess,
+    WriteAccess,
+)
+from headrace.service.asked import RequestBody
+from headrace.service.events import describe_columns
+from headrace.service.host import ServiceHost
+from headrace.service.insight import NO_STATS, QueryStats
 
-router = APIRouter(prefix="/v1", tags=["queries"], responses=REFUSALS)
-Wait = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the query is live.")]
+router = APIRouter(prefix="/v1", tags=["queries"], responses=COMMON_ERRORS)
+WaitSeconds = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the get_query is live.")]
 
 
-class NewQuery(Asked):
+class NewQuery(RequestBody):
     """A query to add."""
 
     sql: str = Field(min_length=1, description="SQL text of the query.")
@@ -30,13 +41,13 @@ class NewQuery(Asked):
     )
 
 
-class Text(Asked):
+class QueryText(RequestBody):
     """The SQL text of a query."""
 
     sql: str = Field(min_length=1)
 
 
-class Cost(BaseModel):
+class QueryCost(BaseModel):
     """Estimated cost of a query, in seconds of work per second."""
 
     alone: float = Field(description="Standalone cost: if the query ran alone.")
@@ -60,85 +71,87 @@ class QueryInfo(BaseModel):
     )
     owner: str = Field(description="User whose token added the query.")
     rows_per_second: float = Field(description="Recently emitted rows per second.")
-    latency_seconds: Spread | None = Field(
+    latency_seconds: LatencyInfo | None = Field(
         description="Event-time latency: from the end of a window, or the time of a row, until its results were readable. Over "
         "the last micro-batches with results; null without results."
     )
     state_bytes: int | None = Field(
         description="The query's part of the state kept between micro-batches; null if not measured yet."
     )
-    cost: Cost | None = Field(description="By the cost model, at the rates of the last seconds; null if not estimated yet.")
+    cost: QueryCost | None = Field(description="By the cost model, at the rates of the last seconds; null if not estimated yet.")
 
 
-class Meaning(BaseModel):
+class CheckResponse(BaseModel):
     """The output columns of a valid query."""
 
     columns: list[ColumnInfo]
 
 
-def described(query: Query, stats: Insight = NOTHING) -> QueryInfo:
+def describe_query(query: Query, stats: QueryStats = NO_STATS) -> QueryInfo:
     """Return a query with its statistics; a query that is not live has none."""
-    live_stats = stats if query.status == "live" else NOTHING
-    account, latency = live_stats.accounts.get(query.id), live_stats.latencies.get(query.id)
+    live_stats = stats if query.status == "live" else NO_STATS
+    account, latency = live_stats.costs.get(query.id), live_stats.latencies.get(query.id)
     return QueryInfo(
         name=query.name,
         id=query.id,
         sql=query.sql,
         status=query.status,
         error=query.error or "",
-        columns=[ColumnInfo(**column) for column in columns_of(query.schema)],
+        columns=[ColumnInfo(**column) for column in describe_columns(query.schema)],
         emitted=query.emitted,
         late=query.late,
         deployment_seconds=query.deployment_seconds,
         owner=query.owner,
-        rows_per_second=live_stats.rates.get(query.id, 0.0),
-        latency_seconds=None if latency is None else Spread(**asdict(latency)),
+        rows_per_second=live_stats.emission_rates.get(query.id, 0.0),
+        latency_seconds=None if latency is None else LatencyInfo(**asdict(latency)),
         state_bytes=live_stats.state_bytes.get(query.id),
-        cost=None if account is None else Cost(**asdict(account)),
+        cost=None if account is None else QueryCost(**asdict(account)),
     )
 
 
 @router.get("/queries")
-def queries(host: Served, _: Reader) -> list[QueryInfo]:
+def list_queries(host: HostDep, _: ReadAccess) -> list[QueryInfo]:
     """Return all queries that are not removed, oldest first."""
-    stats = host.insight()
-    return [described(query, stats) for query in host.session.queries()]
+    stats = host.query_stats()
+    return [describe_query(query, stats) for query in host.session.queries()]
 
 
-@router.post("/queries", status_code=201, responses={202: {"model": QueryInfo}, **TAKEN, **BUSY})
-async def add(new: NewQuery, response: Response, host: Served, holder: Writer, wait: Wait = 10) -> QueryInfo:
+@router.post("/queries", status_code=201, responses={202: {"model": QueryInfo}, **CONFLICT, **TOO_MANY_REQUESTS})
+async def add_query(new: NewQuery, response: Response, host: HostDep, holder: WriteAccess, wait: WaitSeconds = 10) -> QueryInfo:
     """Add a query; 201 means that it is live, 202 that it is accepted and becomes live later."""
     query = await anyio.to_thread.run_sync(host.add, new.sql, new.name, holder)
-    return await _answered(host, query, response, wait)
+    return await _wait_and_describe(host, query, response, wait)
 
 
-@router.get("/queries/{name}", responses=MISSING)
-def query(name: str, host: Served, _: Reader, query_id: Number = None) -> QueryInfo:
+@router.get("/queries/{name}", responses=NOT_FOUND)
+def get_query(name: str, host: HostDep, _: ReadAccess, query_id: QueryId = None) -> QueryInfo:
     """Return a query, live or not."""
-    return described(host.query(name, query_id), host.insight())
+    return describe_query(host.find_query(name, query_id), host.query_stats())
 
 
-@router.put("/queries/{name}", responses={202: {"model": QueryInfo}, **MISSING, **TAKEN, **BUSY})
-async def replace(name: str, text: Text, response: Response, host: Served, holder: Writer, wait: Wait = 10) -> QueryInfo:
+@router.put("/queries/{name}", responses={202: {"model": QueryInfo}, **NOT_FOUND, **CONFLICT, **TOO_MANY_REQUESTS})
+async def replace_query(
+    name: str, text: QueryText, response: Response, host: HostDep, holder: WriteAccess, wait: WaitSeconds = 10
+) -> QueryInfo:
     """Replace the SQL text of a query: the old query ends and the new one starts with the same micro-batch."""
     query = await anyio.to_thread.run_sync(host.replace, name, text.sql, holder)
-    return await _answered(host, query, response, wait)
+    return await _wait_and_describe(host, query, response, wait)
 
 
-@router.delete("/queries/{name}", status_code=204, responses={**MISSING, **TAKEN})
-def remove(name: str, host: Served, _: Writer) -> None:
+@router.delete("/queries/{name}", status_code=204, responses={**NOT_FOUND, **CONFLICT})
+def remove_query(name: str, host: HostDep, _: WriteAccess) -> None:
     """Remove a query; its results stay readable."""
     host.remove(name)
 
 
 @router.post("/check")
-async def check(text: Text, request: Request, host: Served, _: Reader) -> Meaning:
+async def check_query(text: QueryText, request: Request, host: HostDep, _: ReadAccess) -> CheckResponse:
     """Check a query without adding it: return its output columns, or the error. The service checks one query at a time."""
     schema = await anyio.to_thread.run_sync(host.check, text.sql, limiter=request.app.state.checking)
-    return Meaning(columns=[ColumnInfo(**column) for column in columns_of(schema)])
+    return CheckResponse(columns=[ColumnInfo(**column) for column in describe_columns(schema)])
 
 
-async def _answered(host: Host, query: Query, response: Response, wait: float) -> QueryInfo:
-    if not await host.live(query, wait):
+async def _wait_and_describe(host: ServiceHost, query: Query, response: Response, wait: float) -> QueryInfo:
+    if not await host.wait_until_live(query, wait):
         response.status_code = 202
-    return described(query)  # a new query has no statistics yet
+    return describe_query(query)  # a new query has no statistics yet

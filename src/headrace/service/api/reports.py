@@ -6,20 +6,20 @@ from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from headrace.service.api.common import MISSING, REFUSALS, Reader, Served
-from headrace.service.reports import POLICY, Card
+from headrace.service.api.common import COMMON_ERRORS, NOT_FOUND, HostDep, ReadAccess
+from headrace.service.reports import REPORT_POLICY, ReportCard
 
-router = APIRouter(prefix="/v1", tags=["reports"], responses=REFUSALS)
+router = APIRouter(prefix="/v1", tags=["reports"], responses=COMMON_ERRORS)
 
-_HEADERS = {
+_REPORT_HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "Content-Security-Policy": f"{REPORT_POLICY}; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 
 
-class ReportInfo(Card):
+class ReportInfo(ReportCard):
     """A benchmark report."""
 
     name: str = Field(description="Name of its folder.")
@@ -27,16 +27,18 @@ class ReportInfo(Card):
 
 
 @router.get("/reports")
-def reports(host: Served, _: Reader) -> list[ReportInfo]:
+def list_reports(host: HostDep, _: ReadAccess) -> list[ReportInfo]:
     """Return the benchmark reports, newest first; an empty list if the folder of reports is missing."""
-    return [ReportInfo(name=report.name, size_bytes=report.size, **report.card.model_dump()) for report in host.reports.listed()]
+    return [
+        ReportInfo(name=report.name, size_bytes=report.size, **report.card.model_dump()) for report in host.reports.list_reports()
+    ]
 
 
 @router.get(
     "/reports/{name}",
     response_class=Response,  # HTMLResponse would document errors as HTML, too
-    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}, **MISSING},
+    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}, **NOT_FOUND},
 )
-def report(name: str, host: Served, _: Reader) -> HTMLResponse:
+def get_report(name: str, host: HostDep, _: ReadAccess) -> HTMLResponse:
     """Return a report: a self-contained page, which its content security policy keeps from loading anything."""
-    return HTMLResponse(host.reports.page(name), headers=_HEADERS)
+    return HTMLResponse(host.reports.read_page(name), headers=_REPORT_HEADERS)

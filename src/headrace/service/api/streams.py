@@ -14,18 +14,28 @@ from pydantic import BaseModel, Field
 from headrace.connectors import MemorySource
 from headrace.errors import NotFoundError
 from headrace.model.schema import Schema
-from headrace.service.api.common import BUSY, MISSING, REFUSALS, TAKEN, Admin, ColumnInfo, Reader, Served, Writer
-from headrace.service.declared import NewStream
-from headrace.service.events import columns_of, rows_of
-from headrace.service.host import Host
-from headrace.service.refusals import RefusedError
+from headrace.service.api.common import (
+    COMMON_ERRORS,
+    CONFLICT,
+    NOT_FOUND,
+    TOO_MANY_REQUESTS,
+    AdminAccess,
+    ColumnInfo,
+    HostDep,
+    ReadAccess,
+    WriteAccess,
+)
+from headrace.service.declared import StreamDeclaration
+from headrace.service.events import describe_columns, to_json_rows
+from headrace.service.host import ServiceHost
+from headrace.service.refusals import HttpRequestError
 
-router = APIRouter(prefix="/v1", tags=["streams"], responses=REFUSALS)
-_MOST_ROWS = 100_000  # in one request
-_ROWS = {
+router = APIRouter(prefix="/v1", tags=["streams"], responses=COMMON_ERRORS)
+_MAX_APPEND_ROWS = 100_000  # in one request
+_ROWS_SCHEMA = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": {"type": "array", "items": {"type": "object"}, "maxItems": _MOST_ROWS}}},
+        "content": {"application/json": {"schema": {"type": "array", "items": {"type": "object"}, "maxItems": _MAX_APPEND_ROWS}}},
     }
 }
 
@@ -47,31 +57,31 @@ class StreamInfo(BaseModel):
     lag_seconds: float | None = Field(description="How far `latest` is behind the wall clock.")
 
 
-class Sample(BaseModel):
+class StreamSample(BaseModel):
     """Rows of a stream that the last micro-batch read."""
 
     columns: list[ColumnInfo]
     rows: list[list[Any]]
 
 
-class Appended(BaseModel):
+class AppendResponse(BaseModel):
     """The number of appended rows."""
 
     rows: int
 
 
-def described(host: Host, name: str, report: dict[str, Any]) -> StreamInfo:
+def describe_stream(host: ServiceHost, name: str, report: dict[str, Any]) -> StreamInfo:
     """Return a stream with its statistics."""
     max_time = report["max_event_time"]
     latest = datetime.fromtimestamp(max_time / 1e6, UTC) if max_time > 0 else None
     return StreamInfo(
         name=name,
-        columns=[ColumnInfo(**column) for column in columns_of(Schema.parse(report["schema"]).to_arrow())],
+        columns=[ColumnInfo(**column) for column in describe_columns(Schema.parse(report["schema"]).to_arrow())],
         time=report["time"],
         delay_seconds=report["delay"] / 1e6,
         source=report["source"],
         rows=report["rows"],
-        rows_per_second=host.rate(name),
+        rows_per_second=host.stream_rate(name),
         untimed=report["untimed"],
         late={query.name: query.late[name] for query in host.session.queries() if name in query.late},
         skipped=report["skipped"],
@@ -81,70 +91,77 @@ def described(host: Host, name: str, report: dict[str, Any]) -> StreamInfo:
 
 
 @router.get("/streams")
-def streams(host: Served, _: Reader) -> list[StreamInfo]:
+def list_streams(host: HostDep, _: ReadAccess) -> list[StreamInfo]:
     """Return all streams."""
-    return [described(host, name, report) for name, report in host.session.streams().items()]
+    return [describe_stream(host, name, report) for name, report in host.session.streams().items()]
 
 
-@router.post("/streams", status_code=201, responses={**TAKEN})
-def create(new: NewStream, host: Served, _: Admin) -> StreamInfo:
+@router.post("/streams", status_code=201, responses={**CONFLICT})
+def create_stream(new: StreamDeclaration, host: HostDep, _: AdminAccess) -> StreamInfo:
     """Declare a stream; the declaration survives restarts."""
-    host.declarations.add(new)
-    return described(host, new.name, host.session.streams()[new.name])
+    host.declared_streams.add(new)
+    return describe_stream(host, new.name, host.session.streams()[new.name])
 
 
-@router.get("/streams/{name}", responses=MISSING)
-def stream(name: str, host: Served, _: Reader) -> StreamInfo:
+@router.get("/streams/{name}", responses=NOT_FOUND)
+def get_stream(name: str, host: HostDep, _: ReadAccess) -> StreamInfo:
     """Return a stream."""
-    return described(host, name, _report(host, name))
+    return describe_stream(host, name, _stream_report(host, name))
 
 
-@router.get("/streams/{name}/sample", responses=MISSING)
-def sample(
-    name: str, host: Served, _: Reader, rows: Annotated[int, Parameter(ge=1, le=1000, description="Maximum number of rows.")] = 20
-) -> Sample:
+@router.get("/streams/{name}/sample", responses=NOT_FOUND)
+def sample_stream(
+    name: str,
+    host: HostDep,
+    _: ReadAccess,
+    rows: Annotated[int, Parameter(ge=1, le=1000, description="Maximum number of rows.")] = 20,
+) -> StreamSample:
     """Return rows of a stream that the last micro-batch read."""
-    report = _report(host, name)
+    report = _stream_report(host, name)
     schema = Schema.parse(report["schema"])
-    table = host.sample(name, schema, rows)
-    return Sample(columns=[ColumnInfo(**column) for column in columns_of(schema.to_arrow())], rows=rows_of(table))
+    table = host.sample_stream(name, schema, rows)
+    return StreamSample(
+        columns=[ColumnInfo(**column) for column in describe_columns(schema.to_arrow())], rows=to_json_rows(table)
+    )
 
 
-@router.post("/streams/{name}/rows", status_code=202, responses={**MISSING, **TAKEN, **BUSY}, openapi_extra=_ROWS)
-async def append(name: str, request: Request, host: Served, _: Writer) -> Appended:
+@router.post(
+    "/streams/{name}/rows", status_code=202, responses={**NOT_FOUND, **CONFLICT, **TOO_MANY_REQUESTS}, openapi_extra=_ROWS_SCHEMA
+)
+async def append_rows(name: str, request: Request, host: HostDep, _: WriteAccess) -> AppendResponse:
     """Append rows to a stream with source 'memory': all rows, or none if a row does not fit the schema.
 
     The service parses the rows of one request at a time, outside the event loop, so that other requests are served meanwhile.
     """
     body = await request.body()
-    return await anyio.to_thread.run_sync(_append, host, name, body, limiter=request.app.state.reading)
+    return await anyio.to_thread.run_sync(_append_body, host, name, body, limiter=request.app.state.reading)
 
 
-def _append(host: Host, name: str, body: bytes) -> Appended:
-    _report(host, name)
+def _append_body(host: ServiceHost, name: str, body: bytes) -> AppendResponse:
+    _stream_report(host, name)
     source = host.session.coordinator.sources.get(name)
     if not isinstance(source, MemorySource):
-        raise RefusedError(
+        raise HttpRequestError(
             409, f"stream '{name}' takes no rows from requests", hint="append rows to a stream with source 'memory'"
         )
-    rows = _rows(body)
+    rows = _parse_rows(body)
     source.append(rows)
-    return Appended(rows=len(rows))
+    return AppendResponse(rows=len(rows))
 
 
-def _rows(body: bytes) -> list[dict[str, Any]]:
+def _parse_rows(body: bytes) -> list[dict[str, Any]]:
     try:
         rows = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RefusedError(422, "the request body is not JSON", detail=str(error)) from None
+        raise HttpRequestError(422, "the request body is not JSON", detail=str(error)) from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise RefusedError(422, "the request body is not a list of objects", hint='send [{"column": value, …}, …]')
-    if len(rows) > _MOST_ROWS:
-        raise RefusedError(422, f"the request has {len(rows):,} rows; at most {_MOST_ROWS:,} are allowed")
+        raise HttpRequestError(422, "the request body is not a list of objects", hint='send [{"column": value, …}, …]')
+    if len(rows) > _MAX_APPEND_ROWS:
+        raise HttpRequestError(422, f"the request has {len(rows):,} rows; at most {_MAX_APPEND_ROWS:,} are allowed")
     return rows
 
 
-def _report(host: Host, name: str) -> dict[str, Any]:
+def _stream_report(host: ServiceHost, name: str) -> dict[str, Any]:
     reports = host.session.streams()
     if name not in reports:
         raise NotFoundError(f"stream '{name}' does not exist", detail=f"streams: {', '.join(reports) or 'none'}")
