@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.collector import Collector
+from headrace.bench.collector import ResultCollector
 from headrace.bench.driver_client import DriverProcess
 from headrace.bench.queries.shape import Comparison, Measure
-from headrace.bench.query import windowed
+from headrace.bench.query import build_window_aggregation
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
@@ -26,18 +26,18 @@ PATIENCE = 180.0
 WINDOWS = 6  # of the slower query
 STREAMS = (StreamSpec("purchases", "purchases", keys=300, key="user_id"), StreamSpec("bids", "bids"))
 QUERIES = (
-    windowed(
+    build_window_aggregation(
         "sums", "purchases", ["user_id"], [Measure("SUM", "price", "total")], Comparison("price", ">", 95.0), 2 * SECOND, SECOND
     ),
-    windowed("texts", "bids", ["channel"], [Measure("COUNT", None, "n")], None, SECOND, SECOND),
+    build_window_aggregation("texts", "bids", ["channel"], [Measure("COUNT", None, "n")], None, SECOND, SECOND),
 )
 
 Counts = dict[tuple[str, int], int]
 
 
-def add_up(found: Counts, collector: Collector) -> None:
+def add_up(found: Counts, collector: ResultCollector) -> None:
     emissions = collector.take()
-    names = [emissions.names[code] for code in emissions.query.tolist()]
+    names = [emissions.query_names[code] for code in emissions.query_code.tolist()]
     for name, end, rows in zip(names, emissions.window_end_us.tolist(), emissions.rows.tolist(), strict=True):
         found[name, end] = found.get((name, end), 0) + rows
 
@@ -48,7 +48,7 @@ def results(systems: list[str], scratch: Path) -> dict[str, Counts]:
         driver = stack.enter_context(DriverProcess(STREAMS, 1_000_000))
         collectors, found = {}, {system: Counts() for system in systems}
         for system in systems:
-            collectors[system] = stack.enter_context(Collector())
+            collectors[system] = stack.enter_context(ResultCollector())
             (scratch / system).mkdir()
             offered = tuple(SutStream(stream) for stream in STREAMS)
             config = SutConfig(driver.address, collectors[system].address, scratch / system, offered, QUERIES)

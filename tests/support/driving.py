@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.bench.driver import Driver
-from headrace.bench.hub import Hub
+from headrace.bench.driver import DriverServer
+from headrace.bench.hub import DriverHub
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
 from headrace.connectors.tcp_protocol import TcpConnection
@@ -20,8 +20,8 @@ class Rig:
 
     def __init__(self, *streams: StreamSpec, capacity_rows: int = 1_000_000) -> None:
         self.seconds = float(BEGIN)
-        self.hub = Hub(streams, capacity_rows, lambda: self.seconds)
-        self.driver = Driver(self.hub)
+        self.hub = DriverHub(streams, capacity_rows, lambda: self.seconds)
+        self.driver = DriverServer(self.hub)
         self.address = f"127.0.0.1:{self.driver.port}"
         self.connection = TcpConnection(self.address, timeout=10)
 

@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class QueryChange:
     """A change of the live queries at second `at`: add `add` queries, remove the `remove` longest-lived ones."""
 
     at: float
@@ -32,19 +32,19 @@ class Change:
             raise HeadraceError(f"invalid change at second {self.at}: adds {self.add} and removes {self.remove} queries")
 
 
-class AdHoc(Protocol):
+class AdHocSchedule(Protocol):
     """A schedule of query changes; `initial` is the number of queries at the start of the run."""
 
     @property
     def initial(self) -> int:
         """The number of queries at the start."""
 
-    def changes(self, seconds: float) -> tuple[Change, ...]:
+    def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Return the changes within a run of `seconds`, in time order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sc1:
+class Sc1Schedule:
     """Scenario SC1: start with `initial` queries, add `per_second` each second up to `queries`, then keep them."""
 
     queries: int
@@ -53,20 +53,20 @@ class Sc1:
 
     def __post_init__(self) -> None:
         """Reject a schedule that never reaches `queries`."""
-        _positive(self, "queries", "per_second", "initial")
+        _require_positive(self, "queries", "per_second", "initial")
         if self.initial > self.queries:
             raise HeadraceError(f"initial is {self.initial}, more than queries = {self.queries}")
 
-    def changes(self, seconds: float) -> tuple[Change, ...]:
+    def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Add whole queries once a second, or less often if `per_second` is below 1."""
-        ticks = list(_ticks(max(1.0, 1 / self.per_second), seconds))
+        ticks = list(_iter_ticks(max(1.0, 1 / self.per_second), seconds))
         live = [self.initial, *(min(self.queries, self.initial + round(at * self.per_second)) for at in ticks)]
         steps = zip(ticks, pairwise(live), strict=True)
-        return tuple(Change(at, add=after - before) for at, (before, after) in steps if after > before)
+        return tuple(QueryChange(at, add=after - before) for at, (before, after) in steps if after > before)
 
 
 @dataclass(frozen=True, slots=True)
-class Sc2:
+class Sc2Schedule:
     """Scenario SC2: `queries` queries at any time; every `every` seconds replace all of them with new ones."""
 
     queries: int
@@ -74,20 +74,20 @@ class Sc2:
 
     def __post_init__(self) -> None:
         """Reject a schedule that never changes."""
-        _positive(self, "queries", "every")
+        _require_positive(self, "queries", "every")
 
     @property
     def initial(self) -> int:
         """The number of queries at the start."""
         return self.queries
 
-    def changes(self, seconds: float) -> tuple[Change, ...]:
+    def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Replace all queries at every tick."""
-        return tuple(Change(at, self.queries, self.queries) for at in _ticks(self.every, seconds))
+        return tuple(QueryChange(at, self.queries, self.queries) for at in _iter_ticks(self.every, seconds))
 
 
 @dataclass(frozen=True, slots=True)
-class AddOnly:
+class AddOnlySchedule:
     """Start with `initial` queries and add `add` every `every` seconds, up to `queries`."""
 
     queries: int
@@ -97,16 +97,16 @@ class AddOnly:
 
     def __post_init__(self) -> None:
         """Reject a schedule that never changes."""
-        _positive(self, "queries", "every", "add", "initial")
+        _require_positive(self, "queries", "every", "add", "initial")
 
-    def changes(self, seconds: float) -> tuple[Change, ...]:
+    def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Add queries at every tick until `queries` are live."""
-        ticks = zip(_ticks(self.every, seconds), range(self.initial, self.queries, self.add), strict=False)
-        return tuple(Change(at, add=min(self.add, self.queries - live)) for at, live in ticks)
+        ticks = zip(_iter_ticks(self.every, seconds), range(self.initial, self.queries, self.add), strict=False)
+        return tuple(QueryChange(at, add=min(self.add, self.queries - live)) for at, live in ticks)
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveOnly:
+class RemoveOnlySchedule:
     """Start with `queries` queries and remove `remove` every `every` seconds, down to 1."""
 
     queries: int
@@ -115,21 +115,21 @@ class RemoveOnly:
 
     def __post_init__(self) -> None:
         """Reject a schedule that never changes."""
-        _positive(self, "queries", "every", "remove")
+        _require_positive(self, "queries", "every", "remove")
 
     @property
     def initial(self) -> int:
         """The number of queries at the start."""
         return self.queries
 
-    def changes(self, seconds: float) -> tuple[Change, ...]:
+    def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Remove queries at every tick until one is left."""
-        ticks = zip(_ticks(self.every, seconds), range(self.queries, 1, -self.remove), strict=False)
-        return tuple(Change(at, remove=min(self.remove, live - 1)) for at, live in ticks)
+        ticks = zip(_iter_ticks(self.every, seconds), range(self.queries, 1, -self.remove), strict=False)
+        return tuple(QueryChange(at, remove=min(self.remove, live - 1)) for at, live in ticks)
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class EventSchedule:
     """Explicit changes: [second, queries added, queries removed], in time order."""
 
     initial: int
@@ -137,8 +137,8 @@ class Events:
 
     def __post_init__(self) -> None:
         """Reject changes out of time order and the removal of more queries than are live."""
-        _positive(self, "initial")
-        changes = [Change(*event) for event in self.events]
+        _require_positive(self, "initial")
+        changes = [QueryChange(*event) for event in self.events]
         if any(earlier.at > later.at for earlier, later in pairwise(changes)):
             raise HeadraceError("events are not in order of time")
         lowest = min(accumulate((change.add - change.remove for change in changes), initial=self.initial))
@@ -147,59 +147,59 @@ class Events:
                 f"events remove {-lowest} more queries than are live", hint="begin with more queries: raise initial"
             )
 
-    def changes(self, seconds: float) -> tuple[Change, ...]:
+    def list_changes(self, seconds: float) -> tuple[QueryChange, ...]:
         """Return the changes within the run."""
-        return tuple(Change(*event) for event in self.events if event[0] < seconds)
+        return tuple(QueryChange(*event) for event in self.events if event[0] < seconds)
 
 
-_FRACTIONS = {"per_second", "every"}
-KINDS: Mapping[str, type[Any]] = {
-    "sc1": Sc1,
-    "sc2": Sc2,
-    "add_only": AddOnly,
-    "remove_only": RemoveOnly,
-    "events": Events,
+_FRACTIONAL_FIELDS = {"per_second", "every"}
+SCHEDULE_KINDS: Mapping[str, type[Any]] = {
+    "sc1": Sc1Schedule,
+    "sc2": Sc2Schedule,
+    "add_only": AddOnlySchedule,
+    "remove_only": RemoveOnlySchedule,
+    "events": EventSchedule,
 }
 
 
-def ad_hoc_of(value: Mapping[str, Any]) -> AdHoc:
+def parse_ad_hoc(value: Mapping[str, Any]) -> AdHocSchedule:
     """Build the schedule from its table: `kind` and the fields of that kind."""
     fields = dict(value)
     kind = fields.pop("kind", None)
-    if kind not in KINDS:
-        raise HeadraceError(f"ad-hoc schedule of kind '{kind}' is unknown", detail=f"kinds: {', '.join(KINDS)}")
+    if kind not in SCHEDULE_KINDS:
+        raise HeadraceError(f"ad-hoc schedule of kind '{kind}' is unknown", detail=f"kinds: {', '.join(SCHEDULE_KINDS)}")
     if "events" in fields:
-        fields["events"] = tuple(map(_event, fields["events"]))
+        fields["events"] = tuple(map(_parse_event, fields["events"]))
     try:
-        schedule: AdHoc = KINDS[kind](**fields)
+        schedule: AdHocSchedule = SCHEDULE_KINDS[kind](**fields)
     except TypeError as error:
         raise HeadraceError(f"ad-hoc schedule of kind '{kind}' is invalid", detail=str(error)) from error
     return schedule
 
 
-def ad_hoc_json(schedule: AdHoc) -> dict[str, Any]:
+def ad_hoc_to_json(schedule: AdHocSchedule) -> dict[str, Any]:
     """Return the table that `parse_ad_hoc` reads."""
-    kind = next(name for name, schedule_type in KINDS.items() if type(schedule) is schedule_type)
+    kind = next(name for name, schedule_type in SCHEDULE_KINDS.items() if type(schedule) is schedule_type)
     return {"kind": kind, **asdict(schedule)}  # type: ignore[call-overload]
 
 
-def _event(event: Sequence[float]) -> tuple[float, int, int]:
+def _parse_event(event: Sequence[float]) -> tuple[float, int, int]:
     if len(event) != 3:
         raise HeadraceError(f"event {list(event)} is invalid", hint="write [second, queries added, queries removed]")
     return float(event[0]), int(event[1]), int(event[2])
 
 
-def _ticks(every: float, seconds: float) -> Iterator[float]:
+def _iter_ticks(every: float, seconds: float) -> Iterator[float]:
     for number in numbers(1):
         if number * every >= seconds:
             return
         yield number * every
 
 
-def _positive(value: object, *names: str) -> None:
+def _require_positive(value: object, *names: str) -> None:
     for name in names:
         field_value = getattr(value, name)
         if not field_value > 0:
             raise HeadraceError(f"{name} is {field_value}, but must be positive")
-        if name not in _FRACTIONS and not isinstance(field_value, int):
+        if name not in _FRACTIONAL_FIELDS and not isinstance(field_value, int):
             raise HeadraceError(f"{name} is {field_value}, but a number of queries must be an integer")

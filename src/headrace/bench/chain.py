@@ -12,36 +12,42 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.bench.distribution import draw
+from headrace.bench.distribution import draw_keys
 from headrace.model.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class SelectivityLevel:
     """A join selectivity: the suffix of its columns, and the number of their values for every two of `keys`."""
 
-    ending: str
-    values_of_two: int
+    suffix: str
+    values_per_two_keys: int
 
-    def domain(self, keys: int) -> int:
+    def domain_size(self, keys: int) -> int:
         """Return the number of distinct values of its columns."""
-        return max(1, keys * self.values_of_two // 2)
+        return max(1, keys * self.values_per_two_keys // 2)
 
 
-LEVELS: Mapping[str, Level] = {"L": Level("low", 4), "M": Level("mid", 2), "H": Level("high", 1)}
-KEY = "a_mid"  # represents all columns that `keys` applies to
-SCHEMAS: Mapping[str, Schema] = {
+SELECTIVITY_LEVELS: Mapping[str, SelectivityLevel] = {
+    "L": SelectivityLevel("low", 4),
+    "M": SelectivityLevel("mid", 2),
+    "H": SelectivityLevel("high", 1),
+}
+CHAIN_KEY = "a_mid"  # represents all columns that `keys` applies to
+CHAIN_SCHEMAS: Mapping[str, Schema] = {
     "chain": Schema.parse(
-        ", ".join(f"{side}_{level.ending} INT" for side in "ab" for level in LEVELS.values()) + ", value INT, time TIMESTAMP"
+        ", ".join(f"{side}_{level.suffix} INT" for side in "ab" for level in SELECTIVITY_LEVELS.values())
+        + ", value INT, time TIMESTAMP"
     )
 }
 
 
-def columns(seed: int, keys: int, below: int, rows: int) -> dict[str, pa.Array]:
+def generate_chain(seed: int, keys: int, below: int, rows: int) -> dict[str, pa.Array]:
     """Generate the columns, without the time, of `rows` rows; `value` is below `below`."""
-    domains = {f"{side}_{level.ending}": level.domain(keys) for side in "ab" for level in LEVELS.values()}
+    domains = {f"{side}_{level.suffix}": level.domain_size(keys) for side in "ab" for level in SELECTIVITY_LEVELS.values()}
     arrays = {
-        name: pa.array(draw("uniform", (seed, number), rows, domain)) for number, (name, domain) in enumerate(domains.items())
+        name: pa.array(draw_keys("uniform", (seed, number), rows, domain))
+        for number, (name, domain) in enumerate(domains.items())
     }
     arrays["value"] = pa.array(np.random.default_rng((seed, len(domains))).integers(0, below, rows, np.int32))
     return arrays

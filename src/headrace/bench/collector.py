@@ -17,40 +17,40 @@ from typing import Self
 
 import numpy as np
 
-from headrace.bench.emissions import Emissions, Integers, parse
+from headrace.bench.emissions import Emissions, Integers, parse_lines
 from headrace.errors import HeadraceError
 
-_BLOCK = 1 << 20
-_LONGEST = 1 << 16  # a longer line is not a result
-_EXAMPLES, _EXAMPLE_BYTES = 5, 120
-_TICK = 0.05  # upper bound on the delay of a stop
+_BLOCK_BYTES = 1 << 20
+_MAX_LINE_BYTES = 1 << 16  # a longer line is not a result
+_MAX_EXAMPLES, _EXAMPLE_BYTES = 5, 120
+_POLL_SECONDS = 0.05  # upper bound on the delay of a stop
 
 
 @dataclass(slots=True)
-class Inbox:
+class ConnectionBuffer:
     """Received bytes of one connection that are not parsed yet; `partial_line` is an incomplete last line."""
 
     blocks: list[tuple[int, bytes]] = field(default_factory=list)
-    rest: bytes = b""
+    partial_line: bytes = b""
     closed: bool = False
 
-    def take(self) -> tuple[bytes, Integers]:
+    def take_lines(self) -> tuple[bytes, Integers]:
         """Remove the complete lines; return them with the arrival time of the last byte of each."""
         blocks, self.blocks = self.blocks, []
-        last = blocks[-1] if blocks else (0, self.rest)
+        last = blocks[-1] if blocks else (0, self.partial_line)
         if self.closed and last[1] and not last[1].endswith(b"\n"):
             blocks.append((last[0], b"\0\n"))  # a truncated line counts as broken even if its numbers parse
-        data = b"".join((self.rest, *(block for _, block in blocks)))
-        stops = len(self.rest) + np.cumsum([len(block) for _, block in blocks], dtype=np.int64)
+        data = b"".join((self.partial_line, *(block for _, block in blocks)))
+        stops = len(self.partial_line) + np.cumsum([len(block) for _, block in blocks], dtype=np.int64)
         cut = data.rfind(b"\n") + 1
         rest = data[cut:]
-        self.rest = rest if len(rest) <= _LONGEST else rest[:_EXAMPLE_BYTES] + b"\0"
+        self.partial_line = rest if len(rest) <= _MAX_LINE_BYTES else rest[:_EXAMPLE_BYTES] + b"\0"
         ends = np.flatnonzero(np.frombuffer(data, np.uint8, cut) == ord("\n"))
         arrivals = np.array([arrival for arrival, _ in blocks], np.int64)
         return data[:cut], arrivals[np.searchsorted(stops, ends, side="right")]
 
 
-class Collector:
+class ResultCollector:
     """A server on loopback for the duration of the `with` block; one thread may call `take`, also after the block."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -61,11 +61,11 @@ class Collector:
         self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
-        self._inboxes: list[Inbox] = []
+        self._buffers: list[ConnectionBuffer] = []
         self._stop = threading.Event()
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._serve, name="collector", daemon=True)
-        self.broken = 0
+        self._thread = threading.Thread(target=self._receive_loop, name="collector", daemon=True)
+        self.broken_lines = 0
         self.broken_examples: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
@@ -80,75 +80,75 @@ class Collector:
         self._thread.join()
 
     @property
-    def connections(self) -> int:
+    def open_connections(self) -> int:
         """The number of open connections."""
         with self._lock:
-            return sum(not inbox.closed for inbox in self._inboxes)
+            return sum(not inbox.closed for inbox in self._buffers)
 
     def take(self) -> Emissions:
         """Return the emissions since the last call. Count malformed lines in `broken_lines`, and keep a few examples."""
         if self._failure is not None:
             raise HeadraceError("the collector of results failed", detail=repr(self._failure)) from self._failure
         with self._lock:
-            buffers = [inbox.take() for inbox in self._inboxes]
-            self._inboxes = [inbox for inbox in self._inboxes if not inbox.closed]
-        emissions, broken_lines = parse(
+            buffers = [inbox.take_lines() for inbox in self._buffers]
+            self._buffers = [inbox for inbox in self._buffers if not inbox.closed]
+        emissions, broken_lines = parse_lines(
             b"".join(lines for lines, _ in buffers),
             np.concatenate([np.zeros(0, np.int64), *(arrivals for _, arrivals in buffers)]),
         )
-        self.broken += len(broken_lines)
+        self.broken_lines += len(broken_lines)
         examples = (line[:_EXAMPLE_BYTES].rstrip(b"\0\r\n").decode(errors="replace") for line in broken_lines)
-        self.broken_examples = (*self.broken_examples, *examples)[:_EXAMPLES]
+        self.broken_examples = (*self.broken_examples, *examples)[:_MAX_EXAMPLES]
         return emissions
 
-    def _serve(self) -> None:
+    def _receive_loop(self) -> None:
         try:
             while not self._stop.is_set():
-                self._receive(_TICK)
-            while self._receive(0):  # data sent before the stop counts
+                self._receive_ready(_POLL_SECONDS)
+            while self._receive_ready(0):  # data sent before the stop counts
                 pass
         except Exception as error:  # noqa: BLE001  raised by `take`
             self._failure = error
         finally:
             for key in list(self._selector.get_map().values()):
-                self._close(key)
+                self._close_connection(key)
             self._selector.close()
 
-    def _receive(self, timeout: float) -> bool:
+    def _receive_ready(self, timeout: float) -> bool:
         """Receive one block from every ready connection; return whether any was ready."""
         ready = self._selector.select(timeout)
         for key, _ in ready:
             if key.data is None:
-                self._accept()
+                self._accept_connection()
             else:
-                self._read(key)
+                self._read_block(key)
         return bool(ready)
 
-    def _accept(self) -> None:
+    def _accept_connection(self) -> None:
         connection, _ = self._server.accept()
         connection.setblocking(False)
-        inbox = Inbox()
+        inbox = ConnectionBuffer()
         with self._lock:
-            self._inboxes.append(inbox)
+            self._buffers.append(inbox)
         self._selector.register(connection, selectors.EVENT_READ, inbox)
 
-    def _read(self, key: selectors.SelectorKey) -> None:
+    def _read_block(self, key: selectors.SelectorKey) -> None:
         connection = key.fileobj
         assert isinstance(connection, socket.socket)
         try:
-            block = connection.recv(_BLOCK)
+            block = connection.recv(_BLOCK_BYTES)
         except BlockingIOError:
             return
         except OSError:  # reset by a crashed system: data received before counts
             block = b""
         arrival = int(self._clock() * 1e6)
         if not block:
-            self._close(key)
+            self._close_connection(key)
             return
         with self._lock:
             key.data.blocks.append((arrival, block))
 
-    def _close(self, key: selectors.SelectorKey) -> None:
+    def _close_connection(self, key: selectors.SelectorKey) -> None:
         self._selector.unregister(key.fileobj)
         assert isinstance(key.fileobj, socket.socket)
         key.fileobj.close()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
+class ConfidenceInterval:
     """The mean of repeated runs; the true mean lies within `half_width` with probability `level`. None for a single run."""
 
     mean: float
@@ -29,32 +29,32 @@ class Confidence:
         return asdict(self)
 
 
-def confidence(values: Sequence[float], level: float = LEVEL) -> Confidence:
+def estimate_mean(values: Sequence[float], level: float = CONFIDENCE_LEVEL) -> ConfidenceInterval:
     """Return the mean of at least one value, with its confidence interval for two or more."""
     if not values or not 0 < level < 1:
         raise ValueError(f"no confidence of level {level} for {len(values)} values")
     runs = len(values)
     mean = math.fsum(values) / runs
     if runs == 1:
-        return Confidence(mean, None, 1, level)
+        return ConfidenceInterval(mean, None, 1, level)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (runs - 1))
-    return Confidence(mean, student_t(level, runs - 1) * deviation / math.sqrt(runs), runs, level)
+    return ConfidenceInterval(mean, student_t(level, runs - 1) * deviation / math.sqrt(runs), runs, level)
 
 
 def student_t(level: float, freedom: int) -> float:
     """Return t such that a t-distributed variable with `freedom` degrees of freedom lies in [-t, t] with probability `level`."""
     low, high = 0.0, 1.0
-    while within(high, freedom) < level:
+    while student_t_probability(high, freedom) < level:
         low, high = high, high * 2
     while (middle := (low + high) / 2) not in {low, high}:
-        if within(middle, freedom) < level:
+        if student_t_probability(middle, freedom) < level:
             low = middle
         else:
             high = middle
     return high
 
 
-def within(t: float, freedom: int) -> float:
+def student_t_probability(t: float, freedom: int) -> float:
     """Return the probability of [-t, t]: a finite sum of cosines, because the degrees of freedom are an integer."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)

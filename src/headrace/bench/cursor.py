@@ -12,15 +12,15 @@ from __future__ import annotations
 from headrace.errors import HeadraceError
 
 
-class Cursor:
+class GroupCursor:
     """Row numbers of one partition. Not thread-safe: the queue holds the lock."""
 
     def __init__(self, start: int) -> None:
         """Start at a row; the group never reads the rows before it."""
         self.read = self.committed = start
-        self._ahead: dict[int, int] = {}  # ranges read beyond `read`: start → stop
+        self._out_of_order: dict[int, int] = {}  # ranges read beyond `read`: start → stop
 
-    def check(self, start: int, stop: int, produced: int) -> None:
+    def check_read(self, start: int, stop: int, produced: int) -> None:
         """Reject rows that are not produced yet or that this group has committed."""
         if not 0 <= start <= stop:
             raise HeadraceError(f"invalid row range {start} to {stop}")
@@ -29,13 +29,13 @@ class Cursor:
         if start < self.committed:
             raise HeadraceError(f"rows from {start} requested, but this group has committed the rows before {self.committed}")
 
-    def took(self, start: int, stop: int) -> None:
+    def record_read(self, start: int, stop: int) -> None:
         """Record that rows [start, stop) were sent."""
-        self._ahead[start] = max(stop, self._ahead.get(start, stop))
-        for begin in sorted(self._ahead):
+        self._out_of_order[start] = max(stop, self._out_of_order.get(start, stop))
+        for begin in sorted(self._out_of_order):
             if begin > self.read:
                 break
-            self.read = max(self.read, self._ahead.pop(begin))
+            self.read = max(self.read, self._out_of_order.pop(begin))
 
     def check_commit(self, position: int) -> None:
         """Reject a commit of rows that were not read."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.bench.histogram import Histogram, Summary
+from headrace.bench.histogram import DistributionSummary, Histogram
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DeploymentRequest:
     """A request to add or remove a query; `live_at_us` is the first batch that runs with the change, None if there was none."""
 
     query: str
@@ -23,13 +23,13 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class DeploymentFigures:
     """The figures of all requests; a latency is None if no request got that far."""
 
     requests: int
     unanswered: int
-    live_s: Summary | None
-    acknowledged_s: Summary | None
+    live_s: DistributionSummary | None
+    acknowledged_s: DistributionSummary | None
     requests_per_second: float | None
 
 
@@ -42,27 +42,27 @@ class DataThroughput:
     overall: float
 
 
-def deployment(requests: Sequence[Request]) -> Deployment:
+def summarize_deployment(requests: Sequence[DeploymentRequest]) -> DeploymentFigures:
     """Summarize requests to add and to remove queries."""
     live_latencies = [r.live_at_us - r.requested_at_us for r in requests if r.live_at_us is not None]
     acknowledge_latencies = [r.acknowledged_at_us - r.requested_at_us for r in requests if r.acknowledged_at_us is not None]
-    return Deployment(
+    return DeploymentFigures(
         len(requests),
         len(requests) - len(acknowledge_latencies),
-        Histogram.of(live_latencies).summary(),
-        Histogram.of(acknowledge_latencies).summary(),
-        query_throughput(requests),
+        Histogram.from_values(live_latencies).summarize(),
+        Histogram.from_values(acknowledge_latencies).summarize(),
+        compute_query_throughput(requests),
     )
 
 
-def query_throughput(requests: Sequence[Request]) -> float | None:
+def compute_query_throughput(requests: Sequence[DeploymentRequest]) -> float | None:
     """Return acknowledged requests per second, from the first request to the last acknowledgement; None without any."""
     acknowledged = [request.acknowledged_at_us for request in requests if request.acknowledged_at_us is not None]
     span = max(acknowledged) - min(request.requested_at_us for request in requests) if acknowledged else 0
     return len(acknowledged) * 1e6 / span if span > 0 else None
 
 
-def data_throughput(rates: Mapping[str, float]) -> DataThroughput | None:
+def compute_data_throughput(rates: Mapping[str, float]) -> DataThroughput | None:
     """Return the slowest and the overall rate of the live queries, given rows/s by query; None without queries."""
     if not rates:
         return None

@@ -18,7 +18,7 @@ from headrace.bench.stream import StreamSpec
 from headrace.connectors.tcp_protocol import TcpConnection
 from headrace.errors import HeadraceError, SourceError
 
-_PATIENCE = 10.0  # before the process is killed
+_EXIT_TIMEOUT_SECONDS = 10.0  # before the process is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class DriverProcess:
 
     def __enter__(self) -> Self:
         """Start the process; return when it serves."""
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         command = [sys.executable, "-m", "headrace.bench.driver"]
         self._process = subprocess.Popen(  # noqa: S603  our own module
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
         )
         try:
-            self._begin()
+            self._handshake()
         except BaseException:
             self.close()
             raise
         return self
 
-    def _begin(self) -> None:
+    def _handshake(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -72,7 +72,7 @@ class DriverProcess:
             self._process.stdin.flush()
         first_line = self._process.stdout.readline()
         if not first_line:
-            raise self._dead()
+            raise self._exit_error()
         answer = json.loads(first_line)
         self.address, self.line_ports = f"127.0.0.1:{answer['port']}", answer["line_ports"]
         self._connection = TcpConnection(self.address)
@@ -84,29 +84,29 @@ class DriverProcess:
 
     def start(self, script: RateScript | None) -> int:
         """Produce rows by this script (rows/s over all streams) from now on, or none; return that time in microseconds."""
-        return int(self._ask("start", rate=None if script is None else script.to_json())["now"])
+        return int(self._request("start", rate=None if script is None else script.to_json())["now"])
 
     def status(self) -> DriverStatus:
         """Return the current counters; cheap enough to poll every 100 ms."""
-        return DriverStatus(**self._ask("totals"))
+        return DriverStatus(**self._request("totals"))
 
     def log(self) -> DriverLog:
         """Return the log of the run; meant for the end of a run."""
-        return DriverLog.from_json(self._ask("log"))
+        return DriverLog.from_json(self._request("log"))
 
-    def _ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+    def _request(self, request: str, **arguments: Any) -> dict[str, Any]:
         try:
             return self._connection.send_request(request, **arguments)
         except SourceError as error:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
-                raise self._dead() from error
+                raise self._exit_error() from error
             raise
 
-    def _dead(self) -> HeadraceError:
+    def _exit_error(self) -> HeadraceError:
         code = self._process.wait()
-        self._errors.seek(0)
-        return HeadraceError(f"the driver process ended with code {code}", detail=self._errors.read()[-2000:].strip())
+        self._stderr.seek(0)
+        return HeadraceError(f"the driver process ended with code {code}", detail=self._stderr.read()[-2000:].strip())
 
     def close(self) -> None:
         """End the process by closing its input; kill it after a timeout."""
@@ -117,11 +117,11 @@ class DriverProcess:
                 if pipe is not None:
                     pipe.close()
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._errors.close()
+        self._stderr.close()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End the process."""

@@ -23,15 +23,15 @@ from headrace.bench.stream import StreamSpec
 from headrace.connectors.source import RANGE_ROWS
 from headrace.connectors.tcp_protocol import TcpConnection
 
-STREAM = StreamSpec("fields", "fields")
+CAPACITY_STREAM = StreamSpec("fields", "fields")
 ARROW_RATES = tuple(million * 1_000_000 for million in (5, 10, 15, 20, 25, 30, 40, 50, 60))
 TEXT_RATES = tuple(million * 500_000 for million in (1, 2, 4, 6, 8, 10, 12, 16))
-_CAPACITY = 60_000_000
-_TOLERATED = 0.1  # seconds of input
+_QUEUE_CAPACITY_ROWS = 60_000_000
+_TOLERATED_BACKLOG_SECONDS = 0.1  # seconds of input
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRate:
     """The outcome for one rate; `cpu` is the share of its core that the driver used."""
 
     rate: float
@@ -42,14 +42,14 @@ class Served:
     cpu: float
 
 
-def measure(seconds: float = 2.0) -> dict[str, Any]:
+def measure_capacity(seconds: float = 2.0) -> dict[str, Any]:
     """Return for each format the highest sustained rate and all rates tried."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[1:] or cores)
     try:
         outcomes = {
-            "arrow": _climb(ARROW_RATES, seconds, cores[:1], _read_arrow),
-            "text": _climb(TEXT_RATES, seconds, cores[:1], _read_text),
+            "arrow": _raise_rate(ARROW_RATES, seconds, cores[:1], _read_arrow),
+            "text": _raise_rate(TEXT_RATES, seconds, cores[:1], _read_text),
         }
     finally:
         os.sched_setaffinity(0, cores)
@@ -62,42 +62,42 @@ def measure(seconds: float = 2.0) -> dict[str, Any]:
     }
 
 
-_Reader = Callable[[DriverProcess, threading.Event], None]
+_ReadFunction = Callable[[DriverProcess, threading.Event], None]
 
 
-def _climb(rates: Sequence[float], seconds: float, cores: Sequence[int], read: _Reader) -> list[Served]:
-    trials: list[Served] = []
+def _raise_rate(rates: Sequence[float], seconds: float, cores: Sequence[int], read: _ReadFunction) -> list[ServedRate]:
+    trials: list[ServedRate] = []
     for rate in rates:
-        trials.append(_try(rate, seconds, cores, read))
+        trials.append(_try_rate(rate, seconds, cores, read))
         if not trials[-1].sustained:
             break
     return trials
 
 
-def _try(rate: float, seconds: float, cores: Sequence[int], read: _Reader) -> Served:
-    with DriverProcess([STREAM], _CAPACITY, cores=cores) as driver:
+def _try_rate(rate: float, seconds: float, cores: Sequence[int], read: _ReadFunction) -> ServedRate:
+    with DriverProcess([CAPACITY_STREAM], _QUEUE_CAPACITY_ROWS, cores=cores) as driver:
         stop = threading.Event()
         reader = threading.Thread(target=read, args=(driver, stop))
         reader.start()
         time.sleep(1.0)  # the first request builds the caches
-        before, cpu_before = driver.status(), _cpu(driver.pid)
+        before, cpu_before = driver.status(), _cpu_seconds(driver.pid)
         driver.start(RateScript.constant(rate))
         time.sleep(seconds)
-        after, cpu_used = driver.status(), _cpu(driver.pid) - cpu_before
+        after, cpu_used = driver.status(), _cpu_seconds(driver.pid) - cpu_before
         stop.set()
         driver.start(None)
         reader.join()
-        return _result(rate, before, after, cpu_used)
+        return _evaluate_rate(rate, before, after, cpu_used)
 
 
-def _result(rate: float, before: DriverStatus, after: DriverStatus, cpu_used: float) -> Served:
+def _evaluate_rate(rate: float, before: DriverStatus, after: DriverStatus, cpu_used: float) -> ServedRate:
     elapsed = (after.now - before.now) / 1e6
-    sustained = not after.overflowed and after.backlog < rate * _TOLERATED
+    sustained = not after.overflowed and after.backlog < rate * _TOLERATED_BACKLOG_SECONDS
     bytes_sent = after.served_bytes - before.served_bytes
-    return Served(rate, sustained, after.backlog, after.read / elapsed, bytes_sent / elapsed, cpu_used / elapsed)
+    return ServedRate(rate, sustained, after.backlog, after.read / elapsed, bytes_sent / elapsed, cpu_used / elapsed)
 
 
-def _cpu(pid: int) -> float:
+def _cpu_seconds(pid: int) -> float:
     """Return the CPU seconds that a process has used so far."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
         fields = file.read().rpartition(")")[2].split()
@@ -106,16 +106,16 @@ def _cpu(pid: int) -> float:
 
 def _read_arrow(driver: DriverProcess, stop_event: threading.Event) -> None:
     connection, group = TcpConnection(driver.address), "measure"
-    positions = [0] * STREAM.partitions
+    positions = [0] * CAPACITY_STREAM.partitions
     while not stop_event.is_set():
-        produced = connection.send_request("status", stream=STREAM.name, group=group)["produced"]
+        produced = connection.send_request("status", stream=CAPACITY_STREAM.name, group=group)["produced"]
         for partition, (start, stop) in enumerate(zip(positions, produced, strict=True)):
             for first, last in pairwise([*range(start, stop, RANGE_ROWS), stop]):
-                connection.read(STREAM.name, partition, group, first, last)
+                connection.read(CAPACITY_STREAM.name, partition, group, first, last)
         if produced == positions:
             time.sleep(0.005)
         positions = produced
-        connection.send_request("commit", stream=STREAM.name, group=group, positions=positions)
+        connection.send_request("commit", stream=CAPACITY_STREAM.name, group=group, positions=positions)
     connection.close()
 
 
@@ -130,7 +130,7 @@ def _read_text(driver: DriverProcess, stop_event: threading.Event) -> None:
                 except TimeoutError:
                     continue
 
-    threads = [threading.Thread(target=drain, args=(port,)) for port in driver.line_ports[STREAM.name]]
+    threads = [threading.Thread(target=drain, args=(port,)) for port in driver.line_ports[CAPACITY_STREAM.name]]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,4 +138,4 @@ def _read_text(driver: DriverProcess, stop_event: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(), indent=2))
+    print(json.dumps(measure_capacity(), indent=2))

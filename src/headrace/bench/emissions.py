@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 Integers = npt.NDArray[np.int64]
 
-UNTOLD = -1  # event time of a line with three fields
-_LINE = r"^(?P<query>[^\t\x00]+)\t(?P<window_end>-?\d{1,18})\t(?P<rows>\d{1,18})(?:\t(?P<event_time>-?\d{1,18}))?\r?\n$"
+UNKNOWN_TIME = -1  # event time of a line with three fields
+_LINE_PATTERN = r"^(?P<query>[^\t\x00]+)\t(?P<window_end>-?\d{1,18})\t(?P<rows>\d{1,18})(?:\t(?P<event_time>-?\d{1,18}))?\r?\n$"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,8 +25,8 @@ class Emissions:
     """One entry per line, in arrival order within a connection; `query_code` holds indexes into `query_names`."""
 
     arrival_us: Integers
-    query: Integers
-    names: tuple[str, ...]
+    query_code: Integers
+    query_names: tuple[str, ...]
     window_end_us: Integers
     rows: Integers
     event_time_us: Integers
@@ -36,7 +36,7 @@ class Emissions:
         return len(self.arrival_us)
 
     @classmethod
-    def none(cls) -> Emissions:
+    def empty(cls) -> Emissions:
         """Return no emissions."""
         empty = np.zeros(0, np.int64)
         return cls(empty, empty, (), empty, empty, empty)
@@ -45,10 +45,10 @@ class Emissions:
     def concat(cls, parts: Sequence[Emissions]) -> Emissions:
         """Concatenate emissions in order and merge equal query names."""
         if not parts:
-            return cls.none()
-        names = {name: None for part in parts for name in part.names}
+            return cls.empty()
+        names = {name: None for part in parts for name in part.query_names}
         code_of = {name: number for number, name in enumerate(names)}
-        codes = [np.array([code_of[name] for name in part.names], np.int64)[part.query] for part in parts]
+        codes = [np.array([code_of[name] for name in part.query_names], np.int64)[part.query_code] for part in parts]
         return cls(
             np.concatenate([part.arrival_us for part in parts]),
             np.concatenate(codes),
@@ -58,46 +58,46 @@ class Emissions:
             np.concatenate([part.event_time_us for part in parts]),
         )
 
-    def only(self, names: Collection[str]) -> Emissions:
+    def filter_queries(self, names: Collection[str]) -> Emissions:
         """Keep the emissions of the given queries."""
-        selected = np.array([name in names for name in self.names], np.bool_)
-        return self.where(selected[self.query])
+        selected = np.array([name in names for name in self.query_names], np.bool_)
+        return self.filter_lines(selected[self.query_code])
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Emissions:
+    def filter_lines(self, mask: npt.NDArray[np.bool_]) -> Emissions:
         """Keep the emissions that the mask selects."""
         return Emissions(
             self.arrival_us[mask],
-            self.query[mask],
-            self.names,
+            self.query_code[mask],
+            self.query_names,
             self.window_end_us[mask],
             self.rows[mask],
             self.event_time_us[mask],
         )
 
 
-def parse(lines: bytes, arrival_us: Integers) -> tuple[Emissions, list[bytes]]:
+def parse_lines(lines: bytes, arrival_us: Integers) -> tuple[Emissions, list[bytes]]:
     """Parse newline-terminated lines with their arrival times; return the emissions and the malformed lines."""
     ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n")) + 1
     if not len(ends):
-        return Emissions.none(), []
+        return Emissions.empty(), []
     offsets = np.concatenate((np.zeros(1, np.int64), ends.astype(np.int64)))
     texts = pa.Array.from_buffers(pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(lines)])
-    fields = pc.extract_regex(texts, _LINE)
+    fields = pc.extract_regex(texts, _LINE_PATTERN)
     valid = fields.is_valid()
     query, window_end, rows, event_time = fields.filter(valid).flatten()
     encoded = query.dictionary_encode()
-    known_time = pc.if_else(pc.equal(event_time, b""), str(UNTOLD).encode(), event_time)
+    known_time = pc.if_else(pc.equal(event_time, b""), str(UNKNOWN_TIME).encode(), event_time)
     emissions = Emissions(
         arrival_us[valid.to_numpy(zero_copy_only=False)],
         encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64),
         tuple(name.decode(errors="replace") for name in encoded.dictionary.to_pylist()),
-        _integers(window_end),
-        _integers(rows),
-        _integers(known_time),
+        _parse_integers(window_end),
+        _parse_integers(rows),
+        _parse_integers(known_time),
     )
     return emissions, texts.filter(pc.invert(valid)).to_pylist()
 
 
-def _integers(digits: pa.Array) -> Integers:
+def _parse_integers(digits: pa.Array) -> Integers:
     numbers: Integers = digits.cast(pa.large_utf8()).cast(pa.int64()).to_numpy()
     return numbers

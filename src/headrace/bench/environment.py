@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Describe this machine."""
     return {
         "cores": os.cpu_count(),
@@ -22,13 +22,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Return the versions of the measured packages."""
     names = ("headrace", "pyspark", "pyarrow", "numpy", "numba")
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
 
 
-def commit() -> str:
+def current_commit() -> str:
     """Return the commit of this checkout, with '+' if files are modified; 'unknown' outside a checkout."""
     root = Path(__file__).parent
     try:

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
 
-LARGEST = 2**53 - 1  # larger integers are not exact as floats; 285 years in microseconds
-_BITS = 7
-_STEPS = 1 << _BITS
+MAX_VALUE = 2**53 - 1  # larger integers are not exact as floats; 285 years in microseconds
+_BUCKET_BITS = 7
+_BUCKETS_PER_OCTAVE = 1 << _BUCKET_BITS
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class DistributionSummary:
     """The figures of one distribution, in seconds."""
 
     count: int
@@ -54,14 +54,14 @@ class Histogram:
     negative: int = 0
 
     @classmethod
-    def of(cls, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Histogram:
+    def from_values(cls, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Histogram:
         """Count each value `weights` times (default: once); a weight of zero drops the value."""
         all_values = np.asarray(values, np.int64)
         weight = np.ones(len(all_values), np.int64) if weights is None else np.asarray(weights, np.int64)
         all_values, weight = all_values[weight > 0], weight[weight > 0]
         if not len(all_values):
             return cls()
-        clipped = np.clip(all_values, 0, LARGEST)
+        clipped = np.clip(all_values, 0, MAX_VALUE)
         buckets, index = np.unique(bucket_of(clipped), return_inverse=True)
         counts = np.zeros(len(buckets), np.int64)
         np.add.at(counts, index, weight)
@@ -81,7 +81,7 @@ class Histogram:
 
     def add(self, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> Histogram:
         """Return this histogram with the values added; see `from_values`."""
-        return self.merge(Histogram.of(values, weights))
+        return self.merge(Histogram.from_values(values, weights))
 
     def merge(self, other: Histogram) -> Histogram:
         """Return the histogram of the values of both."""
@@ -100,7 +100,7 @@ class Histogram:
             self.negative + other.negative,
         )
 
-    def percentiles(self, shares: Sequence[float]) -> list[int]:
+    def get_percentiles(self, shares: Sequence[float]) -> list[int]:
         """Return for each share in [0, 1] the value that this share of values does not exceed, at most 1/128 too high.
 
         Raises ValueError for an empty histogram.
@@ -110,16 +110,16 @@ class Histogram:
         cumulative = np.cumsum(np.asarray(self.counts, np.int64))
         ranks = np.maximum(1, np.ceil(np.asarray(shares) * cumulative[-1]))
         indexes = np.minimum(np.searchsorted(cumulative, ranks), len(cumulative) - 1)
-        tops = highest_of(np.asarray(self.buckets, np.int64)[indexes])
+        tops = bucket_upper_bound(np.asarray(self.buckets, np.int64)[indexes])
         return [int(top) for top in np.clip(tops, self.lowest, self.highest)]
 
-    def summary(self) -> Summary | None:
+    def summarize(self) -> DistributionSummary | None:
         """Return the figures in seconds, or None for an empty histogram."""
         if not self.counts:
             return None
-        percentiles = [percentile / 1e6 for percentile in self.percentiles((0.5, 0.9, 0.95, 0.99))]
+        percentiles = [percentile / 1e6 for percentile in self.get_percentiles((0.5, 0.9, 0.95, 0.99))]
         count = self.count
-        return Summary(count, self.total / count / 1e6, self.lowest / 1e6, self.highest / 1e6, *percentiles)
+        return DistributionSummary(count, self.total / count / 1e6, self.lowest / 1e6, self.highest / 1e6, *percentiles)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `from_json` reads; values are in microseconds."""
@@ -134,13 +134,13 @@ class Histogram:
 def bucket_of(values: Integers) -> Integers:
     """Return the bucket of each value in [0, MAX_VALUE]; buckets ascend with values."""
     exponent = np.frexp(values.astype(np.float64))[1].astype(np.int64)
-    shift = np.maximum(exponent - (_BITS + 1), 0)
-    buckets: Integers = shift * _STEPS + (values >> shift)
+    shift = np.maximum(exponent - (_BUCKET_BITS + 1), 0)
+    buckets: Integers = shift * _BUCKETS_PER_OCTAVE + (values >> shift)
     return buckets
 
 
-def highest_of(buckets: Integers) -> Integers:
+def bucket_upper_bound(buckets: Integers) -> Integers:
     """Return the largest value of each bucket."""
-    shift = np.maximum(buckets // _STEPS - 1, 0)
-    tops: Integers = ((buckets - shift * _STEPS + 1) << shift) - 1
+    shift = np.maximum(buckets // _BUCKETS_PER_OCTAVE - 1, 0)
+    tops: Integers = ((buckets - shift * _BUCKETS_PER_OCTAVE + 1) << shift) - 1
     return tops

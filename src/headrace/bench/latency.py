@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headrace.bench.emissions import UNTOLD, Emissions
+from headrace.bench.emissions import UNKNOWN_TIME, Emissions
 from headrace.bench.histogram import Histogram, Integers
 
 
-class Stamps(Protocol):
+class DriverTimestamps(Protocol):
     """Event and ingestion times of rows, from the log of the driver. A negative answer means that there is none."""
 
     def event_time_before(self, stream: str, window_end_us: Integers, /) -> Integers:
@@ -27,7 +27,7 @@ class Stamps(Protocol):
         """Return when the slowest reader pulled the row of each event time."""
 
 
-class Windowed(Protocol):
+class MeasuredQuery(Protocol):
     """A query: its streams and its window size."""
 
     @property
@@ -40,7 +40,7 @@ class Windowed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class MeasurementPeriod:
     """The run and its measured part; a window counts if all of it lies within the measured part."""
 
     start_us: int
@@ -54,7 +54,7 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class LatencySeries:
     """Latency by second of emission, from the start of the run; only seconds with emissions."""
 
     second: tuple[int, ...] = ()
@@ -79,51 +79,57 @@ class Latencies:
 
     event_time: Histogram
     processing_time: Histogram
-    event_time_series: Series
-    processing_time_series: Series
+    event_time_series: LatencySeries
+    processing_time_series: LatencySeries
     excluded: int
     unknown: int
 
 
-def measure(emissions: Emissions, queries: Mapping[str, Windowed], stamps: Stamps, period: Period) -> Latencies:
+def measure_latencies(
+    emissions: Emissions, queries: Mapping[str, MeasuredQuery], stamps: DriverTimestamps, period: MeasurementPeriod
+) -> Latencies:
     """Compute the latencies of all emissions, weighted by their rows."""
-    event_time, ingestion = contributors(emissions, queries, stamps)
+    event_time, ingestion = find_contributor_times(emissions, queries, stamps)
     has_event_time, has_ingestion = event_time >= 0, (event_time >= 0) & (ingestion >= 0)
-    size = np.array([queries[name].size_us if name in queries else 0 for name in emissions.names], np.int64)[emissions.query]
+    size = np.array([queries[name].size_us if name in queries else 0 for name in emissions.query_names], np.int64)[
+        emissions.query_code
+    ]
     start = np.minimum(emissions.window_end_us - size, event_time)
     inside = (start >= period.measured_us) & (emissions.window_end_us <= period.stop_us)
     event_latency, processing_latency = emissions.arrival_us - event_time, emissions.arrival_us - ingestion
     second, rows = (emissions.arrival_us - period.start_us) // 1_000_000, emissions.rows
     return Latencies(
-        Histogram.of(event_latency[has_event_time & inside], rows[has_event_time & inside]),
-        Histogram.of(processing_latency[has_ingestion & inside], rows[has_ingestion & inside]),
-        series(second[has_event_time], event_latency[has_event_time], rows[has_event_time]),
-        series(second[has_ingestion], processing_latency[has_ingestion], rows[has_ingestion]),
+        Histogram.from_values(event_latency[has_event_time & inside], rows[has_event_time & inside]),
+        Histogram.from_values(processing_latency[has_ingestion & inside], rows[has_ingestion & inside]),
+        build_series(second[has_event_time], event_latency[has_event_time], rows[has_event_time]),
+        build_series(second[has_ingestion], processing_latency[has_ingestion], rows[has_ingestion]),
         int(rows[has_event_time & ~inside].sum()),
         int(rows[~has_event_time].sum()),
     )
 
 
-def contributors(emissions: Emissions, queries: Mapping[str, Windowed], stamps: Stamps) -> tuple[Integers, Integers]:
+def find_contributor_times(
+    emissions: Emissions, queries: Mapping[str, MeasuredQuery], stamps: DriverTimestamps
+) -> tuple[Integers, Integers]:
     """Return the newest event time and the latest ingestion of the contributors of each emission; negative if unknown."""
-    event_time = np.full(len(emissions), UNTOLD, np.int64)
-    ingestion = np.full(len(emissions), UNTOLD, np.int64)
-    streams_of_query = [queries[name].streams if name in queries else () for name in emissions.names]
+    event_time = np.full(len(emissions), UNKNOWN_TIME, np.int64)
+    ingestion = np.full(len(emissions), UNKNOWN_TIME, np.int64)
+    streams_of_query = [queries[name].streams if name in queries else () for name in emissions.query_names]
     for stream in sorted({stream for streams in streams_of_query for stream in streams}):
-        reads = np.array([stream in streams for streams in streams_of_query], np.bool_)[emissions.query]
+        reads = np.array([stream in streams for streams in streams_of_query], np.bool_)[emissions.query_code]
         given_time = emissions.event_time_us[reads]
         last_stamped = stamps.event_time_before(stream, emissions.window_end_us[reads])
-        newest = np.where(given_time == UNTOLD, last_stamped, given_time)
+        newest = np.where(given_time == UNKNOWN_TIME, last_stamped, given_time)
         event_time[reads] = np.maximum(event_time[reads], newest)
-        ingestion[reads] = np.maximum(ingestion[reads], np.where(newest < 0, UNTOLD, stamps.pulled_at(stream, newest)))
+        ingestion[reads] = np.maximum(ingestion[reads], np.where(newest < 0, UNKNOWN_TIME, stamps.pulled_at(stream, newest)))
     return event_time, ingestion
 
 
-def series(second: Integers, latency_us: Integers, rows: Integers) -> Series:
+def build_series(second: Integers, latency_us: Integers, rows: Integers) -> LatencySeries:
     """Compute percentiles by second, each latency weighted by its rows."""
     second, latency_us, rows = second[rows > 0], np.maximum(latency_us[rows > 0], 0), rows[rows > 0]
     if not len(second):
-        return Series()
+        return LatencySeries()
     order = np.lexsort((latency_us, second))
     seconds, starts = np.unique(second[order], return_index=True)
     latency = latency_us[order] / 1e6
@@ -136,6 +142,6 @@ def series(second: Integers, latency_us: Integers, rows: Integers) -> Series:
         rank = before + np.maximum(1, np.ceil(share * count).astype(np.int64))
         return tuple(latency[np.searchsorted(cumulative_rows, rank)].tolist())
 
-    return Series(
+    return LatencySeries(
         tuple(seconds.tolist()), percentile(0.5), percentile(0.95), tuple(latency[stops - 1].tolist()), tuple(count.tolist())
     )

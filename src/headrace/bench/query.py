@@ -16,7 +16,7 @@ from headrace.bench.queries import dialect
 from headrace.bench.queries.shape import Comparison, Measure, Shape
 from headrace.errors import HeadraceError
 
-__all__ = ["DIALECTS", "BenchQuery", "Comparison", "Measure", "Shape", "windowed"]
+__all__ = ["DIALECTS", "BenchQuery", "Comparison", "Measure", "Shape", "build_window_aggregation"]
 
 DIALECTS = ("headrace", "spark", "flink", "duckdb")
 
@@ -67,7 +67,7 @@ class BenchQuery:
         )
 
 
-def windowed(
+def build_window_aggregation(
     name: str,
     stream: str,
     keys: Sequence[str],

@@ -20,12 +20,12 @@ import psutil
 
 from headrace.errors import HeadraceError
 
-_GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
-Identity = tuple[int, float]  # pid and creation time, because pids are reused
+_PROCESS_GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
+ProcessIdentity = tuple[int, float]  # pid and creation time, because pids are reused
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ProcessReading:
     """One process at one time. `pss_bytes` divides shared memory among its users; reading it is slow, so it is optional."""
 
     cpu_s: float
@@ -35,7 +35,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ResourceSample:
     """All processes at one time; rates are over the time since the previous sample. Seconds count from the first snapshot."""
 
     second: float
@@ -54,37 +54,37 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ResourceSnapshot:
     """A snapshot: the processes, and byte counters that only grow."""
 
     now: float
-    processes: Mapping[Identity, Reading]
+    processes: Mapping[ProcessIdentity, ProcessReading]
     served_bytes: int = 0
     loopback_bytes: int = 0
     state_bytes: int = 0
 
 
-class Meter:
+class ResourceMeter:
     """Turns snapshots into samples. Its only state is the last snapshot and the CPU time of every process seen."""
 
-    def __init__(self, snapshot: Look) -> None:
+    def __init__(self, snapshot: ResourceSnapshot) -> None:
         """Do not count CPU time before the first snapshot."""
         self._start, self._last = snapshot.now, snapshot
-        self._cpu = {identity: reading.cpu_s for identity, reading in snapshot.processes.items()}
+        self._cpu_by_process = {identity: reading.cpu_s for identity, reading in snapshot.processes.items()}
 
-    def sample(self, snapshot: Look) -> Sample:
+    def take_sample(self, snapshot: ResourceSnapshot) -> ResourceSample:
         """Return the usage since the previous snapshot; snapshots must be in time order."""
         elapsed = snapshot.now - self._last.now
         cpu_used = 0.0
         for identity, reading in snapshot.processes.items():
-            cpu_used += max(0.0, reading.cpu_s - self._cpu.get(identity, 0.0))
-            self._cpu[identity] = max(reading.cpu_s, self._cpu.get(identity, 0.0))
+            cpu_used += max(0.0, reading.cpu_s - self._cpu_by_process.get(identity, 0.0))
+            self._cpu_by_process[identity] = max(reading.cpu_s, self._cpu_by_process.get(identity, 0.0))
         readings = snapshot.processes.values()
         pss = [reading.pss_bytes for reading in readings if reading.pss_bytes is not None]
         served = snapshot.served_bytes - self._last.served_bytes
         loopback = snapshot.loopback_bytes - self._last.loopback_bytes
         self._last = snapshot
-        return Sample(
+        return ResourceSample(
             snapshot.now - self._start,
             cpu_used / elapsed,
             sum(reading.rss_bytes for reading in readings),
@@ -115,16 +115,16 @@ class ResourceSampler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Store the settings; sampling starts when the block is entered."""
-        self._pids, self._served, self._clock, self._state = pids, served_bytes, clock, state
+        self._pids, self._served_bytes, self._clock, self._state_folder = pids, served_bytes, clock, state
         self._interval, self._pss_every = interval, pss_every
-        self._samples: list[Sample] = []
+        self._samples: list[ResourceSample] = []
         self._failure: Exception | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="resources", daemon=True)
+        self._thread = threading.Thread(target=self._sample_loop, name="resources", daemon=True)
 
     def __enter__(self) -> Self:
         """Take the first snapshot."""
-        self._meter = Meter(self._look(pss=False))
+        self._meter = ResourceMeter(self._take_snapshot(pss=False))
         self._thread.start()
         return self
 
@@ -133,37 +133,39 @@ class ResourceSampler:
         self._stop.set()
         self._thread.join()
 
-    def samples(self) -> tuple[Sample, ...]:
+    def get_samples(self) -> tuple[ResourceSample, ...]:
         """Return all samples so far; raise HeadraceError if sampling failed."""
         if self._failure is not None:
             raise HeadraceError("sampling of resources failed", detail=repr(self._failure)) from self._failure
         return tuple(self._samples)
 
-    def _run(self) -> None:
+    def _sample_loop(self) -> None:
         number = 0
         try:
             while not self._stop.wait(self._interval):
                 number += 1
                 pss = self._pss_every > 0 and number % self._pss_every == 0
-                self._samples.append(self._meter.sample(self._look(pss=pss)))
+                self._samples.append(self._meter.take_sample(self._take_snapshot(pss=pss)))
         except Exception as error:  # noqa: BLE001  raised by `get_samples`
             self._failure = error
 
-    def _look(self, *, pss: bool) -> Look:
-        state = 0 if self._state is None else folder_bytes(self._state)
-        return Look(self._clock(), read_processes(self._pids(), pss=pss), self._served(), loopback_bytes(), state)
+    def _take_snapshot(self, *, pss: bool) -> ResourceSnapshot:
+        state = 0 if self._state_folder is None else sum_folder_bytes(self._state_folder)
+        return ResourceSnapshot(
+            self._clock(), read_processes(self._pids(), pss=pss), self._served_bytes(), read_loopback_bytes(), state
+        )
 
 
-def tree(root: int) -> tuple[int, ...]:
+def process_tree(root: int) -> tuple[int, ...]:
     """Return a process and all its descendants; empty if it has ended."""
     try:
         process = psutil.Process(root)
         return (root, *(child.pid for child in process.children(recursive=True)))
-    except _GONE:
+    except _PROCESS_GONE:
         return ()
 
 
-def read_processes(pids: Iterable[int], *, pss: bool = False) -> dict[Identity, Reading]:
+def read_processes(pids: Iterable[int], *, pss: bool = False) -> dict[ProcessIdentity, ProcessReading]:
     """Read processes; skip those that have ended or are not accessible."""
     readings = {}
     for pid in pids:
@@ -173,13 +175,13 @@ def read_processes(pids: Iterable[int], *, pss: bool = False) -> dict[Identity, 
                 times = process.cpu_times()
                 memory, threads = process.memory_info().rss, process.num_threads()
             pss_bytes = process.memory_full_info().pss if pss else None
-            readings[pid, process.create_time()] = Reading(times.user + times.system, memory, threads, pss_bytes)
-        except _GONE:
+            readings[pid, process.create_time()] = ProcessReading(times.user + times.system, memory, threads, pss_bytes)
+        except _PROCESS_GONE:
             continue
     return readings
 
 
-def folder_bytes(folder: Path) -> int:
+def sum_folder_bytes(folder: Path) -> int:
     """Return the total size of the files of a folder; 0 if it does not exist, and without files that vanish meanwhile."""
     total = 0
     with contextlib.suppress(FileNotFoundError):
@@ -189,13 +191,13 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def loopback_bytes() -> int:
+def read_loopback_bytes() -> int:
     """Return the bytes received on the loopback interface since boot; 0 if the counter is not available."""
     counters = psutil.net_io_counters(pernic=True)
     return sum(count.bytes_recv for name, count in counters.items() if name == "lo" or name.startswith("lo0"))
 
 
-def summarise(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+def summarize_samples(samples: Sequence[ResourceSample]) -> dict[str, dict[str, float]]:
     """Return the time-weighted mean and the maximum of each figure; empty without samples."""
     if not samples:
         return {}

@@ -11,35 +11,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.bench.result import FORMAT, Run
+from headrace.bench.result import RESULT_FORMAT, BenchRun
 from headrace.connectors.durable import replace_file
 from headrace.errors import HeadraceError
 
-NAME = "result.json"
-_ALWAYS = ("sut", "scenario", "queries", "repeat", "search", "started_at", "commit", "machine", "versions", "settings")
-_NUMBERS = (
+RESULT_FILE = "result.json"
+_COMMON_FIELDS = ("sut", "scenario", "queries", "repeat", "search", "started_at", "commit", "machine", "versions", "settings")
+_FIGURE_FIELDS = (
     "offered_rows_per_second", "read_rows_per_second", "sustained", "sustainable_rows_per_second", "event_time_latency_s",
     "processing_time_latency_s", "deployment_latency_s", "query_throughput", "slowest_data_throughput", "slowest_query",
     "overall_data_throughput", "throughput", "resources",
 )  # fmt: skip
 
 
-def append_run(folder: Path, run: Run) -> None:
+def append_run(folder: Path, run: BenchRun) -> None:
     """Append a run to the document of a folder; create both if missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / NAME
-    runs = _document(path)["runs"] if path.exists() else []
+    path = folder / RESULT_FILE
+    runs = _read_document(path)["runs"] if path.exists() else []
     lines = ",\n".join(json.dumps(document, ensure_ascii=False, allow_nan=False) for document in [*runs, run.to_json()])
-    replace_file(path, f'{{"format": {FORMAT}, "runs": [\n{lines}\n]}}\n'.encode())
+    replace_file(path, f'{{"format": {RESULT_FORMAT}, "runs": [\n{lines}\n]}}\n'.encode())
 
 
-def read_runs(folder: Path) -> tuple[Run, ...]:
+def read_runs(folder: Path) -> tuple[BenchRun, ...]:
     """Return all runs of a folder's document; raise HeadraceError for missing or unknown fields."""
-    path = folder / NAME
-    return tuple(_run(value, number, path) for number, value in enumerate(_document(path)["runs"], 1))
+    path = folder / RESULT_FILE
+    return tuple(_parse_run(value, number, path) for number, value in enumerate(_read_document(path)["runs"], 1))
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _read_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -49,25 +49,25 @@ def _document(path: Path) -> dict[str, Any]:
         raise HeadraceError(f"result '{path}' is not JSON", detail=str(error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("runs"), list):
         raise HeadraceError(f"result '{path}' has no runs", hint='expected {"format": 1, "runs": […]}')
-    if document.get("format") != FORMAT:
-        raise HeadraceError(f"result '{path}' has unknown format {document.get('format')!r}", detail=f"known: {FORMAT}")
+    if document.get("format") != RESULT_FORMAT:
+        raise HeadraceError(f"result '{path}' has unknown format {document.get('format')!r}", detail=f"known: {RESULT_FORMAT}")
     return document
 
 
-def _run(value: Any, number: int, path: Path) -> Run:
+def _parse_run(value: Any, number: int, path: Path) -> BenchRun:
     where = f"run {number} of '{path}'"
     if not isinstance(value, dict):
         raise HeadraceError(f"{where} is not an object")
-    _check(value, where)
+    _check_fields(value, where)
     try:
-        return Run.from_json(value)
+        return BenchRun.from_json(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HeadraceError(f"{where} is damaged", detail=repr(error)) from error
 
 
-def _check(value: Mapping[str, Any], where: str) -> None:
+def _check_fields(value: Mapping[str, Any], where: str) -> None:
     failed = "failed" in value
-    needed = _ALWAYS if failed else (*_ALWAYS, *_NUMBERS)
+    needed = _COMMON_FIELDS if failed else (*_COMMON_FIELDS, *_FIGURE_FIELDS)
     missing = [name for name in needed if name not in value]
     if missing:
         raise HeadraceError(f"{where} lacks '{missing[0]}'", detail=f"missing: {', '.join(missing)}")

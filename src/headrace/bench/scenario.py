@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from headrace.bench.ad_hoc import AdHoc, Events, ad_hoc_json, ad_hoc_of
+from headrace.bench.ad_hoc import AdHocSchedule, EventSchedule, ad_hoc_to_json, parse_ad_hoc
 from headrace.bench.queries.sets import QuerySet, options_of, query_set
 from headrace.bench.query import BenchQuery
 from headrace.bench.rate import RateScript
-from headrace.bench.search import Bounds
+from headrace.bench.search import RateSearchBounds
 from headrace.bench.stream import StreamSpec
-from headrace.bench.sustainable import Limits
+from headrace.bench.sustainable import SustainabilityLimits
 from headrace.errors import HeadraceError
 
-STEADY = RateScript.constant(1.0)
+STEADY_RATE = RateScript.constant(1.0)
 PEERS = ("headrace", "spark", "flink", "limit", "duckdb")
 SYSTEMS = (*PEERS, "headrace_common", "headrace_apart")  # the last two share less between joins in SLIDING windows
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class RateSearchSettings:
     """Settings of the search for the sustainable rate: first rate, bounds, length of a trial, limits of the backlog."""
 
     start: float = 10_000_000
@@ -40,7 +40,7 @@ class Search:
     def __post_init__(self) -> None:
         """Reject empty bounds and a first rate outside them."""
         try:
-            _ = self.bounds, self.limits(0.0)
+            _ = self.bounds, self.make_limits(0.0)
         except ValueError as error:
             raise HeadraceError("invalid search settings", detail=str(error)) from error
         if not self.floor <= self.start <= self.ceiling or self.seconds <= 0:
@@ -48,21 +48,21 @@ class Search:
             raise HeadraceError(message, hint="floor ≤ start ≤ ceiling, seconds > 0")
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> RateSearchBounds:
         """The range, precision and number of trials of the search."""
-        return Bounds(self.floor, self.ceiling, self.precision, self.trials)
+        return RateSearchBounds(self.floor, self.ceiling, self.precision, self.trials)
 
-    def limits(self, warm_up: float) -> Limits:
+    def make_limits(self, warm_up: float) -> SustainabilityLimits:
         """Return the limits for a sustained rate."""
-        return Limits(self.acceptable_s, self.tolerated_s, warm_up=warm_up)
+        return SustainabilityLimits(self.acceptable_s, self.tolerated_s, warm_up=warm_up)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryWorkload:
     """The queries of a scenario: a query set, and the number of queries at the start."""
 
     generator: str
-    made: QuerySet
+    query_generator: QuerySet
     count: int = 1
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScenarioStep:
     """Query changes at second `at` of the run: queries to add, and names of queries to remove."""
 
     at: float
@@ -91,13 +91,13 @@ class Scenario:
     title: str
     about: str
     streams: tuple[StreamSpec, ...]
-    asked: Asked
-    ad_hoc: AdHoc | None = None
-    rate: RateScript = STEADY
+    workload: QueryWorkload
+    ad_hoc: AdHocSchedule | None = None
+    rate: RateScript = STEADY_RATE
     load: float = 0.9
     seconds: float = 60.0
     warm_up: float = 0.25
-    search: Search = Search()
+    search: RateSearchSettings = RateSearchSettings()
     systems: tuple[str, ...] = PEERS
 
     def __post_init__(self) -> None:
@@ -114,16 +114,16 @@ class Scenario:
         declared = {stream.name for stream in self.streams}
         if len(declared) < len(self.streams):
             raise HeadraceError(f"scenario '{self.name}' has two streams with the same name")
-        missing = sorted(self._read() - declared)
+        missing = sorted(self._read_stream_names() - declared)
         if missing:
             message = f"scenario '{self.name}' has queries over stream '{missing[0]}', which it does not declare"
             raise HeadraceError(message, detail=f"streams: {', '.join(sorted(declared))}")
 
     @property
-    def queries(self) -> int:
+    def peak_query_count(self) -> int:
         """The peak number of live queries, which identifies a result."""
         live = highest = self.initial_count
-        for change in self.ad_hoc.changes(self.seconds) if self.ad_hoc else ():
+        for change in self.ad_hoc.list_changes(self.seconds) if self.ad_hoc else ():
             live += change.add - change.remove
             highest = max(highest, live)
         return highest
@@ -131,46 +131,48 @@ class Scenario:
     @property
     def initial_count(self) -> int:
         """The number of queries at the start."""
-        return self.ad_hoc.initial if self.ad_hoc else self.asked.count
+        return self.ad_hoc.initial if self.ad_hoc else self.workload.count
 
-    def initial(self) -> tuple[BenchQuery, ...]:
+    def initial_queries(self) -> tuple[BenchQuery, ...]:
         """Return the queries at the start."""
-        return self.asked.made.queries(self.initial_count)
+        return self.workload.query_generator.queries(self.initial_count)
 
-    def most_queries(self) -> tuple[BenchQuery, ...]:
+    def peak_queries(self) -> tuple[BenchQuery, ...]:
         """Return as many queries as are live at the peak."""
-        return self.asked.made.queries(self.queries)
+        return self.workload.query_generator.queries(self.peak_query_count)
 
-    def steps(self) -> tuple[Step, ...]:
+    def build_steps(self) -> tuple[ScenarioStep, ...]:
         """Return the query changes; the longest-lived queries are removed first."""
-        changes = self.ad_hoc.changes(self.seconds) if self.ad_hoc else ()
-        all_queries = self.asked.made.queries(self.initial_count + sum(change.add for change in changes))
+        changes = self.ad_hoc.list_changes(self.seconds) if self.ad_hoc else ()
+        all_queries = self.workload.query_generator.queries(self.initial_count + sum(change.add for change in changes))
         oldest, newest, steps = 0, self.initial_count, []
         for change in changes:
             removed = all_queries[oldest : oldest + change.remove]
-            steps.append(Step(change.at, all_queries[newest : newest + change.add], tuple(query.name for query in removed)))
+            steps.append(
+                ScenarioStep(change.at, all_queries[newest : newest + change.add], tuple(query.name for query in removed))
+            )
             oldest, newest = oldest + change.remove, newest + change.add
         return tuple(steps)
 
     def used_streams(self) -> tuple[StreamSpec, ...]:
         """Return the streams that some query reads: rows without a reader would only fill queues."""
-        read_names = self._read()
+        read_names = self._read_stream_names()
         return tuple(stream for stream in self.streams if stream.name in read_names)
 
-    def _read(self) -> set[str]:
-        added = sum(change.add for change in self.ad_hoc.changes(self.seconds)) if self.ad_hoc else 0
-        all_queries = self.asked.made.queries(self.initial_count + added)
+    def _read_stream_names(self) -> set[str]:
+        added = sum(change.add for change in self.ad_hoc.list_changes(self.seconds)) if self.ad_hoc else 0
+        all_queries = self.workload.query_generator.queries(self.initial_count + added)
         return {stream for query in all_queries for stream in query.streams}
 
-    def script(self, base: float) -> RateScript:
+    def scale_rate(self, base: float) -> RateScript:
         """Return the rate script of the run in rows/s for a base rate: the given rate, or `load` times the sustainable one."""
-        return self.rate.scaled(base)
+        return self.rate.scale(base)
 
-    def limits(self) -> Limits:
+    def make_limits(self) -> SustainabilityLimits:
         """Return the limits for a sustained rate."""
-        return self.search.limits(self.warm_up)
+        return self.search.make_limits(self.warm_up)
 
-    def changed(
+    def with_overrides(
         self, *, queries: int | None = None, seconds: float | None = None, keys: int | None = None, load: float | None = None
     ) -> Scenario:
         """Return the scenario with other parameters; None keeps a value. `keys` applies to all streams with configurable keys."""
@@ -189,9 +191,9 @@ class Scenario:
 
     def _with_queries(self, queries: int) -> Scenario:
         if self.ad_hoc is None:
-            return replace(self, asked=replace(self.asked, count=queries))
-        name = "initial" if isinstance(self.ad_hoc, Events) else "queries"
-        return replace(self, ad_hoc=ad_hoc_of({**ad_hoc_json(self.ad_hoc), name: queries}))
+            return replace(self, workload=replace(self.workload, count=queries))
+        name = "initial" if isinstance(self.ad_hoc, EventSchedule) else "queries"
+        return replace(self, ad_hoc=parse_ad_hoc({**ad_hoc_to_json(self.ad_hoc), name: queries}))
 
     def to_json(self) -> dict[str, Any]:
         """Return all values, resolved, for a result."""
@@ -205,8 +207,12 @@ class Scenario:
             "load": self.load,
             "rate": self.rate.to_json(),
             "streams": [stream.to_json() for stream in self.streams],
-            "queries": {"generator": self.asked.generator, "count": self.asked.count, **_plain(options_of(self.asked.made))},
-            "ad_hoc": None if self.ad_hoc is None else _plain(ad_hoc_json(self.ad_hoc)),
+            "queries": {
+                "generator": self.workload.generator,
+                "count": self.workload.count,
+                **_to_plain_json(options_of(self.workload.query_generator)),
+            },
+            "ad_hoc": None if self.ad_hoc is None else _to_plain_json(ad_hoc_to_json(self.ad_hoc)),
             "search": asdict(self.search),
         }
 
@@ -220,21 +226,21 @@ class Scenario:
             value["title"],
             value["about"],
             tuple(StreamSpec.from_json(stream) for stream in value["streams"]),
-            Asked(generator, query_set(generator, queries), count),
-            None if value["ad_hoc"] is None else ad_hoc_of(value["ad_hoc"]),
+            QueryWorkload(generator, query_set(generator, queries), count),
+            None if value["ad_hoc"] is None else parse_ad_hoc(value["ad_hoc"]),
             RateScript.from_json(value["rate"]),
             value["load"],
             value["seconds"],
             value["warm_up"],
-            Search(**value["search"]),
+            RateSearchSettings(**value["search"]),
             tuple(value["systems"]),
         )
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def _to_plain_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert tuples to lists, as JSON returns them."""
-    return {name: _listed(value) for name, value in values.items()}
+    return {name: _tuples_to_lists(value) for name, value in values.items()}
 
 
-def _listed(value: Any) -> Any:
-    return [_listed(item) for item in value] if isinstance(value, tuple | list) else value
+def _tuples_to_lists(value: Any) -> Any:
+    return [_tuples_to_lists(item) for item in value] if isinstance(value, tuple | list) else value

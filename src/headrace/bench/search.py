@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.bench.sustainable import Verdict
+from headrace.bench.sustainable import TrialVerdict
 
-_DEEPEST = 30.0  # limit for one step down
-_BLIND = 0.5  # factor after a failed trial without a rate hint
-_RAISE = 2.0  # factor while all trials are sustained
+_MAX_DROP_FACTOR = 30.0  # limit for one step down
+_BLIND_DROP = 0.5  # factor after a failed trial without a rate hint
+_RAISE_FACTOR = 2.0  # factor while all trials are sustained
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RateSearchBounds:
     """The range of the search in rows/s, its precision, and the maximum number of trials."""
 
     floor: float
@@ -34,7 +34,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RateSearchResult:
     """The highest sustained rate, or None; the lowest unsustained rate and its reason; and every trial in order.
 
     `complete` means that the two are within the precision. Otherwise, or without a sustained rate, `reason` says why.
@@ -45,7 +45,7 @@ class Found:
     failed_reason: str
     complete: bool
     reason: str
-    trials: tuple[Verdict, ...]
+    trials: tuple[TrialVerdict, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything by name."""
@@ -68,79 +68,79 @@ class _Bracket:
     trials.
     """
 
-    careful: float
+    careful_step: float
     drop: float
     step: float = math.inf
     low: float | None = None
     high: float | None = None
-    failure: Verdict | None = None
+    failure: TrialVerdict | None = None
 
-    def note(self, rate: float, verdict: Verdict) -> None:
+    def record_trial(self, rate: float, verdict: TrialVerdict) -> None:
         """Record the verdict on one trial."""
         if verdict.sustainable:
             too_small = self.low is not None and rate >= self.low * self.step
             self.low, self.step = rate, self.step**2 if too_small else self.step
             return
         drop = self.drop if self.high is None else self.drop**2
-        self.drop = min(drop, 1.0 if verdict.hint else _BLIND)
-        self.step = self.careful if verdict.hint else math.inf
+        self.drop = min(drop, 1.0 if verdict.rate_hint else _BLIND_DROP)
+        self.step = self.careful_step if verdict.rate_hint else math.inf
         self.high, self.failure = rate, verdict
 
-    def next(self, bounds: Bounds) -> float | None:
+    def next_rate(self, bounds: RateSearchBounds) -> float | None:
         """Return the next rate to try, or None when the search is complete."""
         if self.high is None:
-            return self._up(bounds)
-        return self._down(bounds) if self.low is None else self._between(bounds)
+            return self._raise_rate(bounds)
+        return self._lower_rate(bounds) if self.low is None else self._bisect_rate(bounds)
 
-    def _up(self, bounds: Bounds) -> float | None:
+    def _raise_rate(self, bounds: RateSearchBounds) -> float | None:
         assert self.low is not None
-        return None if self.low >= bounds.ceiling else min(self.low * _RAISE, bounds.ceiling)
+        return None if self.low >= bounds.ceiling else min(self.low * _RAISE_FACTOR, bounds.ceiling)
 
-    def _down(self, bounds: Bounds) -> float | None:
+    def _lower_rate(self, bounds: RateSearchBounds) -> float | None:
         assert self.high is not None
         if self.high <= bounds.floor:
             return None
         rate = self.high * self.drop
-        return max(min(rate, self._shown(bounds) or rate), self.high / _DEEPEST, bounds.floor)
+        return max(min(rate, self._rate_below_hint(bounds) or rate), self.high / _MAX_DROP_FACTOR, bounds.floor)
 
-    def _between(self, bounds: Bounds) -> float | None:
+    def _bisect_rate(self, bounds: RateSearchBounds) -> float | None:
         assert self.low is not None
         assert self.high is not None
         if self.high <= self.low * (1 + bounds.precision):
             return None
-        hinted_rate = self._shown(bounds)
+        hinted_rate = self._rate_below_hint(bounds)
         target = hinted_rate if hinted_rate > self.low * (1 + bounds.precision) else self.low * self.step
         return min(target, math.sqrt(self.low * self.high))
 
-    def _shown(self, bounds: Bounds) -> float:
+    def _rate_below_hint(self, bounds: RateSearchBounds) -> float:
         """Return a rate slightly below the hint of the failed trial, or 0 without a hint."""
-        hint = self.failure.hint if self.failure else None
+        hint = self.failure.rate_hint if self.failure else None
         return (hint or 0.0) * (1 - bounds.precision)
 
 
-def search(trial: Callable[[float], Verdict], start: float, bounds: Bounds) -> Found:
+def search_rate(trial: Callable[[float], TrialVerdict], start: float, bounds: RateSearchBounds) -> RateSearchResult:
     """Try rates from `start` on until the highest sustainable rate is known to the precision.
 
     A trial that fails for any reason counts as an unsustained rate; only a final verdict ends the search early.
     """
-    bracket = _Bracket(careful=1 + 2 * bounds.precision, drop=1 - 2 * bounds.precision)
-    trials: list[Verdict] = []
+    bracket = _Bracket(careful_step=1 + 2 * bounds.precision, drop=1 - 2 * bounds.precision)
+    trials: list[TrialVerdict] = []
     rate: float | None = min(max(start, bounds.floor), bounds.ceiling)
     while rate is not None and len(trials) < bounds.trials:
         trials.append(trial(rate))
-        bracket.note(rate, trials[-1])
+        bracket.record_trial(rate, trials[-1])
         if trials[-1].final:
-            return _found(bracket, trials, trials[-1].reason or "the system cannot run another trial")
-        rate = bracket.next(bounds)
-    return _found(bracket, trials, _shortfall(bracket, bounds, out_of_trials=rate is not None))
+            return _make_result(bracket, trials, trials[-1].reason or "the system cannot run another trial")
+        rate = bracket.next_rate(bounds)
+    return _make_result(bracket, trials, _explain_shortfall(bracket, bounds, out_of_trials=rate is not None))
 
 
-def _found(bracket: _Bracket, trials: Sequence[Verdict], shortfall: str) -> Found:
+def _make_result(bracket: _Bracket, trials: Sequence[TrialVerdict], shortfall: str) -> RateSearchResult:
     failed_reason = bracket.failure.reason if bracket.failure else ""
-    return Found(bracket.low, bracket.high, failed_reason, not shortfall, shortfall, tuple(trials))
+    return RateSearchResult(bracket.low, bracket.high, failed_reason, not shortfall, shortfall, tuple(trials))
 
 
-def _shortfall(bracket: _Bracket, bounds: Bounds, *, out_of_trials: bool) -> str:
+def _explain_shortfall(bracket: _Bracket, bounds: RateSearchBounds, *, out_of_trials: bool) -> str:
     if bracket.low is None:
         reason = bracket.failure.reason if bracket.failure else ""
         return f"no rate was sustained, down to {bracket.high:,.0f} rows/s: {reason}"

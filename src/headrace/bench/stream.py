@@ -12,17 +12,17 @@ from headrace.connectors import GENERATORS
 from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 
-SCHEMAS: Mapping[str, Schema] = {
+STREAM_SCHEMAS: Mapping[str, Schema] = {
     **{name: generator.schema for name, generator in GENERATORS.items()},
-    **nexmark.SCHEMAS,
-    **tpch.SCHEMAS,
-    **chain.SCHEMAS,
+    **nexmark.NEXMARK_SCHEMAS,
+    **tpch.TPCH_SCHEMAS,
+    **chain.CHAIN_SCHEMAS,
 }
-KEYED: Mapping[str, tuple[str, ...]] = {  # possible key columns, the default first
+KEY_COLUMNS: Mapping[str, tuple[str, ...]] = {  # possible key columns, the default first
     "fields": ("key",),
     "purchases": ("gem_pack", "user_id"),
     "ads": ("gem_pack", "user_id", "ad_id"),
-    "chain": (chain.KEY,),
+    "chain": (chain.CHAIN_KEY,),
 }
 
 
@@ -57,70 +57,71 @@ class StreamSpec:
     field_max: int = 1000
     pool_rows: int = 1 << 20
     match_every: int = 0
-    scale: float = tpch.SCALE
+    scale: float = tpch.DEFAULT_SCALE
 
     def __post_init__(self) -> None:
         """Reject values from which no stream can be generated."""
-        self._check(bool(self.name.strip()), "has no name")
-        self._one_of("generator", SCHEMAS)
-        self._one_of("distribution", DISTRIBUTIONS)
+        self._require(bool(self.name.strip()), "has no name")
+        self._require_known("generator", STREAM_SCHEMAS)
+        self._require_known("distribution", DISTRIBUTIONS)
         for name in ("keys", "field_max", "partitions", "pool_rows"):
-            self._check(0 < getattr(self, name) < 1 << 31, f"has {name} = {getattr(self, name)}, but it must be positive")
+            self._require(0 < getattr(self, name) < 1 << 31, f"has {name} = {getattr(self, name)}, but it must be positive")
         for name in ("disorder", "watermark"):
-            self._check(0 <= getattr(self, name) < 1800, f"has {name} = {getattr(self, name)}, but it must be 0 … 1800 seconds")
-        self._check(0 <= self.match_every < 1 << 31, f"has match_every = {self.match_every}, but it must not be negative")
-        self._check(
+            self._require(0 <= getattr(self, name) < 1800, f"has {name} = {getattr(self, name)}, but it must be 0 … 1800 seconds")
+        self._require(0 <= self.match_every < 1 << 31, f"has match_every = {self.match_every}, but it must not be negative")
+        self._require(
             not self.match_every or self.keys < 1 << 30, f"has match_every and keys = {self.keys}, but keys must be below 2^30"
         )
-        self._check(self.share > 0, f"has share = {self.share}, but it must be positive")
+        self._require(self.share > 0, f"has share = {self.share}, but it must be positive")
         self._check_keys()
 
     def _check_keys(self) -> None:
         """Reject key options that the generator does not have."""
-        self._check(
-            tpch.SMALLEST <= self.scale <= tpch.LARGEST,
-            f"has scale = {self.scale}, but it must be {tpch.SMALLEST} … {tpch.LARGEST}",
+        self._require(
+            tpch.MIN_SCALE <= self.scale <= tpch.MAX_SCALE,
+            f"has scale = {self.scale}, but it must be {tpch.MIN_SCALE} … {tpch.MAX_SCALE}",
         )
-        self._check(
-            self.scale == tpch.SCALE or self.generator in tpch.SCHEMAS, f"uses generator '{self.generator}', which has no scale"
+        self._require(
+            self.scale == tpch.DEFAULT_SCALE or self.generator in tpch.TPCH_SCHEMAS,
+            f"uses generator '{self.generator}', which has no scale",
         )
-        self._check(
+        self._require(
             not self.match_every or self.generator in GENERATORS, f"uses generator '{self.generator}', which has no match_every"
         )
-        self._check(
-            self.distribution == "uniform" or self.generator not in chain.SCHEMAS,
+        self._require(
+            self.distribution == "uniform" or self.generator not in chain.CHAIN_SCHEMAS,
             f"uses generator '{self.generator}', whose keys are uniform",
         )
-        if self.generator in KEYED and self.key:
-            self._one_of("key", KEYED[self.generator])
-        elif self.generator not in KEYED:
+        if self.generator in KEY_COLUMNS and self.key:
+            self._require_known("key", KEY_COLUMNS[self.generator])
+        elif self.generator not in KEY_COLUMNS:
             unchanged = self.distribution == "uniform" and not self.key
-            self._check(unchanged, f"uses generator '{self.generator}', whose keys are fixed")
+            self._require(unchanged, f"uses generator '{self.generator}', whose keys are fixed")
 
-    def _one_of(self, name: str, known: Any) -> None:
+    def _require_known(self, name: str, known: Any) -> None:
         if getattr(self, name) not in known:
             raise HeadraceError(
                 f"stream '{self.name}' has unknown {name} '{getattr(self, name)}'", detail=f"known: {', '.join(known)}"
             )
 
-    def _check(self, valid: bool, problem: str) -> None:
+    def _require(self, valid: bool, problem: str) -> None:
         if not valid:
             raise HeadraceError(f"stream '{self.name}' {problem}")
 
     @property
     def schema(self) -> Schema:
         """The schema of the rows."""
-        return SCHEMAS[self.generator]
+        return STREAM_SCHEMAS[self.generator]
 
     @property
-    def time(self) -> str:
+    def time_column(self) -> str:
         """The event-time column, which is the last one."""
         return "time"
 
     @property
     def key_column(self) -> str:
         """The column that `distribution` and `keys` apply to; empty for streams of Nexmark and TPC-H."""
-        return self.key or KEYED.get(self.generator, ("",))[0]
+        return self.key or KEY_COLUMNS.get(self.generator, ("",))[0]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `from_json` reads."""

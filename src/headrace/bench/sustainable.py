@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.bench.trend import Floats, Growth, envelope, growth, longest_above
+from headrace.bench.trend import Floats, GrowthTrend, longest_time_above, measure_growth, rolling_envelope
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SustainabilityLimits:
     """The limits of a sustained rate; the same for every system compared.
 
     `growth` is the share of the offered rate by which the backlog may grow, and the seconds per second by which latency may.
@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Observed:
+class TrialObservation:
     """The observation of one trial: offered rate, counters of the queue, event-time latency, and the reason of an early end.
 
     Times are seconds since the driver began to stamp rows. `failure` is empty for a completed trial.
@@ -64,7 +64,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """The verdict on one trial; `reason` is empty if the rate was sustained.
 
     Backlogs are in seconds of the offered rate; `backlog_rise_s` is the rise above the lowest backlog before, `back_pressure_s`
@@ -89,7 +89,7 @@ class Verdict:
     final: bool = False
 
     @property
-    def hint(self) -> float | None:
+    def rate_hint(self) -> float | None:
         """An estimate of the sustainable rate from this trial: the rate read, reduced by the growth of latency."""
         if not self.drained:
             return None
@@ -103,69 +103,69 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _TrialFigures:
     """The figures that a trial is judged by."""
 
-    offered: float
-    drained: float
-    highest_s: float
-    last_s: float
-    rise_s: float
-    pressure_s: float
-    left_over_s: float
-    worked_off: float
-    marks: tuple[Growth, ...]
-    latency: Growth | None
-    latest_s: float
-    results: int
+    offered_rate: float
+    read_rate: float
+    backlog_highest_s: float
+    backlog_last_s: float
+    backlog_rise_s: float
+    back_pressure_s: float
+    residual_backlog_s: float
+    residual_drain_rate: float
+    backlog_growths: tuple[GrowthTrend, ...]
+    latency_growth: GrowthTrend | None
+    highest_latency_s: float
+    result_count: int
 
 
-def failed(rate: float, reason: str, *, final: bool = False) -> Verdict:
+def failed_verdict(rate: float, reason: str, *, final: bool = False) -> TrialVerdict:
     """Return the verdict on a trial without measurements; `final` if the system cannot run another trial."""
-    return Verdict(rate, sustainable=False, reason=reason, final=final)
+    return TrialVerdict(rate, sustainable=False, reason=reason, final=final)
 
 
-def judge(observed: Observed, limits: Limits | None = None) -> Verdict:
+def judge_trial(observed: TrialObservation, limits: SustainabilityLimits | None = None) -> TrialVerdict:
     """Judge one trial; a failure overrides all figures."""
-    limits = limits or Limits()
+    limits = limits or SustainabilityLimits()
     time = np.asarray(observed.time, np.float64)
     begin = time[0] + limits.warm_up * (time[-1] - time[0]) if len(time) else 0.0
     if np.count_nonzero(time >= begin) < 3:
-        return failed(observed.rate, observed.failure or "the trial was too short to judge")
-    figures = _measure(observed, time, float(begin), limits)
-    breach = observed.failure or _breach(figures, observed.rate, limits)
-    reason = breach or _growth(figures, limits)
-    return Verdict(
+        return failed_verdict(observed.rate, observed.failure or "the trial was too short to judge")
+    figures = _compute_figures(observed, time, float(begin), limits)
+    breach = observed.failure or _find_breach(figures, observed.rate, limits)
+    reason = breach or _find_growth(figures, limits)
+    return TrialVerdict(
         observed.rate,
         sustainable=not reason,
         reason=reason,
-        drained=figures.drained,
-        backlog_highest_s=figures.highest_s,
-        backlog_last_s=figures.last_s,
-        backlog_rise_s=figures.rise_s,
-        back_pressure_s=figures.pressure_s,
-        backlog_growth=max((backlog.whole.slope for backlog in figures.marks), default=None),
-        latency_growth=figures.latency.whole.slope if figures.latency else None,
+        drained=figures.read_rate,
+        backlog_highest_s=figures.backlog_highest_s,
+        backlog_last_s=figures.backlog_last_s,
+        backlog_rise_s=figures.backlog_rise_s,
+        back_pressure_s=figures.back_pressure_s,
+        backlog_growth=max((backlog.overall.slope for backlog in figures.backlog_growths), default=None),
+        latency_growth=figures.latency_growth.overall.slope if figures.latency_growth else None,
         doubtful=bool(reason and not breach),
     )
 
 
-def judge_long_enough(
-    observe: Callable[[float], Observed], seconds: float, limits: Limits | None = None, longest: float = 4.0
-) -> Verdict:
+def judge_until_certain(
+    observe: Callable[[float], TrialObservation], seconds: float, limits: SustainabilityLimits | None = None, longest: float = 4.0
+) -> TrialVerdict:
     """Judge a trial of `seconds`, and prolong it by doubling, up to `longest` times, while the verdict is doubtful.
 
     `observe` waits until the given second, and returns the observation of the same trial from its start.
     """
-    verdict = judge(observe(seconds), limits)
+    verdict = judge_trial(observe(seconds), limits)
     until = seconds
     while verdict.doubtful and until < seconds * longest:
         until = min(until * 2, seconds * longest)
-        verdict = judge(observe(until), limits)
+        verdict = judge_trial(observe(until), limits)
     return verdict
 
 
-def _measure(observed: Observed, time: Floats, begin: float, limits: Limits) -> _Measured:
+def _compute_figures(observed: TrialObservation, time: Floats, begin: float, limits: SustainabilityLimits) -> _TrialFigures:
     produced, read = np.asarray(observed.produced, np.float64), np.asarray(observed.read, np.float64)
     measured = time >= begin
     seconds, read_rows = time[measured], read[measured]
@@ -175,59 +175,59 @@ def _measure(observed: Observed, time: Floats, begin: float, limits: Limits) -> 
     lowest = np.minimum.accumulate(backlog)
     latency_time, latency = np.asarray(observed.latency_time, np.float64), np.asarray(observed.latency, np.float64)
     after_warm_up = latency_time >= begin
-    return _Measured(
-        offered=float((produced[-1] - produced[0]) / (time[-1] - time[0])),
-        drained=float(read_rows[-1] - read_rows[0]) / span,
-        highest_s=float(backlog.max()),
-        last_s=float(backlog[-1]),
-        rise_s=float((backlog - lowest).max()),
-        pressure_s=longest_above(seconds, backlog - lowest, limits.acceptable_s),
-        left_over_s=float(lowest[-1]),
-        worked_off=float(lowest[seconds <= seconds[0] + width][-1] - lowest[-1]) / (span - width),
-        marks=_marks(seconds, backlog, width),
-        latency=growth(latency_time[after_warm_up], latency[after_warm_up]),
-        latest_s=float(np.max(latency[after_warm_up], initial=0.0)),
-        results=int(np.count_nonzero(after_warm_up)),
+    return _TrialFigures(
+        offered_rate=float((produced[-1] - produced[0]) / (time[-1] - time[0])),
+        read_rate=float(read_rows[-1] - read_rows[0]) / span,
+        backlog_highest_s=float(backlog.max()),
+        backlog_last_s=float(backlog[-1]),
+        backlog_rise_s=float((backlog - lowest).max()),
+        back_pressure_s=longest_time_above(seconds, backlog - lowest, limits.acceptable_s),
+        residual_backlog_s=float(lowest[-1]),
+        residual_drain_rate=float(lowest[seconds <= seconds[0] + width][-1] - lowest[-1]) / (span - width),
+        backlog_growths=_measure_envelope_growth(seconds, backlog, width),
+        latency_growth=measure_growth(latency_time[after_warm_up], latency[after_warm_up]),
+        highest_latency_s=float(np.max(latency[after_warm_up], initial=0.0)),
+        result_count=int(np.count_nonzero(after_warm_up)),
     )
 
 
-def _marks(time: Floats, backlog: Floats, width: float) -> tuple[Growth, ...]:
+def _measure_envelope_growth(time: Floats, backlog: Floats, width: float) -> tuple[GrowthTrend, ...]:
     """Measure the growth of the upper and the lower envelope of the backlog.
 
     A reader with ever larger batches shows in the upper envelope, a reader of fixed amounts in both. A batch within the limits is
     shorter than the tolerated time, so that an envelope over that `width` covers a whole batch.
     """
-    envelope_time, lowest, highest = envelope(time, backlog, width)
-    return tuple(trend for trend in (growth(envelope_time, highest), growth(envelope_time, lowest)) if trend)
+    envelope_time, lowest, highest = rolling_envelope(time, backlog, width)
+    return tuple(trend for trend in (measure_growth(envelope_time, highest), measure_growth(envelope_time, lowest)) if trend)
 
 
-def _breach(figures: _Measured, rate: float, limits: Limits) -> str:
+def _find_breach(figures: _TrialFigures, rate: float, limits: SustainabilityLimits) -> str:
     """Return a description of the limit that was exceeded, or an empty string."""
-    if figures.offered < limits.delivered * rate:
-        return f"the driver offered only {figures.offered:,.0f} of {rate:,.0f} rows/s"
-    if figures.drained <= 0:
+    if figures.offered_rate < limits.delivered * rate:
+        return f"the driver offered only {figures.offered_rate:,.0f} of {rate:,.0f} rows/s"
+    if figures.read_rate <= 0:
         return "nothing was read after the warm-up"
-    if figures.rise_s > limits.tolerated_s:
-        return f"the queue rose by {figures.rise_s:.1f} s of input, more than the tolerated {limits.tolerated_s:g} s"
-    if figures.pressure_s >= limits.tolerated_s:
-        return f"the queue was up by more than {limits.acceptable_s:g} s of input for {figures.pressure_s:.1f} s"
-    if figures.left_over_s > limits.acceptable_s and figures.worked_off < limits.growth:
-        return f"the queue never fell below {figures.left_over_s:.1f} s of input after the warm-up"
-    if not figures.results:
+    if figures.backlog_rise_s > limits.tolerated_s:
+        return f"the queue rose by {figures.backlog_rise_s:.1f} s of input, more than the tolerated {limits.tolerated_s:g} s"
+    if figures.back_pressure_s >= limits.tolerated_s:
+        return f"the queue was up by more than {limits.acceptable_s:g} s of input for {figures.back_pressure_s:.1f} s"
+    if figures.residual_backlog_s > limits.acceptable_s and figures.residual_drain_rate < limits.growth:
+        return f"the queue never fell below {figures.residual_backlog_s:.1f} s of input after the warm-up"
+    if not figures.result_count:
         return "no result came after the warm-up"
-    if figures.latency is None and figures.latest_s > limits.tolerated_s:
-        return f"results were up to {figures.latest_s:.1f} s late, and too few to tell whether that grows"
+    if figures.latency_growth is None and figures.highest_latency_s > limits.tolerated_s:
+        return f"results were up to {figures.highest_latency_s:.1f} s late, and too few to tell whether that grows"
     return ""
 
 
-def _growth(figures: _Measured, limits: Limits) -> str:
+def _find_growth(figures: _TrialFigures, limits: SustainabilityLimits) -> str:
     """Return a description of what keeps growing, or an empty string."""
-    for backlog in figures.marks:
-        if backlog.keeps_on(limits.growth, limits.backlog_noise_s):
-            return f"the queue kept growing, by {backlog.whole.slope:.1%} of the offered rate"
-    for backlog in figures.marks:
-        if backlog.tail and backlog.begins(limits.growth, limits.backlog_noise_s):
-            return f"the queue began to grow, by {backlog.tail.slope:.1%} of the offered rate"
-    if figures.latency and figures.latency.keeps_on(limits.growth, limits.latency_noise_s):
-        return f"the latency kept growing, by {figures.latency.whole.slope:.2f} s a second"
+    for backlog in figures.backlog_growths:
+        if backlog.is_ongoing(limits.growth, limits.backlog_noise_s):
+            return f"the queue kept growing, by {backlog.overall.slope:.1%} of the offered rate"
+    for backlog in figures.backlog_growths:
+        if backlog.second_half and backlog.is_starting(limits.growth, limits.backlog_noise_s):
+            return f"the queue began to grow, by {backlog.second_half.slope:.1%} of the offered rate"
+    if figures.latency_growth and figures.latency_growth.is_ongoing(limits.growth, limits.latency_noise_s):
+        return f"the latency kept growing, by {figures.latency_growth.overall.slope:.2f} s a second"
     return ""

@@ -26,18 +26,18 @@ import pyarrow as pa
 
 from headrace.model.schema import Schema
 
-SCALE = 0.01
-SMALLEST, LARGEST = 0.001, 100.0  # ten suppliers; keys that fit an INT
-ROWS: Mapping[str, int] = {  # at scale factor 1
+DEFAULT_SCALE = 0.01
+MIN_SCALE, MAX_SCALE = 0.001, 100.0  # ten suppliers; keys that fit an INT
+ROWS_AT_SCALE_1: Mapping[str, int] = {  # at scale factor 1
     "region": 5, "nation": 25, "supplier": 10_000, "part": 200_000, "partsupp": 800_000, "customer": 150_000,
     "orders": 1_500_000, "lineitem": 6_000_000,
 }  # fmt: skip
-SHARES: Mapping[str, float] = {  # rows in thousands; region and nation are slow, but not idle
-    **{name: rows / 1000 for name, rows in ROWS.items()},
+RATE_SHARES: Mapping[str, float] = {  # rows in thousands; region and nation are slow, but not idle
+    **{name: rows / 1000 for name, rows in ROWS_AT_SCALE_1.items()},
     "nation": 1.0,
     "region": 0.5,
 }
-SCHEMAS: Mapping[str, Schema] = {
+TPCH_SCHEMAS: Mapping[str, Schema] = {
     "region": Schema.parse("r_regionkey INT, r_name STRING, time TIMESTAMP"),
     "nation": Schema.parse("n_nationkey INT, n_name STRING, n_regionkey INT, time TIMESTAMP"),
     "supplier": Schema.parse("s_suppkey INT, s_nationkey INT, s_acctbal DOUBLE, time TIMESTAMP"),
@@ -64,23 +64,34 @@ _NATIONS = (  # with the region of each
 _SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
 _PRIORITIES = ("1-URGENT", "2-HIGH", "3-MEDIUM", "4-NOT SPECIFIED", "5-LOW")
 _BRANDS = tuple(f"Brand#{first}{second}" for first in range(1, 6) for second in range(1, 6))
-_SUPPLIERS, _MOST_LINES, _SIZES = 4, 7, 50  # suppliers of a part, lines of an order, sizes of parts and quantities of lines
-_FIRST_DAY, _DAYS, _TODAY, _SHIPPED_WITHIN = 8_035, 2_406, 1_263, 121  # 1992-01-01; lines shipped after _CURRENT_DAY are open
-SAME_STATUS = 1 - (_SHIPPED_WITHIN - 1) / _DAYS  # share of lines with the status of their order
+_SUPPLIERS_PER_PART, _MAX_LINES_PER_ORDER, _SIZE_COUNT = (
+    4,
+    7,
+    50,
+)  # suppliers of a part, lines of an order, sizes of parts and quantities of lines
+_FIRST_DAY, _ORDER_DAYS, _CURRENT_DAY, _MAX_SHIP_DAYS = (
+    8_035,
+    2_406,
+    1_263,
+    121,
+)  # 1992-01-01; lines shipped after _CURRENT_DAY are open
+SAME_STATUS_SHARE = 1 - (_MAX_SHIP_DAYS - 1) / _ORDER_DAYS  # share of lines with the status of their order
 
 _Integers: TypeAlias = npt.NDArray[np.int64]
 _Columns: TypeAlias = dict[str, pa.Array]
 
 
-def rows(relation: str, scale: float) -> int:
+def count_rows(relation: str, scale: float) -> int:
     """Return the number of rows of a relation; for lineitem the mean, because an order has one to seven lines."""
-    return ROWS[relation] if relation in {"region", "nation"} else round(ROWS[relation] * scale)
+    return ROWS_AT_SCALE_1[relation] if relation in {"region", "nation"} else round(ROWS_AT_SCALE_1[relation] * scale)
 
 
-def domains(scale: float) -> Mapping[str, range]:
+def key_domains(scale: float) -> Mapping[str, range]:
     """Return the values of every join column; all values of a column are equally frequent."""
-    nations, regions, sizes = range(len(_NATIONS)), range(len(_REGIONS)), range(1, _SIZES + 1)
-    suppliers, parts, customers, orders = (range(1, rows(name, scale) + 1) for name in ("supplier", "part", "customer", "orders"))
+    nations, regions, sizes = range(len(_NATIONS)), range(len(_REGIONS)), range(1, _SIZE_COUNT + 1)
+    suppliers, parts, customers, orders = (
+        range(1, count_rows(name, scale) + 1) for name in ("supplier", "part", "customer", "orders")
+    )
     return {
         "r_regionkey": regions, "n_regionkey": regions, "n_nationkey": nations, "s_nationkey": nations, "c_nationkey": nations,
         "s_suppkey": suppliers, "ps_suppkey": suppliers, "l_suppkey": suppliers, "p_partkey": parts, "ps_partkey": parts,
@@ -89,149 +100,157 @@ def domains(scale: float) -> Mapping[str, range]:
     }  # fmt: skip
 
 
-def columns(relation: str, seed: int, scale: float) -> _Columns:
+def generate_relation(relation: str, seed: int, scale: float) -> _Columns:
     """Generate the columns, without the time, of a relation in random row order."""
-    rng = np.random.default_rng([seed, list(ROWS).index(relation)])
-    arrays = _MAKERS[relation](rng, scale)
+    rng = np.random.default_rng([seed, list(ROWS_AT_SCALE_1).index(relation)])
+    arrays = _RELATION_MAKERS[relation](rng, scale)
     order = pa.array(rng.permutation(len(next(iter(arrays.values())))))
     return {name: column.take(order) for name, column in arrays.items()}
 
 
-def _keys(rng: np.random.Generator, relation: str, scale: float) -> _Integers:
+def _draw_keys(rng: np.random.Generator, relation: str, scale: float) -> _Integers:
     """Return the keys of a relation: all of them, or above scale 1 a sample with the size of scale 1."""
     if scale <= 1:
-        return np.arange(1, rows(relation, scale) + 1)
-    return np.sort(rng.choice(rows(relation, scale), ROWS[relation], replace=False)) + 1
+        return np.arange(1, count_rows(relation, scale) + 1)
+    return np.sort(rng.choice(count_rows(relation, scale), ROWS_AT_SCALE_1[relation], replace=False)) + 1
 
 
-def _reference(rng: np.random.Generator, relation: str, scale: float, count: int) -> _Integers:
+def _draw_references(rng: np.random.Generator, relation: str, scale: float, count: int) -> _Integers:
     """Draw foreign keys to a relation whose keys start at 1."""
-    return rng.integers(1, rows(relation, scale) + 1, count)
+    return rng.integers(1, count_rows(relation, scale) + 1, count)
 
 
-def _money(rng: np.random.Generator, lowest: float, highest: float, count: int) -> pa.Array:
+def _draw_amounts(rng: np.random.Generator, lowest: float, highest: float, count: int) -> pa.Array:
     return pa.array(np.round(rng.uniform(lowest, highest, count), 2))
 
 
-def _words(words: Sequence[str], indexes: _Integers) -> pa.Array:
+def _take_words(words: Sequence[str], indexes: _Integers) -> pa.Array:
     return pa.array(words, pa.string()).take(pa.array(indexes))
 
 
-def _drawn(rng: np.random.Generator, words: Sequence[str], count: int) -> pa.Array:
-    return _words(words, rng.integers(0, len(words), count))
+def _draw_words(rng: np.random.Generator, words: Sequence[str], count: int) -> pa.Array:
+    return _take_words(words, rng.integers(0, len(words), count))
 
 
-def _int(values: _Integers) -> pa.Array:
+def _to_int32(values: _Integers) -> pa.Array:
     return pa.array(values.astype(np.int32))
 
 
 def _supplier_of(part: _Integers, number: _Integers, scale: float) -> _Integers:
     """Return the key of supplier number 0 … 3 of each part; the four differ, and all suppliers have equally many parts."""
-    suppliers = rows("supplier", scale)
-    return (part - 1 + (part - 1) // suppliers + number * (suppliers // _SUPPLIERS)) % suppliers + 1
+    suppliers = count_rows("supplier", scale)
+    return (part - 1 + (part - 1) // suppliers + number * (suppliers // _SUPPLIERS_PER_PART)) % suppliers + 1
 
 
 def _retail_cents(part: _Integers) -> _Integers:
     return 90_000 + part // 10 % 20_001 + 100 * (part % 1_000)
 
 
-def _ordered(order: _Integers) -> _Integers:
+def _order_day(order: _Integers) -> _Integers:
     """Return the day of each order, derived from its key alone, so that lines and orders of all seeds agree."""
-    return (order * 2_654_435_761 % (1 << 32)) * _DAYS >> 32
+    return (order * 2_654_435_761 % (1 << 32)) * _ORDER_DAYS >> 32
 
 
-def _region(_: np.random.Generator, scale: float) -> _Columns:
+def _make_region(_: np.random.Generator, scale: float) -> _Columns:
     del scale
-    return {"r_regionkey": _int(np.arange(len(_REGIONS))), "r_name": pa.array(_REGIONS)}
+    return {"r_regionkey": _to_int32(np.arange(len(_REGIONS))), "r_name": pa.array(_REGIONS)}
 
 
-def _nation(_: np.random.Generator, scale: float) -> _Columns:
+def _make_nation(_: np.random.Generator, scale: float) -> _Columns:
     del scale
     names, regions = zip(*_NATIONS, strict=True)
-    return {"n_nationkey": _int(np.arange(len(names))), "n_name": pa.array(names), "n_regionkey": _int(np.array(regions))}
-
-
-def _supplier(rng: np.random.Generator, scale: float) -> _Columns:
-    key = _keys(rng, "supplier", scale)
-    nation = rng.integers(0, len(_NATIONS), len(key))
-    return {"s_suppkey": _int(key), "s_nationkey": _int(nation), "s_acctbal": _money(rng, -999.99, 9999.99, len(key))}
-
-
-def _part(rng: np.random.Generator, scale: float) -> _Columns:
-    key = _keys(rng, "part", scale)
     return {
-        "p_partkey": _int(key),
-        "p_brand": _drawn(rng, _BRANDS, len(key)),
-        "p_size": _int(rng.integers(1, _SIZES + 1, len(key))),
+        "n_nationkey": _to_int32(np.arange(len(names))),
+        "n_name": pa.array(names),
+        "n_regionkey": _to_int32(np.array(regions)),
+    }
+
+
+def _make_supplier(rng: np.random.Generator, scale: float) -> _Columns:
+    key = _draw_keys(rng, "supplier", scale)
+    nation = rng.integers(0, len(_NATIONS), len(key))
+    return {
+        "s_suppkey": _to_int32(key),
+        "s_nationkey": _to_int32(nation),
+        "s_acctbal": _draw_amounts(rng, -999.99, 9999.99, len(key)),
+    }
+
+
+def _make_part(rng: np.random.Generator, scale: float) -> _Columns:
+    key = _draw_keys(rng, "part", scale)
+    return {
+        "p_partkey": _to_int32(key),
+        "p_brand": _draw_words(rng, _BRANDS, len(key)),
+        "p_size": _to_int32(rng.integers(1, _SIZE_COUNT + 1, len(key))),
         "p_retailprice": pa.array(_retail_cents(key) / 100),
     }
 
 
-def _partsupp(rng: np.random.Generator, scale: float) -> _Columns:
-    part = np.repeat(_keys(rng, "part", scale), _SUPPLIERS)
-    number = np.arange(len(part)) % _SUPPLIERS
+def _make_partsupp(rng: np.random.Generator, scale: float) -> _Columns:
+    part = np.repeat(_draw_keys(rng, "part", scale), _SUPPLIERS_PER_PART)
+    number = np.arange(len(part)) % _SUPPLIERS_PER_PART
     return {
-        "ps_partkey": _int(part),
-        "ps_suppkey": _int(_supplier_of(part, number, scale)),
-        "ps_availqty": _int(rng.integers(1, 10_000, len(part))),
-        "ps_supplycost": _money(rng, 1, 1000, len(part)),
+        "ps_partkey": _to_int32(part),
+        "ps_suppkey": _to_int32(_supplier_of(part, number, scale)),
+        "ps_availqty": _to_int32(rng.integers(1, 10_000, len(part))),
+        "ps_supplycost": _draw_amounts(rng, 1, 1000, len(part)),
     }
 
 
-def _customer(rng: np.random.Generator, scale: float) -> _Columns:
-    key = _keys(rng, "customer", scale)
+def _make_customer(rng: np.random.Generator, scale: float) -> _Columns:
+    key = _draw_keys(rng, "customer", scale)
     return {
-        "c_custkey": _int(key),
-        "c_nationkey": _int(rng.integers(0, len(_NATIONS), len(key))),
-        "c_acctbal": _money(rng, -999.99, 9999.99, len(key)),
-        "c_mktsegment": _drawn(rng, _SEGMENTS, len(key)),
+        "c_custkey": _to_int32(key),
+        "c_nationkey": _to_int32(rng.integers(0, len(_NATIONS), len(key))),
+        "c_acctbal": _draw_amounts(rng, -999.99, 9999.99, len(key)),
+        "c_mktsegment": _draw_words(rng, _SEGMENTS, len(key)),
     }
 
 
-def _orders(rng: np.random.Generator, scale: float) -> _Columns:
-    key = _keys(rng, "orders", scale)
-    day = _ordered(key)
-    shipped, started = day + _SHIPPED_WITHIN <= _TODAY, day < _TODAY
+def _make_orders(rng: np.random.Generator, scale: float) -> _Columns:
+    key = _draw_keys(rng, "orders", scale)
+    day = _order_day(key)
+    shipped, started = day + _MAX_SHIP_DAYS <= _CURRENT_DAY, day < _CURRENT_DAY
     return {
-        "o_orderkey": _int(key),
-        "o_custkey": _int(_reference(rng, "customer", scale, len(key))),
-        "o_orderstatus": _words(("F", "P", "O"), 2 - shipped.astype(np.int64) - started),
-        "o_totalprice": _money(rng, 900, 450_000, len(key)),
-        "o_orderdate": _int(_FIRST_DAY + day),
-        "o_orderpriority": _drawn(rng, _PRIORITIES, len(key)),
+        "o_orderkey": _to_int32(key),
+        "o_custkey": _to_int32(_draw_references(rng, "customer", scale, len(key))),
+        "o_orderstatus": _take_words(("F", "P", "O"), 2 - shipped.astype(np.int64) - started),
+        "o_totalprice": _draw_amounts(rng, 900, 450_000, len(key)),
+        "o_orderdate": _to_int32(_FIRST_DAY + day),
+        "o_orderpriority": _draw_words(rng, _PRIORITIES, len(key)),
     }
 
 
-def _lineitem(rng: np.random.Generator, scale: float) -> _Columns:
-    orders = _keys(rng, "orders", scale)
-    lines = rng.integers(1, _MOST_LINES + 1, len(orders))
+def _make_lineitem(rng: np.random.Generator, scale: float) -> _Columns:
+    orders = _draw_keys(rng, "orders", scale)
+    lines = rng.integers(1, _MAX_LINES_PER_ORDER + 1, len(orders))
     order = np.repeat(orders, lines)
     count = len(order)
-    part = _reference(rng, "part", scale, count)
-    quantity = rng.integers(1, _SIZES + 1, count)
-    shipped = _ordered(order) + rng.integers(1, _SHIPPED_WITHIN + 1, count)
-    still_open = shipped > _TODAY
+    part = _draw_references(rng, "part", scale, count)
+    quantity = rng.integers(1, _SIZE_COUNT + 1, count)
+    shipped = _order_day(order) + rng.integers(1, _MAX_SHIP_DAYS + 1, count)
+    still_open = shipped > _CURRENT_DAY
     return {
-        "l_orderkey": _int(order),
-        "l_partkey": _int(part),
-        "l_suppkey": _int(_supplier_of(part, rng.integers(0, _SUPPLIERS, count), scale)),
-        "l_linenumber": _int(np.arange(count) - np.repeat(np.cumsum(lines) - lines, lines) + 1),
-        "l_quantity": _int(quantity),
+        "l_orderkey": _to_int32(order),
+        "l_partkey": _to_int32(part),
+        "l_suppkey": _to_int32(_supplier_of(part, rng.integers(0, _SUPPLIERS_PER_PART, count), scale)),
+        "l_linenumber": _to_int32(np.arange(count) - np.repeat(np.cumsum(lines) - lines, lines) + 1),
+        "l_quantity": _to_int32(quantity),
         "l_extendedprice": pa.array(quantity * _retail_cents(part) / 100),
         "l_discount": pa.array(rng.integers(0, 11, count) / 100),
-        "l_returnflag": _words(("A", "R", "N"), np.where(still_open, 2, rng.integers(0, 2, count))),
-        "l_linestatus": _words(("F", "O"), still_open.astype(np.int64)),
-        "l_shipdate": _int(_FIRST_DAY + shipped),
+        "l_returnflag": _take_words(("A", "R", "N"), np.where(still_open, 2, rng.integers(0, 2, count))),
+        "l_linestatus": _take_words(("F", "O"), still_open.astype(np.int64)),
+        "l_shipdate": _to_int32(_FIRST_DAY + shipped),
     }
 
 
-_MAKERS: Mapping[str, Callable[[np.random.Generator, float], _Columns]] = {
-    "region": _region,
-    "nation": _nation,
-    "supplier": _supplier,
-    "part": _part,
-    "partsupp": _partsupp,
-    "customer": _customer,
-    "orders": _orders,
-    "lineitem": _lineitem,
+_RELATION_MAKERS: Mapping[str, Callable[[np.random.Generator, float], _Columns]] = {
+    "region": _make_region,
+    "nation": _make_nation,
+    "supplier": _make_supplier,
+    "part": _make_part,
+    "partsupp": _make_partsupp,
+    "customer": _make_customer,
+    "orders": _make_orders,
+    "lineitem": _make_lineitem,
 }

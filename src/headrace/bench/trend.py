@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_POINTS = 400  # bounds the number of pairs
+_MAX_POINTS = 400  # bounds the number of pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,39 +22,39 @@ class Trend:
 
     slope: float
     span: float
-    rising: float
+    rising_share: float
 
-    def grows(self, slope: float, noise: float) -> bool:
+    def is_growing(self, slope: float, noise: float) -> bool:
         """Whether the slope exceeds `slope`, the total growth exceeds `noise`, and at least three quarters of the pairs rise."""
-        return self.slope > slope and self.slope * self.span > noise and self.rising >= 0.75
+        return self.slope > slope and self.slope * self.span > noise and self.rising_share >= 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrowthTrend:
     """The trend of the whole series and of its second half; the latter is None if it is too short."""
 
-    whole: Trend
-    tail: Trend | None
+    overall: Trend
+    second_half: Trend | None
 
-    def keeps_on(self, slope: float, noise: float) -> bool:
+    def is_ongoing(self, slope: float, noise: float) -> bool:
         """Whether the series grows and has not levelled off."""
-        return self.whole.grows(slope, noise) and (self.tail is None or self.tail.slope > slope)
+        return self.overall.is_growing(slope, noise) and (self.second_half is None or self.second_half.slope > slope)
 
-    def begins(self, slope: float, noise: float) -> bool:
+    def is_starting(self, slope: float, noise: float) -> bool:
         """Whether the series grows in its second half, regardless of the first."""
-        return self.tail is not None and self.tail.grows(slope, noise)
+        return self.second_half is not None and self.second_half.is_growing(slope, noise)
 
 
-def growth(time: Floats, value: Floats) -> Growth | None:
+def measure_growth(time: Floats, value: Floats) -> GrowthTrend | None:
     """Measure the growth of points in time order; None for fewer than three."""
-    whole = trend(time, value)
+    whole = measure_trend(time, value)
     if whole is None:
         return None
     half = time >= (time[0] + time[-1]) / 2
-    return Growth(whole, trend(time[half], value[half]))
+    return GrowthTrend(whole, measure_trend(time[half], value[half]))
 
 
-def trend(time: Floats, value: Floats) -> Trend | None:
+def measure_trend(time: Floats, value: Floats) -> Trend | None:
     """Measure the trend of points in time order; None for fewer than three.
 
     Only pairs at least a third of the span apart count: close points show noise rather than the trend. The median tolerates short
@@ -62,7 +62,7 @@ def trend(time: Floats, value: Floats) -> Trend | None:
     """
     if len(time) < 3 or time[-1] <= time[0]:
         return None
-    indexes = np.unique(np.linspace(0, len(time) - 1, _POINTS).round().astype(np.int64))
+    indexes = np.unique(np.linspace(0, len(time) - 1, _MAX_POINTS).round().astype(np.int64))
     time, value = time[indexes], value[indexes]
     span = float(time[-1] - time[0])
     first, second = np.triu_indices(len(time), 1)
@@ -72,7 +72,7 @@ def trend(time: Floats, value: Floats) -> Trend | None:
     return Trend(float(np.median(slopes)), span, float(np.mean(slopes > 0)))
 
 
-def envelope(time: Floats, value: Floats, width: float) -> tuple[Floats, Floats, Floats]:
+def rolling_envelope(time: Floats, value: Floats, width: float) -> tuple[Floats, Floats, Floats]:
     """Return times, minima and maxima over the last `width` seconds before each; samples must be about evenly spaced."""
     gap = float(np.median(np.diff(time))) if len(time) > 1 else width
     count = min(len(time), max(1, round(width / max(gap, 1e-9))))
@@ -80,7 +80,7 @@ def envelope(time: Floats, value: Floats, width: float) -> tuple[Floats, Floats,
     return time[count - 1 :], windows.min(axis=1), windows.max(axis=1)
 
 
-def longest_above(time: Floats, value: Floats, limit: float) -> float:
+def longest_time_above(time: Floats, value: Floats, limit: float) -> float:
     """Return the longest time in seconds for which every sample was above the limit."""
     above = np.concatenate(([False], value > limit, [False]))
     starts = np.flatnonzero(~above[:-1] & above[1:])

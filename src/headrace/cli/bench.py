@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.bench.scaling import scaling
+from headrace.bench.scaling import measure_scaling
 from headrace.cli import bench_list, bench_report
 from headrace.cli.bench_run import run_command
 from headrace.cli.terminal import report_progress
@@ -37,7 +37,7 @@ def scaling_command(
     if not counts or counts[0] < 1 or rows < 1 or rows_per_batch < 1 or streaming_rows < 1:
         raise HeadraceError("numbers of queries and rows must be positive")
     with report_progress() as report:
-        result = scaling(counts, rows, rows_per_batch, streaming_rows, report)
+        result = measure_scaling(counts, rows, rows_per_batch, streaming_rows, report)
     if as_json:
         print(json.dumps(result, indent=2))
         return

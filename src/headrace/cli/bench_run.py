@@ -11,9 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from headrace.bench.result import Run
+from headrace.bench.result import BenchRun
 from headrace.bench.result_file import append_run
-from headrace.bench.run import Runner
+from headrace.bench.run import ScenarioRunner
 from headrace.bench.scenario import SYSTEMS, Scenario
 from headrace.bench.scenario_file import load_scenario
 from headrace.cli.bench_view import BenchView
@@ -46,7 +46,7 @@ def run_command(
         for variant in variants:
             for system in systems:
                 for number in range(1, repeat + 1):
-                    run = Runner(system, variant, view.make_watcher(), rate, _parse_options(option or [])).run(number)
+                    run = ScenarioRunner(system, variant, view.make_watcher(), rate, _parse_options(option or [])).run(number)
                     append_run(out, run)
                     view.show_run(run)
                     runs.append(run)
@@ -56,7 +56,7 @@ def run_command(
         progress_console(as_json=False).print(
             summary_table(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` makes a page of it."
         )
-    if any(run.failed for run in runs):
+    if any(run.failure for run in runs):
         raise typer.Exit(1)
 
 
@@ -78,7 +78,7 @@ def _parse_counts(text: str) -> list[int | None]:
 
 
 def _apply_overrides(base: Scenario, queries: int | None, duration: float | None, keys: int | None) -> Scenario:
-    return base.changed(queries=queries, seconds=duration, keys=keys)
+    return base.with_overrides(queries=queries, seconds=duration, keys=keys)
 
 
 def _parse_options(settings: list[str]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def summary_table(runs: list[Run]) -> Table:
+def summary_table(runs: list[BenchRun]) -> Table:
     """Return the runs as a table for the terminal."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, justify in (
@@ -106,12 +106,15 @@ def summary_table(runs: list[Run]) -> Table:
     ):
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     for run in runs:
-        figures = run.measured
+        figures = run.figures
         if figures is None:
-            table.add_row(run.sut, str(run.queries), Text(f"failed: {run.failed}", "red"), "–")
+            table.add_row(run.sut, str(run.query_count), Text(f"failed: {run.failure}", "red"), "–")
             continue
-        latency = figures.event_time.histogram.summary()
+        latency = figures.event_time_latency.histogram.summarize()
         table.add_row(
-            run.sut, str(run.queries), format_count(figures.sustainable or 0), format_seconds(latency.p95 if latency else None)
+            run.sut,
+            str(run.query_count),
+            format_count(figures.sustainable_rate or 0),
+            format_seconds(latency.p95 if latency else None),
         )
     return table

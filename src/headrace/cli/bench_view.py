@@ -11,9 +11,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from headrace.bench.driver_client import DriverStatus
 from headrace.bench.latency import Latencies
-from headrace.bench.result import Run
-from headrace.bench.run import Watcher
-from headrace.bench.sustainable import Verdict
+from headrace.bench.result import BenchRun
+from headrace.bench.run import RunWatcher
+from headrace.bench.sustainable import TrialVerdict
 from headrace.cli.terminal import format_count, format_seconds
 
 _LINE_INTERVAL_SECONDS = 5.0  # seconds between lines where there is no terminal
@@ -39,9 +39,9 @@ class BenchView:
         """Remove the progress bar."""
         self._progress.stop()
 
-    def make_watcher(self) -> Watcher:
+    def make_watcher(self) -> RunWatcher:
         """Return the callbacks of a run."""
-        return Watcher(self._start_phase, self._show_sample, self._show_verdict)
+        return RunWatcher(self._start_phase, self._show_sample, self._show_verdict)
 
     def _start_phase(self, phase: str, rate: float | None) -> None:
         self._phase, self._rate, self._last_status = phase, rate, None
@@ -69,16 +69,16 @@ class BenchView:
             parts.append(f"latency p95 {format_seconds(latencies.event_time_series.p95[-1])}")
         return ", ".join(parts)
 
-    def _show_verdict(self, verdict: Verdict) -> None:
+    def _show_verdict(self, verdict: TrialVerdict) -> None:
         outcome = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
         self._console.print(f"  {format_count(verdict.rate)} rows/s {outcome}", soft_wrap=True)
 
-    def show_run(self, run: Run) -> None:
+    def show_run(self, run: BenchRun) -> None:
         """Print the result of a run."""
-        if run.measured is None:
-            self._console.print(f"{run.sut}, {run.queries} queries: failed: {run.failed}", style="red", soft_wrap=True)
+        if run.figures is None:
+            self._console.print(f"{run.sut}, {run.query_count} queries: failed: {run.failure}", style="red", soft_wrap=True)
             return
-        latency = run.measured.event_time.histogram.summary()
-        rate, p95 = format_count(run.measured.sustainable or 0), format_seconds(latency.p95 if latency else None)
-        text = f"{run.sut}, {run.queries} queries: {rate} rows/s, event-time latency p95 {p95}"
+        latency = run.figures.event_time_latency.histogram.summarize()
+        rate, p95 = format_count(run.figures.sustainable_rate or 0), format_seconds(latency.p95 if latency else None)
+        text = f"{run.sut}, {run.query_count} queries: {rate} rows/s, event-time latency p95 {p95}"
         self._console.print(text, style="bold", soft_wrap=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.bench.sustainable import Limits, Observed, Verdict, judge
+from headrace.bench.sustainable import SustainabilityLimits, TrialObservation, TrialVerdict, judge_trial
 
 STEP = 0.1  # seconds between samples of the queue
 
@@ -28,7 +28,7 @@ class Consumer:
     dies: float | None = None
     hoards: bool = False
 
-    def observe(self, rate: float, seconds: float = 60.0) -> Observed:
+    def observe(self, rate: float, seconds: float = 60.0) -> TrialObservation:
         end = seconds if self.dies is None else min(seconds, self.dies)
         time = np.arange(1, round(end / STEP) + 1) * STEP
         produced = np.floor(rate * time)
@@ -38,7 +38,9 @@ class Consumer:
         out = place < len(time)
         latency = time[np.minimum(place, len(time) - 1)] - born
         failure = "the process died" if self.dies is not None and self.dies < seconds else ""
-        return Observed(rate, time, produced, produced if self.hoards else done, (born + latency)[out], latency[out], failure)
+        return TrialObservation(
+            rate, time, produced, produced if self.hoards else done, (born + latency)[out], latency[out], failure
+        )
 
     def _steady(self, produced: np.ndarray, time: np.ndarray) -> np.ndarray:
         done, allowance, taken, since = np.zeros(len(time)), 0.0, 0.0, 0.0
@@ -62,8 +64,8 @@ class Consumer:
             done[place] = taken
         return done
 
-    def trial(self, rate: float, seconds: float = 60.0, limits: Limits | None = None) -> Verdict:
-        return judge(self.observe(rate, seconds), limits)
+    def trial(self, rate: float, seconds: float = 60.0, limits: SustainabilityLimits | None = None) -> TrialVerdict:
+        return judge_trial(self.observe(rate, seconds), limits)
 
 
 def steady(rate: float) -> Callable[[float], float]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from headrace.bench.ad_hoc import KINDS
+from headrace.bench.ad_hoc import SCHEDULE_KINDS
 from headrace.bench.queries.sets import GENERATORS
-from headrace.bench.scenario import Search
-from headrace.bench.scenario_file import load_scenario, parse_scenario, scenario_names
+from headrace.bench.scenario import RateSearchSettings
+from headrace.bench.scenario_file import list_scenarios, load_scenario, parse_scenario
 from headrace.bench.stream import StreamSpec
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "benchmark.md").read_text(encoding="utf-8")
@@ -22,27 +22,27 @@ EXAMPLE = re.findall(r"^```ini\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[0]
 def test_every_scenario_is_told():
     table = TEXT.split("## Scenarios")[1].split("`--queries N`")[0]
     told = {name for row in re.findall(r"^\| ([\w, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
-    assert set(scenario_names()) == told - {"scenario"}
+    assert set(list_scenarios()) == told - {"scenario"}
 
 
 def test_the_example_is_a_scenario_and_has_every_key():
     scenario = parse_scenario("example", EXAMPLE, "example.toml")
-    assert (scenario.queries, scenario.search) == (4, Search())
-    for field in [*fields(StreamSpec), *fields(Search)]:
+    assert (scenario.peak_query_count, scenario.search) == (4, RateSearchSettings())
+    for field in [*fields(StreamSpec), *fields(RateSearchSettings)]:
         assert field.name == "name" or re.search(rf"^{field.name} = ", EXAMPLE, re.MULTILINE), field.name
 
 
-@pytest.mark.parametrize("name", [*GENERATORS, *KINDS])
+@pytest.mark.parametrize("name", [*GENERATORS, *SCHEDULE_KINDS])
 def test_every_option_is_told(name):
-    kind = {**GENERATORS, **KINDS}[name]
+    kind = {**GENERATORS, **SCHEDULE_KINDS}[name]
     rows = [line for line in TEXT.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1]]
     assert rows
     assert all(re.search(rf"\b{field.name}\b", rows[-1]) for field in fields(kind))
 
 
 def test_every_field_of_a_result_is_told():
-    good = synthetic.run(load_scenario("sc1").changed(seconds=12), "headrace").to_json()
-    bad = synthetic.run(load_scenario("sc1").changed(seconds=12), "flink", failed="gone").to_json()
+    good = synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "headrace").to_json()
+    bad = synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "flink", failed="gone").to_json()
     names = {*good, *bad, *good["scenario"], *good["search"][0], *good["throughput"], *good["resources"]}
     names |= {*good["resources"]["series"][0], *good["event_time_latency_s"], *good["event_time_latency_s"]["series"]}
     names |= {

@@ -12,28 +12,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.collector import Collector, Inbox
-from headrace.bench.emissions import UNTOLD, Emissions, parse
+from headrace.bench.collector import ConnectionBuffer, ResultCollector
+from headrace.bench.emissions import UNKNOWN_TIME, Emissions, parse_lines
 from headrace.errors import HeadraceError
 
 DEADLINE = 20.0
 
 
 def rows_of(emissions: Emissions) -> list[tuple[int, str, int, int, int]]:
-    names = [emissions.names[code] for code in emissions.query]
+    names = [emissions.query_names[code] for code in emissions.query_code]
     columns = (emissions.arrival_us, emissions.window_end_us, emissions.rows, emissions.event_time_us)
     arrival, end, rows, event = (column.tolist() for column in columns)
     return list(zip(arrival, names, end, rows, event, strict=True))
 
 
 def parsed(text: bytes) -> tuple[list[tuple[int, str, int, int, int]], list[bytes]]:
-    emissions, broken = parse(text, np.arange(text.count(b"\n")))
+    emissions, broken = parse_lines(text, np.arange(text.count(b"\n")))
     return rows_of(emissions), broken
 
 
 def test_lines_with_and_without_an_event_time():
     rows, broken = parsed(b"q1\t8000000\t5\nq2\t9000000\t1\t8999999\nq1\t12000000\t7\r\n")
-    assert rows == [(0, "q1", 8_000_000, 5, UNTOLD), (1, "q2", 9_000_000, 1, 8_999_999), (2, "q1", 12_000_000, 7, UNTOLD)]
+    assert rows == [
+        (0, "q1", 8_000_000, 5, UNKNOWN_TIME),
+        (1, "q2", 9_000_000, 1, 8_999_999),
+        (2, "q1", 12_000_000, 7, UNKNOWN_TIME),
+    ]
     assert broken == []
 
 
@@ -69,50 +73,50 @@ def test_nothing_is_no_emissions():
 
 
 def test_emissions_are_put_together_by_name():
-    first, _ = parse(b"a\t1\t1\nb\t2\t2\n", np.array([10, 11]))
-    second, _ = parse(b"c\t3\t3\nb\t4\t4\n", np.array([12, 13]))
-    both = Emissions.concat([first, Emissions.none(), second])
-    assert both.names == ("a", "b", "c")
+    first, _ = parse_lines(b"a\t1\t1\nb\t2\t2\n", np.array([10, 11]))
+    second, _ = parse_lines(b"c\t3\t3\nb\t4\t4\n", np.array([12, 13]))
+    both = Emissions.concat([first, Emissions.empty(), second])
+    assert both.query_names == ("a", "b", "c")
     assert [row[:3] for row in rows_of(both)] == [(10, "a", 1), (11, "b", 2), (12, "c", 3), (13, "b", 4)]
-    assert [row[:3] for row in rows_of(both.only({"b", "z"}))] == [(11, "b", 2), (13, "b", 4)]
+    assert [row[:3] for row in rows_of(both.filter_queries({"b", "z"}))] == [(11, "b", 2), (13, "b", 4)]
 
 
 def test_a_line_arrives_with_its_last_byte():
     #  block at 100      at 200          at 300
     #  a 1 1 NL | b 2    | 2 NL c 3 3    | NL
-    inbox = Inbox()
+    inbox = ConnectionBuffer()
     inbox.blocks = [(100, b"a\t1\t1\nb\t2"), (200, b"\t2\nc\t3\t3"), (300, b"\n")]
-    lines, arrivals = inbox.take()
+    lines, arrivals = inbox.take_lines()
     assert (lines, arrivals.tolist()) == (b"a\t1\t1\nb\t2\t2\nc\t3\t3\n", [100, 200, 300])
 
 
 def test_the_beginning_of_a_line_waits_for_its_end():
-    inbox = Inbox([(100, b"a\t1\t1\nb\t2")])
-    assert inbox.take()[0] == b"a\t1\t1\n"
-    assert inbox.take()[0] == b""
+    inbox = ConnectionBuffer([(100, b"a\t1\t1\nb\t2")])
+    assert inbox.take_lines()[0] == b"a\t1\t1\n"
+    assert inbox.take_lines()[0] == b""
     inbox.blocks.append((250, b"\t2\n"))
-    lines, arrivals = inbox.take()
+    lines, arrivals = inbox.take_lines()
     assert (lines, arrivals.tolist()) == (b"b\t2\t2\n", [250])
 
 
 @pytest.mark.parametrize("taken_before", [False, True])
 def test_a_line_cut_off_is_broken_though_it_looks_whole(taken_before: bool):
-    inbox = Inbox([(100, b"a\t1\t1\nb\t2\t12")])  # the number was 12345
-    lines = inbox.take()[0] if taken_before else b""
+    inbox = ConnectionBuffer([(100, b"a\t1\t1\nb\t2\t12")])  # the number was 12345
+    lines = inbox.take_lines()[0] if taken_before else b""
     inbox.closed = True
-    rest, arrivals = inbox.take()
+    rest, arrivals = inbox.take_lines()
     assert len(arrivals) == rest.count(b"\n")
     rows, broken = parsed(lines + rest)
     assert ([row[1] for row in rows], len(broken)) == (["a"], 1)
-    assert inbox.take()[0] == b""
+    assert inbox.take_lines()[0] == b""
 
 
 def test_bytes_without_a_newline_do_not_pile_up():
-    inbox = Inbox([(100, b"x" * 200_000)])
-    inbox.take()
-    assert len(inbox.rest) < 1000
+    inbox = ConnectionBuffer([(100, b"x" * 200_000)])
+    inbox.take_lines()
+    assert len(inbox.partial_line) < 1000
     inbox.blocks.append((101, b"\t1\t1\na\t1\t1\n"))
-    rows, broken = parsed(inbox.take()[0])
+    rows, broken = parsed(inbox.take_lines()[0])
     assert ([row[1] for row in rows], len(broken)) == (["a"], 1)
 
 
@@ -121,19 +125,19 @@ def test_bytes_without_a_newline_do_not_pile_up():
 def test_cuts_between_blocks_and_takes_do_not_matter(lengths: list[int], take_after: list[bool]):
     text = b"".join(b"q%d\t%d\t%d\n" % (number % 3, number * 1000, number) for number in range(20))
     cuts = [0, *(cut for cut in itertools.accumulate(lengths) if cut < len(text)), len(text)]
-    inbox, lines = Inbox(), []
+    inbox, lines = ConnectionBuffer(), []
     for place, (start, stop) in enumerate(itertools.pairwise(cuts)):
         inbox.blocks.append((place, text[start:stop]))
         if take_after[place]:
-            lines.append(inbox.take())
-    lines.append(inbox.take())
+            lines.append(inbox.take_lines())
+    lines.append(inbox.take_lines())
     assert b"".join(line for line, _ in lines) == text
     ends = [end for end, byte in enumerate(text) if byte == ord("\n")]
     blocks = [next(place for place, stop in enumerate(cuts[1:]) if stop > end) for end in ends]
     assert np.concatenate([arrivals for _, arrivals in lines]).tolist() == blocks
 
 
-def send(collector: Collector, *blocks: bytes) -> None:
+def send(collector: ResultCollector, *blocks: bytes) -> None:
     host, port = collector.address.split(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE) as connection:
         for block in blocks:
@@ -150,7 +154,7 @@ def wait(until: Callable[[], bool]) -> None:
 
 
 def test_results_of_several_connections_arrive():
-    with Collector(clock=lambda: 12.5) as collector:
+    with ResultCollector(clock=lambda: 12.5) as collector:
         senders = [
             threading.Thread(target=send, args=(collector, b"q%d\t1000\t5\n" % number, b"q%d\t2000\t6\t1999\n" % number))
             for number in range(8)
@@ -160,15 +164,15 @@ def test_results_of_several_connections_arrive():
         for sender in senders:
             sender.join()
     found = collector.take()
-    assert sorted(found.names) == [f"q{number}" for number in range(8)]
+    assert sorted(found.query_names) == [f"q{number}" for number in range(8)]
     assert int(found.rows.sum()) == 8 * 11
     assert set(found.arrival_us.tolist()) == {12_500_000}
-    assert (collector.broken, collector.broken_examples) == (0, ())
+    assert (collector.broken_lines, collector.broken_examples) == (0, ())
 
 
 def test_what_was_taken_is_not_given_twice():
     taken: list[Emissions] = []
-    with Collector() as collector:
+    with ResultCollector() as collector:
         send(collector, b"a\t1\t1\n")
         wait(lambda: bool(taken.append(collector.take()) or sum(map(len, taken)) == 1))
         send(collector, b"a\t2\t1\n")
@@ -177,42 +181,42 @@ def test_what_was_taken_is_not_given_twice():
 
 
 def test_broken_lines_are_counted_and_the_first_ones_shown():
-    with Collector() as collector:
+    with ResultCollector() as collector:
         send(collector, b"a\t1\t1\n", *(b"nonsense %d\n" % number for number in range(9)), b"a\t2\t")
     assert len(collector.take()) == 1
-    assert collector.broken == 10
+    assert collector.broken_lines == 10
     assert collector.broken_examples == tuple(f"nonsense {number}" for number in range(5))
 
 
 def test_a_connection_reset_keeps_what_came_before():
-    with Collector() as collector:
+    with ResultCollector() as collector:
         host, port = collector.address.split(":")
         connection = socket.create_connection((host, int(port)), timeout=DEADLINE)
         connection.sendall(b"a\t1\t1\n")
         found: list[Emissions] = []
         wait(lambda: bool(found.append(collector.take()) or sum(map(len, found)) == 1))
-        assert collector.connections == 1
+        assert collector.open_connections == 1
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
         connection.close()
-        wait(lambda: collector.connections == 0)
+        wait(lambda: collector.open_connections == 0)
         send(collector, b"b\t1\t1\n")
     assert rows_of(collector.take())[0][1] == "b"
 
 
 def test_a_large_block_is_parsed_whole():
     text = b"".join(b"q%d\t%d\t1\n" % (number % 64, number) for number in range(50_000))
-    with Collector() as collector:
+    with ResultCollector() as collector:
         send(collector, text)
     found = collector.take()
     assert np.array_equal(found.window_end_us, np.arange(50_000))
-    assert (len(found.names), int(found.rows.sum())) == (64, 50_000)
+    assert (len(found.query_names), int(found.rows.sum())) == (64, 50_000)
 
 
 def test_a_collector_that_failed_says_so():
     def clock() -> float:
         raise OverflowError("no time")
 
-    with Collector(clock) as collector:
+    with ResultCollector(clock) as collector:
         send(collector, b"a\t1\t1\n")
     with pytest.raises(HeadraceError, match="no time"):
         collector.take()

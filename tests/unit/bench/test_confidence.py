@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from headrace.bench.confidence import confidence, student_t, within
+from headrace.bench.confidence import estimate_mean, student_t, student_t_probability
 
 
 @pytest.mark.parametrize(
@@ -34,17 +34,17 @@ def test_the_quantiles_of_the_tables(level: float, freedom: int, t: float):
 def test_with_many_degrees_it_is_the_normal_distribution():
     normal = statistics.NormalDist()
     assert student_t(0.95, 5000) == pytest.approx(normal.inv_cdf(0.975), abs=1e-3)
-    assert within(1.5, 5001) == pytest.approx(2 * normal.cdf(1.5) - 1, abs=1e-3)
+    assert student_t_probability(1.5, 5001) == pytest.approx(2 * normal.cdf(1.5) - 1, abs=1e-3)
 
 
 def test_the_closed_forms_of_one_and_two_degrees():
     for t in (0.1, 1.0, 7.0):
-        assert within(t, 1) == pytest.approx(2 / math.pi * math.atan(t))
-        assert within(t, 2) == pytest.approx(t / math.sqrt(2 + t * t))
+        assert student_t_probability(t, 1) == pytest.approx(2 / math.pi * math.atan(t))
+        assert student_t_probability(t, 2) == pytest.approx(t / math.sqrt(2 + t * t))
 
 
 def test_an_interval_of_five_runs():
-    found = confidence([10.0, 12.0, 11.0, 9.0, 13.0])
+    found = estimate_mean([10.0, 12.0, 11.0, 9.0, 13.0])
     assert (found.mean, found.runs, found.level) == (11.0, 5, 0.95)
     assert found.half_width == pytest.approx(2.7764 * math.sqrt(2.5 / 5), abs=1e-4)
     assert found.interval == pytest.approx((11 - 1.96324, 11 + 1.96324), abs=1e-4)
@@ -52,15 +52,15 @@ def test_an_interval_of_five_runs():
 
 
 def test_equal_runs_leave_no_doubt():
-    assert confidence([7.0, 7.0]).interval == (7.0, 7.0)
+    assert estimate_mean([7.0, 7.0]).interval == (7.0, 7.0)
 
 
 def test_one_run_has_a_mean_and_no_interval():
-    found = confidence([7.0])
+    found = estimate_mean([7.0])
     assert (found.mean, found.half_width, found.interval) == (7.0, None, None)
 
 
 @pytest.mark.parametrize(("values", "level"), [([], 0.95), ([1.0], 0.0), ([1.0], 1.0)])
 def test_no_runs_and_no_level_are_refused(values: list[float], level: float):
     with pytest.raises(ValueError, match="no confidence"):
-        confidence(values, level)
+        estimate_mean(values, level)

@@ -13,8 +13,8 @@ import pytest
 
 from headrace.bench.driver import open_driver
 from headrace.bench.driver_client import DriverProcess
-from headrace.bench.driver_log import NEVER, DriverLog
-from headrace.bench.generator import pools
+from headrace.bench.driver_log import NO_TIME, DriverLog
+from headrace.bench.generator import build_pools
 from headrace.bench.rate import RateScript
 from headrace.connectors.tcp_protocol import RequestRejectedError, TcpConnection
 from headrace.errors import HeadraceError
@@ -53,7 +53,7 @@ def test_rows_are_those_of_the_pool_with_their_times(rig: Rig):
     rig.after(0.3)
     status = rig.ask("status", **GROUP)
     assert (status["produced"], status["read"], status["committed"]) == ([1500, 1500], [0, 0], [0, 0])
-    pool = pools(small())[1]
+    pool = build_pools(small())[1]
     table = rig.connection.read("s", 1, "g", 700, 1300)  # twice across the end of the pool
     assert table.schema.equals(small().schema.to_arrow())
     assert table["f3"].to_pylist() == [pool.columns["f3"][row % 500].as_py() for row in range(700, 1300)]
@@ -76,7 +76,7 @@ def test_every_generator_is_served(generator: str):
     with Rig(spec) as rig:
         rig.start(100_000)
         rig.after(1)
-        rows = pools(spec)[0].rows
+        rows = build_pools(spec)[0].rows
         start = min(rows - 10, 50_000)
         table = rig.connection.read("s", 0, "g", start, start + 20)
         table.validate(full=True)
@@ -185,11 +185,11 @@ def test_text_begins_with_the_next_row_and_is_read_as_it_is_taken(rig: Rig):
         rig.start(1000)
         rig.after(1)
         found = lines_of(sock, 500)
-        pool = pools(small())[1]
+        pool = build_pools(small())[1]
         assert found[499].split(",")[:2] == [str(pool.columns[name][499].as_py()) for name in ("key", "f1")]
         assert found[0].endswith(",2027-01-15 08:00:00.002000\n")
-        until(lambda: rig.hub.streams["s"].queue.progress().read == (0, 500))
-        assert rig.hub.streams["s"].queue.progress().committed == (0, 500)
+        until(lambda: rig.hub.streams["s"].queue.get_progress().read == (0, 500))
+        assert rig.hub.streams["s"].queue.get_progress().committed == (0, 500)
         with socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][1]), 10) as late:
             until(lambda: len(rig.hub.streams["s"].queue._partitions[1].cursors) == 2)
             rig.after(1)
@@ -237,11 +237,11 @@ def test_when_a_row_was_pulled(rig: Rig):
     rig.after(1)
     log = DriverLog.from_json(rig.ask("log"))
     assert log.pulled_at("s", [BEGIN_US + 2000, BEGIN_US + 1_900_000]).tolist() == [BEGIN_US + SECOND, BEGIN_US + 2 * SECOND]
-    assert log.pulled_at("s", [BEGIN_US + 2_500_000, BEGIN_US]).tolist() == [NEVER, NEVER]
+    assert log.pulled_at("s", [BEGIN_US + 2_500_000, BEGIN_US]).tolist() == [NO_TIME, NO_TIME]
     ends = [BEGIN_US, BEGIN_US + 2000, BEGIN_US + 2001, BEGIN_US + 2_000_001, BEGIN_US + 9 * SECOND]
     assert log.event_time_before("s", ends).tolist() == [
-        NEVER,
-        NEVER,
+        NO_TIME,
+        NO_TIME,
         BEGIN_US + 2000,
         BEGIN_US + 2 * SECOND,
         BEGIN_US + 9 * SECOND - 2000,
@@ -269,8 +269,8 @@ def test_with_disorder_late_rows_are_waited_for():
 
 def test_an_empty_diary(rig: Rig):
     log = DriverLog.from_json(rig.ask("log"))
-    assert log.event_time_before("s", np.array([BEGIN_US])).tolist() == [NEVER]
-    assert log.pulled_at("s", np.array([BEGIN_US])).tolist() == [NEVER]
+    assert log.event_time_before("s", np.array([BEGIN_US])).tolist() == [NO_TIME]
+    assert log.pulled_at("s", np.array([BEGIN_US])).tolist() == [NO_TIME]
     assert log.event_time_before("s", []).tolist() == []
 
 
@@ -291,7 +291,7 @@ def test_a_driver_in_a_process_of_its_own():
         until(lambda: driver.status().read == 100)
         assert driver.log().event_time_before("t", [begun + 1_000_000])[0] > begun
         with pytest.raises(RequestRejectedError, match="refused 'start'"):
-            driver._ask("start", rate={})
+            driver._request("start", rate={})
 
 
 def test_a_dead_driver_raises():

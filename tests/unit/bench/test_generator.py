@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from headrace.bench import nexmark
-from headrace.bench.distribution import draw
-from headrace.bench.generator import Pool, pools
-from headrace.bench.stream import SCHEMAS, StreamSpec
+from headrace.bench.distribution import draw_keys
+from headrace.bench.generator import RowPool, build_pools
+from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
 from headrace.connectors import GENERATORS
 from headrace.errors import HeadraceError
 from support.driving import small
 
 
 def counts(distribution: str, rows: int = 100_000, keys: int = 100) -> np.ndarray:
-    found = draw(distribution, 3, rows, keys)
+    found = draw_keys(distribution, 3, rows, keys)
     assert found.dtype == np.int32
     return np.bincount(found, minlength=keys)
 
@@ -31,7 +31,7 @@ def test_uniform_keys_are_equally_frequent():
 
 
 def test_round_robin_keys_take_turns():
-    assert draw("round_robin", 0, 7, 3).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert draw_keys("round_robin", 0, 7, 3).tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_normal_keys_are_around_the_middle():
@@ -51,27 +51,27 @@ def test_a_single_key():
     assert counts("single")[0] == 100_000
 
 
-@pytest.mark.parametrize("generator", SCHEMAS)
+@pytest.mark.parametrize("generator", STREAM_SCHEMAS)
 def test_columns_are_those_of_the_schema(generator):
     spec = small(generator=generator, partitions=3)
-    for pool in pools(spec):
+    for pool in build_pools(spec):
         expected = spec.schema.to_arrow().remove(len(spec.schema) - 1)
         assert pa.schema([(name, column.type) for name, column in pool.columns.items()]).equals(expected)
         assert {len(column) for column in pool.columns.values()} == {pool.rows}
         assert sum(column.null_count for column in pool.columns.values()) == 0
-    assert spec.schema.names[-1] == spec.time
+    assert spec.schema.names[-1] == spec.time_column
 
 
-@pytest.mark.parametrize("generator", SCHEMAS)
+@pytest.mark.parametrize("generator", STREAM_SCHEMAS)
 def test_the_same_seed_gives_the_same_rows(generator):
-    first, again, other = (pools(small(generator=generator, seed=seed))[1] for seed in (1, 1, 2))
+    first, again, other = (build_pools(small(generator=generator, seed=seed))[1] for seed in (1, 1, 2))
     assert first.columns == again.columns
     assert first.columns != other.columns
 
 
 def test_rows_are_dealt_to_partitions_in_turn():
-    whole = pools(small(partitions=1, pool_rows=999))[0]
-    parts = pools(small(partitions=3, pool_rows=999))
+    whole = build_pools(small(partitions=1, pool_rows=999))[0]
+    parts = build_pools(small(partitions=3, pool_rows=999))
     assert whole.rows == 999
     for number, part in enumerate(parts):
         for name, column in part.columns.items():
@@ -79,7 +79,7 @@ def test_rows_are_dealt_to_partitions_in_turn():
 
 
 def test_round_robin_goes_on_at_the_end_of_the_pool():
-    first, second = pools(small(distribution="round_robin", keys=7, partitions=2, pool_rows=100))
+    first, second = build_pools(small(distribution="round_robin", keys=7, partitions=2, pool_rows=100))
     assert first.rows == 56  # 112 rows in all: the next multiple of 7 and 2
     dealt = [
         key for pair in zip(first.columns["key"].to_pylist(), second.columns["key"].to_pylist(), strict=True) for key in pair
@@ -90,7 +90,7 @@ def test_round_robin_goes_on_at_the_end_of_the_pool():
 def test_one_row_in_so_many_has_the_key_of_the_same_row_elsewhere_and_no_key_comes_again():
     def keys(name: str, seed: int) -> list[int]:
         spec = small(generator=name, key="user_id", keys=1_000_000, match_every=10, seed=seed, partitions=2, pool_rows=1000)
-        dealt = [pool.column("user_id", first, first + 500).to_pylist() for first in (0, 500) for pool in pools(spec)]
+        dealt = [pool.slice_column("user_id", first, first + 500).to_pylist() for first in (0, 500) for pool in build_pools(spec)]
         return [key for pair in (dealt[:2], dealt[2:]) for both in zip(*pair, strict=True) for key in both]
 
     purchases, ads = keys("purchases", 0), keys("ads", 1)
@@ -102,35 +102,35 @@ def test_one_row_in_so_many_has_the_key_of_the_same_row_elsewhere_and_no_key_com
 
 
 def test_nearly_all_keys_of_a_wide_range_come():
-    pool = pools(small(generator="purchases", keys=20_000, partitions=1))[0]
+    pool = build_pools(small(generator="purchases", keys=20_000, partitions=1))[0]
     assert len(pool.columns["gem_pack"].unique()) > 0.97 * 20_000
 
 
 @pytest.mark.parametrize("column", ["gem_pack", "user_id"])
 def test_two_streams_share_the_range_of_the_chosen_key(column):
-    ads, purchases = (pools(small(generator=g, key=column, keys=50))[0].columns[column] for g in ("ads", "purchases"))
+    ads, purchases = (build_pools(small(generator=g, key=column, keys=50))[0].columns[column] for g in ("ads", "purchases"))
     assert set(ads.to_pylist()) == set(purchases.to_pylist()) == set(range(50))
     assert ads != purchases
 
 
 def test_taking_rows_copies_nothing():
-    pool = pools(small(partitions=1))[0]
-    part = pool.column("f1", 2_100, 2_200)
+    pool = build_pools(small(partitions=1))[0]
+    part = pool.slice_column("f1", 2_100, 2_200)
     assert part.to_pylist() == pool.columns["f1"].to_pylist()[100:200]
     assert part.buffers()[1].address == pool.columns["f1"].buffers()[1].address
 
 
 def test_cuts_end_at_the_end_of_the_pool():
-    pool = Pool({"x": pa.array(range(10))}, 10)
-    assert list(pool.cuts(7, 25, 6)) == [(7, 10), (10, 16), (16, 20), (20, 25)]
-    assert list(pool.cuts(5, 5, 6)) == []
+    pool = RowPool({"x": pa.array(range(10))}, 10)
+    assert list(pool.split_range(7, 25, 6)) == [(7, 10), (10, 16), (16, 20), (20, 25)]
+    assert list(pool.split_range(5, 5, 6)) == []
 
 
 # Nexmark: 1 person, 3 auctions, 46 bids a round
 
 
 def column(stream: str, name: str) -> np.ndarray:
-    return nexmark.columns(stream, 0, 5_000)[name].to_numpy()
+    return nexmark.generate_events(stream, 0, 5_000)[name].to_numpy()
 
 
 def share_of_hot(numbers: np.ndarray, beside: int = 0) -> float:
@@ -145,27 +145,30 @@ def test_hot_auctions_bidders_and_sellers():
 
 def test_bids_are_for_recent_auctions():
     auction = column("bids", "auction")
-    latest = nexmark.FIRST + 3 * (np.arange(len(auction)) // 46) + 2
+    latest = nexmark.FIRST_NUMBER + 3 * (np.arange(len(auction)) // 46) + 2
     behind = latest - auction
     assert behind.max() < 100
     assert behind.min() == -10
-    assert np.array_equal(column("auctions", "id"), nexmark.FIRST + np.arange(15_000))
-    assert np.array_equal(column("persons", "id"), nexmark.FIRST + np.arange(5_000))
+    assert np.array_equal(column("auctions", "id"), nexmark.FIRST_NUMBER + np.arange(15_000))
+    assert np.array_equal(column("persons", "id"), nexmark.FIRST_NUMBER + np.arange(5_000))
 
 
 def test_numbers_go_on_each_time_around():
-    auctions, bids = (pools(StreamSpec(name, name, partitions=2))[0] for name in ("auctions", "bids"))
-    rounds = nexmark.ROUNDS
-    assert auctions.column("id", auctions.rows * 2, auctions.rows * 2 + 3).to_pylist() == [
-        nexmark.FIRST + 2 * 3 * rounds + row for row in (0, 2, 4)
+    auctions, bids = (build_pools(StreamSpec(name, name, partitions=2))[0] for name in ("auctions", "bids"))
+    rounds = nexmark.POOL_ROUNDS
+    assert auctions.slice_column("id", auctions.rows * 2, auctions.rows * 2 + 3).to_pylist() == [
+        nexmark.FIRST_NUMBER + 2 * 3 * rounds + row for row in (0, 2, 4)
     ]
-    then, now = bids.column("auction", 5, 9).to_numpy(), bids.column("auction", 5 + bids.rows, 9 + bids.rows).to_numpy()
+    then, now = (
+        bids.slice_column("auction", 5, 9).to_numpy(),
+        bids.slice_column("auction", 5 + bids.rows, 9 + bids.rows).to_numpy(),
+    )
     assert (now - then).tolist() == [3 * rounds] * 4
-    assert bids.column("price", 5, 9) == bids.column("price", 5 + bids.rows, 9 + bids.rows)
+    assert bids.slice_column("price", 5, 9) == bids.slice_column("price", 5 + bids.rows, 9 + bids.rows)
 
 
 def test_pools_of_nexmark_keep_the_proportions():
-    rows = {name: pools(StreamSpec(name, name, partitions=4))[0].rows for name in nexmark.PROPORTIONS}
+    rows = {name: build_pools(StreamSpec(name, name, partitions=4))[0].rows for name in nexmark.ROWS_PER_ROUND}
     assert rows["auctions"] == 3 * rows["persons"]
     assert rows["bids"] == 46 * rows["persons"]
 

@@ -7,42 +7,42 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from headrace.bench.generator import Pool, pools
-from headrace.bench.lines import Lines
-from headrace.bench.stream import SCHEMAS
+from headrace.bench.generator import RowPool, build_pools
+from headrace.bench.lines import LineRenderer
+from headrace.bench.stream import STREAM_SCHEMAS
 from headrace.model.schema import TIMESTAMP
 from support.driving import small
 
 NOON = 1_767_268_800_000_000  # 2026-01-01T12:00Z
 
 
-@pytest.mark.parametrize("generator", SCHEMAS)
+@pytest.mark.parametrize("generator", STREAM_SCHEMAS)
 @pytest.mark.parametrize("around", [0, 3])
 def test_lines_read_back_as_the_rows(generator, around):
     spec = small(generator=generator)
-    pool = pools(spec)[1]
+    pool = build_pools(spec)[1]
     start = pool.rows * around + 17
     times = NOON + np.cumsum(np.random.default_rng(0).integers(0, 100_000, 200))  # across several seconds
-    text = Lines(pool).render(start, times)
+    text = LineRenderer(pool).render(start, times)
     kinds = {field.name: pa.timestamp("us") if field.type == TIMESTAMP else field.type for field in spec.schema}
     options = pa.csv.ReadOptions(column_names=list(kinds))
     table = pa.csv.read_csv(pa.BufferReader(bytes(text)), options, convert_options=pa.csv.ConvertOptions(column_types=kinds))
     assert table["time"].combine_chunks().view(pa.int64()).to_pylist() == times.tolist()
     for name in pool.columns:
-        assert table[name].combine_chunks() == pool.column(name, start, start + 200)
+        assert table[name].combine_chunks() == pool.slice_column(name, start, start + 200)
 
 
 def test_how_a_line_looks():
-    pool = Pool({"n": pa.array([7, 12, -3]), "t": pa.array(["a", "", "c"])}, 3)
+    pool = RowPool({"n": pa.array([7, 12, -3]), "t": pa.array(["a", "", "c"])}, 3)
     times = np.array([NOON, NOON - 1, NOON + 1_002_003])  # two seconds, and not in order
-    assert Lines(pool).render(3, times).decode().splitlines() == [
+    assert LineRenderer(pool).render(3, times).decode().splitlines() == [
         "7,a,2026-01-01 12:00:00.000000",
         "12,,2026-01-01 11:59:59.999999",
         "-3,c,2026-01-01 12:00:01.002003",
     ]
-    assert Lines(pool).render(1, times[:1]) == b"12,,2026-01-01 12:00:00.000000\n"
+    assert LineRenderer(pool).render(1, times[:1]) == b"12,,2026-01-01 12:00:00.000000\n"
 
 
 def test_only_columns_that_advance():
-    pool = Pool({"n": pa.array([1, 2])}, 2, {"n": 10})
-    assert Lines(pool).render(4, np.array([NOON, NOON])).decode().split("\n")[1] == "22,2026-01-01 12:00:00.000000"
+    pool = RowPool({"n": pa.array([1, 2])}, 2, {"n": 10})
+    assert LineRenderer(pool).render(4, np.array([NOON, NOON])).decode().split("\n")[1] == "22,2026-01-01 12:00:00.000000"

@@ -22,7 +22,7 @@ import sqlglot
 
 import headrace as hr
 from headrace.bench import chain, tpch
-from headrace.bench.generator import pools
+from headrace.bench.generator import build_pools
 from headrace.bench.queries.multiway import (
     EDGES,
     MOST,
@@ -38,7 +38,7 @@ from headrace.bench.queries.sets import query_set
 from headrace.bench.queries.sliding import STEP, SlidingJoin, results_per_second, slid
 from headrace.bench.query import BenchQuery
 from headrace.bench.scenario_file import load_scenario
-from headrace.bench.stream import SCHEMAS, StreamSpec
+from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_refused(wrong, message):
 def test_the_five_and_the_ten_queries():
     ten = list(islice(trees(TpchJoins().seed), 10))
     assert {len(tree.relations) for tree in ten[:5]} == {len(tree.relations) for tree in ten} == {3, 4}
-    assert {name for tree in ten for name in tree.relations} == set(tpch.ROWS)
+    assert {name for tree in ten for name in tree.relations} == set(tpch.ROWS_AT_SCALE_1)
     assert len({frozenset(tree.edges) for tree in ten}) == 10
     for few in (ten[:5], ten):
         for tree in few:
@@ -165,7 +165,7 @@ def test_trees_are_trees_and_none_is_drawn_twice(seed):
 def test_columns_of_edges_are_there_and_of_one_type():
     for edge in EDGES:
         for left, right in edge.pairs:
-            one, two = SCHEMAS[edge.left].to_arrow().field(left), SCHEMAS[edge.right].to_arrow().field(right)
+            one, two = STREAM_SCHEMAS[edge.left].to_arrow().field(left), STREAM_SCHEMAS[edge.right].to_arrow().field(right)
             assert one.type == two.type
 
 
@@ -193,12 +193,12 @@ def test_no_query_has_more_results_than_five_for_each_row(count):
     """Streams that nobody reads are not offered, and the others have their part of the rate."""
     few = list(islice(trees(TpchJoins().seed), count))
     streams = {name for tree in few for name in tree.relations}
-    assert {stream.name for stream in load_scenario("multiway-tpch").changed(queries=count).used_streams()} == streams
+    assert {stream.name for stream in load_scenario("multiway-tpch").with_overrides(queries=count).used_streams()} == streams
     assert all(1e-5 < tree.results_per_row(streams=streams) < MOST for tree in few)
 
 
 def test_no_chain_has_more_results_than_five_for_each_row():
-    found = {"".join(levels): chain_results_per_row("".join(levels)) for levels in product(chain.LEVELS, repeat=3)}
+    found = {"".join(levels): chain_results_per_row("".join(levels)) for levels in product(chain.SELECTIVITY_LEVELS, repeat=3)}
     assert max(found.values()) == found["HHH"] < MOST
     assert min(found.values()) == found["LLL"] > 0.01
     assert found["MMM"] * 4 == pytest.approx(1, rel=0.05)  # every row of a stream is part of one result
@@ -214,13 +214,13 @@ def test_rates_and_keys_that_grow_together_leave_results_as_they_are():
 
 
 def test_selectivities_of_a_chain():
-    left, right = (pa.table(chain.columns(seed, 1000, 10, 50_000)) for seed in (1, 2))
-    for level in chain.LEVELS.values():
-        names = f"b_{level.ending}", f"a_{level.ending}"
+    left, right = (pa.table(chain.generate_chain(seed, 1000, 10, 50_000)) for seed in (1, 2))
+    for level in chain.SELECTIVITY_LEVELS.values():
+        names = f"b_{level.suffix}", f"a_{level.suffix}"
         counts = [np.bincount(table[name], minlength=2000) for table, name in zip((left, right), names, strict=True)]
         share = float(counts[0] @ counts[1]) / (left.num_rows * right.num_rows)
-        assert share == pytest.approx(1 / level.domain(1000), rel=0.02)
-    assert [level.domain(1000) for level in chain.LEVELS.values()] == [2000, 1000, 500]
+        assert share == pytest.approx(1 / level.domain_size(1000), rel=0.02)
+    assert [level.domain_size(1000) for level in chain.SELECTIVITY_LEVELS.values()] == [2000, 1000, 500]
 
 
 def born(streams: Sequence[StreamSpec], rate: float, seconds: float) -> dict[str, pa.Table]:
@@ -228,7 +228,7 @@ def born(streams: Sequence[StreamSpec], rate: float, seconds: float) -> dict[str
     whole, found = sum(stream.share for stream in streams), {}
     for stream in streams:
         own = rate * stream.share / whole
-        (pool,) = pools(replace(stream, partitions=1))
+        (pool,) = build_pools(replace(stream, partitions=1))
         rows = np.arange(int(own * seconds))
         times = round(START.timestamp() * 1e6) + (rows * 1000 / own).astype(np.int64) * 1000
         columns = {name: column.take(pa.array(rows % pool.rows)) for name, column in pool.columns.items()}
@@ -289,7 +289,7 @@ def matches(tables: dict[str, pa.Table], levels: str, range_us: int) -> list[tup
     rows = {name: tables[name].cast(_numbers(tables[name])).to_pylist() for name in names}
     found: list[list[dict]] = [[row] for row in rows["r1"]]
     for level, (_, right) in zip(levels, pairwise(names), strict=True):
-        ending = chain.LEVELS[level].ending
+        ending = chain.SELECTIVITY_LEVELS[level].suffix
         pairs = ((one, row) for one in found for row in rows[right] if one[-1][f"b_{ending}"] == row[f"a_{ending}"])
         found = [[*one, row] for one, row in pairs if all(abs(row["time"] - each["time"]) <= range_us for each in one)]
     return sorted((max(row["time"] for row in one), *(row["value"] for row in one)) for one in found)
@@ -332,7 +332,7 @@ def test_headrace_gives_the_same(levels):
     (query,) = ChainJoins(ways=len(levels) + 1, levels=levels, size="1500 ms").queries(1)
     with hr.Session(backend="reference") as session:
         for name in query.streams:
-            source = hr.MemorySource(SCHEMAS["chain"])
+            source = hr.MemorySource(STREAM_SCHEMAS["chain"])
             session.create_stream(name, source, time="time")
             source.append(tables[name])
         asked = session.add(query.sql["headrace"])
@@ -344,8 +344,8 @@ def test_headrace_gives_the_same(levels):
 @pytest.mark.parametrize("name", ["multiway-tpch", "multiway-chain"])
 def test_headrace_takes_every_query(name):
     scenario = load_scenario(name)
-    catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time, 0) for stream in scenario.streams)
-    for query in scenario.changed(queries=27).initial():
+    catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time_column, 0) for stream in scenario.streams)
+    for query in scenario.with_overrides(queries=27).initial_queries():
         plan = bind_query(query.sql["headrace"], catalog)
         assert plan.schema.names[0] == "window_end"
         assert set(plan.streams) == set(query.streams)

@@ -19,8 +19,8 @@ from headrace.bench.queries.auctions import HotCat, Hppa, Nexmark
 from headrace.bench.queries.joins import Complex, FieldJoins, PatternJoins, PurchasesAds
 from headrace.bench.queries.profit import Profit
 from headrace.bench.queries.sets import GENERATORS, Written, options_of, query_set
-from headrace.bench.query import BenchQuery, Comparison, Measure, Shape, windowed
-from headrace.bench.stream import SCHEMAS
+from headrace.bench.query import BenchQuery, Comparison, Measure, Shape, build_window_aggregation
+from headrace.bench.stream import STREAM_SCHEMAS
 from headrace.connectors import generate
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
@@ -32,13 +32,14 @@ AGGREGATIONS = (Purchases(), Fields(), Fields(divisible=True), Profit(), Nexmark
 JOINS = (PurchasesAds(), FieldJoins(), PatternJoins(ways=3), Complex(), Hppa(), HotCat())
 NAMED = {"a": "fields", "b": "fields", **{f"r{number}": "fields" for number in range(1, 11)}}
 CATALOG = Catalog.of(
-    Stream(name, SCHEMAS[generator], "time", 0) for name, generator in {**{each: each for each in SCHEMAS}, **NAMED}.items()
+    Stream(name, STREAM_SCHEMAS[generator], "time", 0)
+    for name, generator in {**{each: each for each in STREAM_SCHEMAS}, **NAMED}.items()
 )
 every_set = pytest.mark.parametrize("made", [*AGGREGATIONS, *JOINS], ids=lambda made: type(made).__name__)
 
 
 def test_a_windowed_aggregation_in_all_dialects():
-    query = windowed("q", "s", ["key"], [TOTAL], Comparison("f2", "<=", 17), 8_000_000, 4_000_000)
+    query = build_window_aggregation("q", "s", ["key"], [TOTAL], Comparison("f2", "<=", 17), 8_000_000, 4_000_000)
     assert query.sql == {
         "headrace": "SELECT window_start, window_end, key, SUM(f1) AS total FROM HOP(s, '8 seconds', '4 seconds') "
         "WHERE f2 <= 17 GROUP BY key",
@@ -51,7 +52,7 @@ def test_a_windowed_aggregation_in_all_dialects():
 
 
 def test_a_window_as_long_as_its_slide_tumbles():
-    query = windowed("q", "s", [], [Measure("COUNT", None, "n")], None, 250_000, 250_000)
+    query = build_window_aggregation("q", "s", [], [Measure("COUNT", None, "n")], None, 250_000, 250_000)
     assert "TUMBLE(s, '250 milliseconds')" in query.sql["headrace"]
     assert query.sql["spark"].endswith("GROUP BY window(time, '250 milliseconds')")
     assert "TUMBLE(TABLE `s`, DESCRIPTOR(`time`), INTERVAL '0.250000' SECOND)" in query.sql["flink"]
@@ -59,7 +60,7 @@ def test_a_window_as_long_as_its_slide_tumbles():
 
 
 def test_flink_has_no_text_for_a_size_that_is_no_multiple_of_the_slide():
-    query = windowed("q", "s", ["key"], [TOTAL], None, 7_000_000, 2_000_000)
+    query = build_window_aggregation("q", "s", ["key"], [TOTAL], None, 7_000_000, 2_000_000)
     assert set(query.sql) == {"headrace", "spark", "duckdb"}
 
 
@@ -150,18 +151,18 @@ def rows(name: str) -> pa.Table:
     """Four hundred rows in twenty seconds, from a time that is no window's edge."""
     start = datetime(2026, 1, 1, 0, 0, 3, 500_000, tzinfo=UTC)
     times = pa.array([start + timedelta(seconds=number / 20) for number in range(400)], pa.timestamp("us", tz="UTC"))
-    if name in nexmark.SCHEMAS:
-        columns = {key: column[:400] for key, column in nexmark.columns(name, 0, 400).items()}
+    if name in nexmark.NEXMARK_SCHEMAS:
+        columns = {key: column[:400] for key, column in nexmark.generate_events(name, 0, 400).items()}
     else:
         made = generate(name, 1, 0, 400, keys=6, field_max=1000).drop_columns(["time"])
         columns = dict(zip(made.column_names, made.columns, strict=True))
-    return pa.table({**columns, "time": times}).cast(SCHEMAS[name].to_arrow())
+    return pa.table({**columns, "time": times}).cast(STREAM_SCHEMAS[name].to_arrow())
 
 
 def by_reference(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
     with hr.Session(backend="reference") as session:
         for name, table in tables.items():
-            source = hr.MemorySource(SCHEMAS[name])
+            source = hr.MemorySource(STREAM_SCHEMAS[name])
             session.create_stream(name, source, time="time")
             source.append(table)
         asked = session.add(query.sql["headrace"])

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.bench.rate import Piece, RateScript
+from headrace.bench.rate import RateScript, RateSegment
 from headrace.errors import HeadraceError
 
 RATES = st.floats(0, 1e6) | st.just(0.0)
-PIECES = st.builds(Piece, st.floats(0.01, 20), RATES, RATES)
+PIECES = st.builds(RateSegment, st.floats(0.01, 20), RATES, RATES)
 SCRIPTS = st.builds(RateScript, st.lists(PIECES, min_size=1, max_size=5).map(tuple), st.booleans())
 
 
 def test_a_constant_rate():
     script = RateScript.constant(4)
-    assert [script.rows_at(t) for t in (-1, 0, 0.2, 0.25, 1, 2.6)] == [0, 0, 0, 1, 4, 10]
-    assert script.time_of(np.arange(3)).tolist() == [0.25, 0.5, 0.75]
+    assert [script.count_rows_at(t) for t in (-1, 0, 0.2, 0.25, 1, 2.6)] == [0, 0, 0, 1, 4, 10]
+    assert script.due_times(np.arange(3)).tolist() == [0.25, 0.5, 0.75]
 
 
 # rows/s    10 ──────┐        ┌── 20 …
@@ -31,8 +31,8 @@ def test_a_constant_rate():
 
 def test_steps_and_a_pause():
     script = RateScript.steps([(1, 10), (2, 0), (1, 20)])
-    assert [script.rows_at(t) for t in (1, 2, 3, 3.5, 4, 10)] == [10, 10, 10, 20, 30, 150]
-    assert script.time_of(np.array([8, 9, 10, 29, 30])) == pytest.approx([0.9, 1.0, 3.05, 4.0, 4.05])
+    assert [script.count_rows_at(t) for t in (1, 2, 3, 3.5, 4, 10)] == [10, 10, 10, 20, 30, 150]
+    assert script.due_times(np.array([8, 9, 10, 29, 30])) == pytest.approx([0.9, 1.0, 3.05, 4.0, 4.05])
 
 
 # rows/s             ┌ 50 ┐          ┌ 50 ┐
@@ -42,35 +42,35 @@ def test_steps_and_a_pause():
 
 def test_spikes_come_again():
     script = RateScript.spikes(10, 50, every=5, length=1)
-    assert [script.rows_at(t) for t in (4, 5, 9, 10, 49, 50)] == [40, 90, 130, 180, 850, 900]
-    assert script.time_of(np.array([39, 89, 99, 899])) == pytest.approx([4, 5, 6, 50])
+    assert [script.count_rows_at(t) for t in (4, 5, 9, 10, 49, 50)] == [40, 90, 130, 180, 850, 900]
+    assert script.due_times(np.array([39, 89, 99, 899])) == pytest.approx([4, 5, 6, 50])
 
 
 def test_a_ramp_goes_up_evenly_and_stays():
     script = RateScript.ramp(0, 100, 10)
-    assert [script.rows_at(t) for t in (1, 5, 10, 11)] == [5, 125, 500, 600]
-    assert script.time_of(np.array([4, 124, 499, 599])) == pytest.approx([1, 5, 10, 11])
+    assert [script.count_rows_at(t) for t in (1, 5, 10, 11)] == [5, 125, 500, 600]
+    assert script.due_times(np.array([4, 124, 499, 599])) == pytest.approx([1, 5, 10, 11])
 
 
-@pytest.mark.parametrize("script", [RateScript.ramp(10, 0, 2), RateScript((Piece(1, 0, 0),), repeat=True)])
+@pytest.mark.parametrize("script", [RateScript.ramp(10, 0, 2), RateScript((RateSegment(1, 0, 0),), repeat=True)])
 def test_what_is_never_born_has_no_time(script):
-    assert script.time_of(np.array([11])).tolist() == [math.inf]
+    assert script.due_times(np.array([11])).tolist() == [math.inf]
 
 
 @given(SCRIPTS, st.floats(0, 100))
-@example(RateScript((Piece(1.0, 0.0, 2.0), Piece(1.0, 0.0, 2.0)), repeat=True), 3.0)  # more than one round at once
+@example(RateScript((RateSegment(1.0, 0.0, 2.0), RateSegment(1.0, 0.0, 2.0)), repeat=True), 3.0)  # more than one round at once
 def test_times_and_counts_agree(script, seconds):
     """Just after its time a row is counted; times only go up."""
-    count = min(script.rows_at(seconds), 10_000)
-    times = script.time_of(np.arange(count))
+    count = min(script.count_rows_at(seconds), 10_000)
+    times = script.due_times(np.arange(count))
     assert np.all(np.diff(times) >= 0)
     assert np.all(times <= seconds + 1e-6)
-    assert np.all(script.rows_by(times + 1e-6) >= np.arange(count) + 1)
+    assert np.all(script.count_rows(times + 1e-6) >= np.arange(count) + 1)
 
 
 @given(SCRIPTS, st.floats(0.1, 10))
 def test_scaled_means_so_many_times_the_rows(script, factor):
-    assert script.scaled(factor).rows_at(50) == pytest.approx(script.rows_at(50) * factor, abs=factor + 1)
+    assert script.scale(factor).count_rows_at(50) == pytest.approx(script.count_rows_at(50) * factor, abs=factor + 1)
 
 
 @given(SCRIPTS)

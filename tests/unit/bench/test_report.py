@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 import synthetic
 
-from headrace.bench.confidence import Confidence
+from headrace.bench.confidence import ConfidenceInterval
 from headrace.bench.report import page as pages
 from headrace.bench.report.course import read_rate
 from headrace.bench.report.groups import Cell, Group, grouped, ordered
@@ -22,7 +22,7 @@ from headrace.bench.report.plots import Figure, colour, log_axis, spread
 from headrace.bench.report.summary import headlines, table
 from headrace.bench.report.throughput import rates, search
 from headrace.bench.report.words import bytes_, digits, rate, scaled, seconds, times
-from headrace.bench.result import Throughput
+from headrace.bench.result import ThroughputSeries
 from headrace.bench.scenario_file import load_scenario
 from headrace.errors import HeadraceError
 
@@ -48,12 +48,12 @@ def test_repeats_are_taken_together():
     assert [group.name for group in GROUPS] == ["aggregation", "sc1", "profit", "join"]
     assert len(AGGREGATION.cells) == 13
     ours = cell(AGGREGATION, "headrace")
-    found = [run.measured.sustainable for run in ours.runs]
+    found = [run.figures.sustainable_rate for run in ours.runs]
     assert ours.sustainable is not None
     assert ours.sustainable.mean == pytest.approx(sum(found) / 3)
     assert ours.sustainable.half_width > 0
     assert ours.typical is not None
-    assert ours.typical.measured.sustainable == sorted(found)[1]
+    assert ours.typical.figures.sustainable_rate == sorted(found)[1]
 
 
 def test_the_parameter_that_is_varied():
@@ -89,10 +89,10 @@ def test_the_summary_leaves_out_columns_that_say_nothing():
 
 
 def test_rates_that_were_given_are_called_so():
-    scenario = load_scenario("over-saturation").changed(seconds=12)
+    scenario = load_scenario("over-saturation").with_overrides(seconds=12)
     made = synthetic.run(scenario, "spark")
-    assert made.measured is not None
-    given = replace(made.measured, sustainable=made.measured.offered)
+    assert made.figures is not None
+    given = replace(made.figures, sustainable_rate=made.figures.offered_rate)
     lost = synthetic.run(scenario, "spark", 2, failed="gone")
     runs = [type(made)(made.sut, made.scenario, 1, 1, given, made.origin), lost]
     (group,) = grouped(runs)
@@ -206,7 +206,7 @@ def test_what_others_wrote_cannot_leave_its_place():
     evil = "</script><script>alert(1)</script>"
     made = page(
         [
-            synthetic.run(load_scenario("sc1").changed(seconds=12), "flink", failed=evil),
+            synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "flink", failed=evil),
             synthetic.run(load_scenario("sc1"), "spark"),
         ]
     )
@@ -220,7 +220,7 @@ def test_it_says_of_itself_what_it_is_of(text: str):
     card = json.loads(html.unescape(found[1]))
     assert card["scenarios"] == [group.name for group in GROUPS]
     assert card["title"] == ", ".join(group.title for group in GROUPS)
-    assert (card["runs"], card["failed"]) == (len(RUNS), sum(run.failed is not None for run in RUNS))
+    assert (card["runs"], card["failed"]) == (len(RUNS), sum(run.failure is not None for run in RUNS))
     assert card["started_at"] == max(run.origin.started_at for run in RUNS)
     assert card["headline"] == headlines(AGGREGATION)[0]
 
@@ -256,8 +256,8 @@ def test_without_plotly_it_is_said_how_to_get_it(monkeypatch):
         (digits(99.96), "100"),
         (scaled(7_084_000), "7.08 M"), (scaled(999.9), "1.00 k"), (scaled(12), "12.0"),
         (seconds(0.711), "711 ms"), (seconds(2.5), "2.50 s"), (seconds(None), "–"),
-        (rate(Confidence(7.084e6, 4.07e5, 3, 0.95)), "7.08 ± 0.41 M"),
-        (rate(Confidence(627e3, None, 1, 0.95)), "627 k"), (rate(None), "–"),
+        (rate(ConfidenceInterval(7.084e6, 4.07e5, 3, 0.95)), "7.08 ± 0.41 M"),
+        (rate(ConfidenceInterval(627e3, None, 1, 0.95)), "627 k"), (rate(None), "–"),
         (bytes_(2.9 * 2**30), "2.90 GiB"), (bytes_(5 * 2**20), "5.00 MiB"),
         (times(456.4), "456 ×"), (times(6.36), "6.36 ×"),
     ],
@@ -283,5 +283,5 @@ def test_axes_fit_what_they_show():
 
 
 def test_a_rate_is_taken_over_a_second():
-    course = Throughput((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 0, 0, 0), (0, 10, 100, 150, 500))
+    course = ThroughputSeries((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 0, 0, 0), (0, 10, 100, 150, 500))
     assert read_rate(course) == ([1.0, 2.0], [100.0, 400.0])

@@ -10,71 +10,73 @@ import threading
 import pytest
 
 from headrace.bench.resources import (
-    Look,
-    Meter,
-    Reading,
+    ProcessReading,
+    ResourceMeter,
+    ResourceSample,
     ResourceSampler,
-    Sample,
-    loopback_bytes,
+    ResourceSnapshot,
+    process_tree,
+    read_loopback_bytes,
     read_processes,
-    summarise,
-    tree,
+    summarize_samples,
 )
 from headrace.errors import HeadraceError
 
 A, B, B_AGAIN = (1, 100.0), (2, 100.0), (2, 200.0)  # the third has the number of the second, and is another
 
 
-def look(now: float, *, served: int = 0, loopback: int = 0, **cpu: float) -> Look:
+def look(now: float, *, served: int = 0, loopback: int = 0, **cpu: float) -> ResourceSnapshot:
     known = {"a": A, "b": B, "again": B_AGAIN}
-    return Look(now, {known[name]: Reading(seconds, 1000, 3) for name, seconds in cpu.items()}, served, loopback)
+    return ResourceSnapshot(
+        now, {known[name]: ProcessReading(seconds, 1000, 3) for name, seconds in cpu.items()}, served, loopback
+    )
 
 
-def sample(second: float, cores: float = 0.0, rss: int = 0, pss: int | None = None) -> Sample:
-    return Sample(second, cores, rss, pss, 1, 1, 0.0, 0.0)
+def sample(second: float, cores: float = 0.0, rss: int = 0, pss: int | None = None) -> ResourceSample:
+    return ResourceSample(second, cores, rss, pss, 1, 1, 0.0, 0.0)
 
 
 def test_cores_are_cpu_time_over_time():
-    meter = Meter(look(10.0, a=5.0, b=1.0))
-    found = meter.sample(look(12.0, a=6.0, b=3.0))
+    meter = ResourceMeter(look(10.0, a=5.0, b=1.0))
+    found = meter.take_sample(look(12.0, a=6.0, b=3.0))
     assert (found.second, found.cpu_cores) == (2.0, 1.5)
     assert (found.rss_bytes, found.threads, found.processes) == (2000, 6, 2)
 
 
 def test_a_process_that_ended_takes_nothing_back():
-    meter = Meter(look(0.0, a=5.0, b=100.0))
-    assert meter.sample(look(1.0, a=5.5)).cpu_cores == 0.5
-    assert meter.sample(look(2.0, a=5.5)).cpu_cores == 0.0
+    meter = ResourceMeter(look(0.0, a=5.0, b=100.0))
+    assert meter.take_sample(look(1.0, a=5.5)).cpu_cores == 0.5
+    assert meter.take_sample(look(2.0, a=5.5)).cpu_cores == 0.0
 
 
 def test_a_new_process_counts_from_its_birth_also_under_an_old_number():
-    meter = Meter(look(0.0, a=5.0, b=100.0))
-    assert meter.sample(look(1.0, a=5.0, again=0.75)).cpu_cores == 0.75
-    assert meter.sample(look(2.0, a=5.0, again=1.0)).cpu_cores == 0.25
+    meter = ResourceMeter(look(0.0, a=5.0, b=100.0))
+    assert meter.take_sample(look(1.0, a=5.0, again=0.75)).cpu_cores == 0.75
+    assert meter.take_sample(look(2.0, a=5.0, again=1.0)).cpu_cores == 0.25
 
 
 def test_a_process_overlooked_once_is_not_counted_twice():
-    meter = Meter(look(0.0, a=5.0))
-    meter.sample(look(1.0, a=6.0))
-    meter.sample(look(2.0))
-    assert meter.sample(look(3.0, a=6.5)).cpu_cores == 0.5
+    meter = ResourceMeter(look(0.0, a=5.0))
+    meter.take_sample(look(1.0, a=6.0))
+    meter.take_sample(look(2.0))
+    assert meter.take_sample(look(3.0, a=6.5)).cpu_cores == 0.5
 
 
 def test_bytes_are_rates_since_the_last_look():
-    meter = Meter(look(0.0, served=100, loopback=1000))
-    found = meter.sample(look(2.0, served=300, loopback=5000))
+    meter = ResourceMeter(look(0.0, served=100, loopback=1000))
+    found = meter.take_sample(look(2.0, served=300, loopback=5000))
     assert (found.served_bytes_per_s, found.loopback_bytes_per_s) == (100.0, 2000.0)
 
 
 def test_shared_memory_is_told_only_if_it_is_known_of_all():
-    meter = Meter(Look(0.0, {}))
-    partly = Look(1.0, {A: Reading(0, 10, 1, 7), B: Reading(0, 10, 1)})
-    whole = Look(2.0, {A: Reading(0, 10, 1, 7), B: Reading(0, 10, 1, 4)})
-    assert (meter.sample(partly).pss_bytes, meter.sample(whole).pss_bytes) == (None, 11)
+    meter = ResourceMeter(ResourceSnapshot(0.0, {}))
+    partly = ResourceSnapshot(1.0, {A: ProcessReading(0, 10, 1, 7), B: ProcessReading(0, 10, 1)})
+    whole = ResourceSnapshot(2.0, {A: ProcessReading(0, 10, 1, 7), B: ProcessReading(0, 10, 1, 4)})
+    assert (meter.take_sample(partly).pss_bytes, meter.take_sample(whole).pss_bytes) == (None, 11)
 
 
 def test_means_are_weighted_with_time():
-    found = summarise([sample(1.0, cores=2.0, rss=10), sample(4.0, cores=1.0, rss=30, pss=5)])
+    found = summarize_samples([sample(1.0, cores=2.0, rss=10), sample(4.0, cores=1.0, rss=30, pss=5)])
     assert found["cpu_cores"] == {"mean": 1.25, "highest": 2.0}
     assert found["rss_bytes"] == {"mean": 25.0, "highest": 30.0}
     assert found["pss_bytes"] == {"mean": 5.0, "highest": 5.0}
@@ -82,8 +84,8 @@ def test_means_are_weighted_with_time():
 
 
 def test_no_samples_no_figures():
-    assert summarise([]) == {}
-    assert "pss_bytes" not in summarise([sample(1.0)])
+    assert summarize_samples([]) == {}
+    assert "pss_bytes" not in summarize_samples([sample(1.0)])
 
 
 def test_a_real_tree_is_seen_and_then_gone():
@@ -91,18 +93,18 @@ def test_a_real_tree_is_seen_and_then_gone():
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert set(tree(parent.pid)) == {parent.pid, child}
-        readings = read_processes(tree(parent.pid), pss=True)
+        assert set(process_tree(parent.pid)) == {parent.pid, child}
+        readings = read_processes(process_tree(parent.pid), pss=True)
         assert {pid for pid, _ in readings} == {parent.pid, child}
         assert all(reading.rss_bytes > 0 and reading.threads > 0 for reading in readings.values())
         assert all(reading.pss_bytes is not None and reading.pss_bytes > 0 for reading in readings.values())
         parent.communicate("\n")
-    assert tree(parent.pid) == ()
+    assert process_tree(parent.pid) == ()
     assert read_processes([parent.pid]) == {}
 
 
 def test_loopback_counts_up():
-    assert 0 <= loopback_bytes() <= loopback_bytes()
+    assert 0 <= read_loopback_bytes() <= read_loopback_bytes()
 
 
 def test_the_sampler_looks_until_the_block_ends():
@@ -117,7 +119,7 @@ def test_the_sampler_looks_until_the_block_ends():
 
     with ResourceSampler(pids, lambda: 1000 * len(asked), interval=0.001, pss_every=2) as sampler:
         assert looked.wait(20)
-    samples = sampler.samples()
+    samples = sampler.get_samples()
     assert len(samples) == len(asked) - 1
     assert [found.second for found in samples] == sorted(found.second for found in samples)
     assert all(found.processes == 1 and found.served_bytes_per_s > 0 for found in samples)
@@ -138,4 +140,4 @@ def test_a_sampler_that_failed_says_so():
     with ResourceSampler(pids, interval=0.001) as sampler:
         assert failed.wait(20)
     with pytest.raises(HeadraceError, match="no such list"):
-        sampler.samples()
+        sampler.get_samples()

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from headrace.bench.result import Failed, Latency, Measured, Run, marks
+from headrace.bench.result import BenchRun, FailedRun, LatencyFigures, MeasuredRun, name_figures
 from headrace.bench.result_file import append_run, read_runs
 from headrace.bench.scenario import Scenario
 from headrace.bench.scenario_file import load_scenario
 from headrace.errors import HeadraceError
 
-AGGREGATION = load_scenario("aggregation").changed(seconds=12)
+AGGREGATION = load_scenario("aggregation").with_overrides(seconds=12)
 NUMBERS = ("sustainable_rows_per_second", "event_time_latency_s", "throughput", "resources", "query_throughput")
 
 
-def good(sut: str = "headrace") -> Run:
+def good(sut: str = "headrace") -> BenchRun:
     return synthetic.run(AGGREGATION, sut)
 
 
-def failed() -> Run:
+def failed() -> BenchRun:
     return synthetic.run(AGGREGATION, "flink", failed="it was killed by signal 9")
 
 
@@ -31,7 +31,7 @@ def document(folder: Path) -> dict:
 
 
 def test_runs_come_back_as_they_were(tmp_path):
-    ad_hoc = synthetic.run(load_scenario("sc1").changed(seconds=12), "headrace")
+    ad_hoc = synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "headrace")
     for run in (good(), failed(), ad_hoc):
         append_run(tmp_path / "out", run)
     assert read_runs(tmp_path / "out") == (good(), failed(), ad_hoc)
@@ -61,7 +61,7 @@ def test_the_fields_of_a_run(tmp_path):
 
 
 def test_requests_are_told_with_figures():
-    run = synthetic.run(load_scenario("sc2").changed(seconds=25), "headrace").to_json()
+    run = synthetic.run(load_scenario("sc2").with_overrides(seconds=25), "headrace").to_json()
     found = run["deployment_latency_s"]
     assert found["requests"] == len(found["series"]) == 40
     assert found["unanswered"] == 0
@@ -77,24 +77,26 @@ def test_a_failed_run_has_a_reason_and_no_number(tmp_path):
     assert all(not trial["sustainable"] and trial["drained"] is None for trial in run["search"])
     assert run["search"]
     (back,) = read_runs(tmp_path)
-    assert (back.measured, back.failed) == (None, "it was killed by signal 9")
+    assert (back.figures, back.failure) == (None, "it was killed by signal 9")
 
 
 def test_a_failure_needs_a_reason():
     with pytest.raises(ValueError, match="needs a reason"):
-        Failed(" ")
+        FailedRun(" ")
 
 
 def test_nothing_emitted_is_no_number():
-    empty = Measured(1.0, 0.0, sustained=False, sustainable=None, event_time=_nothing(), processing_time=_nothing())
+    empty = MeasuredRun(
+        1.0, 0.0, sustained=False, sustainable_rate=None, event_time_latency=_nothing(), processing_time_latency=_nothing()
+    )
     found = empty.to_json()["event_time_latency_s"]
     assert (found["count"], found["p95"]) == (0, None)
-    assert Measured.from_json(json.loads(json.dumps(empty.to_json()))) == empty
-    assert marks(None)["p50"] is None
+    assert MeasuredRun.from_json(json.loads(json.dumps(empty.to_json()))) == empty
+    assert name_figures(None)["p50"] is None
 
 
-def _nothing() -> Latency:
-    return Latency(synthetic.Histogram())
+def _nothing() -> LatencyFigures:
+    return LatencyFigures(synthetic.Histogram())
 
 
 @pytest.mark.parametrize(

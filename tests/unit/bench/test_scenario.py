@@ -6,10 +6,19 @@ import json
 
 import pytest
 
-from headrace.bench.ad_hoc import AddOnly, Change, Events, RemoveOnly, Sc1, Sc2, ad_hoc_json, ad_hoc_of
+from headrace.bench.ad_hoc import (
+    AddOnlySchedule,
+    EventSchedule,
+    QueryChange,
+    RemoveOnlySchedule,
+    Sc1Schedule,
+    Sc2Schedule,
+    ad_hoc_to_json,
+    parse_ad_hoc,
+)
 from headrace.bench.rate import RateScript
 from headrace.bench.scenario import Scenario
-from headrace.bench.scenario_file import load_scenario, parse_scenario, scenario_names
+from headrace.bench.scenario_file import list_scenarios, load_scenario, parse_scenario
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
@@ -34,10 +43,10 @@ def test_every_scenario_is_there():
         "aggregation", "join", "large-windows", "skew-single", "skew-zipf", "fluctuation", "over-saturation", "many-queries",
         "sc1", "sc2", "add-only", "remove-only", "complex", "nexmark", "profit",
     }  # fmt: skip
-    assert required <= set(scenario_names())
+    assert required <= set(list_scenarios())
 
 
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("name", list_scenarios())
 def test_a_scenario_survives_json(name):
     scenario = load_scenario(name)
     assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
@@ -45,18 +54,18 @@ def test_a_scenario_survives_json(name):
     assert scenario.about.endswith(".")
 
 
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("name", list_scenarios())
 def test_headrace_takes_the_queries_of_a_scenario(name):
     scenario = load_scenario(name)
-    catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time, 0) for stream in scenario.streams)
-    for query in scenario.initial():
+    catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time_column, 0) for stream in scenario.streams)
+    for query in scenario.initial_queries():
         assert bind_query(query.sql["headrace"], catalog).schema.names
 
 
-@pytest.mark.parametrize("name", sorted(set(scenario_names()) - JOINS))
+@pytest.mark.parametrize("name", sorted(set(list_scenarios()) - JOINS))
 def test_every_system_that_is_named_has_a_text(name):
     scenario = load_scenario(name)
-    every = [*scenario.initial(), *(query for step in scenario.steps() for query in step.add)]
+    every = [*scenario.initial_queries(), *(query for step in scenario.build_steps() for query in step.add)]
     assert len({query.name for query in every}) == len(every)
     for query in every:
         assert {"headrace", "spark", "flink", "duckdb"} <= set(query.sql)
@@ -65,50 +74,50 @@ def test_every_system_that_is_named_has_a_text(name):
 
 def test_the_figures_of_the_first_scenario():
     scenario = load_scenario("aggregation")
-    (query,) = scenario.initial()
+    (query,) = scenario.initial_queries()
     assert (query.size_us, query.slide_us) == (8_000_000, 4_000_000)
-    assert scenario.script(1000.0) == RateScript.constant(1000.0)
-    assert (scenario.warm_up, scenario.limits().warm_up, scenario.load) == (0.25, 0.25, 0.9)
+    assert scenario.scale_rate(1000.0) == RateScript.constant(1000.0)
+    assert (scenario.warm_up, scenario.make_limits().warm_up, scenario.load) == (0.25, 0.25, 0.9)
     assert load_scenario("over-saturation").load == 1.2
 
 
 def test_a_rate_is_in_parts_of_the_base():
-    script = load_scenario("fluctuation").script(840_000)
-    assert [piece.first for piece in script.pieces] == pytest.approx([840_000, 280_000, 840_000], rel=1e-6)
+    script = load_scenario("fluctuation").scale_rate(840_000)
+    assert [piece.first for piece in script.segments] == pytest.approx([840_000, 280_000, 840_000], rel=1e-6)
 
 
 def test_the_number_of_queries_can_be_chosen():
-    scenario = load_scenario("aggregation").changed(queries=64)
-    assert len(scenario.initial()) == scenario.queries == 64
-    assert scenario.initial()[0] == load_scenario("aggregation").initial()[0]
-    assert load_scenario("sc1").changed(queries=20).queries == 20
-    assert load_scenario("sc2").changed(queries=3).queries == 3
-    assert load_scenario("effect").changed(queries=7).queries == 107
+    scenario = load_scenario("aggregation").with_overrides(queries=64)
+    assert len(scenario.initial_queries()) == scenario.peak_query_count == 64
+    assert scenario.initial_queries()[0] == load_scenario("aggregation").initial_queries()[0]
+    assert load_scenario("sc1").with_overrides(queries=20).peak_query_count == 20
+    assert load_scenario("sc2").with_overrides(queries=3).peak_query_count == 3
+    assert load_scenario("effect").with_overrides(queries=7).peak_query_count == 107
 
 
 def test_other_parameters_can_be_chosen():
-    scenario = load_scenario("profit").changed(keys=1_000_000, seconds=12, load=1.1)
+    scenario = load_scenario("profit").with_overrides(keys=1_000_000, seconds=12, load=1.1)
     assert {stream.keys for stream in scenario.streams} == {1_000_000}
     assert (scenario.seconds, scenario.load) == (12, 1.1)
     with pytest.raises(HeadraceError, match="no stream whose keys can be chosen"):
-        load_scenario("nexmark").changed(keys=10)
+        load_scenario("nexmark").with_overrides(keys=10)
     with pytest.raises(HeadraceError, match="0 queries requested"):
-        load_scenario("aggregation").changed(queries=0)
+        load_scenario("aggregation").with_overrides(queries=0)
 
 
 def test_streams_nobody_reads_are_left_out():
-    assert [stream.name for stream in load_scenario("nexmark").changed(queries=1).used_streams()] == ["bids"]
+    assert [stream.name for stream in load_scenario("nexmark").with_overrides(queries=1).used_streams()] == ["bids"]
     assert len(load_scenario("nexmark").used_streams()) == 3
 
 
 def test_the_most_queries_at_once():
-    assert [len(load_scenario(name).most_queries()) for name in ("aggregation", "sc1", "sc2", "effect")] == [1, 100, 10, 200]
-    assert load_scenario("sc1").most_queries()[:1] == load_scenario("sc1").initial()
+    assert [len(load_scenario(name).peak_queries()) for name in ("aggregation", "sc1", "sc2", "effect")] == [1, 100, 10, 200]
+    assert load_scenario("sc1").peak_queries()[:1] == load_scenario("sc1").initial_queries()
 
 
 def test_queries_that_live_longest_go_first():
     """q1 q2 at second 0; at 10 they go and q3 q4 come; at 20 those go."""
-    steps = load_scenario("sc2").changed(queries=2, seconds=25).steps()
+    steps = load_scenario("sc2").with_overrides(queries=2, seconds=25).build_steps()
     assert [(step.at, [query.name for query in step.add], step.remove) for step in steps] == [
         (10, ["q3", "q4"], ("q1", "q2")),
         (20, ["q5", "q6"], ("q3", "q4")),
@@ -118,24 +127,24 @@ def test_queries_that_live_longest_go_first():
 @pytest.mark.parametrize(
     ("schedule", "seconds", "expected"),
     [
-        (Sc1(25, 10), 60, [(1, 10, 0), (2, 10, 0), (3, 4, 0)]),
-        (Sc1(3, 0.5), 60, [(2, 1, 0), (4, 1, 0)]),
-        (Sc1(100, 10), 2, [(1, 10, 0)]),
-        (Sc2(5, 10), 30, [(10, 5, 5), (20, 5, 5)]),
-        (AddOnly(4, 1, add=2), 60, [(1, 2, 0), (2, 1, 0)]),
-        (RemoveOnly(4, 2, remove=2), 60, [(2, 0, 2), (4, 0, 1)]),
-        (Events(1, ((5, 2, 0), (9, 0, 3), (70, 1, 0))), 60, [(5, 2, 0), (9, 0, 3)]),
+        (Sc1Schedule(25, 10), 60, [(1, 10, 0), (2, 10, 0), (3, 4, 0)]),
+        (Sc1Schedule(3, 0.5), 60, [(2, 1, 0), (4, 1, 0)]),
+        (Sc1Schedule(100, 10), 2, [(1, 10, 0)]),
+        (Sc2Schedule(5, 10), 30, [(10, 5, 5), (20, 5, 5)]),
+        (AddOnlySchedule(4, 1, add=2), 60, [(1, 2, 0), (2, 1, 0)]),
+        (RemoveOnlySchedule(4, 2, remove=2), 60, [(2, 0, 2), (4, 0, 1)]),
+        (EventSchedule(1, ((5, 2, 0), (9, 0, 3), (70, 1, 0))), 60, [(5, 2, 0), (9, 0, 3)]),
     ],
 )
 def test_schedules(schedule, seconds, expected):
-    assert schedule.changes(seconds) == tuple(Change(*each) for each in expected)
-    assert ad_hoc_of(json.loads(json.dumps(ad_hoc_json(schedule)))) == schedule
+    assert schedule.changes(seconds) == tuple(QueryChange(*each) for each in expected)
+    assert parse_ad_hoc(json.loads(json.dumps(ad_hoc_to_json(schedule)))) == schedule
 
 
 def test_a_schedule_in_a_file():
     scenario = parsed(PLAIN + '[ad_hoc]\nkind = "events"\ninitial = 2\nevents = [[3, 1, 0], [4, 0, 2]]\n')
-    assert (scenario.initial_count, scenario.queries) == (2, 3)
-    assert [step.remove for step in scenario.steps()] == [(), ("q1", "q2")]
+    assert (scenario.initial_count, scenario.peak_query_count) == (2, 3)
+    assert [step.remove for step in scenario.build_steps()] == [(), ("q1", "q2")]
 
 
 def test_a_query_by_hand():
@@ -143,7 +152,7 @@ def test_a_query_by_hand():
         '[queries]\ngenerator = "fields"', '[queries]\ngenerator = "written"\nstreams = ["fields"]\nsize = "2 s"'
     )
     scenario = parsed(text + '[queries.sql]\nheadrace = "SELECT 1"\n')
-    (query,) = scenario.initial()
+    (query,) = scenario.initial_queries()
     assert (query.sql, query.size_us, query.slide_us) == ({"headrace": "SELECT 1"}, 2_000_000, 2_000_000)
     assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.bench.rate import RateScript
-from headrace.bench.schedule import STAMP_ROWS, Schedule
+from headrace.bench.schedule import MAX_STAMP_ROWS, RowSchedule
 
 SECOND = 1_000_000
 
@@ -18,17 +18,17 @@ SECOND = 1_000_000
 # seconds 100      101       102    110
 
 
-def three_stretches() -> Schedule:
-    schedule = Schedule().changed(RateScript.constant(10), 100 * SECOND, 0)
-    schedule = schedule.changed(RateScript.constant(20), 101 * SECOND, schedule.born(101 * SECOND))
-    schedule = schedule.stopped(schedule.born(102 * SECOND))
-    return schedule.changed(RateScript.constant(5), 110 * SECOND, 30)
+def three_stretches() -> RowSchedule:
+    schedule = RowSchedule().switch_script(RateScript.constant(10), 100 * SECOND, 0)
+    schedule = schedule.switch_script(RateScript.constant(20), 101 * SECOND, schedule.count_due(101 * SECOND))
+    schedule = schedule.stop_after(schedule.count_due(102 * SECOND))
+    return schedule.switch_script(RateScript.constant(5), 110 * SECOND, 30)
 
 
 def test_rows_go_on_over_changes():
     schedule = three_stretches()
-    assert schedule.born(111 * SECOND) == 35
-    times = schedule.times(np.arange(35))
+    assert schedule.count_due(111 * SECOND) == 35
+    times = schedule.row_times(np.arange(35))
     assert times[[0, 9, 10, 29, 30, 34]].tolist() == [
         100_100_000,
         101_000_000,
@@ -42,26 +42,26 @@ def test_rows_go_on_over_changes():
 
 def test_any_cut_gives_the_same_times():
     schedule = three_stretches()
-    whole = schedule.times(np.arange(40))
-    parts = [schedule.times(np.arange(a, b)) for a, b in ((0, 7), (7, 12), (12, 31), (31, 40))]
+    whole = schedule.row_times(np.arange(40))
+    parts = [schedule.row_times(np.arange(a, b)) for a, b in ((0, 7), (7, 12), (12, 31), (31, 40))]
     assert np.array_equal(np.concatenate(parts), whole)
-    assert np.array_equal(schedule.times(np.arange(1, 40, 3)), whole[1::3])
-    assert len(schedule.times(np.arange(0))) == 0
+    assert np.array_equal(schedule.row_times(np.arange(1, 40, 3)), whole[1::3])
+    assert len(schedule.row_times(np.arange(0))) == 0
 
 
 def test_rows_before_a_time_are_those_stamped_before_it():
     schedule = three_stretches()
-    times = schedule.times(np.arange(40))
+    times = schedule.row_times(np.arange(40))
     asked = np.concatenate([times, times + 1, times - 1, np.array([0, 105 * SECOND])])
     expected = [int((times < one).sum()) for one in asked]
-    assert schedule.rows_before(asked).tolist() == expected
+    assert schedule.count_rows_before(asked).tolist() == expected
 
 
 def test_rows_before_at_rates_whose_distances_are_no_microseconds():
-    schedule = Schedule().changed(RateScript.constant(3_333_333.3), 7, 0)
-    times = schedule.times(np.arange(5000))
+    schedule = RowSchedule().switch_script(RateScript.constant(3_333_333.3), 7, 0)
+    times = schedule.row_times(np.arange(5000))
     asked = np.unique(np.concatenate([times, times + 1]))[:-1]
-    assert schedule.rows_before(asked).tolist() == np.searchsorted(times, asked, side="left").tolist()
+    assert schedule.count_rows_before(asked).tolist() == np.searchsorted(times, asked, side="left").tolist()
 
 
 SCRIPTS = [RateScript.constant(3_333_333.3), RateScript.steps([(0.001, 1e6), (0.01, 0), (1, 7e5)]), RateScript.ramp(0, 1e6, 1),
@@ -71,22 +71,22 @@ SCRIPTS = [RateScript.constant(3_333_333.3), RateScript.steps([(0.001, 1e6), (0.
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("first", [0, 12_345])
 def test_stamping_is_the_same_but_quicker(script, first):
-    schedule = Schedule().changed(RateScript.constant(10), 0, 0).changed(script, 1_800_000_000_000_000, first)
-    room = np.empty(STAMP_ROWS)
+    schedule = RowSchedule().switch_script(RateScript.constant(10), 0, 0).switch_script(script, 1_800_000_000_000_000, first)
+    room = np.empty(MAX_STAMP_ROWS)
     for row, step, count in [(first, 1, 3000), (first + 1001, 3, 1000), (max(0, first - 100), 2, 100), (first + 5, 2, 1)]:
         out = np.empty(count, np.int64)
-        schedule.stamp(row, step, out, room)
-        assert np.array_equal(out, schedule.times(row + step * np.arange(count)))
+        schedule.stamp_times(row, step, out, room)
+        assert np.array_equal(out, schedule.row_times(row + step * np.arange(count)))
 
 
 def test_a_stopped_schedule_has_no_more_rows():
-    schedule = Schedule().changed(RateScript.constant(10), 0, 0).stopped(7)
-    assert not schedule.running
-    assert schedule.born(100 * SECOND) == 7
-    assert schedule.stopped(3) == schedule
-    assert Schedule().born(5) == 0
+    schedule = RowSchedule().switch_script(RateScript.constant(10), 0, 0).stop_after(7)
+    assert not schedule.is_running
+    assert schedule.count_due(100 * SECOND) == 7
+    assert schedule.stop_after(3) == schedule
+    assert RowSchedule().count_due(5) == 0
 
 
 def test_json_and_back():
     schedule = three_stretches()
-    assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
+    assert RowSchedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule

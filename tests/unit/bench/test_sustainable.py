@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from consumers import Consumer, steady
 
-from headrace.bench.sustainable import Limits, Observed, Verdict, failed, judge, judge_long_enough
+from headrace.bench.sustainable import (
+    SustainabilityLimits,
+    TrialObservation,
+    TrialVerdict,
+    failed_verdict,
+    judge_trial,
+    judge_until_certain,
+)
 
 
 def test_a_fast_system_sustains_the_rate():
@@ -54,7 +61,7 @@ def test_ever_larger_batches_are_seen_though_each_empties_the_queue():
     observed = Consumer(steady(960), batch=1.0, greedy=True).observe(1000)
     backlog = np.asarray(observed.produced) - np.asarray(observed.read)
     assert backlog[-100:].min() == 0
-    assert judge(observed).reason.startswith("the queue kept growing, by ")
+    assert judge_trial(observed).reason.startswith("the queue kept growing, by ")
 
 
 def test_batches_larger_than_the_tolerated_queue_are_refused():
@@ -80,14 +87,14 @@ def test_back_pressure_is_tolerated_only_for_so_long():
     time = np.arange(0.1, 60.0, 0.1)
     backlog = np.where(time < 20, 0.0, 4.0)
     produced = 1000 * time
-    verdict = judge(Observed(1000, time, produced, produced - 1000 * backlog, time, np.ones(len(time))))
+    verdict = judge_trial(TrialObservation(1000, time, produced, produced - 1000 * backlog, time, np.ones(len(time))))
     assert verdict.reason == "the queue was up by more than 2 s of input for 39.9 s"
 
 
 def test_what_happens_in_the_warm_up_is_not_judged():
     verdict = Consumer(steady(5000), stalls=((0.0, 12.0),)).trial(1000)
     assert verdict.sustainable, verdict.reason
-    assert not Consumer(steady(5000), stalls=((0.0, 12.0),)).trial(1000, limits=Limits(warm_up=0.1)).sustainable
+    assert not Consumer(steady(5000), stalls=((0.0, 12.0),)).trial(1000, limits=SustainabilityLimits(warm_up=0.1)).sustainable
 
 
 def test_a_system_that_recovers_is_sustainable():
@@ -113,32 +120,34 @@ def test_a_death_outweighs_good_figures():
 
 
 def test_a_death_before_anything_was_sampled_is_still_a_death():
-    verdict = judge(Observed(1000, [], [], [], [], [], "the connection was dropped"))
-    assert verdict == failed(1000, "the connection was dropped")
+    verdict = judge_trial(TrialObservation(1000, [], [], [], [], [], "the connection was dropped"))
+    assert verdict == failed_verdict(1000, "the connection was dropped")
     assert verdict.drained is None
 
 
 def test_too_few_samples_are_no_evidence():
-    assert judge(Observed(1000, [0.0, 0.1], [0, 100], [0, 100], [], [])).reason == "the trial was too short to judge"
+    assert (
+        judge_trial(TrialObservation(1000, [0.0, 0.1], [0, 100], [0, 100], [], [])).reason == "the trial was too short to judge"
+    )
 
 
 def test_a_system_that_reads_nothing():
     time = np.arange(0.0, 4.0, 0.1)
-    verdict = judge(Observed(1000, time, 1000 * time, 0 * time, [], []))
+    verdict = judge_trial(TrialObservation(1000, time, 1000 * time, 0 * time, [], []))
     assert verdict.reason == "nothing was read after the warm-up"
 
 
 def test_a_system_that_swallows_everything_and_answers_nothing():
     time = np.arange(0.0, 60.0, 0.1)
-    verdict = judge(Observed(1000, time, 1000 * time, 1000 * time, [3.0, 9.0], [0.1, 0.1]))
+    verdict = judge_trial(TrialObservation(1000, time, 1000 * time, 1000 * time, [3.0, 9.0], [0.1, 0.1]))
     assert verdict.reason == "no result came after the warm-up"
 
 
 def test_few_results_must_at_least_be_in_time():
     time = np.arange(0.0, 60.0, 0.1)
-    late = judge(Observed(1000, time, 1000 * time, 1000 * time, [20.0, 50.0], [4.0, 31.0]))
+    late = judge_trial(TrialObservation(1000, time, 1000 * time, 1000 * time, [20.0, 50.0], [4.0, 31.0]))
     assert late.reason == "results were up to 31.0 s late, and too few to tell whether that grows"
-    assert judge(Observed(1000, time, 1000 * time, 1000 * time, [20.0, 50.0], [4.0, 4.5])).sustainable
+    assert judge_trial(TrialObservation(1000, time, 1000 * time, 1000 * time, [20.0, 50.0], [4.0, 4.5])).sustainable
 
 
 def test_a_queue_left_by_the_warm_up_must_be_worked_off():
@@ -147,15 +156,15 @@ def test_a_queue_left_by_the_warm_up_must_be_worked_off():
     time = np.arange(0.1, 60.0, 0.1)
     backlog = np.maximum(6.0, 8.0 - 0.2 * time) + time % 1.0
     produced = 1000 * time
-    stuck = judge(Observed(1000, time, produced, produced - 1000 * backlog, time, np.ones(len(time))))
+    stuck = judge_trial(TrialObservation(1000, time, produced, produced - 1000 * backlog, time, np.ones(len(time))))
     assert stuck.reason == "the queue never fell below 6.0 s of input after the warm-up"
-    falling = judge(Observed(1000, time, produced, produced - 1000 * (8.0 - 0.05 * time), time, np.ones(len(time))))
+    falling = judge_trial(TrialObservation(1000, time, produced, produced - 1000 * (8.0 - 0.05 * time), time, np.ones(len(time))))
     assert falling.sustainable, falling.reason
 
 
 def test_a_driver_that_cannot_offer_the_rate_proves_nothing():
     time = np.arange(0.0, 60.0, 0.1)
-    verdict = judge(Observed(1000, time, 800 * time, 800 * time, time, 0 * time))
+    verdict = judge_trial(TrialObservation(1000, time, 800 * time, 800 * time, time, 0 * time))
     assert verdict.reason == "the driver offered only 800 of 1,000 rows/s"
 
 
@@ -163,7 +172,7 @@ def test_uneven_latency_that_does_not_grow_is_fine():
     time = np.arange(0.0, 60.0, 0.1)
     when = np.arange(1.0, 60.0, 4.0)
     latency = 2 + np.tile([1.5, -1.5, 0.5, -0.5], 4)[: len(when)]
-    verdict = judge(Observed(1000, time, 1000 * time, 1000 * time, when, latency))
+    verdict = judge_trial(TrialObservation(1000, time, 1000 * time, 1000 * time, when, latency))
     assert verdict.sustainable, verdict.reason
 
 
@@ -173,34 +182,34 @@ def test_batches_on_the_way_to_their_balance_need_a_longer_look():
     #    /| /|/| / |  / | /  |
     asked: list[float] = []
 
-    def observe(seconds: float) -> Observed:
+    def observe(seconds: float) -> TrialObservation:
         asked.append(seconds)
         time = np.arange(0.1, seconds, 0.1)
         backlog = 3.0 * (1 - np.exp(-time / 15)) * (time % 1.0)
-        return Observed(1000, time, 1000 * time, 1000 * (time - backlog), time, np.ones(len(time)))
+        return TrialObservation(1000, time, 1000 * time, 1000 * (time - backlog), time, np.ones(len(time)))
 
-    short = judge(observe(20.0))
+    short = judge_trial(observe(20.0))
     assert short.doubtful
     assert short.reason.startswith("the queue kept growing, by ")
     asked.clear()
-    assert judge_long_enough(observe, 20.0).sustainable
+    assert judge_until_certain(observe, 20.0).sustainable
     assert asked == [20.0, 40.0]
 
 
 def test_a_longer_look_ends_some_time():
     asked: list[float] = []
 
-    def observe(seconds: float) -> Observed:
+    def observe(seconds: float) -> TrialObservation:
         asked.append(seconds)
         return Consumer(steady(970)).observe(1000, seconds)
 
-    verdict = judge_long_enough(observe, 30.0, longest=3.0)
+    verdict = judge_until_certain(observe, 30.0, longest=3.0)
     assert (verdict.sustainable, asked) == (False, [30.0, 60.0, 90.0])
 
 
 @pytest.mark.parametrize("consumer", [Consumer(steady(400)), Consumer(steady(2000)), Consumer(steady(970), dies=59.0)])
 def test_what_is_clear_is_not_looked_at_longer(consumer: Consumer):
-    verdict = judge_long_enough(lambda seconds: consumer.observe(1000, min(seconds, 60.0)), 60.0)
+    verdict = judge_until_certain(lambda seconds: consumer.observe(1000, min(seconds, 60.0)), 60.0)
     assert not verdict.doubtful
     assert verdict == consumer.trial(1000)
 
@@ -208,7 +217,7 @@ def test_what_is_clear_is_not_looked_at_longer(consumer: Consumer):
 @pytest.mark.parametrize("wrong", [{"acceptable_s": 6.0}, {"acceptable_s": 0.0}, {"warm_up": 1.0}])
 def test_limits_that_are_not_in_order_are_refused(wrong: dict[str, float]):
     with pytest.raises(ValueError, match="not in order"):
-        Limits(**wrong)
+        SustainabilityLimits(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +233,7 @@ def test_limits_that_are_not_in_order_are_refused(wrong: dict[str, float]):
     ],
 )
 def test_what_a_failed_trial_shows_of_the_limit(figures: dict[str, float], hint: float | None):
-    assert Verdict(1000, sustainable=False, **figures).hint == hint
+    assert TrialVerdict(1000, sustainable=False, **figures).rate_hint == hint
 
 
 def test_a_verdict_is_plain_data():

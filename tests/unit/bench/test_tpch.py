@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace.bench import tpch
-from headrace.bench.generator import pools
+from headrace.bench.generator import build_pools
 from headrace.bench.queries.multiway import EDGES
 from headrace.bench.scenario_file import load_scenario
-from headrace.bench.stream import SCHEMAS, StreamSpec
+from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
 
 REFERENCES = [edge for edge in EDGES if edge.reference]
 KEYS = {
@@ -24,7 +24,7 @@ KEYS = {
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pa.Table]:
     """Every relation with a seed of its own: what they have in common does not depend on seeds."""
-    return {name: pa.table(tpch.columns(name, seed, 0.01)) for seed, name in enumerate(tpch.ROWS)}
+    return {name: pa.table(tpch.generate_relation(name, seed, 0.01)) for seed, name in enumerate(tpch.ROWS_AT_SCALE_1)}
 
 
 def values(table: pa.Table, names: list[str]) -> list[tuple]:
@@ -37,21 +37,23 @@ def test_sizes_are_in_the_proportions_of_tpc_h(tables):
     assert sizes == {
         "region": 5, "nation": 25, "supplier": 100, "part": 2000, "partsupp": 8000, "customer": 1500, "orders": 15_000,
     }  # fmt: skip
-    assert tpch.rows("lineitem", 0.01) == 60_000
-    assert len(tpch.columns("orders", 0, 0.1)["o_orderkey"]) == 150_000
+    assert tpch.count_rows("lineitem", 0.01) == 60_000
+    assert len(tpch.generate_relation("orders", 0, 0.1)["o_orderkey"]) == 150_000
 
 
 def test_above_scale_1_keys_are_drawn_from_all_of_them():
-    keys = np.asarray(tpch.columns("customer", 1, 4.0)["c_custkey"])
-    assert len(np.unique(keys)) == len(keys) == tpch.ROWS["customer"]
-    assert abs(np.mean(keys) / tpch.rows("customer", 4.0) - 0.5) < 0.01
-    parts = pa.table(tpch.columns("partsupp", 1, 4.0))
-    assert parts.num_rows == tpch.ROWS["partsupp"]
+    keys = np.asarray(tpch.generate_relation("customer", 1, 4.0)["c_custkey"])
+    assert len(np.unique(keys)) == len(keys) == tpch.ROWS_AT_SCALE_1["customer"]
+    assert abs(np.mean(keys) / tpch.count_rows("customer", 4.0) - 0.5) < 0.01
+    parts = pa.table(tpch.generate_relation("partsupp", 1, 4.0))
+    assert parts.num_rows == tpch.ROWS_AT_SCALE_1["partsupp"]
     assert set(pc.value_counts(parts["ps_partkey"]).field("counts").to_pylist()) == {4}
-    assert max(pc.max(parts["ps_partkey"]).as_py() - tpch.rows("part", 4.0), pc.max(parts["ps_suppkey"]).as_py() - 40_000) <= 0
+    assert (
+        max(pc.max(parts["ps_partkey"]).as_py() - tpch.count_rows("part", 4.0), pc.max(parts["ps_suppkey"]).as_py() - 40_000) <= 0
+    )
 
 
-@pytest.mark.parametrize("relation", tpch.ROWS)
+@pytest.mark.parametrize("relation", tpch.ROWS_AT_SCALE_1)
 def test_no_key_comes_twice(tables, relation):
     found = values(tables[relation], KEYS[relation])
     assert len(set(found)) == len(found)
@@ -61,15 +63,15 @@ def test_no_key_comes_twice(tables, relation):
 @pytest.mark.parametrize("edge", REFERENCES, ids=lambda edge: f"{edge.left}-{edge.right}")
 def test_every_foreign_key_refers_to_a_key(edge, scale):
     own, others = zip(*edge.pairs, strict=True)
-    referring, referred = (pa.table(tpch.columns(name, 3, scale)) for name in (edge.left, edge.right))
+    referring, referred = (pa.table(tpch.generate_relation(name, 3, scale)) for name in (edge.left, edge.right))
     keys = values(referred, list(others))
     assert len(set(keys)) == len(keys)
     assert set(values(referring, list(own))) <= set(keys)
 
 
-@pytest.mark.parametrize("name", tpch.domains(0.01))
+@pytest.mark.parametrize("name", tpch.key_domains(0.01))
 def test_columns_have_the_values_of_their_domains(tables, name):
-    domain = tpch.domains(0.01)[name]
+    domain = tpch.key_domains(0.01)[name]
     (column,) = (table[name].to_numpy() for table in tables.values() if name in table.column_names)
     assert (column.min(), column.max()) == (domain[0], domain[-1])
     counts = np.bincount(column - domain[0])
@@ -96,7 +98,7 @@ def test_the_status_of_an_order_is_that_of_its_lines_unless_it_is_p(tables):
     lines = values(tables["lineitem"], ["l_orderkey", "l_linestatus"])
     assert set(status.values()) == {"F", "O", "P"}
     assert {(status[order], line) for order, line in lines} == {("F", "F"), ("O", "O"), ("P", "F"), ("P", "O")}
-    assert np.mean([status[order] == line for order, line in lines]) == pytest.approx(tpch.SAME_STATUS, abs=0.01)
+    assert np.mean([status[order] == line for order, line in lines]) == pytest.approx(tpch.SAME_STATUS_SHARE, abs=0.01)
 
 
 def test_the_order_of_rows_tells_nothing_about_keys(tables):
@@ -108,7 +110,7 @@ def test_the_order_of_rows_tells_nothing_about_keys(tables):
 @pytest.mark.parametrize("partitions", [1, 2, 3])
 def test_a_small_relation_comes_evenly_from_every_partition(partitions):
     for name, rows in (("region", 5), ("nation", 25), ("supplier", 10)):
-        made = pools(StreamSpec(name, name, partitions=partitions, scale=0.001))
+        made = build_pools(StreamSpec(name, name, partitions=partitions, scale=0.001))
         keys = np.concatenate([pool.columns[KEYS[name][0]].to_numpy() for pool in made])
         assert len(set(np.bincount(keys - keys.min()).tolist())) == 1
         assert len(set(keys.tolist())) == rows
@@ -116,21 +118,21 @@ def test_a_small_relation_comes_evenly_from_every_partition(partitions):
 
 
 def test_a_relation_comes_again_as_it_was():
-    pool = pools(StreamSpec("orders", "orders", scale=0.001, partitions=1))[0]
-    assert not pool.advancing
-    assert pool.column("o_orderkey", 3, 9) == pool.column("o_orderkey", 3 + pool.rows, 9 + pool.rows)
+    pool = build_pools(StreamSpec("orders", "orders", scale=0.001, partitions=1))[0]
+    assert not pool.increments
+    assert pool.slice_column("o_orderkey", 3, 9) == pool.slice_column("o_orderkey", 3 + pool.rows, 9 + pool.rows)
 
 
 def test_shares_of_the_scenario_are_the_proportions():
     streams = load_scenario("multiway-tpch").streams
-    assert {stream.name: stream.share for stream in streams} == dict(tpch.SHARES)
-    assert {stream.generator for stream in streams} == set(tpch.ROWS)
-    assert tpch.SHARES["lineitem"] > 1000 * tpch.SHARES["nation"] > 1000 * tpch.SHARES["region"] > 0
+    assert {stream.name: stream.share for stream in streams} == dict(tpch.RATE_SHARES)
+    assert {stream.generator for stream in streams} == set(tpch.ROWS_AT_SCALE_1)
+    assert tpch.RATE_SHARES["lineitem"] > 1000 * tpch.RATE_SHARES["nation"] > 1000 * tpch.RATE_SHARES["region"] > 0
 
 
 def test_all_columns_but_the_time_are_of_their_relation():
     prefixes = {"region": "r_", "nation": "n_", "supplier": "s_", "part": "p_", "partsupp": "ps_", "customer": "c_"}
     for name, prefix in {**prefixes, "orders": "o_", "lineitem": "l_"}.items():
-        *own, time = SCHEMAS[name].names
+        *own, time = STREAM_SCHEMAS[name].names
         assert time == "time"
         assert all(column.startswith(prefix) for column in own)

@@ -15,13 +15,13 @@ from headrace.bench.driver_client import DriverStatus
 from headrace.bench.emissions import Emissions
 from headrace.bench.queries.sets import query_set
 from headrace.bench.rate import RateScript
-from headrace.bench.scenario import Step
-from headrace.bench.sustainable import Limits
+from headrace.bench.scenario import ScenarioStep
+from headrace.bench.sustainable import SustainabilityLimits
 from headrace.bench.sut.process import SutEvent
-from headrace.bench.trial import Bench, Offer
+from headrace.bench.trial import OfferedLoad, TrialRunner
 
 QUERIES = query_set("fields", {}).queries(3)
-LIMITS = Limits()
+LIMITS = SustainabilityLimits()
 
 
 @dataclass
@@ -50,7 +50,7 @@ class World:
 
     # the driver
     def start(self, script: RateScript | None) -> int:
-        self.rate = 0.0 if script is None else float(script.rows_by(np.array([1.0]))[0])
+        self.rate = 0.0 if script is None else float(script.count_rows(np.array([1.0]))[0])
         return int(self.now * 1e6)
 
     def status(self) -> DriverStatus:
@@ -100,26 +100,26 @@ class World:
         return said
 
 
-def bench(world: World) -> Bench:
-    return Bench(world, world, world, {QUERIES[0].name: QUERIES[0]}, world.clock, world.sleep)
+def bench(world: World) -> TrialRunner:
+    return TrialRunner(world, world, world, {QUERIES[0].name: QUERIES[0]}, world.clock, world.sleep)
 
 
-def offer(rate: float, seconds: float = 40.0, steps: tuple[Step, ...] = (), longest: float = 1.0) -> Offer:
-    return Offer(rate, RateScript.constant(rate), seconds, LIMITS, steps, longest)
+def offer(rate: float, seconds: float = 40.0, steps: tuple[ScenarioStep, ...] = (), longest: float = 1.0) -> OfferedLoad:
+    return OfferedLoad(rate, RateScript.constant(rate), seconds, LIMITS, steps, longest)
 
 
 def test_a_rate_below_the_capacity_is_sustained_and_leaves_nothing_behind():
-    trial = bench(World(1000.0)).trial(offer(800.0))
+    trial = bench(World(1000.0)).run_trial(offer(800.0))
     assert trial.verdict.sustainable, trial.verdict.reason
     assert trial.drained
     assert trial.failure == ""
-    assert trial.offered == pytest.approx(800.0, rel=0.01)
-    assert trial.latencies.event_time.summary().p50 == pytest.approx(1.0, abs=0.2)
+    assert trial.offered_rate == pytest.approx(800.0, rel=0.01)
+    assert trial.latencies.event_time.summarize().p50 == pytest.approx(1.0, abs=0.2)
 
 
 def test_a_rate_above_the_capacity_is_given_up_early_and_shows_the_capacity():
     world = World(1000.0)
-    trial = bench(world).trial(offer(5000.0, 600.0))
+    trial = bench(world).run_trial(offer(5000.0, 600.0))
     assert not trial.verdict.sustainable
     assert trial.verdict.drained == pytest.approx(1000.0, rel=0.05)
     assert world.now < 1_000_000 + 60
@@ -135,7 +135,7 @@ def test_a_rate_above_the_capacity_is_given_up_early_and_shows_the_capacity():
     ],
 )
 def test_whatever_ends_the_system_is_the_reason(world: World, reason: str):
-    trial = bench(world).trial(offer(500.0))
+    trial = bench(world).run_trial(offer(500.0))
     assert trial.failure == reason
     assert not trial.verdict.sustainable
     assert trial.verdict.reason == reason
@@ -143,7 +143,7 @@ def test_whatever_ends_the_system_is_the_reason(world: World, reason: str):
 
 
 def test_a_queue_that_overflowed_is_no_crash():
-    trial = bench(World(10.0, overflow_after=100.0)).trial(offer(500.0))
+    trial = bench(World(10.0, overflow_after=100.0)).run_trial(offer(500.0))
     assert not trial.failure
     assert trial.verdict.reason == "the queue overflowed: the system read far too slowly"
     assert not trial.drained
@@ -152,8 +152,8 @@ def test_a_queue_that_overflowed_is_no_crash():
 def test_a_dropped_connection_is_a_failure_unless_a_query_was_taken_back():
     world = World(1000.0)
     under = bench(world)
-    steps = (Step(5.0, (QUERIES[1],), ()), Step(9.0, (), (QUERIES[0].name,)))
-    trial = under.trial(offer(500.0, steps=steps))
+    steps = (ScenarioStep(5.0, (QUERIES[1],), ()), ScenarioStep(9.0, (), (QUERIES[0].name,)))
+    trial = under.run_trial(offer(500.0, steps=steps))
     assert trial.failure == ""
     assert {(r.query, r.live_at_us - r.requested_at_us) for r in trial.requests} == {
         (QUERIES[1].name, 500_000),
@@ -165,13 +165,13 @@ def test_a_dropped_connection_is_a_failure_unless_a_query_was_taken_back():
     statuses = iter(range(100_000))
     before = plain.status
     plain.status = lambda: before() if next(statuses) < 20 else DriverStatus(int(plain.now * 1e6), 9, 9, 9, False, 1, 0)
-    assert again.trial(offer(500.0)).failure == "a connection to the driver was dropped"
+    assert again.run_trial(offer(500.0)).failure == "a connection to the driver was dropped"
 
 
 def test_a_request_that_is_never_answered_is_kept_as_such():
     world = World(1000.0)
     world.add = lambda query: None
-    trial = bench(world).trial(offer(500.0, steps=(Step(5.0, (QUERIES[1],), ()),)))
+    trial = bench(world).run_trial(offer(500.0, steps=(ScenarioStep(5.0, (QUERIES[1],), ()),)))
     assert [(r.query, r.live_at_us) for r in trial.requests] == [(QUERIES[1].name, None)]
 
 
@@ -185,7 +185,7 @@ def test_a_lead_in_waits_until_rows_are_read_as_they_come():
         world.capacity = 1.0 if world.now < 1_000_012 else 1_000_000.0
         slow(seconds)
 
-    Bench(world, world, world, {}, world.clock, sleep).lead_in(1000.0)
+    TrialRunner(world, world, world, {}, world.clock, sleep).run_lead_in(1000.0)
     assert 1_000_012 <= world.now < 1_000_030
     assert world.rate == 0.0
 
@@ -195,11 +195,11 @@ def test_a_lead_in_climbs_to_the_rate_of_the_trial_and_leaves_nothing_behind():
     offered, start = [], world.start
 
     def noted(script):
-        offered.append(float(script.rows_at(1.0)) if script else 0.0)
+        offered.append(float(script.count_rows_at(1.0)) if script else 0.0)
         return start(script)
 
     world.start = noted
-    bench(world).lead_in(1_000_000.0)
+    bench(world).run_lead_in(1_000_000.0)
     assert [rate for rate in offered if rate] == [50_000.0, 200_000.0, 800_000.0, 1_000_000.0]
     assert offered[-1] == 0.0
     assert world.status().backlog == 0
@@ -207,12 +207,12 @@ def test_a_lead_in_climbs_to_the_rate_of_the_trial_and_leaves_nothing_behind():
 
 def test_a_lead_in_stops_climbing_where_the_system_cannot_follow():
     world = World(100_000.0)
-    bench(world).lead_in(100_000_000.0)
+    bench(world).run_lead_in(100_000_000.0)
     assert world.status().produced < 3_000_000  # some seconds of 800,000 rows/s, not of more
     assert world.status().backlog == 0
 
 
 def test_a_lead_in_ends_also_when_nothing_is_ever_read():
     world = World(0.0)
-    bench(world).lead_in(1000.0)
+    bench(world).run_lead_in(1000.0)
     assert world.now == pytest.approx(1_000_075, abs=10)  # it was given a minute, and then the time to drain

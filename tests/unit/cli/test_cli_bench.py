@@ -10,19 +10,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 import synthetic
 
 from headrace.bench.scenario import Scenario
-from headrace.bench.scenario_file import scenario_names
+from headrace.bench.scenario_file import list_scenarios
 
 
 def test_the_scenarios_are_listed(headrace):
     said = headrace("bench", "list")
     assert said.code == 0
-    assert all(name in said.out for name in scenario_names())
+    assert all(name in said.out for name in list_scenarios())
     assert "all systems: headrace, spark, flink, limit, duckdb" in said.out
 
 
 def test_the_list_as_json(headrace):
     found = {entry["name"]: entry for entry in headrace("bench", "list", "--json").document["scenarios"]}
-    assert list(found) == scenario_names()
+    assert list(found) == list_scenarios()
     assert found["sc1"].pop("most_queries") == 100
     assert Scenario.from_json(found["sc1"]).ad_hoc is not None
 

@@ -83,7 +83,7 @@ def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
         found: list[int] = []
         for ref in session._coordinator.state.aggregation_refs:
             keys = pack.read(session._coordinator.checkpoint.path / ref.file)["partials"][ref.index].keys
-            assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).all()
+            assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).list_requests()
             found += keys[0].to_pylist()
         assert sorted(found) == sorted([1, *range(20)])  # what was there once each, and the new row
 
@@ -100,7 +100,7 @@ def test_shares_of_sessions_are_disjoint_and_whole() -> None:
     shares = [PartitionFilter(partition, 3).filter_runs(whole) for partition in range(3)]
     assert sorted(np.concatenate([share.firsts for share in shares]).tolist()) == times.tolist()
     for number, share in enumerate(shares):
-        assert (assign_partitions(share.keys, len(share.firsts), 3) == number).all()
+        assert (assign_partitions(share.keys, len(share.firsts), 3) == number).list_requests()
 
 
 @pytest.mark.parametrize("wrong", [0, -1])

@@ -10,7 +10,7 @@ from itertools import islice
 
 from headrace.bench.queries.dialect import SECOND
 from headrace.bench.queries.shape import Comparison, Measure
-from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.workload import FIELD_MAX
 from headrace.model.duration import parse_duration
 
@@ -36,7 +36,9 @@ class Purchases:
         size, slide = parse_duration(self.size), parse_duration(self.slide)
         for number in numbers(1):
             predicate = None if number == 1 else Comparison("price", ">", rng.randrange(10_000) / 100)
-            yield windowed(f"q{number}", self.stream, [self.key], [Measure("SUM", "price", "revenue")], predicate, size, slide)
+            yield build_window_aggregation(
+                f"q{number}", self.stream, [self.key], [Measure("SUM", "price", "revenue")], predicate, size, slide
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Fields:
             predicate, size = Comparison(column, operator, rng.randrange(FIELD_MAX)), rng.randint(1, 10)
             slide = rng.randint(1, size)
             slide = largest_divisor(size, slide) if self.divisible else slide
-            yield windowed(f"q{number}", self.stream, ["key"], total, predicate, size * SECOND, slide * SECOND)
+            yield build_window_aggregation(f"q{number}", self.stream, ["key"], total, predicate, size * SECOND, slide * SECOND)
 
 
 def largest_divisor(number: int, limit: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.bench.queries.dialect import SECOND, select
 from headrace.bench.queries.join import Chain, Join, Top, duckdb, flink, headrace, joined, spark
 from headrace.bench.queries.shape import Comparison, Measure
-from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.model.duration import parse_duration
 
 _BIDS = Measure("COUNT", None, "bids")
@@ -34,7 +34,7 @@ class _Kind:
 
     def query(self, number: int, predicate: Comparison | None) -> BenchQuery:
         size, slide = self.size * SECOND, self.slide * SECOND
-        return windowed(f"q{number}", self.stream, self.keys, self.aggregates, predicate, size, slide)
+        return build_window_aggregation(f"q{number}", self.stream, self.keys, self.aggregates, predicate, size, slide)
 
 
 _KINDS = (

@@ -65,14 +65,16 @@ class Edge:
 
     def selectivity(self, scale: float) -> float:
         """Return the share of row pairs that match."""
-        selectivity, domains = self.correlated, tpch.domains(scale)
+        selectivity, domains = self.correlated, tpch.key_domains(scale)
         for left, right in self.pairs:
             if left in domains:
                 left_domain, right_domain = domains[left], domains[right]
                 common = range(max(left_domain.start, right_domain.start), min(left_domain.stop, right_domain.stop))
                 selectivity *= len(common) / (len(left_domain) * len(right_domain))
         if self.pairs == _PART_AND_SUPPLIER:  # a part has only four suppliers
-            selectivity *= tpch.rows("supplier", scale) * tpch.rows("part", scale) / tpch.rows("partsupp", scale)
+            selectivity *= (
+                tpch.count_rows("supplier", scale) * tpch.count_rows("part", scale) / tpch.count_rows("partsupp", scale)
+            )
         return selectivity
 
     def link(self, known: str) -> Link:
@@ -103,7 +105,9 @@ EDGES = (
     _reference("lineitem", "supplier", ("l_suppkey", "s_suppkey")),
     _reference("lineitem", "partsupp", *_PART_AND_SUPPLIER),
     # columns with common values that are not foreign keys; columns of few distinct values only together with a key
-    _alike("lineitem", "orders", ("l_orderkey", "o_orderkey"), ("l_linestatus", "o_orderstatus"), correlated=tpch.SAME_STATUS),
+    _alike(
+        "lineitem", "orders", ("l_orderkey", "o_orderkey"), ("l_linestatus", "o_orderstatus"), correlated=tpch.SAME_STATUS_SHARE
+    ),
     _alike("lineitem", "part", ("l_partkey", "p_partkey"), ("l_quantity", "p_size")),
     _alike("customer", "nation", ("c_custkey", "n_nationkey")),
     _alike("supplier", "nation", ("s_suppkey", "n_nationkey")),
@@ -127,11 +131,11 @@ class Tree:
         rate: float = NOMINAL_RATE,
         range_s: float = NOMINAL_RANGE_S,
         scale: float = NOMINAL_SCALE,
-        streams: Collection[str] = tuple(tpch.ROWS),
+        streams: Collection[str] = tuple(tpch.ROWS_AT_SCALE_1),
     ) -> float:
         """Return the results per input row if the streams have `rate` rows/s in total, divided by their shares."""
-        total_share = sum(tpch.SHARES[name] for name in streams)
-        rates = [rate * tpch.SHARES[name] / total_share for name in self.relations]
+        total_share = sum(tpch.RATE_SHARES[name] for name in streams)
+        rates = [rate * tpch.RATE_SHARES[name] / total_share for name in self.relations]
         selectivity = math.prod(edge.selectivity(scale) for edge in self.edges)
         return results_per_second(rates, range_s, selectivity) / rate
 
@@ -165,7 +169,7 @@ def trees(seed: int) -> Iterator[Tree]:
 
 
 def _drawn(rng: random.Random, size: int) -> Tree:
-    tree = Tree((rng.choice(list(tpch.ROWS)),), ())
+    tree = Tree((rng.choice(list(tpch.ROWS_AT_SCALE_1)),), ())
     while len(tree.relations) < size:
         edge = rng.choice([edge for edge in EDGES if (edge.left in tree.relations) != (edge.right in tree.relations)])
         relation = edge.right if edge.left in tree.relations else edge.left
@@ -205,15 +209,15 @@ class ChainJoins:
 
     def __post_init__(self) -> None:
         """Reject unknown levels, or a number of levels that differs from the number of joins."""
-        if len(self.levels) != self.ways - 1 or not self.levels or set(self.levels) - set(chain.LEVELS):
+        if len(self.levels) != self.ways - 1 or not self.levels or set(self.levels) - set(chain.SELECTIVITY_LEVELS):
             raise HeadraceError(
                 f"levels is '{self.levels}' for a join of {self.ways} streams",
-                hint=f"write one of {', '.join(chain.LEVELS)} for each join, for example MHL for a join of 4 streams",
+                hint=f"write one of {', '.join(chain.SELECTIVITY_LEVELS)} for each join, for example MHL for a join of 4 streams",
             )
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        others = ["".join(levels) for levels in product(chain.LEVELS, repeat=self.ways - 1)]
+        others = ["".join(levels) for levels in product(chain.SELECTIVITY_LEVELS, repeat=self.ways - 1)]
         others.remove(self.levels)
         random.Random(self.seed).shuffle(others)  # noqa: S311  a workload, not a secret
         requested, range_us = [self.levels, *others][:count], parse_duration(self.size)
@@ -224,14 +228,14 @@ def chain_results_per_row(
     levels: str, rate: float = NOMINAL_RATE, range_s: float = NOMINAL_RANGE_S, keys: int = NOMINAL_KEYS
 ) -> float:
     """Return the results per input row of a chain whose streams have `rate` rows/s in total, in equal parts."""
-    selectivity = 1 / math.prod(chain.LEVELS[level].domain(keys) for level in levels)
+    selectivity = 1 / math.prod(chain.SELECTIVITY_LEVELS[level].domain_size(keys) for level in levels)
     ways = len(levels) + 1
     return results_per_second([rate / ways] * ways, range_s, selectivity) / rate
 
 
 def _linear(levels: str, range_us: int) -> SlidingJoin:
     names = [f"r{number}" for number in range(1, len(levels) + 2)]
-    endings = [chain.LEVELS[level].ending for level in levels]
+    endings = [chain.SELECTIVITY_LEVELS[level].suffix for level in levels]
     links = tuple(
         (((left, f"b_{ending}"), (right, f"a_{ending}")),) for left, right, ending in zip(names, names[1:], endings, strict=False)
     )

@@ -9,8 +9,8 @@ from headrace.bench.report.groups import Cell, Group
 from headrace.bench.report.panels import amount_axis, drawn_of, panel_title, shown_systems, time_axis, values_of, warm_up
 from headrace.bench.report.plots import Figure, Panel, Spec, layout, line
 from headrace.bench.report.words import NOTHING, bytes_, digits, scaled
-from headrace.bench.resources import Sample, summarise
-from headrace.bench.result import Measured, Throughput
+from headrace.bench.resources import ResourceSample, summarize_samples
+from headrace.bench.result import MeasuredRun, ThroughputSeries
 
 _STEP = 1.0  # seconds that a rate is averaged over
 
@@ -29,14 +29,14 @@ def backlog(group: Group) -> Figure | None:
         "Rows produced but not yet read, in seconds of the offered rate. If the queue keeps growing, the rate is not sustained."
     )
 
-    def backlog_seconds(run: Measured) -> _Points:
+    def backlog_seconds(run: MeasuredRun) -> _Points:
         rows = zip(run.throughput.produced, run.throughput.read, strict=True)
-        return run.throughput.second, [(produced - read) / run.offered for produced, read in rows]
+        return run.throughput.second, [(produced - read) / run.offered_rate for produced, read in rows]
 
     return _course(group, "backlog", "Backlog over time", note, "seconds of input", backlog_seconds)
 
 
-def read_rate(throughput: Throughput) -> _Points:
+def read_rate(throughput: ThroughputSeries) -> _Points:
     """Return times and rows/s; each rate is the average over about one second before its time."""
     times, rates, last = [], [], 0
     for i, time in enumerate(throughput.second):
@@ -47,7 +47,7 @@ def read_rate(throughput: Throughput) -> _Points:
     return times, rates
 
 
-def _course(group: Group, name: str, title: str, note: str, unit: str, points: Callable[[Measured], _Points]) -> Figure | None:
+def _course(group: Group, name: str, title: str, note: str, unit: str, points: Callable[[MeasuredRun], _Points]) -> Figure | None:
     typical_runs = drawn_of(group, lambda run: len(points(run)[0]) > 1)
     if not typical_runs:
         return None
@@ -80,7 +80,7 @@ class _Used:
 
     title: str
     unit: str
-    of: Callable[[Sample], float]
+    of: Callable[[ResourceSample], float]
 
 
 _RESOURCES = (
@@ -119,7 +119,10 @@ def _of_what(group: Group, resource: _Used, value: int) -> str:
 
 
 def _used(
-    group: Group, resource: _Used, panel_runs: Sequence[tuple[Cell, Measured]], typical_runs: Sequence[tuple[Cell, Measured]]
+    group: Group,
+    resource: _Used,
+    panel_runs: Sequence[tuple[Cell, MeasuredRun]],
+    typical_runs: Sequence[tuple[Cell, MeasuredRun]],
 ) -> Spec:
     amounts = [resource.of(sample) for _, run in typical_runs for sample in run.resources]
     vertical, least = amount_axis(resource.unit, amounts, of_rates=resource.unit.endswith("/s"))
@@ -130,8 +133,8 @@ def _used(
     return {"data": traces, "layout": layout(220, xaxis=time_axis(group), yaxis=vertical)}
 
 
-def _totals(samples: Sequence[Sample]) -> tuple[str, ...]:
-    totals = summarise(samples)
+def _totals(samples: Sequence[ResourceSample]) -> tuple[str, ...]:
+    totals = summarize_samples(samples)
     cpu, memory = totals["cpu_cores"], totals["rss_bytes"]
     return (
         f"{digits(cpu['mean'])} cores",

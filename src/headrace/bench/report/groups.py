@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.bench.confidence import Confidence, confidence
-from headrace.bench.result import Measured, Run
+from headrace.bench.confidence import ConfidenceInterval, estimate_mean
+from headrace.bench.result import BenchRun, MeasuredRun
 
 OURS = "headrace"
 ORDER = ("headrace", "headrace_common", "headrace_apart", "flink", "spark", "duckdb", "limit")
@@ -19,40 +19,40 @@ class Cell:
     sut: str
     queries: int
     keys: int
-    runs: tuple[Run, ...]
+    runs: tuple[BenchRun, ...]
 
     @property
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[MeasuredRun]:
         """The measurements of the successful runs."""
-        return [run.measured for run in self.runs if run.measured is not None]
+        return [run.figures for run in self.runs if run.figures is not None]
 
     @property
     def failures(self) -> list[str]:
         """The distinct reasons of the failed runs."""
-        return list(dict.fromkeys(run.failed for run in self.runs if run.failed is not None))
+        return list(dict.fromkeys(run.failure for run in self.runs if run.failure is not None))
 
     @property
-    def typical(self) -> Run | None:
+    def typical(self) -> BenchRun | None:
         """The run with the median rate; figures over time show this run."""
-        measured_runs = sorted((run for run in self.runs if run.measured is not None), key=_rate)
+        measured_runs = sorted((run for run in self.runs if run.figures is not None), key=_rate)
         return measured_runs[(len(measured_runs) - 1) // 2] if measured_runs else None
 
-    def figure(self, measurement: Callable[[Measured], float | None]) -> Confidence | None:
+    def figure(self, measurement: Callable[[MeasuredRun], float | None]) -> ConfidenceInterval | None:
         """Return the mean and confidence interval of a measurement over the repeats that have it."""
         values = [value for value in map(measurement, self.measured) if value is not None]
-        return confidence(values) if values else None
+        return estimate_mean(values) if values else None
 
     @property
-    def sustainable(self) -> Confidence | None:
+    def sustainable(self) -> ConfidenceInterval | None:
         """The rate found by a search, in rows/s; None without a search, since a fixed rate that held is not the highest."""
-        rates = [run.measured.sustainable for run in self.runs if run.measured is not None and run.trials]
+        rates = [run.figures.sustainable_rate for run in self.runs if run.figures is not None and run.trials]
         known_rates = [value for value in rates if value is not None]
-        return confidence(known_rates) if known_rates else None
+        return estimate_mean(known_rates) if known_rates else None
 
 
-def _rate(run: Run) -> float:
-    assert run.measured is not None
-    return run.measured.sustainable or run.measured.read
+def _rate(run: BenchRun) -> float:
+    assert run.figures is not None
+    return run.figures.sustainable_rate or run.figures.read_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,16 @@ class Group:
         return max(len(cell.runs) for cell in self.cells)
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def grouped(runs: Sequence[BenchRun]) -> list[Group]:
     """Return a group for each scenario, in order of their first runs."""
     names = list(dict.fromkeys(run.scenario["name"] for run in runs))
     return [_group(name, [run for run in runs if run.scenario["name"] == name]) for name in names]
 
 
-def _group(name: str, runs: Sequence[Run]) -> Group:
-    runs_by_key: dict[tuple[int, int, str], list[Run]] = {}
+def _group(name: str, runs: Sequence[BenchRun]) -> Group:
+    runs_by_key: dict[tuple[int, int, str], list[BenchRun]] = {}
     for run in runs:
-        runs_by_key.setdefault((run.queries, _keys(run), run.sut), []).append(run)
+        runs_by_key.setdefault((run.query_count, _keys(run), run.sut), []).append(run)
     positions = {sut: position for position, sut in enumerate(ordered({run.sut for run in runs}))}
     keys = sorted(runs_by_key, key=lambda key: (key[0], key[1], positions[key[2]]))
     cells = tuple(Cell(sut, queries, key_range, tuple(runs_by_key[queries, key_range, sut])) for queries, key_range, sut in keys)
@@ -124,7 +124,7 @@ def _group(name: str, runs: Sequence[Run]) -> Group:
     return Group(name, last["title"], last["about"], seconds, warm_up, load, cells)
 
 
-def _keys(run: Run) -> int:
+def _keys(run: BenchRun) -> int:
     """Return the key range: the largest one if the streams differ."""
     return max((stream["keys"] for stream in run.scenario["streams"]), default=0)
 

@@ -18,11 +18,14 @@ _FEW = 40  # up to this many points get markers
 
 def over_time(group: Group) -> Figure | None:
     """Return event-time latency by second of emission: the median as a line, a band up to the 95th percentile."""
-    typical_runs = drawn_of(group, lambda run: len(run.event_time.series.second) > 0)
+    typical_runs = drawn_of(group, lambda run: len(run.event_time_latency.series.second) > 0)
     if not typical_runs:
         return None
     latencies = [
-        value for _, run in typical_runs for column in (run.event_time.series.p50, run.event_time.series.p95) for value in column
+        value
+        for _, run in typical_runs
+        for column in (run.event_time_latency.series.p50, run.event_time_latency.series.p95)
+        for value in column
     ]
     vertical = seconds_axis(latencies)
     panels, rows = [], []
@@ -30,7 +33,7 @@ def over_time(group: Group) -> Figure | None:
         traces: list[Spec] = []
         panel_runs = [(cell, run) for cell, run in typical_runs if group.value(cell) == value]
         for cell, run in panel_runs:
-            series = run.event_time.series
+            series = run.event_time_latency.series
             traces += _band(cell.sut, group, series.second, series.p50, series.p95)
             rows += [
                 (cell.sut, group.label(cell), str(second), seconds(p50), seconds(p95), seconds(highest))
@@ -60,11 +63,11 @@ def _band(sut: str, group: Group, times: Sequence[float], low: Sequence[float], 
 
 def distribution(group: Group) -> Figure | None:
     """Return the percentiles of event-time latency, on an axis that stretches the tail."""
-    typical_runs = drawn_of(group, lambda run: run.event_time.histogram.count > 0)
+    typical_runs = drawn_of(group, lambda run: run.event_time_latency.histogram.count > 0)
     if not typical_runs:
         return None
     merged = {cell: _merged(cell) for cell, _ in typical_runs}
-    curves = {cell: [value / 1e6 for value in histogram.percentiles(_SHARES)] for cell, histogram in merged.items()}
+    curves = {cell: [value / 1e6 for value in histogram.get_percentiles(_SHARES)] for cell, histogram in merged.items()}
     vertical = seconds_axis([value for curve in curves.values() for value in curve])
     ticks = {
         "tickvals": [_stretched(share) for share in _TICKS],
@@ -102,12 +105,12 @@ def _stretched(share: float) -> float:
 def _merged(cell: Cell) -> Histogram:
     merged = Histogram()
     for run in cell.measured:
-        merged = merged.merge(run.event_time.histogram)
+        merged = merged.merge(run.event_time_latency.histogram)
     return merged
 
 
 def _marks(histogram: Histogram) -> tuple[str, ...]:
-    summary = histogram.summary()
+    summary = histogram.summarize()
     assert summary is not None
     latencies = (summary.mean, summary.lowest, summary.p50, summary.p90, summary.p95, summary.p99, summary.highest)
     return f"{summary.count:,}", *map(seconds, latencies)
@@ -133,8 +136,8 @@ def two_times(group: Group) -> Figure | None:
 
 
 def _both(cell: Cell) -> tuple[float, float] | None:
-    event = cell.figure(lambda run: _p95(run.event_time.histogram))
-    processing = cell.figure(lambda run: _p95(run.processing_time.histogram))
+    event = cell.figure(lambda run: _p95(run.event_time_latency.histogram))
+    processing = cell.figure(lambda run: _p95(run.processing_time_latency.histogram))
     return (event.mean, processing.mean) if event and processing else None
 
 
@@ -160,7 +163,7 @@ def _dumbbell(cell: Cell, group: Group, name: str, event: float, processing: flo
 
 
 def _p95(histogram: Histogram) -> float | None:
-    summary = histogram.summary()
+    summary = histogram.summarize()
     return None if summary is None else summary.p95
 
 

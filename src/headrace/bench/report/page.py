@@ -14,7 +14,7 @@ from headrace.bench.report.groups import Cell, Group, grouped, ordered
 from headrace.bench.report.plots import Figure, Panel, colour
 from headrace.bench.report.summary import asked, headlines, table
 from headrace.bench.report.words import percent
-from headrace.bench.result import Run
+from headrace.bench.result import BenchRun
 from headrace.bench.result_file import read_runs
 from headrace.connectors.durable import replace_file
 from headrace.errors import HeadraceError
@@ -43,7 +43,7 @@ def write_report(folder: Path) -> Path:
     return folder / NAME
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[BenchRun]) -> str:
     """Return the HTML page for these runs."""
     groups = grouped(runs)
     systems = ordered({run.sut for run in runs})
@@ -147,7 +147,7 @@ def _key(sut: str, systems: Sequence[str]) -> str:
     return f'<span><i class="swatch" style="--c:{colour(sut, systems)}"></i>{_e(sut)}</span>'
 
 
-def _card(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+def _card(runs: Sequence[BenchRun], groups: Sequence[Group]) -> str:
     """Return the metadata of the report as JSON; it is in the first lines because the list of reports reads no more."""
     all_headlines = (line for group in groups for line in headlines(group))
     metadata = {
@@ -156,18 +156,18 @@ def _card(runs: Sequence[Run], groups: Sequence[Group]) -> str:
         "systems": ordered({run.sut for run in runs}),
         "started_at": max(run.origin.started_at for run in runs),
         "runs": len(runs),
-        "failed": sum(run.failed is not None for run in runs),
+        "failed": sum(run.failure is not None for run in runs),
         "headline": next(all_headlines, ""),
     }
     return _e(json.dumps(metadata, ensure_ascii=False))
 
 
-def _facts(runs: Sequence[Run]) -> str:
+def _facts(runs: Sequence[BenchRun]) -> str:
     """Return machines, dates, commits and the number of runs."""
     machines = {_machine(run) for run in runs}
     days = sorted({run.origin.started_at[:10] for run in runs})
     commits = sorted({run.origin.commit[:12] + ("+" if run.origin.commit.endswith("+") else "") for run in runs})
-    failed = sum(run.failed is not None for run in runs)
+    failed = sum(run.failure is not None for run in runs)
     facts = [
         ("machine", "; ".join(sorted(machines))),
         ("date", days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"),
@@ -177,12 +177,12 @@ def _facts(runs: Sequence[Run]) -> str:
     return "".join(f"<div><dt>{name}</dt><dd>{_e(value)}</dd></div>" for name, value in facts)
 
 
-def _machine(run: Run) -> str:
+def _machine(run: BenchRun) -> str:
     facts = (("cores", " cores"), ("memory_gib", " GiB"), ("processor", ""), ("system", ""))
     return " · ".join(f"{run.origin.machine[key]}{unit}" for key, unit in facts if run.origin.machine.get(key))
 
 
-def _origins(runs: Sequence[Run], systems: Sequence[str]) -> str:
+def _origins(runs: Sequence[BenchRun], systems: Sequence[str]) -> str:
     """Return the distinct versions and settings of each system."""
     rows = []
     for sut in systems:

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 
 from headrace.bench.report.groups import Cell, Group, ordered
 from headrace.bench.report.plots import GRID, Spec, axis, log_axis
-from headrace.bench.result import Measured
+from headrace.bench.result import MeasuredRun
 
 LEAST = 1e-3  # seconds; lower values are drawn at this value
 _FAR = 30  # of the maximum to the 5th percentile; above it, rates get a logarithmic axis
 
 
-def drawn_of(group: Group, has_data: Callable[[Measured], bool]) -> list[tuple[Cell, Measured]]:
+def drawn_of(group: Group, has_data: Callable[[MeasuredRun], bool]) -> list[tuple[Cell, MeasuredRun]]:
     """Return the typical run of each cell, if it has the data to draw."""
-    runs = [(cell, cell.typical.measured) for cell in group.cells if cell.typical is not None]
+    runs = [(cell, cell.typical.figures) for cell in group.cells if cell.typical is not None]
     return [(cell, run) for cell, run in runs if run is not None and has_data(run)]
 
 
-def values_of(group: Group, typical_runs: Sequence[tuple[Cell, Measured]]) -> list[int]:
+def values_of(group: Group, typical_runs: Sequence[tuple[Cell, MeasuredRun]]) -> list[int]:
     """Return the parameter values that have runs to draw."""
     return sorted({group.value(cell) for cell, _ in typical_runs})
 
@@ -45,7 +45,7 @@ def amount_axis(unit: str, values: Sequence[float], *, of_rates: bool) -> tuple[
     return log_axis(unit, [low / 2, top], 0.04), low / 2
 
 
-def shown_systems(typical_runs: Sequence[tuple[Cell, Measured]]) -> tuple[str, ...]:
+def shown_systems(typical_runs: Sequence[tuple[Cell, MeasuredRun]]) -> tuple[str, ...]:
     """Return the systems of a figure in display order."""
     return tuple(ordered({cell.sut for cell, _ in typical_runs}))
 

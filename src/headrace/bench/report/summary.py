@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.bench.histogram import Histogram, Summary
+from headrace.bench.histogram import DistributionSummary, Histogram
 from headrace.bench.report.groups import OURS, Cell, Group
 from headrace.bench.report.throughput import rate_of
 from headrace.bench.report.words import NOTHING, bytes_, digits, percent, rate, scaled, seconds, times
-from headrace.bench.resources import summarise
-from headrace.bench.result import Measured
+from headrace.bench.resources import summarize_samples
+from headrace.bench.result import MeasuredRun
 
 HEADER = (
     "system", "queries", "rate, rows/s", "headrace ÷ system", "event-time p50", "event-time p95", "event-time p99",
@@ -60,8 +60,8 @@ def _row(group: Group, cell: Cell) -> tuple[str, ...]:
         asked(group, cell),
         f"{rate(cell_rate)}{_remark(cell)}",
         times(own_rate.mean / cell_rate.mean) if own_rate and cell_rate and cell.sut != OURS and cell.sustainable else NOTHING,
-        *(_latency(cell, lambda run: run.event_time.histogram, percentile) for percentile in (_p50, _p95, _p99)),
-        _latency(cell, lambda run: run.processing_time.histogram, _p95),
+        *(_latency(cell, lambda run: run.event_time_latency.histogram, percentile) for percentile in (_p50, _p95, _p99)),
+        _latency(cell, lambda run: run.processing_time_latency.histogram, _p95),
         _latency(cell, _deployments, _p95),
         _used(cell, "cpu_cores", "mean", digits),
         _used(cell, "rss_bytes", "highest", bytes_),
@@ -79,32 +79,36 @@ def _remark(cell: Cell) -> str:
     return f" ({'; '.join(remarks)})" if remarks else ""
 
 
-def _p50(summary: Summary) -> float:
+def _p50(summary: DistributionSummary) -> float:
     return summary.p50
 
 
-def _p95(summary: Summary) -> float:
+def _p95(summary: DistributionSummary) -> float:
     return summary.p95
 
 
-def _p99(summary: Summary) -> float:
+def _p99(summary: DistributionSummary) -> float:
     return summary.p99
 
 
-def _latency(cell: Cell, histogram_of: Callable[[Measured], Histogram], percentile: Callable[[Summary], float]) -> str:
-    def percentile_of_run(run: Measured) -> float | None:
-        summary = histogram_of(run).summary()
+def _latency(
+    cell: Cell, histogram_of: Callable[[MeasuredRun], Histogram], percentile: Callable[[DistributionSummary], float]
+) -> str:
+    def percentile_of_run(run: MeasuredRun) -> float | None:
+        summary = histogram_of(run).summarize()
         return None if summary is None else percentile(summary)
 
     latency = cell.figure(percentile_of_run)
     return seconds(latency.mean if latency else None)
 
 
-def _deployments(run: Measured) -> Histogram:
+def _deployments(run: MeasuredRun) -> Histogram:
     requests = run.deployments.requests
-    return Histogram.of([request.live_at_us - request.requested_at_us for request in requests if request.live_at_us is not None])
+    return Histogram.from_values(
+        [request.live_at_us - request.requested_at_us for request in requests if request.live_at_us is not None]
+    )
 
 
 def _used(cell: Cell, name: str, kind: str, format_value: Callable[[float], str]) -> str:
-    usage = cell.figure(lambda run: summarise(run.resources).get(name, {}).get(kind))
+    usage = cell.figure(lambda run: summarize_samples(run.resources).get(name, {}).get(kind))
     return format_value(usage.mean) if usage else NOTHING

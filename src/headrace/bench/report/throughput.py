@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from headrace.bench.confidence import Confidence
+from headrace.bench.confidence import ConfidenceInterval
 from headrace.bench.report.groups import Cell, Group, ordered
 from headrace.bench.report.plots import (
     INK,
@@ -30,9 +30,9 @@ _LABEL_GAP = 0.065  # share of the plot height
 _WHISKER = {"type": "data", "thickness": 1.25, "width": 4}
 
 
-def rate_of(cell: Cell) -> Confidence | None:
+def rate_of(cell: Cell) -> ConfidenceInterval | None:
     """Return the sustainable rate, or the read rate if there was no search."""
-    return cell.sustainable or cell.figure(lambda run: run.read)
+    return cell.sustainable or cell.figure(lambda run: run.read_rate)
 
 
 def rates(group: Group) -> Figure | None:
@@ -64,7 +64,7 @@ def rates(group: Group) -> Figure | None:
     )
 
 
-def _lines(group: Group, measured: Sequence[tuple[Cell, Confidence]]) -> Spec:
+def _lines(group: Group, measured: Sequence[tuple[Cell, ConfidenceInterval]]) -> Spec:
     bounds = [bound for _, cell_rate in measured for bound in cell_rate.interval or (cell_rate.mean,) if bound > 0]
     vertical = log_axis("rows/s", bounds)
     low, high = vertical["range"]
@@ -87,7 +87,7 @@ def _lines(group: Group, measured: Sequence[tuple[Cell, Confidence]]) -> Spec:
     return {"data": traces, "layout": layout(380, xaxis=across, yaxis=vertical, annotations=labels, margin=margin)}
 
 
-def _line(group: Group, sut: str, points: Sequence[tuple[Cell, Confidence]]) -> Spec:
+def _line(group: Group, sut: str, points: Sequence[tuple[Cell, ConfidenceInterval]]) -> Spec:
     return line(
         sut,
         group.systems,
@@ -123,7 +123,7 @@ def _crosses(group: Group, failed: Sequence[Cell], bottom: float) -> Spec:
     }
 
 
-def _bars(group: Group, measured: Sequence[tuple[Cell, Confidence]]) -> Spec:
+def _bars(group: Group, measured: Sequence[tuple[Cell, ConfidenceInterval]]) -> Spec:
     """Return horizontal bars from zero, best first, each labelled with its system and its value or "failed"."""
     best_last = sorted(measured, key=lambda pair: pair[1].mean)
     failed = [cell.sut for cell in group.cells if not cell.measured]

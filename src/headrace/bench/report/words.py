@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headrace.bench.confidence import Confidence
+from headrace.bench.confidence import ConfidenceInterval
 
 NOTHING = "–"
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -36,7 +36,7 @@ def seconds(value: float | None) -> str:
     return f"{digits(value)} s" if value >= 0.9995 else f"{digits(value * 1000)} ms"
 
 
-def rate(value: Confidence | None) -> str:
+def rate(value: ConfidenceInterval | None) -> str:
     """Return a rate in rows/s with its confidence interval, both with the same prefix and number of decimals."""
     if value is None:
         return NOTHING

@@ -111,7 +111,7 @@ class Loop:
         self._results = ResultSender(config.collector)
         self._database = duckdb.connect()
         self._delay = {stream.name: int(stream.spec.watermark * 1e6) for stream in config.streams}
-        self._rows = {stream.name: OpenRows(stream.schema.to_arrow(), stream.spec.time) for stream in config.streams}
+        self._rows = {stream.name: OpenRows(stream.schema.to_arrow(), stream.spec.time_column) for stream in config.streams}
         self._pullers = {
             (stream.name, partition): Puller(config.driver, stream.name, partition, "duckdb", stream.schema.names)
             for stream in config.streams

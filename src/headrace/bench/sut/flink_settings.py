@@ -83,6 +83,6 @@ def table(stream: SutStream, driver: str, group: str) -> str:
     options["partitions"] = str(stream.spec.partitions)
     option_list = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
     return (
-        f"CREATE TEMPORARY TABLE `{stream.name}` ({', '.join(columns)}, WATERMARK FOR `{stream.spec.time}` AS "
-        f"`{stream.spec.time}`{delay}) WITH ({option_list})"
+        f"CREATE TEMPORARY TABLE `{stream.name}` ({', '.join(columns)}, WATERMARK FOR `{stream.spec.time_column}` AS "
+        f"`{stream.spec.time_column}`{delay}) WITH ({option_list})"
     )

@@ -146,7 +146,7 @@ class Watched:
 def declare(session: Session, config: SutConfig, name: str, source: Any) -> None:
     """Create a stream over a source, with the time column and watermark of the benchmark."""
     spec = config.stream(name).spec
-    session.create_stream(name, source, time=spec.time, watermark=f"{spec.watermark} seconds")
+    session.create_stream(name, source, time=spec.time_column, watermark=f"{spec.watermark} seconds")
 
 
 def warm_up(spark: Any, config: SutConfig, rows_per_batch: int) -> None:

@@ -102,7 +102,7 @@ class Spark:
         options = {"address": self._config.driver, "stream": stream.name, "group": group}
         reader = self._spark.readStream.format(_SOURCE).schema(stream.schema.to_ddl()).options(**options)
         rows = reader.option("rows", self._most).option("tasks", os.cpu_count() or 1).load()
-        rows.withWatermark(stream.spec.time, f"{stream.spec.watermark} seconds").createOrReplaceTempView(stream.name)
+        rows.withWatermark(stream.spec.time_column, f"{stream.spec.watermark} seconds").createOrReplaceTempView(stream.name)
 
     def _remove(self, name: str) -> None:
         """Stop a query and remove its consumer group, so that the driver stops retaining rows for it."""

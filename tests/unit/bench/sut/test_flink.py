@@ -11,7 +11,7 @@ import pytest
 
 from headrace.bench.driver_client import DriverProcess
 from headrace.bench.queries.shape import Measure
-from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.stream import StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
 from headrace.bench.sut.flink import Flink
@@ -24,7 +24,7 @@ BIDS = StreamSpec("bids", "bids", watermark=0.25, partitions=3)
 
 
 def query(name: str, slide: int = SECOND) -> BenchQuery:
-    return windowed(name, "bids", ["auction"], [Measure("MAX", "price", "most")], None, 2 * SECOND, slide)
+    return build_window_aggregation(name, "bids", ["auction"], [Measure("MAX", "price", "most")], None, 2 * SECOND, slide)
 
 
 class Stand:

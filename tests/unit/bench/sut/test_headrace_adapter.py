@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import headrace.bench.sut.headrace as module
-from headrace.bench.collector import Collector
+from headrace.bench.collector import ResultCollector
 from headrace.bench.driver_client import DriverProcess
 from headrace.bench.queries.shape import Measure
-from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.rate import RateScript
-from headrace.bench.stream import SCHEMAS, StreamSpec
+from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
 from headrace.bench.sut.headrace import Headrace, rows_for
 from headrace.bench.sut.process import Voice
@@ -29,7 +29,9 @@ FIELDS = StreamSpec("fields", "fields", keys=20, distribution="round_robin")
 
 
 def query(name: str) -> BenchQuery:
-    return windowed(name, "fields", ["key"], [Measure("SUM", "f1", "total", integer=True)], None, SECOND // 2, SECOND // 4)
+    return build_window_aggregation(
+        name, "fields", ["key"], [Measure("SUM", "f1", "total", integer=True)], None, SECOND // 2, SECOND // 4
+    )
 
 
 class NoSpark:
@@ -56,7 +58,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 def test_a_driver_that_is_gone_ends_it(adapter, tmp_path):
-    with Collector() as collector:
+    with ResultCollector() as collector:
         with DriverProcess([FIELDS], 1_000_000) as driver:
             config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(FIELDS),), (query("a"),))
             adapter.start(config, Voice(io.StringIO()))
@@ -75,11 +77,11 @@ def test_queries_come_emit_and_go(adapter, tmp_path):
 
     def emitting(names: set[str]) -> bool:
         emissions = collector.take()
-        found.update(emissions.names[code] for code in emissions.query.tolist())
+        found.update(emissions.query_names[code] for code in emissions.query_code.tolist())
         assert set(emissions.rows.tolist()) <= set(range(1, 21))
         return names <= found
 
-    with DriverProcess([FIELDS], 1_000_000) as driver, Collector() as collector:
+    with DriverProcess([FIELDS], 1_000_000) as driver, ResultCollector() as collector:
         config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(FIELDS),), (query("a"),))
         started = adapter.start(config, Voice(out))
         assert started.settings["rows_per_batch"] > 0
@@ -96,7 +98,7 @@ def test_queries_come_emit_and_go(adapter, tmp_path):
         adapter.close()
 
 
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=list(SCHEMAS))
+@pytest.mark.parametrize("schema", STREAM_SCHEMAS.values(), ids=list(STREAM_SCHEMAS))
 def test_there_are_rows_of_every_schema(schema):
     rows = rows_for(schema, 5, 3)
     assert rows.schema == schema.to_arrow()
@@ -105,5 +107,5 @@ def test_there_are_rows_of_every_schema(schema):
 
 
 def test_rows_of_joins_in_sliding_windows_have_one_partner_each():
-    orders, lines = (rows_for(SCHEMAS[name], 5_000, 3_000, 10_000) for name in ("orders", "lineitem"))
+    orders, lines = (rows_for(STREAM_SCHEMAS[name], 5_000, 3_000, 10_000) for name in ("orders", "lineitem"))
     assert orders.column("o_orderkey").to_pylist() == lines.column("l_orderkey").to_pylist() == list(range(5_000, 8_000))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.collector import Collector
+from headrace.bench.collector import ResultCollector
 from headrace.bench.driver_client import DriverProcess
 from headrace.bench.queries.profit import Profit
 from headrace.bench.queries.shape import Comparison, Measure
-from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
@@ -21,13 +21,13 @@ PATIENCE = 60.0
 SECOND = 1_000_000
 PURCHASES = StreamSpec("purchases", "purchases", keys=50, key="user_id", disorder=0.1, watermark=0.1)
 ADS = StreamSpec("ads", "ads", keys=40, key="user_id", disorder=0.1, watermark=0.1)
-SUMS = windowed(
+SUMS = build_window_aggregation(
     "sums", "purchases", ["user_id"], [Measure("SUM", "price", "total")], Comparison("price", ">", 99.5), SECOND, SECOND // 4
 )
 PROFIT = Profit(size="1 second", slide="500 milliseconds").queries(1)[0]
 
 
-def counted(found: dict[int, int], collector: Collector) -> dict[int, int]:
+def counted(found: dict[int, int], collector: ResultCollector) -> dict[int, int]:
     emissions = collector.take()
     for end, rows in zip(emissions.window_end_us.tolist(), emissions.rows.tolist(), strict=True):
         found[end] = found.get(end, 0) + rows
@@ -38,7 +38,7 @@ def counted(found: dict[int, int], collector: Collector) -> dict[int, int]:
 def test_the_kernel_and_duckdb_find_the_same(query: BenchQuery, tmp_path: Path):
     streams = (PURCHASES, ADS)
     found: list[dict[int, int]] = [{}, {}]
-    with DriverProcess(streams, 1_000_000) as driver, Collector() as first, Collector() as second:
+    with DriverProcess(streams, 1_000_000) as driver, ResultCollector() as first, ResultCollector() as second:
         offered = tuple(SutStream(stream) for stream in streams)
         configs = [SutConfig(driver.address, c.address, tmp_path, offered, (query,)) for c in (first, second)]
         with SutProcess("limit", configs[0]) as limit, SutProcess("duckdb", configs[1]) as duckdb:
@@ -58,8 +58,8 @@ def test_the_kernel_and_duckdb_find_the_same(query: BenchQuery, tmp_path: Path):
 
 
 def test_a_second_query_is_refused_by_the_kernel(tmp_path: Path):
-    with DriverProcess([PURCHASES], 1_000) as driver, Collector() as collector:
-        asked = (SUMS, windowed("more", "purchases", [], [Measure("COUNT", None, "n")], None, SECOND, SECOND))
+    with DriverProcess([PURCHASES], 1_000) as driver, ResultCollector() as collector:
+        asked = (SUMS, build_window_aggregation("more", "purchases", [], [Measure("COUNT", None, "n")], None, SECOND, SECOND))
         config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(PURCHASES),), asked)
         with SutProcess("limit", config) as system:
             system.wait_ready(PATIENCE)
@@ -69,7 +69,7 @@ def test_a_second_query_is_refused_by_the_kernel(tmp_path: Path):
 
 
 def test_duckdb_takes_queries_while_it_runs(tmp_path: Path):
-    with DriverProcess([PURCHASES], 1_000_000) as driver, Collector() as collector:
+    with DriverProcess([PURCHASES], 1_000_000) as driver, ResultCollector() as collector:
         config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(PURCHASES),))
         with SutProcess("duckdb", config) as system:
             system.wait_ready(PATIENCE)

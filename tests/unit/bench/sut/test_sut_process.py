@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from headrace.bench.queries.shape import Measure
-from headrace.bench.query import BenchQuery, windowed
+from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.stream import StreamSpec
 from headrace.bench.sut.adapter import Started, SutConfig, SutStream
 from headrace.bench.sut.process import SutEvent, SutProcess, Voice, converse
@@ -26,7 +26,9 @@ PATIENCE = 60.0
 
 
 def query(name: str) -> BenchQuery:
-    return windowed(name, "purchases", ["user_id"], [Measure("SUM", "price", "total")], None, 8 * SECOND, 4 * SECOND)
+    return build_window_aggregation(
+        name, "purchases", ["user_id"], [Measure("SUM", "price", "total")], None, 8 * SECOND, 4 * SECOND
+    )
 
 
 def config(tmp_path: Path, *queries: str, **options: object) -> SutConfig:
