@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench.queries.aggregations import Fields
-from headrace.bench.sut.over_files_headrace import measure
+from headrace.bench.queries.aggregations import FieldAggregations
+from headrace.bench.sut.over_files_headrace import measure_throughput
 from headrace.bench.workload import write_workload_files
 
 pytestmark = pytest.mark.spark
@@ -15,7 +15,7 @@ def test_it_reads_every_row_once(spark, tmp_path):
     write_workload_files(tmp_path / "warm", 0, 2_000, 1_000, parquet=False)
     write_workload_files(tmp_path / "arrow", 2_000, 6_000, 2_000, parquet=False)
     said: list[str] = []
-    figures = measure(spark, tmp_path / "warm", tmp_path / "arrow", Fields().queries(3), 2_000, said.append)
+    figures = measure_throughput(spark, tmp_path / "warm", tmp_path / "arrow", FieldAggregations().queries(3), 2_000, said.append)
     assert figures.rows_per_second > 0
     assert figures.driver_mib_after > 50
     assert len(said) == 3  # a line for each micro-batch

@@ -10,12 +10,12 @@ import pytest
 
 from headrace.bench.collector import ResultCollector
 from headrace.bench.driver_client import DriverProcess
-from headrace.bench.queries.shape import Comparison, Measure
+from headrace.bench.queries.shape import BenchAggregate, ColumnComparison
 from headrace.bench.query import build_window_aggregation
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
-from headrace.bench.sut.connector import compiler
+from headrace.bench.sut.connector import find_java_compiler
 from headrace.bench.sut.process import SutProcess
 from headrace.errors import HeadraceError
 
@@ -27,9 +27,15 @@ WINDOWS = 6  # of the slower query
 STREAMS = (StreamSpec("purchases", "purchases", keys=300, key="user_id"), StreamSpec("bids", "bids"))
 QUERIES = (
     build_window_aggregation(
-        "sums", "purchases", ["user_id"], [Measure("SUM", "price", "total")], Comparison("price", ">", 95.0), 2 * SECOND, SECOND
+        "sums",
+        "purchases",
+        ["user_id"],
+        [BenchAggregate("SUM", "price", "total")],
+        ColumnComparison("price", ">", 95.0),
+        2 * SECOND,
+        SECOND,
     ),
-    build_window_aggregation("texts", "bids", ["channel"], [Measure("COUNT", None, "n")], None, SECOND, SECOND),
+    build_window_aggregation("texts", "bids", ["channel"], [BenchAggregate("COUNT", None, "n")], None, SECOND, SECOND),
 )
 
 Counts = dict[tuple[str, int], int]
@@ -80,7 +86,7 @@ def test_headrace_agrees_with_duckdb(tmp_path: Path):
 
 
 def test_structured_streaming_agrees_with_duckdb_or_says_what_it_lacks(tmp_path: Path):
-    if compiler() is None:
+    if find_java_compiler() is None:
         with pytest.raises(HeadraceError, match="no Java compiler found"):
             results(["spark"], tmp_path)
         return

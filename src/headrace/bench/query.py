@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.bench.queries import dialect
-from headrace.bench.queries.shape import Comparison, Measure, Shape
+from headrace.bench.queries.shape import AggregationShape, BenchAggregate, ColumnComparison
 from headrace.errors import HeadraceError
 
-__all__ = ["DIALECTS", "BenchQuery", "Comparison", "Measure", "Shape", "build_window_aggregation"]
+__all__ = ["DIALECTS", "BenchQuery", "ColumnComparison", "BenchAggregate", "AggregationShape", "build_window_aggregation"]
 
 DIALECTS = ("headrace", "spark", "flink", "duckdb")
 
@@ -30,7 +30,7 @@ class BenchQuery:
     sql: Mapping[str, str]
     size_us: int
     slide_us: int
-    shape: Shape | None = None
+    shape: AggregationShape | None = None
 
     def __post_init__(self) -> None:
         """Reject unknown dialects and windows that are not positive."""
@@ -63,7 +63,7 @@ class BenchQuery:
             dict(value["sql"]),
             value["size_us"],
             value["slide_us"],
-            None if shape is None else Shape.from_json(shape),
+            None if shape is None else AggregationShape.from_json(shape),
         )
 
 
@@ -71,15 +71,18 @@ def build_window_aggregation(
     name: str,
     stream: str,
     keys: Sequence[str],
-    aggregates: Sequence[Measure],
-    predicate: Comparison | None,
+    aggregates: Sequence[BenchAggregate],
+    predicate: ColumnComparison | None,
     size_us: int,
     slide_us: int,
 ) -> BenchQuery:
     """Build a windowed aggregation in all dialects that support its window."""
-    shape = Shape(stream, tuple(keys), tuple(aggregates), predicate)
-    texts = {"headrace": dialect.headrace(shape, size_us, slide_us), "spark": dialect.spark(shape, size_us, slide_us)}
-    if dialect.flink_takes(size_us, slide_us):
-        texts["flink"] = dialect.flink(shape, size_us, slide_us)
-    texts["duckdb"] = dialect.duckdb(shape)
+    shape = AggregationShape(stream, tuple(keys), tuple(aggregates), predicate)
+    texts = {
+        "headrace": dialect.render_headrace_aggregation(shape, size_us, slide_us),
+        "spark": dialect.render_spark_aggregation(shape, size_us, slide_us),
+    }
+    if dialect.is_flink_window(size_us, slide_us):
+        texts["flink"] = dialect.render_flink_aggregation(shape, size_us, slide_us)
+    texts["duckdb"] = dialect.render_duckdb_aggregation(shape)
     return BenchQuery(name, (stream,), texts, size_us, slide_us, shape)

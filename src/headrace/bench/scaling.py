@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.backends.spark.environment import start_spark
 from headrace.bench.environment import current_commit, describe_machine, list_versions
-from headrace.bench.queries.aggregations import Fields
+from headrace.bench.queries.aggregations import FieldAggregations
 from headrace.bench.sut import over_files_headrace as headrace
 from headrace.bench.workload import write_workload_files
 from headrace.errors import HeadraceError
@@ -48,7 +48,9 @@ def measure_scaling(
         report(f"plain Spark SQL, 1 query: {rates['spark_sql']['1'] / 1e6:.1f} M rows/s")
         max_streaming = min(MAX_STREAMING_QUERIES, max(counts))
         for number, count in enumerate([counts[0]] * WARM_UP_RUNS + sorted({*counts, max_streaming})):
-            figures = headrace.measure(spark, folder / "warm", folder / "arrow", Fields().queries(count), rows_per_batch, report)
+            figures = headrace.measure_throughput(
+                spark, folder / "warm", folder / "arrow", FieldAggregations().queries(count), rows_per_batch, report
+            )
             rate = figures.rows_per_second
             if number >= WARM_UP_RUNS:
                 rates["headrace"][str(count)] = rate

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.bench.ad_hoc import AdHocSchedule, EventSchedule, ad_hoc_to_json, parse_ad_hoc
-from headrace.bench.queries.sets import QuerySet, options_of, query_set
+from headrace.bench.queries.sets import QueryGenerator, make_query_generator, options_of
 from headrace.bench.query import BenchQuery
 from headrace.bench.rate import RateScript
 from headrace.bench.search import RateSearchBounds
@@ -62,7 +62,7 @@ class QueryWorkload:
     """The queries of a scenario: a query set, and the number of queries at the start."""
 
     generator: str
-    query_generator: QuerySet
+    query_generator: QueryGenerator
     count: int = 1
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ class Scenario:
             value["title"],
             value["about"],
             tuple(StreamSpec.from_json(stream) for stream in value["streams"]),
-            QueryWorkload(generator, query_set(generator, queries), count),
+            QueryWorkload(generator, make_query_generator(generator, queries), count),
             None if value["ad_hoc"] is None else parse_ad_hoc(value["ad_hoc"]),
             RateScript.from_json(value["rate"]),
             value["load"],

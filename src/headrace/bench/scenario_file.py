@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.bench.ad_hoc import parse_ad_hoc
-from headrace.bench.queries.sets import query_set
+from headrace.bench.queries.sets import make_query_generator
 from headrace.bench.rate import RateScript
 from headrace.bench.scenario import QueryWorkload, RateSearchSettings, Scenario
 from headrace.bench.stream import StreamSpec
@@ -120,7 +120,7 @@ def _parse_workload(value: Mapping[str, Any]) -> QueryWorkload:
         raise HeadraceError(
             "it needs a generator, and count must be an integer", hint='write generator = "fields" and count = 64'
         )
-    return QueryWorkload(generator, query_set(generator, options), count)
+    return QueryWorkload(generator, make_query_generator(generator, options), count)
 
 
 def _build_checked(kind: type[Any], values: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import synthetic
 
 from headrace.bench.ad_hoc import SCHEDULE_KINDS
-from headrace.bench.queries.sets import GENERATORS
+from headrace.bench.queries.sets import QUERY_GENERATORS
 from headrace.bench.scenario import RateSearchSettings
 from headrace.bench.scenario_file import list_scenarios, load_scenario, parse_scenario
 from headrace.bench.stream import StreamSpec
@@ -32,9 +32,9 @@ def test_the_example_is_a_scenario_and_has_every_key():
         assert field.name == "name" or re.search(rf"^{field.name} = ", EXAMPLE, re.MULTILINE), field.name
 
 
-@pytest.mark.parametrize("name", [*GENERATORS, *SCHEDULE_KINDS])
+@pytest.mark.parametrize("name", [*QUERY_GENERATORS, *SCHEDULE_KINDS])
 def test_every_option_is_told(name):
-    kind = {**GENERATORS, **SCHEDULE_KINDS}[name]
+    kind = {**QUERY_GENERATORS, **SCHEDULE_KINDS}[name]
     rows = [line for line in TEXT.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1]]
     assert rows
     assert all(re.search(rf"\b{field.name}\b", rows[-1]) for field in fields(kind))

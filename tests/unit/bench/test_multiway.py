@@ -24,18 +24,18 @@ import headrace as hr
 from headrace.bench import chain, tpch
 from headrace.bench.generator import build_pools
 from headrace.bench.queries.multiway import (
-    EDGES,
-    MOST,
+    MAX_RESULTS_PER_ROW,
     NOMINAL_RATE,
     NOMINAL_SCALE,
+    TPCH_EDGES,
     ChainJoins,
     TpchJoins,
-    Tree,
-    chain_results_per_row,
-    trees,
+    TpchJoinTree,
+    draw_join_trees,
+    estimate_chain_results_per_row,
 )
-from headrace.bench.queries.sets import query_set
-from headrace.bench.queries.sliding import STEP, SlidingJoin, results_per_second, slid
+from headrace.bench.queries.sets import make_query_generator
+from headrace.bench.queries.sliding import DUCKDB_STEP_US, SlidingJoinSpec, build_sliding_join, estimate_results_per_second
 from headrace.bench.query import BenchQuery
 from headrace.bench.scenario_file import load_scenario
 from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
@@ -45,7 +45,7 @@ from headrace.sql import Catalog, bind_query
 
 SETS = (TpchJoins(), ChainJoins(), ChainJoins(ways=5, levels="LMHM"))
 START = datetime(2026, 1, 1, tzinfo=UTC)
-ABC = SlidingJoin(
+ABC = SlidingJoinSpec(
     (("orders", "o"), ("lineitem", "l"), ("customer", "c")),
     (((("o", "o_orderkey"), ("l", "l_orderkey")),), ((("o", "o_custkey"), ("c", "c_custkey")),)),
     (("o", "o_orderkey"), ("l", "l_quantity")),
@@ -58,7 +58,7 @@ every_set = pytest.mark.parametrize("made", SETS, ids=lambda made: f"{type(made)
 
 
 def test_a_join_of_three_in_all_dialects():
-    query = slid("q", ABC)
+    query = build_sliding_join("q", ABC)
     near = "BETWEEN {0} - INTERVAL '5' SECOND AND {0} + INTERVAL '5' SECOND"
     assert query.sql["headrace"] == (
         "SELECT date_trunc('MILLISECOND', GREATEST(o.time, l.time, c.time)) AS window_end, o.o_orderkey, l.l_quantity "
@@ -73,7 +73,7 @@ def test_a_join_of_three_in_all_dialects():
         "'5 seconds' AND c.moment BETWEEN l.moment - 5000000 AND l.moment + 5000000)"
     )
     assert query.streams == ("orders", "lineitem", "customer")
-    assert (query.size_us, query.slide_us) == (5_000_000 + STEP, STEP)
+    assert (query.size_us, query.slide_us) == (5_000_000 + DUCKDB_STEP_US, DUCKDB_STEP_US)
 
 
 def test_flink_is_given_two_bounds_of_row_times_for_each_join():
@@ -106,10 +106,10 @@ def test_queries_survive_json_and_the_first_ones_are_the_same_for_any_count(made
 
 
 def test_the_range_is_an_option():
-    short = query_set("tpch_joins", {"size": "250 ms"}).queries(3)
+    short = make_query_generator("tpch_joins", {"size": "250 ms"}).queries(3)
     assert [query.streams for query in short] == [query.streams for query in TpchJoins().queries(3)]
     assert "SLIDING(lineitem, '250 milliseconds')" in short[0].sql["headrace"]
-    assert short[0].size_us == 250_000 + STEP
+    assert short[0].size_us == 250_000 + DUCKDB_STEP_US
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_range_is_an_option():
         (lambda: ChainJoins(levels="MXM"), "levels is 'MXM'"),
         (lambda: ChainJoins().queries(28), "28 queries are requested, but the generator has only 27 different ones"),
         (lambda: TpchJoins().queries(5000), "5000 queries are requested"),
-        (lambda: query_set("tpch_joins", {"size": "5 apples"}), "duration '5 apples'"),
+        (lambda: make_query_generator("tpch_joins", {"size": "5 apples"}), "duration '5 apples'"),
         (lambda: StreamSpec("r1", "chain", distribution="zipf"), "'chain', whose keys are uniform"),
         (lambda: StreamSpec("r1", "chain", match_every=3), "'chain', which has no match_every"),
         (lambda: StreamSpec("o", "orders", scale=200.0), "scale = 200.0, but it must be 0.001 … 100.0"),
@@ -138,21 +138,21 @@ def test_what_is_wrong_is_refused(wrong, message):
 
 
 def test_the_five_and_the_ten_queries():
-    ten = list(islice(trees(TpchJoins().seed), 10))
+    ten = list(islice(draw_join_trees(TpchJoins().seed), 10))
     assert {len(tree.relations) for tree in ten[:5]} == {len(tree.relations) for tree in ten} == {3, 4}
     assert {name for tree in ten for name in tree.relations} == set(tpch.ROWS_AT_SCALE_1)
     assert len({frozenset(tree.edges) for tree in ten}) == 10
     for few in (ten[:5], ten):
         for tree in few:
             assert any(set(tree.edges) & set(other.edges) for other in few if other is not tree)
-    columns = {column for tree in ten for edge in tree.edges if not edge.reference for column in edge.columns()}
+    columns = {column for tree in ten for edge in tree.edges if not edge.is_reference for column in edge.collect_columns()}
     assert {"l_linestatus", "o_orderstatus", "c_custkey", "n_nationkey"} <= columns
     assert [query.streams for query in TpchJoins().queries(10)] == [tree.relations for tree in ten]
 
 
 @pytest.mark.parametrize("seed", [1, 2, TpchJoins().seed])
 def test_trees_are_trees_and_none_is_drawn_twice(seed):
-    found = list(trees(seed))
+    found = list(draw_join_trees(seed))
     assert len(found) > 30
     assert len({frozenset(tree.edges) for tree in found}) == len(found)
     for tree in found:
@@ -163,7 +163,7 @@ def test_trees_are_trees_and_none_is_drawn_twice(seed):
 
 
 def test_columns_of_edges_are_there_and_of_one_type():
-    for edge in EDGES:
+    for edge in TPCH_EDGES:
         for left, right in edge.pairs:
             one, two = STREAM_SCHEMAS[edge.left].to_arrow().field(left), STREAM_SCHEMAS[edge.right].to_arrow().field(right)
             assert one.type == two.type
@@ -184,33 +184,35 @@ def test_the_levels_of_a_chain():
 
 def test_results_of_two_streams_that_can_be_counted():
     """A row every second on both sides, all equal, and a range of 10 s: each finds itself, ten before and ten after."""
-    assert results_per_second([1, 1], 10, 1.0) == 20
-    assert results_per_second([2, 3], 10, 0.5) == 60
+    assert estimate_results_per_second([1, 1], 10, 1.0) == 20
+    assert estimate_results_per_second([2, 3], 10, 0.5) == 60
 
 
 @pytest.mark.parametrize("count", range(1, 11))
 def test_no_query_has_more_results_than_five_for_each_row(count):
     """Streams that nobody reads are not offered, and the others have their part of the rate."""
-    few = list(islice(trees(TpchJoins().seed), count))
+    few = list(islice(draw_join_trees(TpchJoins().seed), count))
     streams = {name for tree in few for name in tree.relations}
     assert {stream.name for stream in load_scenario("multiway-tpch").with_overrides(queries=count).used_streams()} == streams
-    assert all(1e-5 < tree.results_per_row(streams=streams) < MOST for tree in few)
+    assert all(1e-5 < tree.estimate_results_per_row(streams=streams) < MAX_RESULTS_PER_ROW for tree in few)
 
 
 def test_no_chain_has_more_results_than_five_for_each_row():
-    found = {"".join(levels): chain_results_per_row("".join(levels)) for levels in product(chain.SELECTIVITY_LEVELS, repeat=3)}
-    assert max(found.values()) == found["HHH"] < MOST
+    found = {
+        "".join(levels): estimate_chain_results_per_row("".join(levels)) for levels in product(chain.SELECTIVITY_LEVELS, repeat=3)
+    }
+    assert max(found.values()) == found["HHH"] < MAX_RESULTS_PER_ROW
     assert min(found.values()) == found["LLL"] > 0.01
     assert found["MMM"] * 4 == pytest.approx(1, rel=0.05)  # every row of a stream is part of one result
     assert {stream.keys for stream in load_scenario("multiway-chain").streams} == {200_000}
 
 
 def test_rates_and_keys_that_grow_together_leave_results_as_they_are():
-    assert chain_results_per_row("MHL", 1e6, keys=2_000_000) == pytest.approx(chain_results_per_row("MHL"))
-    tree = Tree(("orders", "lineitem", "customer"), (EDGES[6], EDGES[5]))
-    assert tree.results_per_row() == pytest.approx(0.69, abs=0.01)
-    assert tree.results_per_row(rate=1e6, scale=1.0) == pytest.approx(tree.results_per_row())
-    assert tree.results_per_row(rate=2e5) == pytest.approx(4 * tree.results_per_row())
+    assert estimate_chain_results_per_row("MHL", 1e6, keys=2_000_000) == pytest.approx(estimate_chain_results_per_row("MHL"))
+    tree = TpchJoinTree(("orders", "lineitem", "customer"), (TPCH_EDGES[6], TPCH_EDGES[5]))
+    assert tree.estimate_results_per_row() == pytest.approx(0.69, abs=0.01)
+    assert tree.estimate_results_per_row(rate=1e6, scale=1.0) == pytest.approx(tree.estimate_results_per_row())
+    assert tree.estimate_results_per_row(rate=2e5) == pytest.approx(4 * tree.estimate_results_per_row())
 
 
 def test_selectivities_of_a_chain():
@@ -260,9 +262,9 @@ def test_tpch_joins_have_as_many_results_as_expected():
     """
     streams = [replace(stream, scale=NOMINAL_SCALE) for stream in load_scenario("multiway-tpch").streams]
     connection = database(born(streams, NOMINAL_RATE, 6))
-    for tree, query in zip(trees(TpchJoins().seed), TpchJoins("5 seconds").queries(16), strict=False):
-        expected = NOMINAL_RATE * tree.results_per_row()
-        bunches = any("n_nationkey" in edge.columns() and not edge.reference for edge in tree.edges)
+    for tree, query in zip(draw_join_trees(TpchJoins().seed), TpchJoins("5 seconds").queries(16), strict=False):
+        expected = NOMINAL_RATE * tree.estimate_results_per_row()
+        bunches = any("n_nationkey" in edge.collect_columns() and not edge.is_reference for edge in tree.edges)
         assert counted(connection, query, 6) == pytest.approx(expected, rel=0.6 if bunches else 0.1), tree
 
 
@@ -271,7 +273,7 @@ def test_chains_have_as_many_results_as_expected(levels):
     streams = [StreamSpec(f"r{number}", "chain", keys=20_000, seed=number, pool_rows=30_000) for number in range(1, 5)]
     connection = database(born(streams, 10_000, 6))
     (query,) = ChainJoins(levels=levels).queries(1)
-    expected = 10_000 * chain_results_per_row(levels, 10_000, 5.0, 20_000)
+    expected = 10_000 * estimate_chain_results_per_row(levels, 10_000, 5.0, 20_000)
     assert counted(connection, query, 6) == pytest.approx(expected, rel=0.15)
 
 
@@ -309,7 +311,7 @@ def test_duckdb_gives_every_match_once_in_the_step_of_its_newest_row(levels):
         found += connection.execute(query.sql["duckdb"], [end]).fetchall()
     expected = matches(tables, levels, 1_500_000)
     assert len(expected) > 20
-    ends = [(-(-(newest + 1) // STEP) * STEP, *values) for newest, *values in expected]
+    ends = [(-(-(newest + 1) // DUCKDB_STEP_US) * DUCKDB_STEP_US, *values) for newest, *values in expected]
     assert sorted((round(end.timestamp() * 1e6), *values) for end, *values in found) == sorted(ends)
 
 

@@ -14,12 +14,12 @@ import sqlglot
 import headrace as hr
 from headrace.bench import nexmark
 from headrace.bench.queries import dialect
-from headrace.bench.queries.aggregations import Fields, Purchases
-from headrace.bench.queries.auctions import HotCat, Hppa, Nexmark
-from headrace.bench.queries.joins import Complex, FieldJoins, PatternJoins, PurchasesAds
-from headrace.bench.queries.profit import Profit
-from headrace.bench.queries.sets import GENERATORS, Written, options_of, query_set
-from headrace.bench.query import BenchQuery, Comparison, Measure, Shape, build_window_aggregation
+from headrace.bench.queries.aggregations import FieldAggregations, PurchaseAggregations
+from headrace.bench.queries.auctions import HighestBidQueries, HotCategoryQueries, NexmarkAggregations
+from headrace.bench.queries.joins import ComplexQueries, FieldJoins, PatternJoins, PurchaseAdJoins
+from headrace.bench.queries.profit import ProfitQueries
+from headrace.bench.queries.sets import QUERY_GENERATORS, HandwrittenQuery, make_query_generator, options_of
+from headrace.bench.query import AggregationShape, BenchAggregate, BenchQuery, ColumnComparison, build_window_aggregation
 from headrace.bench.stream import STREAM_SCHEMAS
 from headrace.connectors import generate
 from headrace.errors import HeadraceError
@@ -27,9 +27,15 @@ from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
 from support.compare import same_rows
 
-TOTAL = Measure("SUM", "f1", "total", integer=True)
-AGGREGATIONS = (Purchases(), Fields(), Fields(divisible=True), Profit(), Nexmark())
-JOINS = (PurchasesAds(), FieldJoins(), PatternJoins(ways=3), Complex(), Hppa(), HotCat())
+TOTAL = BenchAggregate("SUM", "f1", "total", integer=True)
+AGGREGATIONS = (
+    PurchaseAggregations(),
+    FieldAggregations(),
+    FieldAggregations(divisible=True),
+    ProfitQueries(),
+    NexmarkAggregations(),
+)
+JOINS = (PurchaseAdJoins(), FieldJoins(), PatternJoins(ways=3), ComplexQueries(), HighestBidQueries(), HotCategoryQueries())
 NAMED = {"a": "fields", "b": "fields", **{f"r{number}": "fields" for number in range(1, 11)}}
 CATALOG = Catalog.of(
     Stream(name, STREAM_SCHEMAS[generator], "time", 0)
@@ -39,7 +45,7 @@ every_set = pytest.mark.parametrize("made", [*AGGREGATIONS, *JOINS], ids=lambda 
 
 
 def test_a_windowed_aggregation_in_all_dialects():
-    query = build_window_aggregation("q", "s", ["key"], [TOTAL], Comparison("f2", "<=", 17), 8_000_000, 4_000_000)
+    query = build_window_aggregation("q", "s", ["key"], [TOTAL], ColumnComparison("f2", "<=", 17), 8_000_000, 4_000_000)
     assert query.sql == {
         "headrace": "SELECT window_start, window_end, key, SUM(f1) AS total FROM HOP(s, '8 seconds', '4 seconds') "
         "WHERE f2 <= 17 GROUP BY key",
@@ -52,7 +58,7 @@ def test_a_windowed_aggregation_in_all_dialects():
 
 
 def test_a_window_as_long_as_its_slide_tumbles():
-    query = build_window_aggregation("q", "s", [], [Measure("COUNT", None, "n")], None, 250_000, 250_000)
+    query = build_window_aggregation("q", "s", [], [BenchAggregate("COUNT", None, "n")], None, 250_000, 250_000)
     assert "TUMBLE(s, '250 milliseconds')" in query.sql["headrace"]
     assert query.sql["spark"].endswith("GROUP BY window(time, '250 milliseconds')")
     assert "TUMBLE(TABLE `s`, DESCRIPTOR(`time`), INTERVAL '0.250000' SECOND)" in query.sql["flink"]
@@ -76,7 +82,7 @@ def test_flink_has_no_text_for_a_size_that_is_no_multiple_of_the_slide():
     ],
 )
 def test_flinks_intervals(seconds, text):
-    assert dialect.interval(seconds * 1_000_000) == f"INTERVAL {text}"
+    assert dialect.format_interval(seconds * 1_000_000) == f"INTERVAL {text}"
 
 
 @every_set
@@ -137,13 +143,13 @@ def test_every_text_says_when_its_window_ends(made):
 @pytest.mark.parametrize("made", AGGREGATIONS, ids=lambda made: type(made).__name__)
 def test_duckdb_gives_what_the_reference_gives(made):
     tables = {name: rows(name) for name in ("purchases", "ads", "fields", "bids", "auctions", "persons")}
-    for query in made.queries(8 if made == Nexmark() else 4):
+    for query in made.queries(8 if made == NexmarkAggregations() else 4):
         used = {name: tables[name] for name in query.streams}
         same_rows(by_duckdb(query, used), by_reference(query, used))
 
 
 def test_the_tables_make_both_say_something():
-    query = Purchases().queries(1)[0]
+    query = PurchaseAggregations().queries(1)[0]
     assert len(by_duckdb(query, {"purchases": rows("purchases")})) > 20
 
 
@@ -190,7 +196,7 @@ def by_duckdb(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
 
 def test_profit_is_the_join_of_two_aggregations():
     purchases, ads = rows("purchases"), rows("ads")
-    query = Profit().queries(1)[0]
+    query = ProfitQueries().queries(1)[0]
     connection = duckdb.connect()
     connection.register("purchases", purchases)
     connection.register("ads", ads)
@@ -209,7 +215,7 @@ def test_duckdb_joins_what_is_equal():
         "CREATE TABLE purchases AS SELECT * FROM (VALUES (1, 5, 9.5), (1, 6, 1.0), (2, 5, 2.0)) t(user_id, gem_pack, price)"
     )
     connection.sql("CREATE TABLE ads AS SELECT * FROM (VALUES (1, 5), (1, 5), (2, 6)) t(user_id, gem_pack)")
-    text = PurchasesAds().queries(1)[0].sql["duckdb"]
+    text = PurchaseAdJoins().queries(1)[0].sql["duckdb"]
     assert [row[1:] for row in connection.execute(text, [None]).fetchall()] == [(1, 5, 9.5)] * 2
 
 
@@ -217,13 +223,13 @@ def test_duckdb_finds_the_hottest_category_and_the_highest_bids():
     connection = duckdb.connect()
     connection.sql("CREATE TABLE bids AS SELECT * FROM (VALUES (1, 10), (1, 40), (2, 90), (3, 5)) t(auction, price)")
     connection.sql("CREATE TABLE auctions AS SELECT * FROM (VALUES (1, 7, 20), (2, 8, 95), (3, 7, 1)) t(id, category, reserve)")
-    assert connection.execute(HotCat().queries(1)[0].sql["duckdb"], [None]).fetchall() == [(None, 7, 3)]
-    highest = connection.execute(Hppa().queries(1)[0].sql["duckdb"], [None]).fetchall()
+    assert connection.execute(HotCategoryQueries().queries(1)[0].sql["duckdb"], [None]).fetchall() == [(None, 7, 3)]
+    highest = connection.execute(HighestBidQueries().queries(1)[0].sql["duckdb"], [None]).fetchall()
     assert sorted(row[1:] for row in highest) == [(1, 40), (3, 5)]
 
 
 def test_fields_stay_what_figures_were_measured_with():
-    first, second, *_, last = Fields().queries(1000)
+    first, second, *_, last = FieldAggregations().queries(1000)
     assert first.sql["headrace"] == (
         "SELECT window_start, window_end, key, SUM(f1) AS total FROM TUMBLE(fields, '1 seconds') WHERE f3 > 404 GROUP BY key"
     )
@@ -235,47 +241,47 @@ def test_fields_stay_what_figures_were_measured_with():
         "SELECT window_start, window_end, key, SUM(f1) AS total "
         "FROM HOP(fields, '6 seconds', '3 seconds') WHERE f4 > 301 GROUP BY key"
     )
-    assert Fields().queries(2) == (first, second)
+    assert FieldAggregations().queries(2) == (first, second)
 
 
 def test_divisible_windows_can_be_said_to_flink():
-    assert any("flink" not in query.sql for query in Fields().queries(30))
-    assert all("flink" in query.sql for query in Fields(divisible=True).queries(30))
+    assert any("flink" not in query.sql for query in FieldAggregations().queries(30))
+    assert all("flink" in query.sql for query in FieldAggregations(divisible=True).queries(30))
 
 
 def test_complex_queries_have_one_to_five_joins_and_a_selection():
-    queries = Complex().queries(60)
+    queries = ComplexQueries().queries(60)
     assert {query.sql["headrace"].count(" JOIN ") for query in queries} == {1, 2, 3, 4, 5}
     assert all(query.sql["headrace"].count("WHERE") == 1 and len(query.streams) > 1 for query in queries)
 
 
 def test_a_difference_keeps_its_parts():
-    shape = Profit().queries(1)[0].shape
+    shape = ProfitQueries().queries(1)[0].shape
     assert shape is not None
     assert shape.minus is not None
     assert (shape.stream, shape.minus.stream) == ("purchases", "ads")
     with pytest.raises(HeadraceError, match="same keys"):
-        Shape("s", ("a",), (TOTAL,), minus=Shape("t", ("b",), (TOTAL,)))
+        AggregationShape("s", ("a",), (TOTAL,), minus=AggregationShape("t", ("b",), (TOTAL,)))
     with pytest.raises(HeadraceError, match="same keys"):
-        Shape("s", ("a",), (TOTAL, TOTAL), minus=Shape("t", ("a",), (TOTAL,)))
+        AggregationShape("s", ("a",), (TOTAL, TOTAL), minus=AggregationShape("t", ("a",), (TOTAL,)))
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: Measure("MEDIAN", "f1", "m"), "unknown aggregate 'MEDIAN'"),
-        (lambda: Measure("SUM", None, "m"), "needs a column"),
-        (lambda: Comparison("f1", "LIKE", 1), "unknown operator 'LIKE'"),
+        (lambda: BenchAggregate("MEDIAN", "f1", "m"), "unknown aggregate 'MEDIAN'"),
+        (lambda: BenchAggregate("SUM", None, "m"), "needs a column"),
+        (lambda: ColumnComparison("f1", "LIKE", 1), "unknown operator 'LIKE'"),
         (lambda: BenchQuery("q", ("s",), {"oracle": "SELECT 1"}, 1, 1), "unknown dialect 'oracle'"),
         (lambda: BenchQuery("q", ("s",), {}, 0, 1), "window of 0 µs"),
-        (lambda: query_set("nothing", {}), "unknown query generator 'nothing'"),
-        (lambda: query_set("fields", {"sede": 1}), "no option 'sede'"),
-        (lambda: query_set("fields", {"seed": "1"}), "must be int"),
-        (lambda: query_set("fields", {"seed": True}), "must be int"),
-        (lambda: query_set("purchases", {"size": "8 apples"}), "duration '8 apples'"),
-        (lambda: query_set("written", {"streams": ["s"]}), "lacks an option"),
-        (lambda: query_set("complex", {"joins": 6}), "joins is 6"),
-        (lambda: Written(("s",), {"headrace": "SELECT 1"}, "1 second").queries(2), "'written' has one"),
+        (lambda: make_query_generator("nothing", {}), "unknown query generator 'nothing'"),
+        (lambda: make_query_generator("fields", {"sede": 1}), "no option 'sede'"),
+        (lambda: make_query_generator("fields", {"seed": "1"}), "must be int"),
+        (lambda: make_query_generator("fields", {"seed": True}), "must be int"),
+        (lambda: make_query_generator("purchases", {"size": "8 apples"}), "duration '8 apples'"),
+        (lambda: make_query_generator("written", {"streams": ["s"]}), "lacks an option"),
+        (lambda: make_query_generator("complex", {"joins": 6}), "joins is 6"),
+        (lambda: HandwrittenQuery(("s",), {"headrace": "SELECT 1"}, "1 second").queries(2), "'written' has one"),
     ],
 )
 def test_what_is_wrong_is_refused(wrong, message):
@@ -284,8 +290,8 @@ def test_what_is_wrong_is_refused(wrong, message):
 
 
 def test_a_set_is_known_by_its_options():
-    made = query_set("fields", {"seed": 3})
-    assert made == Fields(seed=3)
+    made = make_query_generator("fields", {"seed": 3})
+    assert made == FieldAggregations(seed=3)
     assert options_of(made) == {"stream": "fields", "seed": 3, "divisible": False}
-    assert query_set("fields", options_of(made)) == made
-    assert set(GENERATORS) >= {"purchases", "fields", "profit", "complex", "nexmark", "hppa", "hot_cat", "written"}
+    assert make_query_generator("fields", options_of(made)) == made
+    assert set(QUERY_GENERATORS) >= {"purchases", "fields", "profit", "complex", "nexmark", "hppa", "hot_cat", "written"}

@@ -14,34 +14,34 @@ import synthetic
 
 from headrace.bench.confidence import ConfidenceInterval
 from headrace.bench.report import page as pages
-from headrace.bench.report.course import read_rate
-from headrace.bench.report.groups import Cell, Group, grouped, ordered
-from headrace.bench.report.page import FIGURES, page, plotly_js, write_report
-from headrace.bench.report.panels import amount_axis
-from headrace.bench.report.plots import Figure, colour, log_axis, spread
-from headrace.bench.report.summary import headlines, table
-from headrace.bench.report.throughput import rates, search
-from headrace.bench.report.words import bytes_, digits, rate, scaled, seconds, times
+from headrace.bench.report.course import compute_read_rate
+from headrace.bench.report.groups import ResultCell, ScenarioGroup, group_runs, order_systems
+from headrace.bench.report.page import FIGURES, load_plotly_js, render_page, write_report
+from headrace.bench.report.panels import make_amount_axis
+from headrace.bench.report.plots import ReportFigure, colour_of, make_log_axis, spread_labels
+from headrace.bench.report.summary import make_summary_table, write_headlines
+from headrace.bench.report.throughput import draw_rates, draw_search
+from headrace.bench.report.words import format_bytes, format_number, format_rate, format_ratio, format_scaled, format_seconds
 from headrace.bench.result import ThroughputSeries
 from headrace.bench.scenario_file import load_scenario
 from headrace.errors import HeadraceError
 
 RUNS = synthetic.runs()
-GROUPS = grouped(RUNS)
+GROUPS = group_runs(RUNS)
 AGGREGATION, SC1, PROFIT, JOIN = GROUPS
 
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return page(RUNS)
+    return render_page(RUNS)
 
 
-def figures(group: Group) -> dict[str, Figure]:
+def figures(group: ScenarioGroup) -> dict[str, ReportFigure]:
     return {figure.name: figure for figure in (draw(group) for draw in FIGURES) if figure is not None}
 
 
-def cell(group: Group, sut: str, value: int = 1) -> Cell:
-    return next(each for each in group.of(sut) if group.value(each) == value)
+def cell(group: ScenarioGroup, sut: str, value: int = 1) -> ResultCell:
+    return next(each for each in group.cells_of(sut) if group.parameter_of(each) == value)
 
 
 def test_repeats_are_taken_together():
@@ -49,37 +49,37 @@ def test_repeats_are_taken_together():
     assert len(AGGREGATION.cells) == 13
     ours = cell(AGGREGATION, "headrace")
     found = [run.figures.sustainable_rate for run in ours.runs]
-    assert ours.sustainable is not None
-    assert ours.sustainable.mean == pytest.approx(sum(found) / 3)
-    assert ours.sustainable.half_width > 0
-    assert ours.typical is not None
-    assert ours.typical.figures.sustainable_rate == sorted(found)[1]
+    assert ours.sustainable_rate is not None
+    assert ours.sustainable_rate.mean == pytest.approx(sum(found) / 3)
+    assert ours.sustainable_rate.half_width > 0
+    assert ours.typical_run is not None
+    assert ours.typical_run.figures.sustainable_rate == sorted(found)[1]
 
 
 def test_the_parameter_that_is_varied():
-    assert (AGGREGATION.by_keys, AGGREGATION.values) == (False, [1, 8, 64])
-    assert (PROFIT.by_keys, PROFIT.values) == (True, [10, 1000, 1_000_000])
-    assert PROFIT.label(cell(PROFIT, "limit", 10)) == "1 query and 10 keys"
+    assert (AGGREGATION.has_key_ranges, AGGREGATION.parameter_values) == (False, [1, 8, 64])
+    assert (PROFIT.has_key_ranges, PROFIT.parameter_values) == (True, [10, 1000, 1_000_000])
+    assert PROFIT.describe_cell(cell(PROFIT, "limit", 10)) == "1 query and 10 keys"
 
 
 def test_systems_have_an_order_and_a_colour():
-    assert ordered({"storm", "limit", "headrace", "flink", "beam"}) == ["headrace", "flink", "limit", "beam", "storm"]
+    assert order_systems({"storm", "limit", "headrace", "flink", "beam"}) == ["headrace", "flink", "limit", "beam", "storm"]
     known = ["headrace", "flink", "limit", "beam", "storm"]
-    assert len({colour(sut, known) for sut in known}) == 5
+    assert len({colour_of(sut, known) for sut in known}) == 5
 
 
 def test_headlines_compare_and_say_failures():
-    lines = headlines(AGGREGATION)
+    lines = write_headlines(AGGREGATION)
     assert re.match(r"With 1 query, headrace sustains 7\.\d\d M rows/s: 6\.\d\d × flink, ", lines[0])
     assert "flink failed" in lines[2]
     assert re.match(r"From 1 query to 64 queries, headrace keeps \d+ % of its rate\.", lines[3])
-    assert headlines(JOIN) == []
+    assert write_headlines(JOIN) == []
 
 
 def test_the_summary_leaves_out_columns_that_say_nothing():
-    header, rows = table(AGGREGATION)
+    header, rows = make_summary_table(AGGREGATION)
     assert "deployment p95" not in header
-    assert "deployment p95" in table(SC1)[0]
+    assert "deployment p95" in make_summary_table(SC1)[0]
     assert len(rows) == 12
     ours = rows[cell(AGGREGATION, "headrace")]
     assert ours[:2] == ("headrace", "1")
@@ -95,12 +95,12 @@ def test_rates_that_were_given_are_called_so():
     given = replace(made.figures, sustainable_rate=made.figures.offered_rate)
     lost = synthetic.run(scenario, "spark", 2, failed="gone")
     runs = [type(made)(made.sut, made.scenario, 1, 1, given, made.origin), lost]
-    (group,) = grouped(runs)
-    _, rows = table(group)
+    (group,) = group_runs(runs)
+    _, rows = make_summary_table(group)
     assert rows[group.cells[0]][2].endswith("(offered, not sustained; 1 of 2 runs failed)")
     assert figures(group)["rate"].title == "Read rate"
-    assert search(group) is None
-    assert "fixed rate" in page(runs)
+    assert draw_search(group) is None
+    assert "fixed rate" in render_page(runs)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
@@ -128,7 +128,7 @@ def test_every_figure_is_there():
 
 
 def test_a_failure_is_drawn_without_a_number():
-    drawn = rates(AGGREGATION)
+    drawn = draw_rates(AGGREGATION)
     assert drawn is not None
     crosses = drawn.panels[0].spec["data"][-1]
     assert crosses["x"] == [64]
@@ -136,15 +136,15 @@ def test_a_failure_is_drawn_without_a_number():
     assert ("flink", "64 queries", "failed: the job failed: Insufficient number of network buffers", "") in drawn.rows
     flink = next(trace for trace in drawn.panels[0].spec["data"] if trace.get("name") == "flink")
     assert flink["x"] == [1, 8]
-    bars = rates(JOIN)
+    bars = draw_rates(JOIN)
     assert bars is not None
     assert bars.panels[0].spec["data"][0]["text"][0] == "failed"
 
 
 def test_nothing_measured_gives_no_figure_of_it():
-    (group,) = grouped([synthetic.run(load_scenario("join"), "headrace", failed="no joins")])
+    (group,) = group_runs([synthetic.run(load_scenario("join"), "headrace", failed="no joins")])
     assert set(figures(group)) == {"search"}
-    assert "no joins" in page(group.cells[0].runs)
+    assert "no joins" in render_page(group.cells[0].runs)
 
 
 class Reader(HTMLParser):
@@ -204,7 +204,7 @@ def test_the_page_says_where_it_comes_from(text):
 
 def test_what_others_wrote_cannot_leave_its_place():
     evil = "</script><script>alert(1)</script>"
-    made = page(
+    made = render_page(
         [
             synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "flink", failed=evil),
             synthetic.run(load_scenario("sc1"), "spark"),
@@ -222,7 +222,7 @@ def test_it_says_of_itself_what_it_is_of(text: str):
     assert card["title"] == ", ".join(group.title for group in GROUPS)
     assert (card["runs"], card["failed"]) == (len(RUNS), sum(run.failure is not None for run in RUNS))
     assert card["started_at"] == max(run.origin.started_at for run in RUNS)
-    assert card["headline"] == headlines(AGGREGATION)[0]
+    assert card["headline"] == write_headlines(AGGREGATION)[0]
 
 
 def test_the_report_is_written_beside_the_result(tmp_path):
@@ -241,25 +241,25 @@ def test_without_plotly_it_is_said_how_to_get_it(monkeypatch):
     def missing(name: str) -> object:
         raise ModuleNotFoundError(name)
 
-    assert "plotly.js" in plotly_js()[:200]
-    assert "</script" not in plotly_js().lower()
+    assert "plotly.js" in load_plotly_js()[:200]
+    assert "</script" not in load_plotly_js().lower()
     monkeypatch.setattr(pages.resources, "files", missing)
     with pytest.raises(HeadraceError, match="plotly") as refusal:
-        plotly_js()
+        load_plotly_js()
     assert "headrace[bench]" in refusal.value.hint
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (digits(7.084), "7.08"), (digits(0.4741), "0.474"), (digits(1234.5), "1,234"), (digits(0), "0"),
-        (digits(99.96), "100"),
-        (scaled(7_084_000), "7.08 M"), (scaled(999.9), "1.00 k"), (scaled(12), "12.0"),
-        (seconds(0.711), "711 ms"), (seconds(2.5), "2.50 s"), (seconds(None), "–"),
-        (rate(ConfidenceInterval(7.084e6, 4.07e5, 3, 0.95)), "7.08 ± 0.41 M"),
-        (rate(ConfidenceInterval(627e3, None, 1, 0.95)), "627 k"), (rate(None), "–"),
-        (bytes_(2.9 * 2**30), "2.90 GiB"), (bytes_(5 * 2**20), "5.00 MiB"),
-        (times(456.4), "456 ×"), (times(6.36), "6.36 ×"),
+        (format_number(7.084), "7.08"), (format_number(0.4741), "0.474"), (format_number(1234.5), "1,234"), (format_number(0), "0"),
+        (format_number(99.96), "100"),
+        (format_scaled(7_084_000), "7.08 M"), (format_scaled(999.9), "1.00 k"), (format_scaled(12), "12.0"),
+        (format_seconds(0.711), "711 ms"), (format_seconds(2.5), "2.50 s"), (format_seconds(None), "–"),
+        (format_rate(ConfidenceInterval(7.084e6, 4.07e5, 3, 0.95)), "7.08 ± 0.41 M"),
+        (format_rate(ConfidenceInterval(627e3, None, 1, 0.95)), "627 k"), (format_rate(None), "–"),
+        (format_bytes(2.9 * 2**30), "2.90 GiB"), (format_bytes(5 * 2**20), "5.00 MiB"),
+        (format_ratio(456.4), "456 ×"), (format_ratio(6.36), "6.36 ×"),
     ],
 )  # fmt: skip
 def test_numbers_in_words(said, expected):
@@ -267,21 +267,21 @@ def test_numbers_in_words(said, expected):
 
 
 def test_labels_do_not_touch():
-    places = spread({"a": 1.0, "b": 1.02, "c": 1.04, "d": 5.0}, 0.5)
+    places = spread_labels({"a": 1.0, "b": 1.02, "c": 1.04, "d": 5.0}, 0.5)
     assert [places[name] for name in "abc"] == pytest.approx([0.52, 1.02, 1.52])
     assert places["d"] == 5.0
 
 
 def test_axes_fit_what_they_show():
-    assert log_axis("s", [0.5, 2])["tickvals"] == [0.5, 1.0, 2.0]
-    assert log_axis("s", [1, 1e6])["ticktext"][-1] == "1 M"
-    assert len(log_axis("s", [0.45, 0.6])["tickvals"]) >= 3
-    assert amount_axis("rows/s", [1, 2, 3], of_rates=True)[0]["range"][0] == 0
-    assert amount_axis("rows/s", [0.001, 100.0], of_rates=True)[0]["type"] == "log"
-    assert amount_axis("cores", [0.001, 100.0], of_rates=False)[0]["range"][0] == 0
-    assert amount_axis("rows/s", [0.0, 0.0], of_rates=True)[1] == 0.0
+    assert make_log_axis("s", [0.5, 2])["tickvals"] == [0.5, 1.0, 2.0]
+    assert make_log_axis("s", [1, 1e6])["ticktext"][-1] == "1 M"
+    assert len(make_log_axis("s", [0.45, 0.6])["tickvals"]) >= 3
+    assert make_amount_axis("rows/s", [1, 2, 3], is_rate=True)[0]["range"][0] == 0
+    assert make_amount_axis("rows/s", [0.001, 100.0], is_rate=True)[0]["type"] == "log"
+    assert make_amount_axis("cores", [0.001, 100.0], is_rate=False)[0]["range"][0] == 0
+    assert make_amount_axis("rows/s", [0.0, 0.0], is_rate=True)[1] == 0.0
 
 
 def test_a_rate_is_taken_over_a_second():
     course = ThroughputSeries((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 0, 0, 0), (0, 10, 100, 150, 500))
-    assert read_rate(course) == ([1.0, 2.0], [100.0, 400.0])
+    assert compute_read_rate(course) == ([1.0, 2.0], [100.0, 400.0])

@@ -13,14 +13,14 @@ import pytest
 
 from headrace.bench.driver_client import DriverStatus
 from headrace.bench.emissions import Emissions
-from headrace.bench.queries.sets import query_set
+from headrace.bench.queries.sets import make_query_generator
 from headrace.bench.rate import RateScript
 from headrace.bench.scenario import ScenarioStep
 from headrace.bench.sustainable import SustainabilityLimits
 from headrace.bench.sut.process import SutEvent
 from headrace.bench.trial import OfferedLoad, TrialRunner
 
-QUERIES = query_set("fields", {}).queries(3)
+QUERIES = make_query_generator("fields", {}).queries(3)
 LIMITS = SustainabilityLimits()
 
 

@@ -105,7 +105,7 @@ def test_what_is_no_longer_kept_is_warned_of(serve):
     with hr.connect(service.url) as session:
         query = session.add("SELECT price FROM purchases", name="rows")
         service.work_off(1.0)
-        service.host.kept.forget()
+        service.host.kept.evict_before()
         with pytest.warns(UserWarning, match="no longer kept"):
             assert query.results().num_rows == 0
 

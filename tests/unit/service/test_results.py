@@ -158,7 +158,7 @@ def test_what_is_no_longer_kept_is_told(serve):
     for second in range(3):
         service.append(second, price=float(second))
         settle(service, "rows", second + 1)
-    service.host.kept.forget()
+    service.host.kept.evict_before()
     page = service.http.get("/v1/queries/rows/results").json()
     assert (page["rows"], page["missed"]) == ([], True)
     with following(service, "rows", **{"from": "beginning"}) as found:
@@ -197,7 +197,7 @@ def test_a_page_that_waits_still_says_what_was_missed(serve):
     service.add(ROWS, name="rows")
     service.append(1.0)
     settle(service, "rows", 1)
-    service.host.kept.forget()
+    service.host.kept.evict_before()
     timer = threading.Timer(0.5, service.append, [2.0])
     timer.start()
     page = service.http.get("/v1/queries/rows/results", params={"wait": 20}).json()
@@ -255,7 +255,7 @@ def test_the_last_rows_are_looked_for_where_they_are_kept(serve):
     service.declare()
     service.add(ROWS, name="rows")
     service.work_off(1, 2)
-    service.host.kept.forget()
+    service.host.kept.evict_before()
     page = service.http.get("/v1/queries/rows/results", params={"after": "last-5"}).json()
     assert (page["rows"], page["missed"]) == ([], False)
 
@@ -276,7 +276,7 @@ def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
     service.declare()
     service.add(ROWS, name="early")
     service.work_off(1, 2, 3)
-    service.host.kept.forget()
+    service.host.kept.evict_before()
     service.add(ROWS, name="late")
     service.append(4, price=4.0)
     settle(service, "late", 1)

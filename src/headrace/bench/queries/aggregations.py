@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from itertools import count as numbers
 from itertools import islice
 
-from headrace.bench.queries.dialect import SECOND
-from headrace.bench.queries.shape import Comparison, Measure
+from headrace.bench.queries.dialect import SECOND_US
+from headrace.bench.queries.shape import BenchAggregate, ColumnComparison
 from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.workload import FIELD_MAX
 from headrace.model.duration import parse_duration
 
-_OPERATORS = ("<", ">", "=", "<=", ">=")
+_PREDICATE_OPERATORS = ("<", ">", "=", "<=", ">=")
 
 
 @dataclass(frozen=True, slots=True)
-class Purchases:
+class PurchaseAggregations:
     """Revenue by key: the first query sums all purchases, each other one those above a price drawn from [0, 100)."""
 
     stream: str = "purchases"
@@ -29,20 +29,20 @@ class Purchases:
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        return tuple(islice(self._all(), count))
+        return tuple(islice(self._generate_all(), count))
 
-    def _all(self) -> Iterator[BenchQuery]:
+    def _generate_all(self) -> Iterator[BenchQuery]:
         rng = random.Random(self.seed)  # noqa: S311  a workload, not a secret
         size, slide = parse_duration(self.size), parse_duration(self.slide)
         for number in numbers(1):
-            predicate = None if number == 1 else Comparison("price", ">", rng.randrange(10_000) / 100)
+            predicate = None if number == 1 else ColumnComparison("price", ">", rng.randrange(10_000) / 100)
             yield build_window_aggregation(
-                f"q{number}", self.stream, [self.key], [Measure("SUM", "price", "revenue")], predicate, size, slide
+                f"q{number}", self.stream, [self.key], [BenchAggregate("SUM", "price", "revenue")], predicate, size, slide
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldAggregations:
     """The AStream aggregations: sum of a field by key, a random predicate, random windows of 1–10 s.
 
     `divisible` lowers each slide to a divisor of its size; every engine supports such windows.
@@ -54,19 +54,21 @@ class Fields:
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        return tuple(islice(self._all(), count))
+        return tuple(islice(self._generate_all(), count))
 
-    def _all(self) -> Iterator[BenchQuery]:
+    def _generate_all(self) -> Iterator[BenchQuery]:
         rng = random.Random(self.seed)  # noqa: S311  a workload, not a secret
-        total = [Measure("SUM", "f1", "total", integer=True)]
+        total = [BenchAggregate("SUM", "f1", "total", integer=True)]
         for number in numbers(1):
-            column, operator = f"f{rng.randint(1, 5)}", rng.choice(_OPERATORS)
-            predicate, size = Comparison(column, operator, rng.randrange(FIELD_MAX)), rng.randint(1, 10)
+            column, operator = f"f{rng.randint(1, 5)}", rng.choice(_PREDICATE_OPERATORS)
+            predicate, size = ColumnComparison(column, operator, rng.randrange(FIELD_MAX)), rng.randint(1, 10)
             slide = rng.randint(1, size)
-            slide = largest_divisor(size, slide) if self.divisible else slide
-            yield build_window_aggregation(f"q{number}", self.stream, ["key"], total, predicate, size * SECOND, slide * SECOND)
+            slide = find_largest_divisor(size, slide) if self.divisible else slide
+            yield build_window_aggregation(
+                f"q{number}", self.stream, ["key"], total, predicate, size * SECOND_US, slide * SECOND_US
+            )
 
 
-def largest_divisor(number: int, limit: int) -> int:
+def find_largest_divisor(number: int, limit: int) -> int:
     """Return the largest divisor of `number` that does not exceed `limit`."""
     return next(divisor for divisor in range(limit, 0, -1) if number % divisor == 0)

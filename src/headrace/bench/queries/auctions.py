@@ -9,48 +9,57 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from headrace.bench.queries.dialect import SECOND, select
-from headrace.bench.queries.join import Chain, Join, Top, duckdb, flink, headrace, joined, spark
-from headrace.bench.queries.shape import Comparison, Measure
+from headrace.bench.queries.dialect import SECOND_US, build_select
+from headrace.bench.queries.join import (
+    JoinAggregateCall,
+    StreamChain,
+    WindowJoinSpec,
+    build_window_join,
+    render_duckdb_join,
+    render_flink_join,
+    render_headrace_join,
+    render_spark_join,
+)
+from headrace.bench.queries.shape import BenchAggregate, ColumnComparison
 from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.model.duration import parse_duration
 
-_BIDS = Measure("COUNT", None, "bids")
-_VOLUME = Measure("SUM", "price", "volume", integer=True)
-_HIGHEST = Measure("MAX", "price", "highest", integer=True)
-_HIGHEST_RESERVE = Measure("MAX", "reserve", "highest", integer=True)
+_BID_COUNT = BenchAggregate("COUNT", None, "bids")
+_BID_VOLUME = BenchAggregate("SUM", "price", "volume", integer=True)
+_HIGHEST_PRICE = BenchAggregate("MAX", "price", "highest", integer=True)
+_HIGHEST_RESERVE = BenchAggregate("MAX", "reserve", "highest", integer=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _QueryTemplate:
     """A query template: stream, keys, aggregates, window in seconds, and the column that further queries compare with a price."""
 
     stream: str
     keys: tuple[str, ...]
-    aggregates: tuple[Measure, ...]
+    aggregates: tuple[BenchAggregate, ...]
     size: int
     slide: int
-    compared: str = ""
+    compared_column: str = ""
 
-    def query(self, number: int, predicate: Comparison | None) -> BenchQuery:
-        size, slide = self.size * SECOND, self.slide * SECOND
+    def make_query(self, number: int, predicate: ColumnComparison | None) -> BenchQuery:
+        size, slide = self.size * SECOND_US, self.slide * SECOND_US
         return build_window_aggregation(f"q{number}", self.stream, self.keys, self.aggregates, predicate, size, slide)
 
 
-_KINDS = (
-    _Kind("bids", ("auction",), (_HIGHEST,), 5, 5, "price"),
-    _Kind("bids", ("auction",), (_BIDS,), 10, 2, "price"),
-    _Kind("auctions", ("category",), (Measure("COUNT", None, "auctions"), _HIGHEST_RESERVE), 10, 10, "reserve"),
-    _Kind("persons", ("state",), (Measure("COUNT", None, "persons"),), 10, 10),
-    _Kind("bids", ("bidder",), (_BIDS, _VOLUME), 10, 10, "price"),
-    _Kind("bids", (), (_HIGHEST, _BIDS), 10, 1, "price"),
+_TEMPLATES = (
+    _QueryTemplate("bids", ("auction",), (_HIGHEST_PRICE,), 5, 5, "price"),
+    _QueryTemplate("bids", ("auction",), (_BID_COUNT,), 10, 2, "price"),
+    _QueryTemplate("auctions", ("category",), (BenchAggregate("COUNT", None, "auctions"), _HIGHEST_RESERVE), 10, 10, "reserve"),
+    _QueryTemplate("persons", ("state",), (BenchAggregate("COUNT", None, "persons"),), 10, 10),
+    _QueryTemplate("bids", ("bidder",), (_BID_COUNT, _BID_VOLUME), 10, 10, "price"),
+    _QueryTemplate("bids", (), (_HIGHEST_PRICE, _BID_COUNT), 10, 1, "price"),
 )
-_COMPARED = tuple(kind for kind in _KINDS if kind.compared)
-_CHAIN = Chain(("bids", "auctions"), ((("auction", "id"),),))
+_COMPARABLE_TEMPLATES = tuple(kind for kind in _TEMPLATES if kind.compared_column)
+_BID_AUCTION_CHAIN = StreamChain(("bids", "auctions"), ((("auction", "id"),),))
 
 
 @dataclass(frozen=True, slots=True)
-class Nexmark:
+class NexmarkAggregations:
     """Aggregations over bids, auctions and persons: six templates, then those with a price column again, above a drawn price.
 
     Thresholds follow the distribution of bid prices: uniform on a logarithmic scale.
@@ -60,16 +69,18 @@ class Nexmark:
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
-        queries = [kind.query(number, None) for number, kind in enumerate(_KINDS, 1)]
+        queries = [kind.make_query(number, None) for number, kind in enumerate(_TEMPLATES, 1)]
         rng = random.Random(self.seed)  # noqa: S311  a workload, not a secret
-        for number in range(len(_KINDS), count):
-            kind = _COMPARED[number % len(_COMPARED)]
-            queries.append(kind.query(number + 1, Comparison(kind.compared, ">", round(10 ** rng.uniform(2, 8)))))
+        for number in range(len(_TEMPLATES), count):
+            kind = _COMPARABLE_TEMPLATES[number % len(_COMPARABLE_TEMPLATES)]
+            queries.append(
+                kind.make_query(number + 1, ColumnComparison(kind.compared_column, ">", round(10 ** rng.uniform(2, 8))))
+            )
         return tuple(queries[:count])
 
 
 @dataclass(frozen=True, slots=True)
-class Hppa:
+class HighestBidQueries:
     """The highest bid of each auction above its reserve; queries after the first also require a minimum price."""
 
     size: str = "5 seconds"
@@ -78,11 +89,14 @@ class Hppa:
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
         size = parse_duration(self.size)
-        return tuple(joined(f"q{number}", _hppa(predicate), size, size) for number, predicate in _drawn(count, self.seed))
+        return tuple(
+            build_window_join(f"q{number}", _make_highest_bid_join(predicate), size, size)
+            for number, predicate in _draw_price_predicates(count, self.seed)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class HotCat:
+class HotCategoryQueries:
     """The category with the most bids: the first query counts all bids, each other one those above a price."""
 
     size: str = "5 seconds"
@@ -91,41 +105,50 @@ class HotCat:
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
         """Return the first `count` queries."""
         size = parse_duration(self.size)
-        return tuple(_hottest(f"q{number}", predicate, size) for number, predicate in _drawn(count, self.seed))
+        return tuple(
+            _make_hot_category_query(f"q{number}", predicate, size)
+            for number, predicate in _draw_price_predicates(count, self.seed)
+        )
 
 
-def _drawn(count: int, seed: int) -> list[tuple[int, Comparison | None]]:
+def _draw_price_predicates(count: int, seed: int) -> list[tuple[int, ColumnComparison | None]]:
     rng = random.Random(seed)  # noqa: S311  a workload, not a secret
     prices = [round(10 ** rng.uniform(2, 8)) for _ in range(1, count)]
-    predicates: list[Comparison | None] = [None, *(Comparison("price", ">", price) for price in prices)]
+    predicates: list[ColumnComparison | None] = [None, *(ColumnComparison("price", ">", price) for price in prices)]
     return list(enumerate(predicates[:count], 1))
 
 
-def _hppa(predicate: Comparison | None) -> Join:
-    return Join(_CHAIN, (predicate, None), ((1, "auction"),), Top("MAX", (1, "price"), "highest"), "s1.price > s2.reserve")
+def _make_highest_bid_join(predicate: ColumnComparison | None) -> WindowJoinSpec:
+    return WindowJoinSpec(
+        _BID_AUCTION_CHAIN,
+        (predicate, None),
+        ((1, "auction"),),
+        JoinAggregateCall("MAX", (1, "price"), "highest"),
+        "s1.price > s2.reserve",
+    )
 
 
-def _most(counts: str) -> str:
+def _select_largest_counts(counts: str) -> str:
     """Return SQL that selects the rows of each window whose count equals the largest count."""
-    largest = f"({select(['MAX(bids) AS bids'], 'counts')})"
-    return f"WITH counts AS ({counts}) " + select(
+    largest = f"({build_select(['MAX(bids) AS bids'], 'counts')})"
+    return f"WITH counts AS ({counts}) " + build_select(
         ["c.window_start", "c.window_end", "c.category", "c.bids"], f"counts c JOIN {largest} m ON c.bids = m.bids"
     )
 
 
-def _hottest(name: str, predicate: Comparison | None, size_us: int) -> BenchQuery:
-    counts = Join(_CHAIN, (predicate, None), ((2, "category"),), Top("COUNT", None, "bids"))
+def _make_hot_category_query(name: str, predicate: ColumnComparison | None, size_us: int) -> BenchQuery:
+    counts = WindowJoinSpec(_BID_AUCTION_CHAIN, (predicate, None), ((2, "category"),), JoinAggregateCall("COUNT", None, "bids"))
     hottest = ["MAX_BY(category, bids) AS category", "MAX(bids) AS bids"]
     row_number = "ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY bids DESC) AS place"
-    ranked = f"({flink(counts, size_us, size_us, ('s1.window_start', 's1.window_end'))})"
+    ranked = f"({render_flink_join(counts, size_us, size_us, ('s1.window_start', 's1.window_end'))})"
     texts = {
-        "headrace": _most(headrace(counts, size_us, size_us)),
-        "spark": select(
+        "headrace": _select_largest_counts(render_headrace_join(counts, size_us, size_us)),
+        "spark": build_select(
             ["window.start AS window_start", "window.end AS window_end", *hottest],
-            f"({spark(counts, size_us, size_us, ('s1.window AS window',))})",
+            f"({render_spark_join(counts, size_us, size_us, ('s1.window AS window',))})",
             group=["window"],
         ),
-        "flink": select(["window_end", "category", "bids"], f"({select(['*', row_number], ranked)})", "place <= 1"),
-        "duckdb": select(["? AS window_end", *hottest], f"({duckdb(counts, ())})", having="COUNT(*) > 0"),
+        "flink": build_select(["window_end", "category", "bids"], f"({build_select(['*', row_number], ranked)})", "place <= 1"),
+        "duckdb": build_select(["? AS window_end", *hottest], f"({render_duckdb_join(counts, ())})", having="COUNT(*) > 0"),
     }
-    return BenchQuery(name, _CHAIN.streams, texts, size_us, size_us)
+    return BenchQuery(name, _BID_AUCTION_CHAIN.streams, texts, size_us, size_us)

@@ -21,20 +21,20 @@ from dataclasses import dataclass
 from itertools import product
 
 from headrace.bench import chain, tpch
-from headrace.bench.queries.sliding import Link, SlidingJoin, results_per_second, slid
+from headrace.bench.queries.sliding import JoinEqualities, SlidingJoinSpec, build_sliding_join, estimate_results_per_second
 from headrace.bench.query import BenchQuery
 from headrace.errors import HeadraceError
 from headrace.model.duration import parse_duration
 
 NOMINAL_RATE, NOMINAL_RANGE_S, NOMINAL_SCALE, NOMINAL_KEYS = 100_000.0, 5.0, 0.1, 200_000
-MOST, LEAST = 5.0, 1e-5  # results for each row of input
-_SIZES = (3, 4)
-_ATTEMPTS = 1_000  # draws before the generator gives up
-_ALIASES: Mapping[str, str] = {
+MAX_RESULTS_PER_ROW, MIN_RESULTS_PER_ROW = 5.0, 1e-5  # results for each row of input
+_JOIN_SIZES = (3, 4)
+_MAX_ATTEMPTS = 1_000  # draws before the generator gives up
+_RELATION_ALIASES: Mapping[str, str] = {
     "region": "r", "nation": "n", "supplier": "s", "part": "p", "partsupp": "ps", "customer": "c", "orders": "o",
     "lineitem": "l",
 }  # fmt: skip
-_OUTPUTS: Mapping[str, tuple[str, ...]] = {
+_RELATION_OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "region": ("r_name",), "nation": ("n_name",), "supplier": ("s_suppkey", "s_acctbal"),
     "part": ("p_partkey", "p_retailprice"), "partsupp": ("ps_availqty", "ps_supplycost"), "customer": ("c_custkey", "c_acctbal"),
     "orders": ("o_orderkey", "o_totalprice"), "lineitem": ("l_linenumber", "l_quantity", "l_extendedprice"),
@@ -42,7 +42,7 @@ _OUTPUTS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TpchEdge:
     """Two relations and the column pairs that join them.
 
     `correlation_factor` corrects the selectivity of pairs whose columns are not independent: how many times more often all of
@@ -52,81 +52,85 @@ class Edge:
     left: str
     right: str
     pairs: tuple[tuple[str, str], ...]
-    reference: bool = False
-    correlated: float = 1.0
+    is_reference: bool = False
+    correlation_factor: float = 1.0
 
-    def other(self, relation: str) -> str:
+    def other_relation(self, relation: str) -> str:
         """Return the relation at the other end of the edge."""
         return self.right if relation == self.left else self.left
 
-    def columns(self) -> set[str]:
+    def collect_columns(self) -> set[str]:
         """Return the columns of both relations; column names are unique across relations."""
         return {column for pair in self.pairs for column in pair}
 
-    def selectivity(self, scale: float) -> float:
+    def estimate_selectivity(self, scale: float) -> float:
         """Return the share of row pairs that match."""
-        selectivity, domains = self.correlated, tpch.key_domains(scale)
+        selectivity, domains = self.correlation_factor, tpch.key_domains(scale)
         for left, right in self.pairs:
             if left in domains:
                 left_domain, right_domain = domains[left], domains[right]
                 common = range(max(left_domain.start, right_domain.start), min(left_domain.stop, right_domain.stop))
                 selectivity *= len(common) / (len(left_domain) * len(right_domain))
-        if self.pairs == _PART_AND_SUPPLIER:  # a part has only four suppliers
+        if self.pairs == _PARTSUPP_KEYS:  # a part has only four suppliers
             selectivity *= (
                 tpch.count_rows("supplier", scale) * tpch.count_rows("part", scale) / tpch.count_rows("partsupp", scale)
             )
         return selectivity
 
-    def link(self, known: str) -> Link:
+    def to_equalities(self, known: str) -> JoinEqualities:
         """Return the equalities that join the other relation to `known`, which is already part of the join."""
-        left_alias, right_alias = _ALIASES[self.left], _ALIASES[self.right]
+        left_alias, right_alias = _RELATION_ALIASES[self.left], _RELATION_ALIASES[self.right]
         pairs = (((left_alias, left), (right_alias, right)) for left, right in self.pairs)
         return tuple(pair if known == self.left else (pair[1], pair[0]) for pair in pairs)
 
 
-def _reference(left: str, right: str, *pairs: tuple[str, str]) -> Edge:
-    return Edge(left, right, pairs, reference=True)
+def _make_reference_edge(left: str, right: str, *pairs: tuple[str, str]) -> TpchEdge:
+    return TpchEdge(left, right, pairs, is_reference=True)
 
 
-def _alike(left: str, right: str, *pairs: tuple[str, str], correlated: float = 1.0) -> Edge:
-    return Edge(left, right, pairs, correlated=correlated)
+def _make_value_edge(left: str, right: str, *pairs: tuple[str, str], correlation_factor: float = 1.0) -> TpchEdge:
+    return TpchEdge(left, right, pairs, correlation_factor=correlation_factor)
 
 
-_PART_AND_SUPPLIER = (("l_partkey", "ps_partkey"), ("l_suppkey", "ps_suppkey"))
-EDGES = (
-    _reference("nation", "region", ("n_regionkey", "r_regionkey")),
-    _reference("supplier", "nation", ("s_nationkey", "n_nationkey")),
-    _reference("customer", "nation", ("c_nationkey", "n_nationkey")),
-    _reference("partsupp", "part", ("ps_partkey", "p_partkey")),
-    _reference("partsupp", "supplier", ("ps_suppkey", "s_suppkey")),
-    _reference("orders", "customer", ("o_custkey", "c_custkey")),
-    _reference("lineitem", "orders", ("l_orderkey", "o_orderkey")),
-    _reference("lineitem", "part", ("l_partkey", "p_partkey")),
-    _reference("lineitem", "supplier", ("l_suppkey", "s_suppkey")),
-    _reference("lineitem", "partsupp", *_PART_AND_SUPPLIER),
+_PARTSUPP_KEYS = (("l_partkey", "ps_partkey"), ("l_suppkey", "ps_suppkey"))
+TPCH_EDGES = (
+    _make_reference_edge("nation", "region", ("n_regionkey", "r_regionkey")),
+    _make_reference_edge("supplier", "nation", ("s_nationkey", "n_nationkey")),
+    _make_reference_edge("customer", "nation", ("c_nationkey", "n_nationkey")),
+    _make_reference_edge("partsupp", "part", ("ps_partkey", "p_partkey")),
+    _make_reference_edge("partsupp", "supplier", ("ps_suppkey", "s_suppkey")),
+    _make_reference_edge("orders", "customer", ("o_custkey", "c_custkey")),
+    _make_reference_edge("lineitem", "orders", ("l_orderkey", "o_orderkey")),
+    _make_reference_edge("lineitem", "part", ("l_partkey", "p_partkey")),
+    _make_reference_edge("lineitem", "supplier", ("l_suppkey", "s_suppkey")),
+    _make_reference_edge("lineitem", "partsupp", *_PARTSUPP_KEYS),
     # columns with common values that are not foreign keys; columns of few distinct values only together with a key
-    _alike(
-        "lineitem", "orders", ("l_orderkey", "o_orderkey"), ("l_linestatus", "o_orderstatus"), correlated=tpch.SAME_STATUS_SHARE
+    _make_value_edge(
+        "lineitem",
+        "orders",
+        ("l_orderkey", "o_orderkey"),
+        ("l_linestatus", "o_orderstatus"),
+        correlation_factor=tpch.SAME_STATUS_SHARE,
     ),
-    _alike("lineitem", "part", ("l_partkey", "p_partkey"), ("l_quantity", "p_size")),
-    _alike("customer", "nation", ("c_custkey", "n_nationkey")),
-    _alike("supplier", "nation", ("s_suppkey", "n_nationkey")),
-    _alike("supplier", "customer", ("s_nationkey", "c_nationkey")),
-    _alike("supplier", "customer", ("s_suppkey", "c_custkey")),
-    _alike("part", "customer", ("p_partkey", "c_custkey")),
-    _alike("orders", "part", ("o_orderkey", "p_partkey")),
-    _alike("partsupp", "lineitem", ("ps_partkey", "l_partkey")),
+    _make_value_edge("lineitem", "part", ("l_partkey", "p_partkey"), ("l_quantity", "p_size")),
+    _make_value_edge("customer", "nation", ("c_custkey", "n_nationkey")),
+    _make_value_edge("supplier", "nation", ("s_suppkey", "n_nationkey")),
+    _make_value_edge("supplier", "customer", ("s_nationkey", "c_nationkey")),
+    _make_value_edge("supplier", "customer", ("s_suppkey", "c_custkey")),
+    _make_value_edge("part", "customer", ("p_partkey", "c_custkey")),
+    _make_value_edge("orders", "part", ("o_orderkey", "p_partkey")),
+    _make_value_edge("partsupp", "lineitem", ("ps_partkey", "l_partkey")),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class TpchJoinTree:
     """Relations in join order, and the edge that joins each relation but the first."""
 
     relations: tuple[str, ...]
-    edges: tuple[Edge, ...]
+    edges: tuple[TpchEdge, ...]
 
-    def results_per_row(
+    def estimate_results_per_row(
         self,
         rate: float = NOMINAL_RATE,
         range_s: float = NOMINAL_RANGE_S,
@@ -136,44 +140,48 @@ class Tree:
         """Return the results per input row if the streams have `rate` rows/s in total, divided by their shares."""
         total_share = sum(tpch.RATE_SHARES[name] for name in streams)
         rates = [rate * tpch.RATE_SHARES[name] / total_share for name in self.relations]
-        selectivity = math.prod(edge.selectivity(scale) for edge in self.edges)
-        return results_per_second(rates, range_s, selectivity) / rate
+        selectivity = math.prod(edge.estimate_selectivity(scale) for edge in self.edges)
+        return estimate_results_per_second(rates, range_s, selectivity) / rate
 
-    def is_exact(self) -> bool:
+    def has_independent_edges(self) -> bool:
         """Return whether selectivities multiply because the edges are independent: only references share columns."""
-        value_edges = [edge for edge in self.edges if not edge.reference]
-        return not any(edge.columns() & other.columns() for edge in value_edges for other in self.edges if edge != other)
+        value_edges = [edge for edge in self.edges if not edge.is_reference]
+        return not any(
+            edge.collect_columns() & other.collect_columns() for edge in value_edges for other in self.edges if edge != other
+        )
 
-    def join(self, range_us: int) -> SlidingJoin:
+    def to_sliding_join(self, range_us: int) -> SlidingJoinSpec:
         """Return the sliding join with this range."""
-        outputs = tuple((_ALIASES[name], column) for name in self.relations for column in _OUTPUTS[name])
-        links = tuple(edge.link(edge.other(name)) for name, edge in zip(self.relations[1:], self.edges, strict=True))
-        return SlidingJoin(tuple((name, _ALIASES[name]) for name in self.relations), links, outputs, range_us)
+        outputs = tuple((_RELATION_ALIASES[name], column) for name in self.relations for column in _RELATION_OUTPUTS[name])
+        links = tuple(
+            edge.to_equalities(edge.other_relation(name)) for name, edge in zip(self.relations[1:], self.edges, strict=True)
+        )
+        return SlidingJoinSpec(tuple((name, _RELATION_ALIASES[name]) for name in self.relations), links, outputs, range_us)
 
 
-def trees(seed: int) -> Iterator[Tree]:
+def draw_join_trees(seed: int) -> Iterator[TpchJoinTree]:
     """Yield distinct join trees of three or four relations, each grown from a drawn relation by drawn edges.
 
     The first tree contains the two largest relations. The driver offers only streams that some query reads; without these two
     the other streams would get their share of the rate.
     """
     rng = random.Random(seed)  # noqa: S311  a workload, not a secret
-    seen: set[frozenset[Edge]] = set()
-    for _ in range(_ATTEMPTS):
-        tree = _drawn(rng, rng.choice(_SIZES))
+    seen: set[frozenset[TpchEdge]] = set()
+    for _ in range(_MAX_ATTEMPTS):
+        tree = _draw_tree(rng, rng.choice(_JOIN_SIZES))
         edges = frozenset(tree.edges)
-        fits = tree.is_exact() and LEAST <= tree.results_per_row() <= MOST
+        fits = tree.has_independent_edges() and MIN_RESULTS_PER_ROW <= tree.estimate_results_per_row() <= MAX_RESULTS_PER_ROW
         if fits and edges not in seen and (seen or {"lineitem", "orders"} <= set(tree.relations)):
             seen.add(edges)
             yield tree
 
 
-def _drawn(rng: random.Random, size: int) -> Tree:
-    tree = Tree((rng.choice(list(tpch.ROWS_AT_SCALE_1)),), ())
+def _draw_tree(rng: random.Random, size: int) -> TpchJoinTree:
+    tree = TpchJoinTree((rng.choice(list(tpch.ROWS_AT_SCALE_1)),), ())
     while len(tree.relations) < size:
-        edge = rng.choice([edge for edge in EDGES if (edge.left in tree.relations) != (edge.right in tree.relations)])
+        edge = rng.choice([edge for edge in TPCH_EDGES if (edge.left in tree.relations) != (edge.right in tree.relations)])
         relation = edge.right if edge.left in tree.relations else edge.left
-        tree = Tree((*tree.relations, relation), (*tree.edges, edge))
+        tree = TpchJoinTree((*tree.relations, relation), (*tree.edges, edge))
     return tree
 
 
@@ -190,9 +198,10 @@ class TpchJoins:
         """Return the first `count` queries."""
         range_us = parse_duration(self.size)
         queries = tuple(
-            slid(f"q{number}", tree.join(range_us)) for number, tree in zip(range(1, count + 1), trees(self.seed), strict=False)
+            build_sliding_join(f"q{number}", tree.to_sliding_join(range_us))
+            for number, tree in zip(range(1, count + 1), draw_join_trees(self.seed), strict=False)
         )
-        return _enough(queries, count)
+        return _require_count(queries, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,28 +230,33 @@ class ChainJoins:
         others.remove(self.levels)
         random.Random(self.seed).shuffle(others)  # noqa: S311  a workload, not a secret
         requested, range_us = [self.levels, *others][:count], parse_duration(self.size)
-        return _enough(tuple(slid(f"q{number}", _linear(levels, range_us)) for number, levels in enumerate(requested, 1)), count)
+        return _require_count(
+            tuple(
+                build_sliding_join(f"q{number}", _make_chain_join(levels, range_us)) for number, levels in enumerate(requested, 1)
+            ),
+            count,
+        )
 
 
-def chain_results_per_row(
+def estimate_chain_results_per_row(
     levels: str, rate: float = NOMINAL_RATE, range_s: float = NOMINAL_RANGE_S, keys: int = NOMINAL_KEYS
 ) -> float:
     """Return the results per input row of a chain whose streams have `rate` rows/s in total, in equal parts."""
     selectivity = 1 / math.prod(chain.SELECTIVITY_LEVELS[level].domain_size(keys) for level in levels)
     ways = len(levels) + 1
-    return results_per_second([rate / ways] * ways, range_s, selectivity) / rate
+    return estimate_results_per_second([rate / ways] * ways, range_s, selectivity) / rate
 
 
-def _linear(levels: str, range_us: int) -> SlidingJoin:
+def _make_chain_join(levels: str, range_us: int) -> SlidingJoinSpec:
     names = [f"r{number}" for number in range(1, len(levels) + 2)]
     endings = [chain.SELECTIVITY_LEVELS[level].suffix for level in levels]
     links = tuple(
         (((left, f"b_{ending}"), (right, f"a_{ending}")),) for left, right, ending in zip(names, names[1:], endings, strict=False)
     )
-    return SlidingJoin(tuple((name, name) for name in names), links, tuple((name, "value") for name in names), range_us)
+    return SlidingJoinSpec(tuple((name, name) for name in names), links, tuple((name, "value") for name in names), range_us)
 
 
-def _enough(queries: tuple[BenchQuery, ...], count: int) -> tuple[BenchQuery, ...]:
+def _require_count(queries: tuple[BenchQuery, ...], count: int) -> tuple[BenchQuery, ...]:
     if len(queries) < count:
         raise HeadraceError(f"{count} queries are requested, but the generator has only {len(queries)} different ones")
     return queries

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
-from headrace.bench.queries.aggregations import Fields, Purchases
-from headrace.bench.queries.auctions import HotCat, Hppa, Nexmark
-from headrace.bench.queries.joins import Complex, FieldJoins, PatternJoins, PurchasesAds
+from headrace.bench.queries.aggregations import FieldAggregations, PurchaseAggregations
+from headrace.bench.queries.auctions import HighestBidQueries, HotCategoryQueries, NexmarkAggregations
+from headrace.bench.queries.joins import ComplexQueries, FieldJoins, PatternJoins, PurchaseAdJoins
 from headrace.bench.queries.multiway import ChainJoins, TpchJoins
-from headrace.bench.queries.profit import Profit
+from headrace.bench.queries.profit import ProfitQueries
 from headrace.bench.query import BenchQuery
 from headrace.errors import HeadraceError
 from headrace.model.duration import parse_duration
 
 
-class QuerySet(Protocol):
+class QueryGenerator(Protocol):
     """A finite or endless sequence of queries named q1 … qn; the first n do not depend on the requested count."""
 
     def queries(self, count: int) -> tuple[BenchQuery, ...]:
@@ -24,7 +24,7 @@ class QuerySet(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class HandwrittenQuery:
     """A single query with a hand-written text for each dialect."""
 
     streams: tuple[str, ...]
@@ -43,52 +43,52 @@ class Written:
         return (BenchQuery("q1", tuple(self.streams), dict(self.sql), size, slide),)[:count]
 
 
-GENERATORS: Mapping[str, type[Any]] = {
-    "purchases": Purchases,
-    "fields": Fields,
-    "purchases_ads": PurchasesAds,
+QUERY_GENERATORS: Mapping[str, type[Any]] = {
+    "purchases": PurchaseAggregations,
+    "fields": FieldAggregations,
+    "purchases_ads": PurchaseAdJoins,
     "field_joins": FieldJoins,
     "pattern_joins": PatternJoins,
-    "complex": Complex,
-    "profit": Profit,
-    "nexmark": Nexmark,
-    "hppa": Hppa,
-    "hot_cat": HotCat,
+    "complex": ComplexQueries,
+    "profit": ProfitQueries,
+    "nexmark": NexmarkAggregations,
+    "hppa": HighestBidQueries,
+    "hot_cat": HotCategoryQueries,
     "tpch_joins": TpchJoins,
     "chain": ChainJoins,
-    "written": Written,
+    "written": HandwrittenQuery,
 }
 
 
-def query_set(generator: str, options: Mapping[str, Any]) -> QuerySet:
+def make_query_generator(generator: str, options: Mapping[str, Any]) -> QueryGenerator:
     """Return the named generator; raise HeadraceError for an unknown name, an unknown option or an invalid value."""
-    if generator not in GENERATORS:
-        raise HeadraceError(f"unknown query generator '{generator}'", detail=f"generators: {', '.join(GENERATORS)}")
-    known = {field.name: field for field in fields(GENERATORS[generator])}
+    if generator not in QUERY_GENERATORS:
+        raise HeadraceError(f"unknown query generator '{generator}'", detail=f"generators: {', '.join(QUERY_GENERATORS)}")
+    known = {field.name: field for field in fields(QUERY_GENERATORS[generator])}
     for name, value in options.items():
         if name not in known:
             raise HeadraceError(f"generator '{generator}' has no option '{name}'", detail=f"options: {', '.join(known)}")
-        if not _fits(value, str(known[name].type)):
+        if not _has_type(value, str(known[name].type)):
             raise HeadraceError(f"option '{name}' of generator '{generator}' is {value!r}, but must be {known[name].type}")
     try:
-        result: QuerySet = GENERATORS[generator](**{name: _frozen(value) for name, value in options.items()})
+        result: QueryGenerator = QUERY_GENERATORS[generator](**{name: _freeze_list(value) for name, value in options.items()})
     except TypeError as error:
         raise HeadraceError(f"generator '{generator}' lacks an option", detail=str(error)) from error
     result.queries(1)  # reject invalid durations now
     return result
 
 
-def options_of(generator: QuerySet) -> dict[str, Any]:
+def options_of(generator: QueryGenerator) -> dict[str, Any]:
     """Return all options of a generator, including defaults."""
     return asdict(generator)  # type: ignore[call-overload, no-any-return]
 
 
-def _fits(value: object, expected: str) -> bool:
+def _has_type(value: object, expected: str) -> bool:
     kinds = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
     if expected in kinds:
         return isinstance(value, kinds[expected]) and (expected == "bool" or not isinstance(value, bool))
     return isinstance(value, list | tuple if expected.startswith("tuple") else Mapping)
 
 
-def _frozen(value: Any) -> Any:
+def _freeze_list(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -8,12 +8,12 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 
-FUNCTIONS = ("SUM", "COUNT", "AVG", "MIN", "MAX")
-OPERATORS = ("<", ">", "=", "<=", ">=", "<>")
+AGGREGATE_FUNCTIONS = ("SUM", "COUNT", "AVG", "MIN", "MAX")
+COMPARISON_OPERATORS = ("<", ">", "=", "<=", ">=", "<>")
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class BenchAggregate:
     """An aggregate: `column` is None for COUNT(*); `integer` is true if the column holds integers."""
 
     function: str
@@ -23,14 +23,14 @@ class Measure:
 
     def __post_init__(self) -> None:
         """Reject functions that some engine lacks."""
-        if self.function not in FUNCTIONS:
-            raise HeadraceError(f"unknown aggregate '{self.function}'", detail=f"aggregates: {', '.join(FUNCTIONS)}")
+        if self.function not in AGGREGATE_FUNCTIONS:
+            raise HeadraceError(f"unknown aggregate '{self.function}'", detail=f"aggregates: {', '.join(AGGREGATE_FUNCTIONS)}")
         if self.column is None and self.function != "COUNT":
             raise HeadraceError(f"aggregate '{self.function}' needs a column")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ColumnComparison:
     """A comparison of a column with a number."""
 
     column: str
@@ -39,16 +39,16 @@ class Comparison:
 
     def __post_init__(self) -> None:
         """Reject operators that some engine lacks."""
-        if self.operator not in OPERATORS:
-            raise HeadraceError(f"unknown operator '{self.operator}'", detail=f"operators: {', '.join(OPERATORS)}")
+        if self.operator not in COMPARISON_OPERATORS:
+            raise HeadraceError(f"unknown operator '{self.operator}'", detail=f"operators: {', '.join(COMPARISON_OPERATORS)}")
 
-    def sql(self, quote: Callable[[str], str]) -> str:
+    def to_sql(self, quote: Callable[[str], str]) -> str:
         """Return the condition in SQL; integers stay integer literals."""
         return f"{quote(self.column)} {self.operator} {self.value!r}"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AggregationShape:
     """Aggregates by keys over the rows of a stream that satisfy the predicate.
 
     With `minus`, a shape with the same keys, the result has a row for each key that both have: the only aggregate of this shape
@@ -57,9 +57,9 @@ class Shape:
 
     stream: str
     keys: tuple[str, ...]
-    aggregates: tuple[Measure, ...]
-    predicate: Comparison | None = None
-    minus: Shape | None = None
+    aggregates: tuple[BenchAggregate, ...]
+    predicate: ColumnComparison | None = None
+    minus: AggregationShape | None = None
 
     def __post_init__(self) -> None:
         """Reject an undefined difference."""
@@ -69,13 +69,13 @@ class Shape:
             raise HeadraceError("a difference needs the same keys and one aggregate on both sides")
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Shape:
+    def from_json(cls, value: Mapping[str, Any]) -> AggregationShape:
         """Return the shape from the JSON form of `BenchQuery.to_json`."""
         predicate, minus = value["predicate"], value["minus"]
         return cls(
             value["stream"],
             tuple(value["keys"]),
-            tuple(Measure(**aggregate) for aggregate in value["aggregates"]),
-            None if predicate is None else Comparison(**predicate),
+            tuple(BenchAggregate(**aggregate) for aggregate in value["aggregates"]),
+            None if predicate is None else ColumnComparison(**predicate),
             None if minus is None else cls.from_json(minus),
         )

@@ -11,25 +11,25 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.bench.queries.join import Chain
+from headrace.bench.queries.join import StreamChain
 from headrace.errors import HeadraceError
 
 
-def similarity(chain: Chain, pattern: Chain) -> float:
+def compute_similarity(chain: StreamChain, pattern: StreamChain) -> float:
     """Return the similarity of a join to the pattern, in [0, 1]."""
     sources = set(chain.streams) & set(pattern.streams)
-    attributes = chain.attributes() & pattern.attributes()
+    attributes = chain.collect_attributes() & pattern.collect_attributes()
     return min(1.0, len(sources) * len(attributes) / len(pattern.streams) ** 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class StreamPool:
     """Streams with the same columns from which joins are drawn; every column can be a join column."""
 
     streams: tuple[str, ...]
     columns: tuple[str, ...]
 
-    def pattern(self, ways: int, rng: random.Random) -> Chain:
+    def draw_pattern(self, ways: int, rng: random.Random) -> StreamChain:
         """Draw a chain of different streams; an inner stream joins its neighbours by two different columns."""
         if not 2 <= ways <= len(self.streams) or len(self.columns) < 3:
             raise HeadraceError(
@@ -37,43 +37,47 @@ class Pool:
             )
         slots = [rng.sample(self.columns, 2) for _ in range(ways)]
         links = tuple(((slots[position][1], slots[position + 1][0]),) for position in range(ways - 1))
-        return Chain(tuple(rng.sample(self.streams, ways)), links)
+        return StreamChain(tuple(rng.sample(self.streams, ways)), links)
 
-    def similar(self, pattern: Chain, similarity_goal: float, rng: random.Random) -> Chain:
+    def draw_similar_chain(self, pattern: StreamChain, similarity_goal: float, rng: random.Random) -> StreamChain:
         """Draw a chain as long as the pattern, with the nearest similarity that whole numbers of sources and attributes allow."""
         ways = len(pattern.streams)
         others = [stream for stream in self.streams if stream not in pattern.streams]
         min_sources = max(1, ways - len(others))
-        sources, attributes, first = _choice(ways, similarity_goal, rng.randint(min_sources, ways), rng)
+        sources, attributes, first = _choose_overlap(ways, similarity_goal, rng.randint(min_sources, ways), rng)
         common = range(first, first + sources)
         rng.shuffle(others)
         streams = [pattern.streams[position] if position in common else others.pop() for position in range(ways)]
-        kept = set(rng.sample(_slots(ways, common), attributes))
-        pattern_columns = {stream: {column for name, column in pattern.attributes() if name == stream} for stream in streams}
-        slots = {slot: _column(pattern, slot) for slot in kept}
-        for slot in _slots(ways, range(ways)):
+        kept = set(rng.sample(_list_slots(ways, common), attributes))
+        pattern_columns = {
+            stream: {column for name, column in pattern.collect_attributes() if name == stream} for stream in streams
+        }
+        slots = {slot: _column_of_slot(pattern, slot) for slot in kept}
+        for slot in _list_slots(ways, range(ways)):
             if slot not in kept:
                 stream = streams[slot[0]]
                 slots[slot] = rng.choice([column for column in self.columns if column not in pattern_columns[stream]])
-        return Chain(tuple(streams), tuple(((slots[position, 1], slots[position + 1, 0]),) for position in range(ways - 1)))
+        return StreamChain(tuple(streams), tuple(((slots[position, 1], slots[position + 1, 0]),) for position in range(ways - 1)))
 
 
-def _choice(ways: int, similarity_goal: float, sources: int, rng: random.Random) -> tuple[int, int, int]:
+def _choose_overlap(ways: int, similarity_goal: float, sources: int, rng: random.Random) -> tuple[int, int, int]:
     """Return how many sources and attributes to keep, and the first source kept; add sources until the attributes fit."""
     while sources < ways:
         attributes = round(similarity_goal * ways**2 / sources)
-        firsts = [first for first in range(ways - sources + 1) if len(_slots(ways, range(first, first + sources))) >= attributes]
+        firsts = [
+            first for first in range(ways - sources + 1) if len(_list_slots(ways, range(first, first + sources))) >= attributes
+        ]
         if firsts:
             return sources, attributes, rng.choice(firsts)
         sources += 1
     return ways, min(round(similarity_goal * ways), 2 * (ways - 1)), 0
 
 
-def _slots(ways: int, positions: Sequence[int]) -> list[tuple[int, int]]:
+def _list_slots(ways: int, positions: Sequence[int]) -> list[tuple[int, int]]:
     """Return the join attributes at some positions: (position, 0) joins to the left, (position, 1) to the right."""
     return [(position, side) for position in positions for side in (0, 1) if 0 <= position - 1 + 2 * side < ways]
 
 
-def _column(chain: Chain, slot: tuple[int, int]) -> str:
+def _column_of_slot(chain: StreamChain, slot: tuple[int, int]) -> str:
     position, side = slot
     return chain.links[position][0][0] if side else chain.links[position - 1][0][1]

@@ -5,142 +5,161 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.bench.report.groups import Cell, Group
-from headrace.bench.report.panels import amount_axis, drawn_of, panel_title, shown_systems, time_axis, values_of, warm_up
-from headrace.bench.report.plots import Figure, Panel, Spec, layout, line
-from headrace.bench.report.words import NOTHING, bytes_, digits, scaled
+from headrace.bench.report.groups import ResultCell, ScenarioGroup
+from headrace.bench.report.panels import (
+    list_drawn_systems,
+    list_drawn_values,
+    make_amount_axis,
+    make_panel_title,
+    make_time_axis,
+    make_warm_up_shape,
+    select_typical_runs,
+)
+from headrace.bench.report.plots import PlotPanel, PlotSpec, ReportFigure, make_layout, make_line
+from headrace.bench.report.words import NO_VALUE, format_bytes, format_number, format_scaled
 from headrace.bench.resources import ResourceSample, summarize_samples
 from headrace.bench.result import MeasuredRun, ThroughputSeries
 
-_STEP = 1.0  # seconds that a rate is averaged over
+_RATE_STEP_S = 1.0  # seconds that a rate is averaged over
 
-_Points = tuple[Sequence[float], Sequence[float]]
+_TimeSeries = tuple[Sequence[float], Sequence[float]]
 
 
-def reading(group: Group) -> Figure | None:
+def draw_read_rate(group: ScenarioGroup) -> ReportFigure | None:
     """Return the figure of the read rate over time."""
     note = "Rows read from the queues of the driver, per second. The grey area is warm-up."
-    return _course(group, "reading", "Read rate over time", note, "rows/s", lambda run: read_rate(run.throughput))
+    return _draw_timeline(group, "reading", "Read rate over time", note, "rows/s", lambda run: compute_read_rate(run.throughput))
 
 
-def backlog(group: Group) -> Figure | None:
+def draw_backlog(group: ScenarioGroup) -> ReportFigure | None:
     """Return the figure of the backlog over time, in seconds of input."""
     note = (
         "Rows produced but not yet read, in seconds of the offered rate. If the queue keeps growing, the rate is not sustained."
     )
 
-    def backlog_seconds(run: MeasuredRun) -> _Points:
+    def backlog_seconds(run: MeasuredRun) -> _TimeSeries:
         rows = zip(run.throughput.produced, run.throughput.read, strict=True)
         return run.throughput.second, [(produced - read) / run.offered_rate for produced, read in rows]
 
-    return _course(group, "backlog", "Backlog over time", note, "seconds of input", backlog_seconds)
+    return _draw_timeline(group, "backlog", "Backlog over time", note, "seconds of input", backlog_seconds)
 
 
-def read_rate(throughput: ThroughputSeries) -> _Points:
+def compute_read_rate(throughput: ThroughputSeries) -> _TimeSeries:
     """Return times and rows/s; each rate is the average over about one second before its time."""
     times, rates, last = [], [], 0
     for i, time in enumerate(throughput.second):
-        if i and time - throughput.second[last] >= _STEP * 0.999:
+        if i and time - throughput.second[last] >= _RATE_STEP_S * 0.999:
             times.append(time)
             rates.append((throughput.read[i] - throughput.read[last]) / (time - throughput.second[last]))
             last = i
     return times, rates
 
 
-def _course(group: Group, name: str, title: str, note: str, unit: str, points: Callable[[MeasuredRun], _Points]) -> Figure | None:
-    typical_runs = drawn_of(group, lambda run: len(points(run)[0]) > 1)
+def _draw_timeline(
+    group: ScenarioGroup, name: str, title: str, note: str, unit: str, points: Callable[[MeasuredRun], _TimeSeries]
+) -> ReportFigure | None:
+    typical_runs = select_typical_runs(group, lambda run: len(points(run)[0]) > 1)
     if not typical_runs:
         return None
     series = {cell: points(run) for cell, run in typical_runs}
     amounts = [value for _, values in series.values() for value in values]
-    vertical, least = amount_axis(unit, amounts, of_rates=unit.endswith("/s"))
+    vertical, least = make_amount_axis(unit, amounts, is_rate=unit.endswith("/s"))
     panels = []
-    for value in values_of(group, typical_runs):
-        cells = [cell for cell in series if group.value(cell) == value]
-        traces = [_line(cell, group, series[cell], unit, least) for cell in cells]
-        spec = {"data": traces, "layout": layout(280, xaxis=time_axis(group), yaxis=vertical, shapes=[warm_up(group)])}
-        panels.append(Panel(spec, panel_title(group, cells[0])))
+    for value in list_drawn_values(group, typical_runs):
+        cells = [cell for cell in series if group.parameter_of(cell) == value]
+        traces = [_make_trace(cell, group, series[cell], unit, least) for cell in cells]
+        spec = {
+            "data": traces,
+            "layout": make_layout(280, xaxis=make_time_axis(group), yaxis=vertical, shapes=[make_warm_up_shape(group)]),
+        }
+        panels.append(PlotPanel(spec, make_panel_title(group, cells[0])))
     rows = [
-        (cell.sut, group.label(cell), digits(time), scaled(value))
+        (cell.sut, group.describe_cell(cell), format_number(time), format_scaled(value))
         for cell, (times, values) in series.items()
         for time, value in zip(times, values, strict=True)
     ]
     header = ("system", "queries", "second", unit)
-    return Figure(name, title, note, tuple(panels), header, tuple(rows), shown_systems(typical_runs))
+    return ReportFigure(name, title, note, tuple(panels), header, tuple(rows), list_drawn_systems(typical_runs))
 
 
-def _line(cell: Cell, group: Group, series: _Points, unit: str, least: float) -> Spec:
+def _make_trace(cell: ResultCell, group: ScenarioGroup, series: _TimeSeries, unit: str, least: float) -> PlotSpec:
     hover = f"{cell.sut}, second %{{x:.1f}}: %{{y:.3~s}} {unit}<extra></extra>"
-    return line(cell.sut, group.systems, x=list(series[0]), y=[max(value, least) for value in series[1]], hovertemplate=hover)
+    return make_line(
+        cell.sut, group.systems, x=list(series[0]), y=[max(value, least) for value in series[1]], hovertemplate=hover
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Used:
+class _Resource:
     """A resource that a system uses, and how to read it from a sample."""
 
     title: str
     unit: str
-    of: Callable[[ResourceSample], float]
+    value_of: Callable[[ResourceSample], float]
 
 
 _RESOURCES = (
-    _Used("CPU", "cores", lambda sample: sample.cpu_cores),
-    _Used("memory", "GiB", lambda sample: sample.rss_bytes / 2**30),
-    _Used("state in files", "GiB", lambda sample: sample.state_bytes / 2**30),
-    _Used("data served", "MB/s", lambda sample: sample.served_bytes_per_s / 1e6),
+    _Resource("CPU", "cores", lambda sample: sample.cpu_cores),
+    _Resource("memory", "GiB", lambda sample: sample.rss_bytes / 2**30),
+    _Resource("state in files", "GiB", lambda sample: sample.state_bytes / 2**30),
+    _Resource("data served", "MB/s", lambda sample: sample.served_bytes_per_s / 1e6),
 )
 
 
-def resources(group: Group) -> Figure | None:
+def draw_resources(group: ScenarioGroup) -> ReportFigure | None:
     """Return the figure of CPU, memory, state and network use, a row of panels each."""
-    typical_runs = drawn_of(group, lambda run: len(run.resources) > 1)
+    typical_runs = select_typical_runs(group, lambda run: len(run.resources) > 1)
     if not typical_runs:
         return None
     panels = [
-        Panel(
-            _used(group, resource, [pair for pair in typical_runs if group.value(pair[0]) == value], typical_runs),
-            _of_what(group, resource, value),
+        PlotPanel(
+            _make_resource_plot(
+                group, resource, [pair for pair in typical_runs if group.parameter_of(pair[0]) == value], typical_runs
+            ),
+            _make_resource_title(group, resource, value),
         )
         for resource in _RESOURCES
-        if any(resource.of(sample) for _, run in typical_runs for sample in run.resources)
-        for value in values_of(group, typical_runs)
+        if any(resource.value_of(sample) for _, run in typical_runs for sample in run.resources)
+        for value in list_drawn_values(group, typical_runs)
     ]
     note = "Total over all processes of the system. Memory is resident memory; data served is sent by the driver."
     header = ("system", "queries", "CPU mean", "CPU max", "memory mean", "memory max", "state mean", "network mean")
-    rows = tuple((cell.sut, group.label(cell), *_totals(run.resources)) for cell, run in typical_runs)
-    return Figure("resources", "Resource use", note, tuple(panels), header, rows, shown_systems(typical_runs))
+    rows = tuple((cell.sut, group.describe_cell(cell), *_format_totals(run.resources)) for cell, run in typical_runs)
+    return ReportFigure("resources", "Resource use", note, tuple(panels), header, rows, list_drawn_systems(typical_runs))
 
 
-def _of_what(group: Group, resource: _Used, value: int) -> str:
+def _make_resource_title(group: ScenarioGroup, resource: _Resource, value: int) -> str:
     title = f"{resource.title}, {resource.unit}"
-    if len(group.values) == 1:
+    if len(group.parameter_values) == 1:
         return title
-    return f"{title} · {value:,} {'keys' if group.by_keys else 'query' if value == 1 else 'queries'}"
+    return f"{title} · {value:,} {'keys' if group.has_key_ranges else 'query' if value == 1 else 'queries'}"
 
 
-def _used(
-    group: Group,
-    resource: _Used,
-    panel_runs: Sequence[tuple[Cell, MeasuredRun]],
-    typical_runs: Sequence[tuple[Cell, MeasuredRun]],
-) -> Spec:
-    amounts = [resource.of(sample) for _, run in typical_runs for sample in run.resources]
-    vertical, least = amount_axis(resource.unit, amounts, of_rates=resource.unit.endswith("/s"))
+def _make_resource_plot(
+    group: ScenarioGroup,
+    resource: _Resource,
+    panel_runs: Sequence[tuple[ResultCell, MeasuredRun]],
+    typical_runs: Sequence[tuple[ResultCell, MeasuredRun]],
+) -> PlotSpec:
+    amounts = [resource.value_of(sample) for _, run in typical_runs for sample in run.resources]
+    vertical, least = make_amount_axis(resource.unit, amounts, is_rate=resource.unit.endswith("/s"))
     traces = [
-        _line(cell, group, ([s.second for s in run.resources], [resource.of(s) for s in run.resources]), resource.unit, least)
+        _make_trace(
+            cell, group, ([s.second for s in run.resources], [resource.value_of(s) for s in run.resources]), resource.unit, least
+        )
         for cell, run in panel_runs
     ]
-    return {"data": traces, "layout": layout(220, xaxis=time_axis(group), yaxis=vertical)}
+    return {"data": traces, "layout": make_layout(220, xaxis=make_time_axis(group), yaxis=vertical)}
 
 
-def _totals(samples: Sequence[ResourceSample]) -> tuple[str, ...]:
+def _format_totals(samples: Sequence[ResourceSample]) -> tuple[str, ...]:
     totals = summarize_samples(samples)
     cpu, memory = totals["cpu_cores"], totals["rss_bytes"]
     return (
-        f"{digits(cpu['mean'])} cores",
-        f"{digits(cpu['highest'])} cores",
-        bytes_(memory["mean"]),
-        bytes_(memory["highest"]),
-        bytes_(totals["state_bytes"]["mean"]) if totals["state_bytes"]["mean"] else NOTHING,
-        f"{scaled(totals['served_bytes_per_s']['mean'])}B/s" if totals["served_bytes_per_s"]["mean"] else NOTHING,
+        f"{format_number(cpu['mean'])} cores",
+        f"{format_number(cpu['highest'])} cores",
+        format_bytes(memory["mean"]),
+        format_bytes(memory["highest"]),
+        format_bytes(totals["state_bytes"]["mean"]) if totals["state_bytes"]["mean"] else NO_VALUE,
+        f"{format_scaled(totals['served_bytes_per_s']['mean'])}B/s" if totals["served_bytes_per_s"]["mean"] else NO_VALUE,
     )

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.bench.report.groups import ORDER, OURS
+from headrace.bench.report.groups import OWN_SYSTEM, SYSTEM_ORDER
 
-Spec = dict[str, Any]
-_SYMBOLS = {
+PlotSpec = dict[str, Any]
+_MARKER_SYMBOLS = {
     "headrace": "circle",
     "headrace_common": "circle-open",
     "headrace_apart": "star",
@@ -22,17 +22,22 @@ _SYMBOLS = {
     "duckdb": "triangle-up",
     "limit": "cross",
 }
-_OTHERS = 3
+_OTHER_COLOURS = 3
 INK, MUTED, GRID, PAPER = "var(--ink)", "var(--muted)", "var(--grid)", "var(--paper)"
-HEIGHT = 340
-_STEPS = ((1,), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))  # multiples of a power of ten that can have ticks
+DEFAULT_HEIGHT = 340
+_TICK_STEPS = (
+    (1,),
+    (1, 2, 5),
+    (1, 2, 3, 5, 7),
+    (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8),
+)  # multiples of a power of ten that can have ticks
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class PlotPanel:
     """A plot of a figure; `title` is empty if the figure has a single panel."""
 
-    spec: Spec
+    spec: PlotSpec
     title: str = ""
 
     @property
@@ -42,7 +47,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class ReportFigure:
     """Plots side by side, a note that explains them, and their numbers as a table.
 
     `legend_systems` are the systems of the legend; empty if the plots name their systems.
@@ -51,37 +56,37 @@ class Figure:
     name: str
     title: str
     note: str
-    panels: tuple[Panel, ...]
+    panels: tuple[PlotPanel, ...]
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    keys: tuple[str, ...] = ()
+    legend_systems: tuple[str, ...] = ()
 
 
-def colour(sut: str, systems: Sequence[str] = ()) -> str:
+def colour_of(sut: str, systems: Sequence[str] = ()) -> str:
     """Return the colour of a system; unknown systems get one of the other colours, by position."""
-    if sut in ORDER:
+    if sut in SYSTEM_ORDER:
         return f"var(--{sut})"
-    others = [name for name in systems if name not in ORDER]
-    return f"var(--other-{(others.index(sut) if sut in others else 0) % _OTHERS + 1})"
+    others = [name for name in systems if name not in SYSTEM_ORDER]
+    return f"var(--other-{(others.index(sut) if sut in others else 0) % _OTHER_COLOURS + 1})"
 
 
-def line(sut: str, systems: Sequence[str], **more: Any) -> Spec:
+def make_line(sut: str, systems: Sequence[str], **more: Any) -> PlotSpec:
     """Return a line trace in the colour of a system."""
-    style = {"color": colour(sut, systems), "width": 2.5 if sut == OURS else 1.75}
+    style = {"color": colour_of(sut, systems), "width": 2.5 if sut == OWN_SYSTEM else 1.75}
     return {"type": "scatter", "mode": "lines", "name": sut, "line": style, "showlegend": False, **more}
 
 
-def marker(sut: str, systems: Sequence[str], size: int = 10) -> Spec:
+def make_marker(sut: str, systems: Sequence[str], size: int = 10) -> PlotSpec:
     """Return the marker of a system; systems differ in shape as well as colour."""
     return {
-        "color": colour(sut, systems),
-        "symbol": _SYMBOLS.get(sut, "star"),
+        "color": colour_of(sut, systems),
+        "symbol": _MARKER_SYMBOLS.get(sut, "star"),
         "size": size,
         "line": {"color": PAPER, "width": 1},
     }
 
 
-def axis(title: str = "", **more: Any) -> Spec:
+def make_axis(title: str = "", **more: Any) -> PlotSpec:
     """Return an axis with muted lines and labels."""
     return {
         "title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 8},
@@ -95,7 +100,7 @@ def axis(title: str = "", **more: Any) -> Spec:
     }
 
 
-def layout(height: int = HEIGHT, **more: Any) -> Spec:
+def make_layout(height: int = DEFAULT_HEIGHT, **more: Any) -> PlotSpec:
     """Return the layout of a plot; the page sets its width."""
     return {
         "height": height,
@@ -110,19 +115,19 @@ def layout(height: int = HEIGHT, **more: Any) -> Spec:
     }
 
 
-def log_axis(title: str, values: Sequence[float], room: float = 0.12, **more: Any) -> Spec:
+def make_log_axis(title: str, values: Sequence[float], room: float = 0.12, **more: Any) -> PlotSpec:
     """Return a logarithmic axis that covers the values, with at least three ticks where possible."""
     low, high = math.log10(min(values)), math.log10(max(values))
     pad = max(0.1, (high - low) * room)
-    tick_values = ticks(low - pad, high + pad)
-    tick_labels = {"tickvals": tick_values, "ticktext": [short(value) for value in tick_values]}
-    return axis(title, type="log", range=[low - pad, high + pad], **{**tick_labels, **more})
+    tick_values = choose_ticks(low - pad, high + pad)
+    tick_labels = {"tickvals": tick_values, "ticktext": [format_tick(value) for value in tick_values]}
+    return make_axis(title, type="log", range=[low - pad, high + pad], **{**tick_labels, **more})
 
 
-def ticks(low: float, high: float) -> list[float]:
+def choose_ticks(low: float, high: float) -> list[float]:
     """Return round numbers between 10**low and 10**high, at least three where possible."""
     visible: list[float] = []
-    for steps in _STEPS:
+    for steps in _TICK_STEPS:
         candidates = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
         visible = [candidate for candidate in candidates if low <= math.log10(candidate) <= high]
         if len(visible) >= 3:
@@ -130,7 +135,7 @@ def ticks(low: float, high: float) -> list[float]:
     return visible
 
 
-def short(value: float) -> str:
+def format_tick(value: float) -> str:
     """Return the label of a tick: 500, 20 k, 1 M; 0.05."""
     for unit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= unit * 0.9999:
@@ -138,13 +143,13 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-def spread(positions: Mapping[str, float], gap: float) -> dict[str, float]:
+def spread_labels(positions: Mapping[str, float], gap: float) -> dict[str, float]:
     """Return label positions at least `gap` apart, in the same order and as near as possible to the given positions."""
     names = sorted(positions, key=lambda name: positions[name])
     clusters: list[tuple[float, list[str]]] = []
     for name in names:
         clusters.append((positions[name], [name]))
-        while len(clusters) > 1 and _overlap(clusters[-2], clusters[-1], gap):
+        while len(clusters) > 1 and _has_overlap(clusters[-2], clusters[-1], gap):
             (low, below), (high, above) = clusters[-2:]
             centre = (low * len(below) + high * len(above)) / (len(below) + len(above))
             clusters[-2:] = [(centre, [*below, *above])]
@@ -155,10 +160,10 @@ def spread(positions: Mapping[str, float], gap: float) -> dict[str, float]:
     }
 
 
-def _overlap(lower: tuple[float, list[str]], upper: tuple[float, list[str]], gap: float) -> bool:
+def _has_overlap(lower: tuple[float, list[str]], upper: tuple[float, list[str]], gap: float) -> bool:
     return upper[0] - lower[0] < gap * (len(lower[1]) + len(upper[1])) / 2
 
 
-def text(label: str, x: float, y: float, text_colour: str = MUTED, **more: Any) -> Spec:
+def make_annotation(label: str, x: float, y: float, text_colour: str = MUTED, **more: Any) -> PlotSpec:
     """Return an annotation without an arrow."""
     return {"text": label, "x": x, "y": y, "showarrow": False, "font": {"color": text_colour, "size": 12}, **more}

@@ -79,7 +79,7 @@ class SutConfig:
             dict(value.get("options", {})),
         )
 
-    def stream(self, name: str) -> SutStream:
+    def get_stream(self, name: str) -> SutStream:
         """Return a stream by name; raise HeadraceError if it does not exist."""
         for stream in self.streams:
             if stream.name == name:
@@ -87,31 +87,31 @@ class SutConfig:
         raise HeadraceError(f"unknown stream '{name}'", detail=f"streams: {', '.join(s.name for s in self.streams)}")
 
 
-class Teller(Protocol):
+class QueryStatusReporter(Protocol):
     """Receives status changes of queries from an adapter; thread-safe."""
 
-    def live(self, query: str) -> None:
+    def report_live(self, query: str) -> None:
         """Report that the query is live: its results count from now on."""
 
-    def removed(self, query: str) -> None:
+    def report_removed(self, query: str) -> None:
         """Report that the query is removed."""
 
-    def refused(self, query: str, reason: str) -> None:
+    def report_refused(self, query: str, reason: str) -> None:
         """Report that this system cannot run the query, and why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class SutDescription:
     """The system as the result document describes it: versions, and all settings that differ from the system's defaults."""
 
     versions: Mapping[str, str]
     settings: Mapping[str, Any]
 
 
-class Adapter(Protocol):
+class SutAdapter(Protocol):
     """A system under test; called by a single thread."""
 
-    def start(self, config: SutConfig, reporter: Teller) -> Started:
+    def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
         """Start the system and return when all accepted queries of `config` are live; raise HeadraceError if it cannot start.
 
         Report refused queries only: all other initial queries are live when the call returns.
@@ -127,4 +127,4 @@ class Adapter(Protocol):
         """Stop the system; also called after a failed start."""
 
 
-NO_TEXT = "the query has no SQL text for this engine"
+NO_DIALECT_TEXT = "the query has no SQL text for this engine"

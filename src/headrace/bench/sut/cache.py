@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def cache_folder() -> Path:
+def get_cache_folder() -> Path:
     """Return the cache folder, created if it does not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base) / "headrace"

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.bench.query import BenchQuery
-from headrace.bench.sut.adapter import NO_TEXT, Started, SutConfig, Teller
-from headrace.bench.sut.connector import connector
-from headrace.bench.sut.flink_environment import VERSION, flink_environment
-from headrace.bench.sut.flink_settings import Settings, table
+from headrace.bench.sut.adapter import NO_DIALECT_TEXT, QueryStatusReporter, SutConfig, SutDescription
+from headrace.bench.sut.connector import build_connector
+from headrace.bench.sut.flink_environment import FLINK_VERSION, ensure_flink_environment
+from headrace.bench.sut.flink_settings import FlinkSettings, build_table_ddl
 from headrace.bench.sut.process import serve
 from headrace.connectors.tcp_protocol import TcpConnection
 from headrace.errors import HeadraceError
 
-_SERVICES = {"org.apache.flink.table.factories.Factory": "headrace.bench.flink.Tables"}
-_LOG4J = """rootLogger.level=WARN
+_CONNECTOR_SERVICES = {"org.apache.flink.table.factories.Factory": "headrace.bench.flink.Tables"}
+_LOG4J_PROPERTIES = """rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
 appender.console.name=console
 appender.console.type=CONSOLE
@@ -38,7 +38,7 @@ appender.console.layout.pattern=%d{ISO8601} %-5p %c{1} %m%n
 """
 
 
-class Side(Protocol):
+class FlinkJobRunner(Protocol):
     """Runs Flink jobs: `FlinkJobProcess`, or a fake in tests."""
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -48,120 +48,122 @@ class Side(Protocol):
         """Stop the cluster."""
 
 
-class Flink:
+class FlinkAdapter:
     """The adapter of Flink."""
 
-    def __init__(self, open_runner: Callable[[Path, Settings], Side] | None = None) -> None:
+    def __init__(self, open_runner: Callable[[Path, FlinkSettings], FlinkJobRunner] | None = None) -> None:
         """Create the adapter; `open_runner` starts a cluster (default: `FlinkJobProcess`)."""
-        self._open_side = open_runner or FlinkSide
-        self._side: Side | None = None
-        self._queries: dict[str, str] = {}  # SQL texts of the live queries, by name
-        self._job_of: dict[str, str] = {}  # by query name, or by "" for the job of all queries
-        self._jobs = 0
+        self._open_runner = open_runner or FlinkJobProcess
+        self._runner: FlinkJobRunner | None = None
+        self._live_queries: dict[str, str] = {}  # SQL texts of the live queries, by name
+        self._job_by_owner: dict[str, str] = {}  # by query name, or by "" for the job of all queries
+        self._job_count = 0
 
-    def start(self, config: SutConfig, reporter: Teller) -> Started:
+    def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
         """See `SutAdapter`."""
-        self._config, self._tell = config, reporter
+        self._config, self._reporter = config, reporter
         self._driver = TcpConnection(config.driver)
-        self._begin(len(config.queries))
-        self._submit(config.queries)
-        return Started({"flink": VERSION, "headrace": importlib.metadata.version("headrace")}, self._settings.described())
+        self._start_cluster(len(config.queries))
+        self._submit_queries(config.queries)
+        return SutDescription(
+            {"flink": FLINK_VERSION, "headrace": importlib.metadata.version("headrace")}, self._settings.describe()
+        )
 
-    def _begin(self, queries: int) -> None:
+    def _start_cluster(self, queries: int) -> None:
         """Start a cluster with room for a number of queries."""
-        self._settings = Settings.of(self._config.options, queries)
-        self._side = self._open_side(self._config.scratch, self._settings)
+        self._settings = FlinkSettings.from_options(self._config.options, queries)
+        self._runner = self._open_runner(self._config.scratch, self._settings)
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """See `SutAdapter`."""
         for name in removed:
-            self._queries.pop(name, None)
+            self._live_queries.pop(name, None)
         if self._settings.mode == "separate":
-            self._change_each(added, removed)
+            self._change_separate_jobs(added, removed)
         else:
-            self._change_all(added, removed)
+            self._replace_statement_set(added, removed)
 
-    def _change_each(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
+    def _change_separate_jobs(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         for name in removed:
-            self._cancel(self._job_of.pop(name, ""))
-            self._tell.removed(name)
+            self._cancel_job(self._job_by_owner.pop(name, ""))
+            self._reporter.report_removed(name)
         for query in added:
-            for name in self._submit([query]):
-                self._tell.live(name)
+            for name in self._submit_queries([query]):
+                self._reporter.report_live(name)
 
-    def _change_all(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
+    def _replace_statement_set(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """Replace the running set by the new one; start a larger cluster if the set exceeds the current one."""
-        self._cancel(self._job_of.pop("", ""))
-        query_count = len(self._queries) + len(added)
-        if query_count > self._settings.most:
+        self._cancel_job(self._job_by_owner.pop("", ""))
+        query_count = len(self._live_queries) + len(added)
+        if query_count > self._settings.max_queries:
             self.close()
-            self._begin(2 * query_count)
-        live = self._submit(added)
+            self._start_cluster(2 * query_count)
+        live = self._submit_queries(added)
         for name in removed:
-            self._tell.removed(name)
+            self._reporter.report_removed(name)
         for name in live:
-            self._tell.live(name)
+            self._reporter.report_live(name)
 
-    def _submit(self, added: Sequence[BenchQuery]) -> list[str]:
+    def _submit_queries(self, added: Sequence[BenchQuery]) -> list[str]:
         """Run new queries, together with the live ones in mode "statement_set"; return the names of accepted queries."""
         texts = {query.name: query.sql["flink"] for query in added if query.sql.get("flink")}
-        refused = {query.name: NO_TEXT for query in added if query.name not in texts}
+        refused = {query.name: NO_DIALECT_TEXT for query in added if query.name not in texts}
         if self._settings.mode == "statement_set":
-            refused |= self._run("", {**self._queries, **texts})
+            refused |= self._submit_job("", {**self._live_queries, **texts})
         else:
             for name, text in texts.items():
-                refused |= self._run(name, {name: text})
+                refused |= self._submit_job(name, {name: text})
         for name, reason in refused.items():
-            self._tell.refused(name, reason)
+            self._reporter.report_refused(name, reason)
         accepted = {name: text for name, text in texts.items() if name not in refused}
-        self._queries.update(accepted)
+        self._live_queries.update(accepted)
         return list(accepted)
 
-    def _run(self, owner: str, texts: Mapping[str, str]) -> dict[str, str]:
+    def _submit_job(self, owner: str, texts: Mapping[str, str]) -> dict[str, str]:
         """Submit a job with its own consumer group; return the refused queries with their reasons."""
         if not texts:
             return {}
-        if owner and len(self._job_of) >= self._settings.most:
-            return {owner: f"the cluster has slots for {self._settings.most} queries (option max_queries)"}
-        assert self._side is not None
-        self._jobs += 1
-        job = f"flink-{self._jobs}"
-        tables = {stream.name: table(stream, self._config.driver, job) for stream in self._config.streams}
+        if owner and len(self._job_by_owner) >= self._settings.max_queries:
+            return {owner: f"the cluster has slots for {self._settings.max_queries} queries (option max_queries)"}
+        assert self._runner is not None
+        self._job_count += 1
+        job = f"flink-{self._job_count}"
+        tables = {stream.name: build_table_ddl(stream, self._config.driver, job) for stream in self._config.streams}
         sink = {"address": self._config.collector}
-        response = self._side.ask(call="submit", job=job, tables=tables, queries=dict(texts), sink=sink)
+        response = self._runner.ask(call="submit", job=job, tables=tables, queries=dict(texts), sink=sink)
         refused: dict[str, str] = response.get("refused", {})
         if len(refused) < len(texts):
-            self._job_of[owner] = job
+            self._job_by_owner[owner] = job
         return refused
 
-    def _cancel(self, job: str) -> None:
+    def _cancel_job(self, job: str) -> None:
         """Cancel a job and remove its consumer group, so that the driver stops retaining rows for it."""
         if job:
-            assert self._side is not None
-            self._side.ask(call="cancel", job=job)
+            assert self._runner is not None
+            self._runner.ask(call="cancel", job=job)
             for stream in self._config.streams:
                 self._driver.send_request("leave", stream=stream.name, group=job)
 
     def check(self) -> None:
         """See `SutAdapter`."""
-        assert self._side is not None
-        self._side.ask(call="check")
+        assert self._runner is not None
+        self._runner.ask(call="check")
 
     def close(self) -> None:
         """See `SutAdapter`."""
-        if self._side is not None:
-            self._side.close()
+        if self._runner is not None:
+            self._runner.close()
 
 
-class FlinkSide:
+class FlinkJobProcess:
     """The process that runs `flink_job`, seen from the adapter."""
 
-    def __init__(self, scratch: Path, settings: Settings) -> None:
+    def __init__(self, scratch: Path, settings: FlinkSettings) -> None:
         """Start the process and wait until the cluster is up."""
-        environment = flink_environment()
+        environment = ensure_flink_environment()
         log4j = scratch / "flink-log4j.properties"
-        log4j.write_text(_LOG4J, encoding="utf-8")
-        jars = [*environment.jars(), connector("flink", VERSION, environment.jars(), _SERVICES)]
+        log4j.write_text(_LOG4J_PROPERTIES, encoding="utf-8")
+        jars = [*environment.list_jars(), build_connector("flink", FLINK_VERSION, environment.list_jars(), _CONNECTOR_SERVICES)]
         self._process = subprocess.Popen(  # noqa: S603  own script
             [str(environment.python), "-I", str(Path(__file__).with_name("flink_job.py"))],
             stdin=subprocess.PIPE,
@@ -173,7 +175,7 @@ class FlinkSide:
         )
         java_options = [
             *settings.java,
-            *environment.java_options(),
+            *environment.read_java_options(),
             f"-Dlog4j.configurationFile={log4j.as_uri()}",
             f"-Djava.io.tmpdir={scratch}",
         ]
@@ -208,4 +210,4 @@ class FlinkSide:
 
 
 if __name__ == "__main__":
-    serve(Flink())
+    serve(FlinkAdapter())

@@ -26,18 +26,18 @@ from typing import Any
 from pyflink.java_gateway import get_gateway
 from pyflink.table import EnvironmentSettings, TableDescriptor, TableEnvironment
 
-_PATIENCE = 120.0  # seconds until a job must run; deploying hundreds of operators is slow
-_DEATH_SIGNAL = 1  # prctl option
+_START_TIMEOUT_S = 120.0  # seconds until a job must run; deploying hundreds of operators is slow
+_PR_SET_PDEATHSIG = 1  # prctl option
 
 
 def die_with_parent() -> None:
     """Make the kernel kill this process when its parent ends, for whatever reason (Linux only)."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
-        prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def start_java(jars: list[str], options: list[str]) -> int:
+def start_jvm(jars: list[str], options: list[str]) -> int:
     """Start the JVM of the Python gateway; return its port. Files of this run are in the working directory."""
     port_file = Path.cwd() / f"gateway-{os.getpid()}.port"
     command = ["java", *options, "-cp", os.pathsep.join(jars), "org.apache.flink.client.python.PythonGatewayServer"]
@@ -55,21 +55,21 @@ def start_java(jars: list[str], options: list[str]) -> int:
     return int(struct.unpack("!I", port_file.read_bytes()[:4])[0])
 
 
-class Cluster:
+class FlinkMiniCluster:
     """A MiniCluster: job manager and one task manager in the JVM, REST on loopback; jobs are submitted as to a remote one."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         """Start the cluster; `cluster` and `table` of `config` are Flink settings."""
-        os.environ["PYFLINK_GATEWAY_PORT"] = str(start_java(config["jars"], config["java"]))
+        os.environ["PYFLINK_GATEWAY_PORT"] = str(start_jvm(config["jars"], config["java"]))
         self._jvm = get_gateway().jvm
-        self._rest = self._start_cluster(config["cluster"])
+        self._rest_address = self._start_cluster(config["cluster"])
         settings = EnvironmentSettings.new_instance().in_streaming_mode().build()
-        self._tables = TableEnvironment.create(settings)
-        port = self._rest.rpartition(":")[2]
+        self._table_environment = TableEnvironment.create(settings)
+        port = self._rest_address.rpartition(":")[2]
         target = {"execution.target": "remote", "rest.address": "127.0.0.1", "rest.port": port}
         for name, value in {**config["table"], **target}.items():
-            self._tables.get_config().set(name, value)
-        self._jobs: dict[str, Any] = {}
+            self._table_environment.get_config().set(name, value)
+        self._job_clients: dict[str, Any] = {}
 
     def _start_cluster(self, settings: dict[str, str]) -> str:
         configuration = self._jvm.org.apache.flink.configuration.Configuration()
@@ -79,74 +79,74 @@ class Cluster:
         slots = int(settings["taskmanager.numberOfTaskSlots"])
         builder = package.MiniClusterConfiguration.Builder().setConfiguration(configuration).setNumTaskManagers(1)
         builder = builder.setNumSlotsPerTaskManager(slots).withRandomPorts().setCommonBindAddress("127.0.0.1")
-        self._cluster = package.MiniCluster(builder.build())
-        self._cluster.start()
-        return str(self._cluster.getRestAddress().get().toString())
+        self._mini_cluster = package.MiniCluster(builder.build())
+        self._mini_cluster.start()
+        return str(self._mini_cluster.getRestAddress().get().toString())
 
     def submit(self, job: str, tables: dict[str, str], queries: dict[str, str], sink: dict[str, str]) -> dict[str, str]:
         """Run queries as one job over these tables; return, when it runs, the refused queries with their reasons."""
         for name, ddl in tables.items():
-            self._tables.execute_sql(f"DROP TEMPORARY TABLE IF EXISTS `{name}`")
-            self._tables.execute_sql(ddl)
-        statements, refused = self._tables.create_statement_set(), {}
+            self._table_environment.execute_sql(f"DROP TEMPORARY TABLE IF EXISTS `{name}`")
+            self._table_environment.execute_sql(ddl)
+        statements, refused = self._table_environment.create_statement_set(), {}
         for name, sql in queries.items():
             target = TableDescriptor.for_connector("headrace").option("query", name)
             for option, value in sink.items():
                 target = target.option(option, value)
             try:
-                statements.add_insert(target.build(), self._tables.sql_query(sql))
+                statements.add_insert(target.build(), self._table_environment.sql_query(sql))
             except Exception as error:  # noqa: BLE001  Flink rejects the text
-                refused[name] = _first_line(error)
+                refused[name] = _extract_cause(error)
         if len(refused) < len(queries):
-            self._jobs[job] = statements.execute().get_job_client()
+            self._job_clients[job] = statements.execute().get_job_client()
             self._wait_running(job)
         return refused
 
     def _wait_running(self, job: str) -> None:
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < end:
-            state = self._ask(f"/jobs/{self._jobs[job].get_job_id()}")
+            state = self._get_json(f"/jobs/{self._job_clients[job].get_job_id()}")
             if state["state"] == "RUNNING" and all(v["status"] == "RUNNING" for v in state["vertices"]):
                 return
             if state["state"] in {"FAILED", "CANCELED", "FINISHED"}:
-                raise RuntimeError(self._why(str(self._jobs[job].get_job_id())))
+                raise RuntimeError(self._fetch_failure_reason(str(self._job_clients[job].get_job_id())))
             time.sleep(0.01)
-        raise RuntimeError(f"job '{job}' is not running after {_PATIENCE:g} s")
+        raise RuntimeError(f"job '{job}' is not running after {_START_TIMEOUT_S:g} s")
 
     def cancel(self, job: str) -> None:
         """Cancel a job and wait until its slots are free; do nothing for a job that was never submitted."""
-        if job in self._jobs:
-            client = self._jobs.pop(job)
+        if job in self._job_clients:
+            client = self._job_clients.pop(job)
             client.cancel().result()
-            while self._ask(f"/jobs/{client.get_job_id()}")["state"] not in {"CANCELED", "FAILED", "FINISHED"}:
+            while self._get_json(f"/jobs/{client.get_job_id()}")["state"] not in {"CANCELED", "FAILED", "FINISHED"}:
                 time.sleep(0.01)
 
     def check(self) -> None:
         """Raise if a job is no longer running."""
-        running = {str(client.get_job_id()) for client in self._jobs.values()}
-        for job in self._ask("/jobs")["jobs"]:
+        running = {str(client.get_job_id()) for client in self._job_clients.values()}
+        for job in self._get_json("/jobs")["jobs"]:
             if job["id"] in running and job["status"] != "RUNNING":
-                raise RuntimeError(self._why(job["id"]))
+                raise RuntimeError(self._fetch_failure_reason(job["id"]))
 
-    def _why(self, number: str) -> str:
-        history = self._ask(f"/jobs/{number}/exceptions").get("exceptionHistory", {}).get("entries", [])
+    def _fetch_failure_reason(self, number: str) -> str:
+        history = self._get_json(f"/jobs/{number}/exceptions").get("exceptionHistory", {}).get("entries", [])
         causes = [line for entry in history for line in entry["stacktrace"].splitlines() if not line.startswith("\t")]
         return "a Flink job failed: " + (" / ".join(causes)[-1500:] or "no reason reported")
 
-    def _ask(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(self._rest + path, timeout=30) as response:  # noqa: S310  own cluster
+    def _get_json(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(self._rest_address + path, timeout=30) as response:  # noqa: S310  own cluster
             body: dict[str, Any] = json.load(response)
             return body
 
 
-def _first_line(error: BaseException) -> str:
+def _extract_cause(error: BaseException) -> str:
     """Return the innermost message of a Java exception: Flink wraps the reason in several others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("at ")]
     causes = [line for line in lines if line.startswith("Caused by:")]
     return (causes[-1].removeprefix("Caused by: ") if causes else lines[0] if lines else repr(error))[:500]
 
 
-def answer(cluster: Cluster, request: dict[str, Any]) -> dict[str, Any]:
+def handle_request(cluster: FlinkMiniCluster, request: dict[str, Any]) -> dict[str, Any]:
     """Execute a request and return the response."""
     arguments = {name: value for name, value in request.items() if name != "call"}
     refused = getattr(cluster, {"submit": "submit", "cancel": "cancel", "check": "check"}[request["call"]])(**arguments)
@@ -158,17 +158,17 @@ def main() -> None:
     die_with_parent()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output of the JVM must not mix with the responses
-    cluster: Cluster | None = None
+    cluster: FlinkMiniCluster | None = None
     for line in sys.stdin:
         try:
             request = json.loads(line)
             response = {}
             if cluster is None:
-                cluster = Cluster(request)
+                cluster = FlinkMiniCluster(request)
             else:
-                response = answer(cluster, request)
+                response = handle_request(cluster, request)
         except Exception as error:  # noqa: BLE001  sent as the response
-            response = {"error": _first_line(error)}
+            response = {"error": _extract_cause(error)}
         print(json.dumps(response), file=out, flush=True)
     os._exit(0)  # py4j would try to notify a JVM that has ended
 

@@ -17,36 +17,36 @@ from headrace.bench.sut.adapter import SutStream
 from headrace.errors import HeadraceError
 from headrace.model.schema import type_name
 
-MODES = ("statement_set", "separate")
-_OF_CLUSTER = ("taskmanager.", "jobmanager.", "rest.", "cluster.")
-_MAX_QUERIES = 256
-_SLOT = 16  # MiB of managed memory; a buffering operator needs more than one and is slower with very many
-_MEBI = 1 << 20
-_TYPES = {"TIMESTAMP": "TIMESTAMP(3)"}
+FLINK_MODES = ("statement_set", "separate")
+_CLUSTER_PREFIXES = ("taskmanager.", "jobmanager.", "rest.", "cluster.")
+_DEFAULT_MAX_QUERIES = 256
+_SLOT_MIB = 16  # MiB of managed memory; a buffering operator needs more than one and is slower with very many
+_BYTES_PER_MIB = 1 << 20
+_FLINK_TYPES = {"TIMESTAMP": "TIMESTAMP(3)"}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FlinkSettings:
     """Flink settings for a number of queries on this machine; docs/benchmark-systems.md gives the reasons."""
 
     mode: str
-    most: int  # concurrent queries
+    max_queries: int  # concurrent queries
     java: tuple[str, ...]
     cluster: Mapping[str, str]
     table: Mapping[str, str]
 
     @staticmethod
-    def of(options: Mapping[str, Any], queries: int) -> Settings:
+    def from_options(options: Mapping[str, Any], queries: int) -> FlinkSettings:
         """Return the settings for this machine, the adapter's options and a number of queries."""
-        mode = options.get("mode", MODES[0])
-        if mode not in MODES:
-            raise HeadraceError(f"unknown flink mode '{mode}'", detail=f"modes: {', '.join(MODES)}")
+        mode = options.get("mode", FLINK_MODES[0])
+        if mode not in FLINK_MODES:
+            raise HeadraceError(f"unknown flink mode '{mode}'", detail=f"modes: {', '.join(FLINK_MODES)}")
         cores = int(options.get("parallelism") or os.cpu_count() or 1)
-        max_queries = max(queries, 1, int(options.get("max_queries", _MAX_QUERIES if mode == "separate" else 1)))
+        max_queries = max(queries, 1, int(options.get("max_queries", _DEFAULT_MAX_QUERIES if mode == "separate" else 1)))
         slots = cores * max_queries if mode == "separate" else cores
-        heap = max(2048, psutil.virtual_memory().total // 4 // _MEBI)
+        heap = max(2048, psutil.virtual_memory().total // 4 // _BYTES_PER_MIB)
         buffers = 128 + 2 * cores * max_queries
-        managed = min(heap, slots * (_SLOT if mode == "separate" else max(32, 5 * max_queries)))
+        managed = min(heap, slots * (_SLOT_MIB if mode == "separate" else max(32, 5 * max_queries)))
         cluster = {
             "rest.bind-address": "127.0.0.1",
             "taskmanager.numberOfTaskSlots": str(slots),
@@ -63,21 +63,23 @@ class Settings:
             "restart-strategy.type": "none",
         }
         extra = {name: str(value) for name, value in options.get("settings", {}).items()}
-        cluster |= {name: value for name, value in extra.items() if name.startswith(_OF_CLUSTER)}
-        job |= {name: value for name, value in extra.items() if not name.startswith(_OF_CLUSTER)}
+        cluster |= {name: value for name, value in extra.items() if name.startswith(_CLUSTER_PREFIXES)}
+        job |= {name: value for name, value in extra.items() if not name.startswith(_CLUSTER_PREFIXES)}
         java = (f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={buffers + managed + 1024}m", *options.get("java", ()))
-        return Settings(mode, max_queries, java, cluster, job)
+        return FlinkSettings(mode, max_queries, java, cluster, job)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the settings as the result document lists them."""
         source = "Arrow batches pulled by a Java source, one split per partition"
         summary = {"mode": self.mode, "source": source, "checkpoints": "none", "java": list(self.java)}
         return {**summary, **self.cluster, **self.table}
 
 
-def table(stream: SutStream, driver: str, group: str) -> str:
+def build_table_ddl(stream: SutStream, driver: str, group: str) -> str:
     """Return the DDL of a stream; event time is in milliseconds like all row-time attributes of Flink."""
-    columns = [f"`{field.name}` {_TYPES.get(type_name(field.type), type_name(field.type))}" for field in stream.schema.fields]
+    columns = [
+        f"`{field.name}` {_FLINK_TYPES.get(type_name(field.type), type_name(field.type))}" for field in stream.schema.fields
+    ]
     delay = f" - INTERVAL '{stream.spec.watermark:.3f}' SECOND(4, 3)" if stream.spec.watermark else ""
     options = {"connector": "headrace", "address": driver, "stream": stream.name, "group": group}
     options["partitions"] = str(stream.spec.partitions)

@@ -16,23 +16,23 @@ import pyarrow as pa
 
 from headrace.backends.spark.environment import SPARK_SETTINGS, start_spark
 from headrace.bench.query import BenchQuery
-from headrace.bench.sut.adapter import NO_TEXT, Started, SutConfig, Teller
+from headrace.bench.sut.adapter import NO_DIALECT_TEXT, QueryStatusReporter, SutConfig, SutDescription
 from headrace.bench.sut.process import serve
-from headrace.bench.sut.results import ResultSender, by_window
+from headrace.bench.sut.results import ResultSender, count_by_window
 from headrace.connectors import MemorySource, TcpSource
 from headrace.errors import HeadraceError
 from headrace.model.schema import Schema
 from headrace.query import Query
 from headrace.session import Session
 
-_WARM_BATCHES, _WARM_ROWS, _WARM_VALUES = 6, 600_000, 1_000  # several ranges per batch, so that every worker warms up
-_SLIDING_ROWS = 100_000  # fewer rows, each with a partner: sliding joins emit at once and keep all rows
-_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late batch is larger and costs less per row
-_LOOK = 0.2  # seconds
-_PATIENCE = 120.0
+_WARM_UP_BATCHES, _WARM_UP_ROWS, _WARM_UP_VALUES = 6, 600_000, 1_000  # several ranges per batch, so that every worker warms up
+_SLIDING_WARM_UP_ROWS = 100_000  # fewer rows, each with a partner: sliding joins emit at once and keep all rows
+_DEFAULT_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late batch is larger and costs less per row
+_STATUS_POLL_S = 0.2  # seconds
+_LIVE_TIMEOUT_S = 120.0
 
 
-class Headrace:
+class HeadraceAdapter:
     """The adapter of headrace."""
 
     def __init__(self, multiway: str = "global") -> None:
@@ -40,47 +40,48 @@ class Headrace:
         self._multiway = multiway
         self._session: Session | None = None
         self._spark: Any = None
-        self._watched = Watched()
+        self._status_watcher = QueryStatusWatcher()
 
-    def start(self, config: SutConfig, reporter: Teller) -> Started:
+    def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
         """See `SutAdapter`; a temporary session starts the Spark workers before the first rows arrive."""
-        self._tell, self._results = reporter, ResultSender(config.collector)
-        rows_per_batch = int(config.options.get("rows_per_batch", _ROWS_PER_BATCH))
+        self._reporter, self._result_sender = reporter, ResultSender(config.collector)
+        rows_per_batch = int(config.options.get("rows_per_batch", _DEFAULT_ROWS_PER_BATCH))
         interval = float(config.options.get("interval", 0.0))
         self._spark = start_spark("local[*]", {"spark.local.dir": str(config.scratch)})
-        warm_up(self._spark, config, rows_per_batch)
+        warm_up_workers(self._spark, config, rows_per_batch)
         self._session = Session(
             config.scratch / "checkpoint", spark=self._spark, rows_per_batch=rows_per_batch, multiway=self._multiway
         )
         for stream in config.streams:
-            declare(self._session, config, stream.name, TcpSource(config.driver, stream.name))
-        queries = [query for bench_query in config.queries if (query := self._add(bench_query)) is not None]
+            declare_stream(self._session, config, stream.name, TcpSource(config.driver, stream.name))
+        queries = [query for bench_query in config.queries if (query := self._add_query(bench_query)) is not None]
         self._session.start(interval)
         for query in queries:
-            query.wait_live(_PATIENCE)
-        threading.Thread(target=self._watched.follow, args=(self._session, reporter), daemon=True).start()
+            query.wait_live(_LIVE_TIMEOUT_S)
+        threading.Thread(target=self._status_watcher.report_until_closed, args=(self._session, reporter), daemon=True).start()
         settings = {
             "rows_per_batch": rows_per_batch,
             "interval": interval,
             "results": "one callback per query, after the commit",
         }
-        return Started(
-            {"headrace": _version("headrace"), "pyspark": _version("pyspark")}, {**settings, "spark": dict(SPARK_SETTINGS)}
+        return SutDescription(
+            {"headrace": _get_version("headrace"), "pyspark": _get_version("pyspark")},
+            {**settings, "spark": dict(SPARK_SETTINGS)},
         )
 
-    def _add(self, bench_query: BenchQuery) -> Query | None:
+    def _add_query(self, bench_query: BenchQuery) -> Query | None:
         assert self._session is not None
         if not bench_query.sql.get("headrace"):
-            self._tell.refused(bench_query.name, NO_TEXT)
+            self._reporter.report_refused(bench_query.name, NO_DIALECT_TEXT)
             return None
         try:
-            return self._session.add(bench_query.sql["headrace"], name=bench_query.name, sink=self._sink(bench_query.name))
+            return self._session.add(bench_query.sql["headrace"], name=bench_query.name, sink=self._make_sink(bench_query.name))
         except HeadraceError as error:
-            self._tell.refused(bench_query.name, str(error))
+            self._reporter.report_refused(bench_query.name, str(error))
             return None
 
-    def _sink(self, name: str) -> Callable[[pa.Table], None]:
-        return lambda table: self._results.send(name, by_window(table.column("window_end")))
+    def _make_sink(self, name: str) -> Callable[[pa.Table], None]:
+        return lambda table: self._result_sender.send(name, count_by_window(table.column("window_end")))
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """See `SutAdapter`; the watcher thread reports the queries."""
@@ -88,11 +89,11 @@ class Headrace:
         for name in removed:
             query = self._session.query(name)
             self._session.remove(name)
-            self._watched.going(query)
+            self._status_watcher.expect_removed(query)
         for bench_query in added:
-            new_query = self._add(bench_query)
+            new_query = self._add_query(bench_query)
             if new_query is not None:
-                self._watched.coming(new_query)
+                self._status_watcher.expect_live(new_query)
 
     def check(self) -> None:
         """See `SutAdapter`."""
@@ -110,67 +111,67 @@ class Headrace:
             self._spark.stop()
 
 
-class Watched:
+class QueryStatusWatcher:
     """Requested changes without a report; a thread reports each after the micro-batch that applies it."""
 
     def __init__(self) -> None:
         """Start without pending changes."""
         self._lock = threading.Lock()
-        self._open: list[tuple[Query, str]] = []  # each with its expected status
+        self._pending: list[tuple[Query, str]] = []  # each with its expected status
 
-    def coming(self, query: Query) -> None:
+    def expect_live(self, query: Query) -> None:
         """Report the query once it is live."""
         with self._lock:
-            self._open.append((query, "live"))
+            self._pending.append((query, "live"))
 
-    def going(self, query: Query) -> None:
+    def expect_removed(self, query: Query) -> None:
         """Report the query once it is removed."""
         with self._lock:
-            self._open.append((query, "removed"))
+            self._pending.append((query, "removed"))
 
-    def follow(self, session: Session, reporter: Teller) -> None:
+    def report_until_closed(self, session: Session, reporter: QueryStatusReporter) -> None:
         """Report changes until the session ends; `HeadraceAdapter.check` raises its error."""
         with contextlib.suppress(HeadraceError):
             while not session.is_closed:
-                session.wait(lambda: any(query.status == expected for query, expected in self._open), _LOOK)
-                self._tell(reporter)
+                session.wait(lambda: any(query.status == expected for query, expected in self._pending), _STATUS_POLL_S)
+                self._report_settled(reporter)
 
-    def _tell(self, reporter: Teller) -> None:
+    def _report_settled(self, reporter: QueryStatusReporter) -> None:
         with self._lock:
-            settled = [(query, expected) for query, expected in self._open if query.status == expected]
-            self._open = [(query, expected) for query, expected in self._open if query.status != expected]
+            settled = [(query, expected) for query, expected in self._pending if query.status == expected]
+            self._pending = [(query, expected) for query, expected in self._pending if query.status != expected]
         for query, expected in settled:
-            (reporter.live if expected == "live" else reporter.removed)(query.name)
+            (reporter.report_live if expected == "live" else reporter.report_removed)(query.name)
 
 
-def declare(session: Session, config: SutConfig, name: str, source: Any) -> None:
+def declare_stream(session: Session, config: SutConfig, name: str, source: Any) -> None:
     """Create a stream over a source, with the time column and watermark of the benchmark."""
-    spec = config.stream(name).spec
+    spec = config.get_stream(name).spec
     session.create_stream(name, source, time=spec.time_column, watermark=f"{spec.watermark} seconds")
 
 
-def warm_up(spark: Any, config: SutConfig, rows_per_batch: int) -> None:
+def warm_up_workers(spark: Any, config: SutConfig, rows_per_batch: int) -> None:
     """Run synthetic rows through the same queries in a temporary session, to start Spark workers and load kernels."""
     sliding = any("SLIDING(" in query.sql.get("headrace", "") for query in config.queries)
-    rows = _SLIDING_ROWS if sliding else _WARM_ROWS
-    distinct_values = rows * _WARM_BATCHES if sliding else _WARM_VALUES
+    rows = _SLIDING_WARM_UP_ROWS if sliding else _WARM_UP_ROWS
+    distinct_values = rows * _WARM_UP_BATCHES if sliding else _WARM_UP_VALUES
     with Session(spark=spark, rows_per_batch=rows_per_batch) as session:
         sources = {stream.name: MemorySource(stream.schema) for stream in config.streams}
         for name, source in sources.items():
-            declare(session, config, name, source)
+            declare_stream(session, config, name, source)
         for number, query in enumerate(config.queries):
             if query.sql.get("headrace"):
                 try:
                     session.add(query.sql["headrace"], name=str(number), sink="noop")
                 except HeadraceError:  # the measured session refuses it, too
                     continue
-        for batch in range(_WARM_BATCHES):
+        for batch in range(_WARM_UP_BATCHES):
             for name, source in sources.items():
-                source.append(rows_for(config.stream(name).schema, batch * rows, rows, distinct_values))
+                source.append(make_rows(config.get_stream(name).schema, batch * rows, rows, distinct_values))
             session.advance()
 
 
-def rows_for(schema: Schema, first: int, rows: int, distinct_values: int = _WARM_VALUES) -> pa.Table:
+def make_rows(schema: Schema, first: int, rows: int, distinct_values: int = _WARM_UP_VALUES) -> pa.Table:
     """Return synthetic rows of a schema, one microsecond apart, with `distinct_values` distinct values in each column."""
     numbers = np.arange(first, first + rows)
     columns = []
@@ -183,9 +184,9 @@ def rows_for(schema: Schema, first: int, rows: int, distinct_values: int = _WARM
     return pa.table(columns, schema.to_arrow())
 
 
-def _version(package: str) -> str:
+def _get_version(package: str) -> str:
     return importlib.metadata.version(package)
 
 
 if __name__ == "__main__":
-    serve(Headrace())
+    serve(HeadraceAdapter())

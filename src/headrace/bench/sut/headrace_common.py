@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.bench.sut.headrace import Headrace
+from headrace.bench.sut.headrace import HeadraceAdapter
 from headrace.bench.sut.process import serve
 
 if __name__ == "__main__":
-    serve(Headrace("common"))
+    serve(HeadraceAdapter("common"))

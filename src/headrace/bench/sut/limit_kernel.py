@@ -12,7 +12,7 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def add(keys: Any, values: Any, times: Any, length: int, counts: Any, sums: Any) -> None:
+def accumulate_rows(keys: Any, values: Any, times: Any, length: int, counts: Any, sums: Any) -> None:
     """Add rows to `counts` and `sums`."""
     slices = counts.shape[0]
     start, stop, row = 1, 1, 0
@@ -26,7 +26,7 @@ def add(keys: Any, values: Any, times: Any, length: int, counts: Any, sums: Any)
 
 
 @njit(cache=True, nogil=True)
-def add_if(
+def accumulate_matching_rows(
     keys: Any, values: Any, times: Any, length: int, counts: Any, sums: Any, tested: Any, low: float, high: float, outside: bool
 ) -> None:
     """Add the rows whose `tested` value is within [low, high], or outside of it if `outside` is true."""

@@ -18,7 +18,7 @@ from headrace.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ScalingFigures:
     """Source rows/s, and the resident MiB of the Spark driver (Python and JVM, without workers) before and after."""
 
     rows_per_second: float
@@ -26,9 +26,9 @@ class Figures:
     driver_mib_after: float
 
 
-def measure(
+def measure_throughput(
     spark: Any, warm_up: Path, folder: Path, queries: Sequence[BenchQuery], rows_per_batch: int, tell: Callable[[str], None]
-) -> Figures:
+) -> ScalingFigures:
     """Measure over the Arrow files of `folder` after reading those of `warm_up`, one per batch, untimed."""
     inbox = folder / "inbox"
     shutil.rmtree(inbox, ignore_errors=True)
@@ -42,17 +42,17 @@ def measure(
             session.advance()
         for file in sorted(folder.glob("*.arrow")):
             (inbox / file.name).hardlink_to(file)
-        mib_before, rows, started = driver_mib(), 0, time.perf_counter()
+        mib_before, rows, started = measure_driver_mib(), 0, time.perf_counter()
         while (report := session.advance()).rows:
             rows += report.rows
             rate = rows / (time.perf_counter() - started)
             tell(f"headrace, {len(queries)} queries: {rows / 1e6:.0f} M rows, {rate / 1e6:.1f} M rows/s")
-        figures = Figures(rows / (time.perf_counter() - started), mib_before, driver_mib())
+        figures = ScalingFigures(rows / (time.perf_counter() - started), mib_before, measure_driver_mib())
     shutil.rmtree(inbox, ignore_errors=True)
     return figures
 
 
-def driver_mib() -> float:
+def measure_driver_mib() -> float:
     """Return the resident memory of this process and its JVM in MiB."""
     process = psutil.Process()
     rss = process.memory_info().rss

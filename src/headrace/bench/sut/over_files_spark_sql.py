@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.spark.environment import STOCK_SETTINGS, start_spark
-from headrace.bench.queries.aggregations import Fields
+from headrace.bench.queries.aggregations import FieldAggregations
 from headrace.bench.query import BenchQuery
 
-_REPEATS = 3
+_MEASURED_RUNS = 3
 
 
-def rows_per_second(spark: Any, folder: Path, query: BenchQuery, rows: int) -> float:
+def measure_rows_per_second(spark: Any, folder: Path, query: BenchQuery, rows: int) -> float:
     """Return source rows/s: the median of a few runs after a warm-up run."""
     spark.read.parquet(str(folder)).createOrReplaceTempView("fields")
     durations = []
-    for number in range(_REPEATS + 1):
+    for number in range(_MEASURED_RUNS + 1):
         started = time.perf_counter()
         spark.sql(query.sql["spark"]).write.format("noop").mode("overwrite").save()
         if number:
@@ -28,4 +28,8 @@ def rows_per_second(spark: Any, folder: Path, query: BenchQuery, rows: int) -> f
 
 
 if __name__ == "__main__":
-    print(rows_per_second(start_spark("local[*]", STOCK_SETTINGS), Path(sys.argv[1]), Fields().queries(1)[0], int(sys.argv[2])))
+    print(
+        measure_rows_per_second(
+            start_spark("local[*]", STOCK_SETTINGS), Path(sys.argv[1]), FieldAggregations().queries(1)[0], int(sys.argv[2])
+        )
+    )

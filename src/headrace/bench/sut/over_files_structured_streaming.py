@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.spark.environment import STOCK_SETTINGS, start_spark
-from headrace.bench.queries.aggregations import Fields
+from headrace.bench.queries.aggregations import FieldAggregations
 from headrace.bench.query import BenchQuery
 
 
-def rows_per_second(spark: Any, folder: Path, queries: Sequence[BenchQuery], rows: int, files_per_trigger: int = 2) -> float:
+def measure_rows_per_second(
+    spark: Any, folder: Path, queries: Sequence[BenchQuery], rows: int, files_per_trigger: int = 2
+) -> float:
     """Return source rows/s with all queries running concurrently; the first file is warm-up and does not count."""
     scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     inbox = scratch / "inbox"
@@ -47,7 +49,10 @@ def rows_per_second(spark: Any, folder: Path, queries: Sequence[BenchQuery], row
 
 if __name__ == "__main__":
     print(
-        rows_per_second(
-            start_spark("local[*]", STOCK_SETTINGS), Path(sys.argv[1]), Fields().queries(int(sys.argv[3])), int(sys.argv[2])
+        measure_rows_per_second(
+            start_spark("local[*]", STOCK_SETTINGS),
+            Path(sys.argv[1]),
+            FieldAggregations().queries(int(sys.argv[3])),
+            int(sys.argv[2]),
         )
     )

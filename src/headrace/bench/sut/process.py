@@ -30,12 +30,12 @@ from typing import IO, Any, Self
 import psutil
 
 from headrace.bench.query import BenchQuery
-from headrace.bench.sut.adapter import Adapter, SutConfig
+from headrace.bench.sut.adapter import SutAdapter, SutConfig
 from headrace.errors import HeadraceError
 
-_LOOK = 0.5  # seconds between health checks of the system
-_GRACE = 15.0  # seconds for an orderly shutdown
-_TAIL = 3000  # end of standard error that a failure quotes
+_CHECK_INTERVAL_S = 0.5  # seconds between health checks of the system
+_SHUTDOWN_GRACE_S = 15.0  # seconds for an orderly shutdown
+_TAIL_BYTES = 3000  # end of standard error that a failure quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,67 +56,67 @@ class SutEvent:
         return {"event": self.event, **{name: value for name, value in fields.items() if value or name in required}}
 
 
-class Voice:
+class SutEventWriter:
     """Writes events as JSON lines and timestamps query events; thread-safe."""
 
     def __init__(self, out: IO[str], clock: Callable[[], float] = time.time) -> None:
         """Write to `out`; `clock` returns seconds since 1970."""
         self._out, self._clock, self._lock = out, clock, threading.Lock()
 
-    def say(self, event: SutEvent) -> None:
+    def write_event(self, event: SutEvent) -> None:
         """Write an event as a line."""
         with self._lock, contextlib.suppress(BrokenPipeError):  # the runner has ended: the input ends soon, too
             print(json.dumps(event.to_json()), file=self._out, flush=True)
 
-    def live(self, query: str) -> None:
+    def report_live(self, query: str) -> None:
         """See `QueryStatusReporter`."""
-        self.say(SutEvent("live", query, self._now()))
+        self.write_event(SutEvent("live", query, self._now_us()))
 
-    def removed(self, query: str) -> None:
+    def report_removed(self, query: str) -> None:
         """See `QueryStatusReporter`."""
-        self.say(SutEvent("removed", query, self._now()))
+        self.write_event(SutEvent("removed", query, self._now_us()))
 
-    def refused(self, query: str, reason: str) -> None:
+    def report_refused(self, query: str, reason: str) -> None:
         """See `QueryStatusReporter`."""
-        self.say(SutEvent("refused", query, self._now(), reason))
+        self.write_event(SutEvent("refused", query, self._now_us(), reason))
 
-    def _now(self) -> int:
+    def _now_us(self) -> int:
         return int(self._clock() * 1e6)
 
 
-def serve(adapter: Adapter) -> None:
+def serve(adapter: SutAdapter) -> None:
     """Run an adapter as the process of a system under test; does not return."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output of libraries and JVMs must not mix with the events
     lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
-    code = converse(adapter, lines, Voice(out))
-    _end_children()
+    threading.Thread(target=_read_commands, args=(lines,), daemon=True).start()
+    code = drive_adapter(adapter, lines, SutEventWriter(out))
+    _kill_children()
     sys.stderr.flush()
     os._exit(code)  # library threads can block a normal exit
 
 
-def _read(lines: queue.Queue[str | None]) -> None:
+def _read_commands(lines: queue.Queue[str | None]) -> None:
     """Put input lines into the queue; after the end of the input, kill the process after a grace period."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)
-    time.sleep(_GRACE)
-    _end_children()
+    time.sleep(_SHUTDOWN_GRACE_S)
+    _kill_children()
     os._exit(1)
 
 
-def converse(adapter: Adapter, lines: queue.Queue[str | None], voice: Voice) -> int:
+def drive_adapter(adapter: SutAdapter, lines: queue.Queue[str | None], voice: SutEventWriter) -> int:
     """Drive an adapter by the lines of a queue (None is the end) until the command stop; return the exit code."""
     try:
         first = lines.get()
         if first is not None:
             started = adapter.start(SutConfig.from_json(json.loads(first)), voice)
-            voice.say(SutEvent("ready", versions=started.versions, settings=started.settings))
-            _obey(adapter, lines)
+            voice.write_event(SutEvent("ready", versions=started.versions, settings=started.settings))
+            _apply_commands(adapter, lines)
     except Exception as error:  # noqa: BLE001  any error is the reason of the failure
         traceback.print_exc()
-        voice.say(SutEvent("failed", reason=str(error) if isinstance(error, HeadraceError) else repr(error)))
+        voice.write_event(SutEvent("failed", reason=str(error) if isinstance(error, HeadraceError) else repr(error)))
         return 1
     finally:
         with contextlib.suppress(Exception):
@@ -124,9 +124,9 @@ def converse(adapter: Adapter, lines: queue.Queue[str | None], voice: Voice) -> 
     return 0
 
 
-def _obey(adapter: Adapter, lines: queue.Queue[str | None]) -> None:
+def _apply_commands(adapter: SutAdapter, lines: queue.Queue[str | None]) -> None:
     while True:
-        commands = _waiting(lines)
+        commands = _take_commands(lines)
         added: dict[str, BenchQuery] = {}
         removed = []
         for command in commands:
@@ -145,23 +145,23 @@ def _obey(adapter: Adapter, lines: queue.Queue[str | None]) -> None:
         adapter.check()
 
 
-def _waiting(lines: queue.Queue[str | None]) -> list[Any]:
+def _take_commands(lines: queue.Queue[str | None]) -> list[Any]:
     """Return all queued commands; wait up to one check interval for the first."""
     received: list[str | None] = []
     with contextlib.suppress(queue.Empty):
-        received.append(lines.get(timeout=_LOOK))
+        received.append(lines.get(timeout=_CHECK_INTERVAL_S))
         while True:
             received.append(lines.get_nowait())
     return [None if line is None else json.loads(line) for line in received]
 
 
-def _end_children() -> None:
-    for child in _tree(os.getpid())[1:]:
+def _kill_children() -> None:
+    for child in _list_process_tree(os.getpid())[1:]:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def _list_process_tree(pid: int) -> list[psutil.Process]:
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -177,7 +177,7 @@ class SutProcess:
         self.system, self._config = system, config
         self._module = system if "." in system else f"headrace.bench.sut.{system}"
         self._events: queue.SimpleQueue[SutEvent] = queue.SimpleQueue()
-        self._early: list[SutEvent] = []
+        self._early_events: list[SutEvent] = []
 
     @property
     def state(self) -> Path:
@@ -186,22 +186,22 @@ class SutProcess:
 
     def __enter__(self) -> Self:
         """Start the process; `wait_ready` waits until it can be measured."""
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._stderr_file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(  # noqa: S603  own module
             [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=self._stderr_file,
             text=True,
             start_new_session=True,
         )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self._event_reader = threading.Thread(target=self._read_events, daemon=True)
+        self._event_reader.start()
         with contextlib.suppress(HeadraceError):  # if it has ended already, `wait_ready` raises the reason
-            self._send(self._config.to_json())
+            self._send_command(self._config.to_json())
         return self
 
-    def _listen(self) -> None:
+    def _read_events(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._events.put(SutEvent(**json.loads(line)))
@@ -211,12 +211,12 @@ class SutProcess:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             alive = self.alive
-            for event in self._drain():
+            for event in self._drain_events():
                 if event.event == "ready":
                     return event
                 if event.event == "failed":
                     raise HeadraceError(f"{self.system} failed to start", detail=event.reason)
-                self._early.append(event)
+                self._early_events.append(event)
             if not alive:
                 raise HeadraceError(f"{self.system} ended with code {self._process.returncode}", detail=self.tail())
             time.sleep(0.02)
@@ -224,18 +224,18 @@ class SutProcess:
 
     def add(self, query: BenchQuery) -> None:
         """Request a query; a later event reports it as live or refused."""
-        self._send({"command": "add", "query": query.to_json()})
+        self._send_command({"command": "add", "query": query.to_json()})
 
     def remove(self, name: str) -> None:
         """Request the removal of a query."""
-        self._send({"command": "remove", "name": name})
+        self._send_command({"command": "remove", "name": name})
 
     def events(self) -> list[SutEvent]:
         """Return the events since the last call, without waiting."""
-        early, self._early = self._early, []
-        return [*early, *self._drain()]
+        early, self._early_events = self._early_events, []
+        return [*early, *self._drain_events()]
 
-    def _drain(self) -> Iterator[SutEvent]:
+    def _drain_events(self) -> Iterator[SutEvent]:
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._events.get_nowait()
@@ -245,20 +245,20 @@ class SutProcess:
         """Whether the process runs; once this is False, `events` returns all its remaining events."""
         if self._process.poll() is None:
             return True
-        self._listener.join(1.0)
+        self._event_reader.join(1.0)
         return False
 
     def pids(self) -> list[int]:
         """Return the ids of the process and its current descendants."""
-        return [process.pid for process in _tree(self._process.pid)]
+        return [process.pid for process in _list_process_tree(self._process.pid)]
 
     def tail(self) -> str:
         """Return the end of its standard error."""
-        self._errors.flush()
-        size = os.fstat(self._errors.fileno()).st_size
-        return os.pread(self._errors.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
+        self._stderr_file.flush()
+        size = os.fstat(self._stderr_file.fileno()).st_size
+        return os.pread(self._stderr_file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace").strip()
 
-    def _send(self, value: Mapping[str, Any]) -> None:
+    def _send_command(self, value: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(value) + "\n")
@@ -266,10 +266,10 @@ class SutProcess:
         except OSError as error:
             raise HeadraceError(f"{self.system} no longer accepts commands", detail=self.tail()) from error
 
-    def stop(self, timeout: float = 2 * _GRACE) -> None:
+    def stop(self, timeout: float = 2 * _SHUTDOWN_GRACE_S) -> None:
         """Shut the system down in order; kill it after the timeout."""
         with contextlib.suppress(HeadraceError):
-            self._send({"command": "stop"})
+            self._send_command({"command": "stop"})
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -279,7 +279,7 @@ class SutProcess:
 
     def kill(self) -> None:
         """Kill the process and all its descendants."""
-        tree = _tree(self._process.pid)
+        tree = _list_process_tree(self._process.pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for process in tree:
@@ -293,4 +293,4 @@ class SutProcess:
             self.stop()
         else:
             self.kill()
-        self._errors.close()
+        self._stderr_file.close()

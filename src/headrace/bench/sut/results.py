@@ -33,7 +33,7 @@ class ResultSender:
         self._socket.close()
 
 
-def by_window(ends: pa.ChunkedArray) -> list[tuple[int, int]]:
+def count_by_window(ends: pa.ChunkedArray) -> list[tuple[int, int]]:
     """Return the number of rows of each window end (timestamps in microseconds, no NULLs).
 
     Called for every query and micro-batch. The rows of a window are mostly adjacent, so the function counts runs.

@@ -19,103 +19,103 @@ import pyspark
 
 from headrace.backends.spark.environment import STOCK_SETTINGS, start_spark
 from headrace.bench.query import BenchQuery
-from headrace.bench.sut.adapter import NO_TEXT, Started, SutConfig, SutStream, Teller
-from headrace.bench.sut.connector import connector
+from headrace.bench.sut.adapter import NO_DIALECT_TEXT, QueryStatusReporter, SutConfig, SutDescription, SutStream
+from headrace.bench.sut.connector import build_connector
 from headrace.bench.sut.process import serve
 from headrace.connectors.tcp_protocol import TcpConnection
 from headrace.errors import HeadraceError
 
-_SOURCE, _SINK = "headrace.bench.spark.DriverSource", "headrace.bench.spark.CollectorSink"
-_ROWS_PER_BATCH = 8_000_000  # bounds a batch after the queue has grown; two seconds at the highest rate
-_STARTERS = 4  # threads that start queries
-_STORES = {
+_SOURCE_CLASS, _SINK_CLASS = "headrace.bench.spark.DriverSource", "headrace.bench.spark.CollectorSink"
+_DEFAULT_ROWS_PER_BATCH = 8_000_000  # bounds a batch after the queue has grown; two seconds at the highest rate
+_STARTER_THREADS = 4  # threads that start queries
+_STATE_STORE_CLASSES = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 
 
-class Spark:
+class SparkAdapter:
     """The adapter of Spark Structured Streaming."""
 
     def __init__(self) -> None:
         """Create the adapter; `start` starts Spark."""
         self._spark: Any = None
-        self._running: dict[str, tuple[Any, str]] = {}  # the streaming query and its consumer group, by name
-        self._started = 0
+        self._running_queries: dict[str, tuple[Any, str]] = {}  # the streaming query and its consumer group, by name
+        self._started_count = 0
         self._lock = threading.Lock()
 
-    def start(self, config: SutConfig, reporter: Teller) -> Started:
+    def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
         """See `SutAdapter`."""
-        self._config, self._tell, self._driver = config, reporter, TcpConnection(config.driver)
-        settings = spark_settings(config.options)
+        self._config, self._reporter, self._driver = config, reporter, TcpConnection(config.driver)
+        settings = make_spark_settings(config.options)
         jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
-        jar = connector("spark", pyspark.__version__, jars, {})
+        jar = build_connector("spark", pyspark.__version__, jars, {})
         paths = {"spark.driver.extraClassPath": str(jar), "spark.local.dir": str(config.scratch)}
         self._spark = start_spark("local[*]", {**settings, **paths})
-        self._starters = ThreadPoolExecutor(_STARTERS)
-        list(self._starters.map(self._add, config.queries))
+        self._starter_pool = ThreadPoolExecutor(_STARTER_THREADS)
+        list(self._starter_pool.map(self._start_query, config.queries))
         description = {
             **settings,
-            "rows_per_batch": self._most,
+            "rows_per_batch": self._max_batch_rows,
             "trigger": "as soon as the previous batch is done",
             "source": "Arrow batches pulled by a Java source (MicroBatchStream, columnar)",
         }
-        return Started({"pyspark": importlib.metadata.version("pyspark")}, description)
+        return SutDescription({"pyspark": importlib.metadata.version("pyspark")}, description)
 
     @property
-    def _most(self) -> int:
-        return int(self._config.options.get("rows_per_batch", _ROWS_PER_BATCH))
+    def _max_batch_rows(self) -> int:
+        return int(self._config.options.get("rows_per_batch", _DEFAULT_ROWS_PER_BATCH))
 
     def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
         """See `SutAdapter`; a few threads start and stop queries concurrently."""
         for name in removed:
-            self._starters.submit(self._remove, name)
+            self._starter_pool.submit(self._remove_query, name)
         for query in added:
-            self._starters.submit(self._add_and_tell, query)
+            self._starter_pool.submit(self._start_and_report, query)
 
-    def _add_and_tell(self, query: BenchQuery) -> None:
-        if self._add(query):
-            self._tell.live(query.name)
+    def _start_and_report(self, query: BenchQuery) -> None:
+        if self._start_query(query):
+            self._reporter.report_live(query.name)
 
-    def _add(self, query: BenchQuery) -> bool:
+    def _start_query(self, query: BenchQuery) -> bool:
         """Start a streaming query; return False if Spark rejects it."""
         if not query.sql.get("spark"):
-            self._tell.refused(query.name, NO_TEXT)
+            self._reporter.report_refused(query.name, NO_DIALECT_TEXT)
             return False
         try:
             with self._lock:  # the SQL text refers to temporary views by name
-                self._started += 1
-                group = f"spark-{self._started}"
+                self._started_count += 1
+                group = f"spark-{self._started_count}"
                 for name in query.streams:
-                    self._view(self._config.stream(name), group)
+                    self._register_view(self._config.get_stream(name), group)
                 result = self._spark.sql(query.sql["spark"])
             checkpoint = self._config.scratch / "checkpoints" / group
-            writer = result.writeStream.format(_SINK).outputMode("append").option("checkpointLocation", str(checkpoint))
+            writer = result.writeStream.format(_SINK_CLASS).outputMode("append").option("checkpointLocation", str(checkpoint))
             running = writer.option("address", self._config.collector).option("query", query.name).start()
         except Exception as error:  # noqa: BLE001  any error of Spark is a refusal
-            self._tell.refused(query.name, str(error).partition("\n")[0])
+            self._reporter.report_refused(query.name, str(error).partition("\n")[0])
             return False
-        self._running[query.name] = (running, group)
+        self._running_queries[query.name] = (running, group)
         return True
 
-    def _view(self, stream: SutStream, group: str) -> None:
+    def _register_view(self, stream: SutStream, group: str) -> None:
         options = {"address": self._config.driver, "stream": stream.name, "group": group}
-        reader = self._spark.readStream.format(_SOURCE).schema(stream.schema.to_ddl()).options(**options)
-        rows = reader.option("rows", self._most).option("tasks", os.cpu_count() or 1).load()
+        reader = self._spark.readStream.format(_SOURCE_CLASS).schema(stream.schema.to_ddl()).options(**options)
+        rows = reader.option("rows", self._max_batch_rows).option("tasks", os.cpu_count() or 1).load()
         rows.withWatermark(stream.spec.time_column, f"{stream.spec.watermark} seconds").createOrReplaceTempView(stream.name)
 
-    def _remove(self, name: str) -> None:
+    def _remove_query(self, name: str) -> None:
         """Stop a query and remove its consumer group, so that the driver stops retaining rows for it."""
-        running, group = self._running.pop(name)
+        running, group = self._running_queries.pop(name)
         running.stop()
         for stream in self._config.streams:
             self._driver.send_request("leave", stream=stream.name, group=group)
-        self._tell.removed(name)
+        self._reporter.report_removed(name)
 
     def check(self) -> None:
         """See `SutAdapter`."""
-        for name, (running, _) in list(self._running.items()):
-            if not running.isActive and name in self._running:
+        for name, (running, _) in list(self._running_queries.items()):
+            if not running.isActive and name in self._running_queries:
                 raise HeadraceError(f"streaming query '{name}' ended", detail=str(running.exception())[:2000])
 
     def close(self) -> None:
@@ -124,19 +124,19 @@ class Spark:
             self._spark.stop()
 
 
-def spark_settings(options: Mapping[str, Any]) -> dict[str, str]:
+def make_spark_settings(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the Spark settings for this machine that are not defaults; docs/benchmark-systems.md gives the reasons."""
     store = options.get("state_store", "hdfs")
-    if store not in _STORES:
-        raise HeadraceError(f"unknown spark state store '{store}'", detail=f"state stores: {', '.join(_STORES)}")
+    if store not in _STATE_STORE_CLASSES:
+        raise HeadraceError(f"unknown spark state store '{store}'", detail=f"state stores: {', '.join(_STATE_STORE_CLASSES)}")
     return {
         **STOCK_SETTINGS,
         "spark.driver.memory": f"{max(2048, psutil.virtual_memory().total // 4 >> 20)}m",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-        "spark.sql.streaming.stateStore.providerClass": _STORES[store],
+        "spark.sql.streaming.stateStore.providerClass": _STATE_STORE_CLASSES[store],
         **options.get("settings", {}),
     }
 
 
 if __name__ == "__main__":
-    serve(Spark())
+    serve(SparkAdapter())

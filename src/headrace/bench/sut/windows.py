@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class AlignedWindows:
     """All windows [end − size, end) whose start is a multiple of the slide."""
 
     size: int
     slide: int
 
     @property
-    def length(self) -> int:
+    def slice_length(self) -> int:
         """The length of a slice; every window consists of whole slices."""
         return math.gcd(self.size, self.slide)
 
-    def ends(self, after: int, until: int) -> range:
+    def ends_between(self, after: int, until: int) -> range:
         """Return the ends of windows in (after, until]."""
         first = after - (after - self.size) % self.slide + self.slide
         return range(first, until + 1, self.slide)
 
-    def slices(self, end: int) -> range:
+    def slices_of(self, end: int) -> range:
         """Return the numbers of the slices of a window."""
-        return range((end - self.size) // self.length, end // self.length)
+        return range((end - self.size) // self.slice_length, end // self.slice_length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from headrace.bench.sut.adapter import Started
+from headrace.bench.sut.adapter import SutDescription
 from headrace.bench.sut.process import serve
 from headrace.errors import HeadraceError
 
@@ -20,8 +20,8 @@ class Fake:
             raise HeadraceError("it cannot run here", hint="try another one")
         for query in config.queries:
             if query.name.startswith("bad"):
-                tell.refused(query.name, "it is bad")
-        return Started({"fake": "1"}, {"queries": len(config.queries)})
+                tell.report_refused(query.name, "it is bad")
+        return SutDescription({"fake": "1"}, {"queries": len(config.queries)})
 
     def change(self, added, removed):
         for name in removed:

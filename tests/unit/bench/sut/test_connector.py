@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.sut.connector import compiler, connector
+from headrace.bench.sut.connector import build_connector, find_java_compiler
 from headrace.errors import HeadraceError
 
 FACTORY = {"some.Factory": "some.Tables"}
@@ -35,16 +35,16 @@ def install(machine: Path, script: str) -> Path:
 
 
 def test_without_a_compiler_it_is_said_what_to_install(machine):
-    assert compiler() is None
+    assert find_java_compiler() is None
     with pytest.raises(HeadraceError, match=r"no Java compiler(.|\n)*hint: install a JDK ≥ 17"):
-        connector("flink", "9.9", [], FACTORY)
+        build_connector("flink", "9.9", [], FACTORY)
 
 
 @pytest.mark.parametrize("engine", ["flink", "spark"])
 def test_a_connector_is_compiled_once(machine, engine):
     install(machine, COMPILER)
-    jar = connector(engine, "9.9", [Path("engine.jar")], FACTORY)
-    assert connector(engine, "9.9", [Path("engine.jar")], FACTORY) == jar
+    jar = build_connector(engine, "9.9", [Path("engine.jar")], FACTORY)
+    assert build_connector(engine, "9.9", [Path("engine.jar")], FACTORY) == jar
     calls = (machine / "log").read_text().splitlines()
     assert len(calls) == 1
     assert "-cp engine.jar" in calls[0]
@@ -56,11 +56,11 @@ def test_a_connector_is_compiled_once(machine, engine):
 
 def test_another_version_is_another_connector(machine):
     install(machine, COMPILER)
-    assert connector("flink", "9.9", [], FACTORY) != connector("flink", "9.10", [], FACTORY)
+    assert build_connector("flink", "9.9", [], FACTORY) != build_connector("flink", "9.10", [], FACTORY)
 
 
 def test_what_the_compiler_says_is_passed_on(machine):
     install(machine, "#!/bin/sh\necho 'Tables.java:7: error' >&2\nexit 1\n")
     with pytest.raises(HeadraceError, match=r"compiling the connector of this engine failed\ndetail: Tables\.java:7: error"):
-        connector("flink", "9.9", [], FACTORY)
+        build_connector("flink", "9.9", [], FACTORY)
     assert not list((machine / "cache" / "headrace").iterdir())

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from headrace.bench.driver_client import DriverProcess
-from headrace.bench.queries.shape import Measure
+from headrace.bench.queries.shape import BenchAggregate
 from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.stream import StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
-from headrace.bench.sut.flink import Flink
-from headrace.bench.sut.flink_settings import Settings, table
-from headrace.bench.sut.process import Voice
+from headrace.bench.sut.flink import FlinkAdapter
+from headrace.bench.sut.flink_settings import FlinkSettings, build_table_ddl
+from headrace.bench.sut.process import SutEventWriter
 from headrace.errors import HeadraceError
 
 SECOND = 1_000_000
@@ -24,13 +24,13 @@ BIDS = StreamSpec("bids", "bids", watermark=0.25, partitions=3)
 
 
 def query(name: str, slide: int = SECOND) -> BenchQuery:
-    return build_window_aggregation(name, "bids", ["auction"], [Measure("MAX", "price", "most")], None, 2 * SECOND, slide)
+    return build_window_aggregation(name, "bids", ["auction"], [BenchAggregate("MAX", "price", "most")], None, 2 * SECOND, slide)
 
 
 class Stand:
     """Runs every job but those of queries called bad."""
 
-    def __init__(self, scratch: Path, settings: Settings) -> None:
+    def __init__(self, scratch: Path, settings: FlinkSettings) -> None:
         self.settings, self.asked, self.closed = settings, [], False
 
     def ask(self, **request):
@@ -47,15 +47,15 @@ class Bench:
     def __init__(self, driver: str, scratch: Path) -> None:
         self.sides: list[Stand] = []
         self._out = io.StringIO()
-        self.adapter = Flink(self._open)
+        self.adapter = FlinkAdapter(self._open)
         self._config = (driver, "127.0.0.1:2", scratch, (SutStream(BIDS),))
 
-    def _open(self, scratch: Path, settings: Settings) -> Stand:
+    def _open(self, scratch: Path, settings: FlinkSettings) -> Stand:
         self.sides.append(Stand(scratch, settings))
         return self.sides[-1]
 
     def start(self, *queries: BenchQuery, **options: object) -> None:
-        self.adapter.start(SutConfig(*self._config, queries, options), Voice(self._out))
+        self.adapter.start(SutConfig(*self._config, queries, options), SutEventWriter(self._out))
 
     def said(self) -> list[tuple[str, str]]:
         return [(e["event"], e["query"]) for e in map(json.loads, self._out.getvalue().splitlines())]
@@ -85,7 +85,7 @@ def test_a_set_that_has_grown_gets_a_larger_cluster(bench):
     first, second = bench.sides
     assert first.closed
     assert not second.closed
-    assert (first.settings.most, second.settings.most) == (1, 6)
+    assert (first.settings.max_queries, second.settings.max_queries) == (1, 6)
     assert bench.jobs() == [("flink-1", ["a"]), ("flink-1", []), ("flink-2", ["a", "b", "c"])]
 
 
@@ -118,25 +118,25 @@ def test_an_unknown_mode_is_named(bench):
 
 
 def test_slots_and_memory_follow_the_number_of_queries():
-    few, many = (Settings.of({"parallelism": 2}, queries) for queries in (1, 64))
+    few, many = (FlinkSettings.from_options({"parallelism": 2}, queries) for queries in (1, 64))
     assert few.cluster["taskmanager.numberOfTaskSlots"] == many.cluster["taskmanager.numberOfTaskSlots"] == "2"
     assert few.cluster["taskmanager.memory.managed.size"] == "64m"
     assert many.cluster["taskmanager.memory.managed.size"] == "640m"
-    separate = Settings.of({"parallelism": 2, "mode": "separate", "max_queries": 10}, 1)
+    separate = FlinkSettings.from_options({"parallelism": 2, "mode": "separate", "max_queries": 10}, 1)
     assert separate.cluster["taskmanager.numberOfTaskSlots"] == "20"
 
 
 def test_settings_given_find_their_place():
     given = {"taskmanager.memory.managed.size": "1g", "table.exec.mini-batch.enabled": True}
-    found = Settings.of({"settings": given, "java": ["-XX:+UseParallelGC"]}, 1)
+    found = FlinkSettings.from_options({"settings": given, "java": ["-XX:+UseParallelGC"]}, 1)
     assert found.cluster["taskmanager.memory.managed.size"] == "1g"
     assert found.table["table.exec.mini-batch.enabled"] == "True"
     assert found.java[-1] == "-XX:+UseParallelGC"
-    assert found.described()["table.exec.mini-batch.enabled"] == "True"
+    assert found.describe()["table.exec.mini-batch.enabled"] == "True"
 
 
 def test_a_stream_is_a_table():
-    assert table(SutStream(BIDS), "127.0.0.1:7", "g") == (
+    assert build_table_ddl(SutStream(BIDS), "127.0.0.1:7", "g") == (
         "CREATE TEMPORARY TABLE `bids` (`auction` BIGINT, `bidder` BIGINT, `price` BIGINT, `channel` STRING, "
         "`time` TIMESTAMP(3), WATERMARK FOR `time` AS `time` - INTERVAL '0.250' SECOND(4, 3)) WITH ('connector' = 'headrace', "
         "'address' = '127.0.0.1:7', 'stream' = 'bids', 'group' = 'g', 'partitions' = '3')"

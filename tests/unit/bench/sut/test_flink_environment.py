@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.bench.sut import flink_environment as module
-from headrace.bench.sut.flink_environment import VERSION, flink_environment
+from headrace.bench.sut.flink_environment import FLINK_VERSION, ensure_flink_environment
 from headrace.errors import HeadraceError
 
 
@@ -33,11 +33,11 @@ def made(folder: Path) -> None:
 
 
 def test_an_environment_that_is_there_is_used(cache):
-    made(cache / f"flink-{VERSION}")
-    found = flink_environment()
-    assert [jar.name for jar in found.jars()] == ["flink-dist-9.jar", "flink-python-9.jar"]
-    assert found.java_options() == ["--add-exports=a/b=c", "--add-opens=d/e=f"]
-    assert found.python == cache / f"flink-{VERSION}" / "bin" / "python"
+    made(cache / f"flink-{FLINK_VERSION}")
+    found = ensure_flink_environment()
+    assert [jar.name for jar in found.list_jars()] == ["flink-dist-9.jar", "flink-python-9.jar"]
+    assert found.read_java_options() == ["--add-exports=a/b=c", "--add-opens=d/e=f"]
+    assert found.python == cache / f"flink-{FLINK_VERSION}" / "bin" / "python"
 
 
 def test_an_environment_is_made_beside_its_place(cache, monkeypatch):
@@ -47,30 +47,30 @@ def test_an_environment_is_made_beside_its_place(cache, monkeypatch):
         commands.append(command)
         if "venv" in command:
             made(Path(command[-1]))
-        assert not (cache / f"flink-{VERSION}").exists()
+        assert not (cache / f"flink-{FLINK_VERSION}").exists()
 
     monkeypatch.setattr(module, "_run", run)
-    assert flink_environment().home.is_relative_to(cache / f"flink-{VERSION}")
-    assert commands[1][-1] == f"apache-flink=={VERSION}"
-    assert [path.name for path in cache.iterdir()] == [f"flink-{VERSION}"]
+    assert ensure_flink_environment().home.is_relative_to(cache / f"flink-{FLINK_VERSION}")
+    assert commands[1][-1] == f"apache-flink=={FLINK_VERSION}"
+    assert [path.name for path in cache.iterdir()] == [f"flink-{FLINK_VERSION}"]
 
 
 def test_what_cannot_be_installed_is_told_and_leaves_nothing(cache, monkeypatch):
     fails = [sys.executable, "-c", "import sys; sys.exit('no such package')"]
-    run = module._run
+    run = module._run_install_command
     monkeypatch.setattr(module, "_run", lambda command: run(fails))
     with pytest.raises(HeadraceError, match=r"installing Apache Flink .* failed\ndetail: no such package\nhint: "):
-        flink_environment()
+        ensure_flink_environment()
     assert list(cache.iterdir()) == []
 
 
 def test_a_python_without_packages_needs_another_one(cache, monkeypatch):
     monkeypatch.setattr(module, "_PYTHONS", ("1.0",))
     with pytest.raises(HeadraceError, match="has no package for Python"):
-        flink_environment()
+        ensure_flink_environment()
 
 
 def test_a_broken_environment_is_named(cache):
-    (cache / f"flink-{VERSION}").mkdir(parents=True)
+    (cache / f"flink-{FLINK_VERSION}").mkdir(parents=True)
     with pytest.raises(HeadraceError, match="is not a Flink environment\nhint: remove the folder"):
-        flink_environment()
+        ensure_flink_environment()

@@ -13,13 +13,13 @@ import pytest
 import headrace.bench.sut.headrace as module
 from headrace.bench.collector import ResultCollector
 from headrace.bench.driver_client import DriverProcess
-from headrace.bench.queries.shape import Measure
+from headrace.bench.queries.shape import BenchAggregate
 from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
 from headrace.bench.sut.adapter import SutConfig, SutStream
-from headrace.bench.sut.headrace import Headrace, rows_for
-from headrace.bench.sut.process import Voice
+from headrace.bench.sut.headrace import HeadraceAdapter, make_rows
+from headrace.bench.sut.process import SutEventWriter
 from headrace.errors import HeadraceError
 from headrace.session import Session
 
@@ -30,7 +30,7 @@ FIELDS = StreamSpec("fields", "fields", keys=20, distribution="round_robin")
 
 def query(name: str) -> BenchQuery:
     return build_window_aggregation(
-        name, "fields", ["key"], [Measure("SUM", "f1", "total", integer=True)], None, SECOND // 2, SECOND // 4
+        name, "fields", ["key"], [BenchAggregate("SUM", "f1", "total", integer=True)], None, SECOND // 2, SECOND // 4
     )
 
 
@@ -44,10 +44,10 @@ def without_spark(checkpoint: Path | None = None, **options: object) -> Session:
 
 
 @pytest.fixture
-def adapter(monkeypatch: pytest.MonkeyPatch) -> Headrace:
+def adapter(monkeypatch: pytest.MonkeyPatch) -> HeadraceAdapter:
     monkeypatch.setattr(module, "start_spark", lambda *_: NoSpark())
     monkeypatch.setattr(module, "Session", without_spark)
-    return Headrace()
+    return HeadraceAdapter()
 
 
 def until(condition: Callable[[], bool]) -> bool:
@@ -61,7 +61,7 @@ def test_a_driver_that_is_gone_ends_it(adapter, tmp_path):
     with ResultCollector() as collector:
         with DriverProcess([FIELDS], 1_000_000) as driver:
             config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(FIELDS),), (query("a"),))
-            adapter.start(config, Voice(io.StringIO()))
+            adapter.start(config, SutEventWriter(io.StringIO()))
             adapter.check()
         with pytest.raises(HeadraceError, match="cannot be reached"):
             until(lambda: adapter.check() is not None)
@@ -83,7 +83,7 @@ def test_queries_come_emit_and_go(adapter, tmp_path):
 
     with DriverProcess([FIELDS], 1_000_000) as driver, ResultCollector() as collector:
         config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(FIELDS),), (query("a"),))
-        started = adapter.start(config, Voice(out))
+        started = adapter.start(config, SutEventWriter(out))
         assert started.settings["rows_per_batch"] > 0
         driver.start(RateScript.constant(2_000))
         wrong = BenchQuery("wrong", ("fields",), {"headrace": "SELECT nothing FROM fields"}, SECOND, SECOND)
@@ -100,12 +100,12 @@ def test_queries_come_emit_and_go(adapter, tmp_path):
 
 @pytest.mark.parametrize("schema", STREAM_SCHEMAS.values(), ids=list(STREAM_SCHEMAS))
 def test_there_are_rows_of_every_schema(schema):
-    rows = rows_for(schema, 5, 3)
+    rows = make_rows(schema, 5, 3)
     assert rows.schema == schema.to_arrow()
     assert [moment.microsecond for moment in rows.column("time").to_pylist()] == [5, 6, 7]
     assert all(column.null_count == 0 for column in rows.columns)
 
 
 def test_rows_of_joins_in_sliding_windows_have_one_partner_each():
-    orders, lines = (rows_for(STREAM_SCHEMAS[name], 5_000, 3_000, 10_000) for name in ("orders", "lineitem"))
+    orders, lines = (make_rows(STREAM_SCHEMAS[name], 5_000, 3_000, 10_000) for name in ("orders", "lineitem"))
     assert orders.column("o_orderkey").to_pylist() == lines.column("l_orderkey").to_pylist() == list(range(5_000, 8_000))

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.bench.collector import ResultCollector
 from headrace.bench.driver_client import DriverProcess
-from headrace.bench.queries.profit import Profit
-from headrace.bench.queries.shape import Comparison, Measure
+from headrace.bench.queries.profit import ProfitQueries
+from headrace.bench.queries.shape import BenchAggregate, ColumnComparison
 from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.rate import RateScript
 from headrace.bench.stream import StreamSpec
@@ -22,9 +22,15 @@ SECOND = 1_000_000
 PURCHASES = StreamSpec("purchases", "purchases", keys=50, key="user_id", disorder=0.1, watermark=0.1)
 ADS = StreamSpec("ads", "ads", keys=40, key="user_id", disorder=0.1, watermark=0.1)
 SUMS = build_window_aggregation(
-    "sums", "purchases", ["user_id"], [Measure("SUM", "price", "total")], Comparison("price", ">", 99.5), SECOND, SECOND // 4
+    "sums",
+    "purchases",
+    ["user_id"],
+    [BenchAggregate("SUM", "price", "total")],
+    ColumnComparison("price", ">", 99.5),
+    SECOND,
+    SECOND // 4,
 )
-PROFIT = Profit(size="1 second", slide="500 milliseconds").queries(1)[0]
+PROFIT = ProfitQueries(size="1 second", slide="500 milliseconds").queries(1)[0]
 
 
 def counted(found: dict[int, int], collector: ResultCollector) -> dict[int, int]:
@@ -59,7 +65,10 @@ def test_the_kernel_and_duckdb_find_the_same(query: BenchQuery, tmp_path: Path):
 
 def test_a_second_query_is_refused_by_the_kernel(tmp_path: Path):
     with DriverProcess([PURCHASES], 1_000) as driver, ResultCollector() as collector:
-        asked = (SUMS, build_window_aggregation("more", "purchases", [], [Measure("COUNT", None, "n")], None, SECOND, SECOND))
+        asked = (
+            SUMS,
+            build_window_aggregation("more", "purchases", [], [BenchAggregate("COUNT", None, "n")], None, SECOND, SECOND),
+        )
         config = SutConfig(driver.address, collector.address, tmp_path, (SutStream(PURCHASES),), asked)
         with SutProcess("limit", config) as system:
             system.wait_ready(PATIENCE)

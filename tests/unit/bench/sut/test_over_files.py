@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from headrace.bench.sut.over_files_headrace import driver_mib
+from headrace.bench.sut.over_files_headrace import measure_driver_mib
 
 
 def test_a_process_that_ends_meanwhile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,6 @@ def test_a_process_that_ends_meanwhile_does_not_count(monkeypatch: pytest.Monkey
     def child(name: str) -> SimpleNamespace:
         return SimpleNamespace(name=lambda: name, memory_info=lambda: SimpleNamespace(rss=512 * 2**20))
 
-    alone = driver_mib()
+    alone = measure_driver_mib()
     monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [SimpleNamespace(name=gone), child("java"), child("python")])
-    assert driver_mib() == pytest.approx(alone + 512, abs=50)
+    assert measure_driver_mib() == pytest.approx(alone + 512, abs=50)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench.sut.spark import spark_settings
+from headrace.bench.sut.spark import make_spark_settings
 from headrace.errors import HeadraceError
 
 
 def test_spark_is_stock_but_for_memory_partitions_and_store():
-    found = spark_settings({"state_store": "rocksdb", "settings": {"spark.sql.shuffle.partitions": "7"}})
+    found = make_spark_settings({"state_store": "rocksdb", "settings": {"spark.sql.shuffle.partitions": "7"}})
     assert found["spark.sql.shuffle.partitions"] == "7"
     assert found["spark.sql.streaming.stateStore.providerClass"].endswith("RocksDBStateStoreProvider")
     assert found["spark.sql.adaptive.enabled"] == "true"
@@ -18,4 +18,4 @@ def test_spark_is_stock_but_for_memory_partitions_and_store():
 
 def test_an_unknown_store_is_named():
     with pytest.raises(HeadraceError, match="unknown spark state store 'redis'\ndetail: state stores: hdfs, rocksdb"):
-        spark_settings({"state_store": "redis"})
+        make_spark_settings({"state_store": "redis"})

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.bench.queries.shape import Measure
+from headrace.bench.queries.shape import BenchAggregate
 from headrace.bench.query import BenchQuery, build_window_aggregation
 from headrace.bench.stream import StreamSpec
-from headrace.bench.sut.adapter import Started, SutConfig, SutStream
-from headrace.bench.sut.process import SutEvent, SutProcess, Voice, converse
+from headrace.bench.sut.adapter import SutConfig, SutDescription, SutStream
+from headrace.bench.sut.process import SutEvent, SutEventWriter, SutProcess, drive_adapter
 from headrace.errors import HeadraceError
 
 SECOND = 1_000_000
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 def query(name: str) -> BenchQuery:
     return build_window_aggregation(
-        name, "purchases", ["user_id"], [Measure("SUM", "price", "total")], None, 8 * SECOND, 4 * SECOND
+        name, "purchases", ["user_id"], [BenchAggregate("SUM", "price", "total")], None, 8 * SECOND, 4 * SECOND
     )
 
 
@@ -62,7 +62,7 @@ class Recorder:
 
     def start(self, config, tell):
         self.calls.append(("start", [q.name for q in config.queries]))
-        return Started({}, {})
+        return SutDescription({}, {})
 
     def change(self, added, removed):
         self.calls.append(("change", [q.name for q in added], list(removed)))
@@ -80,7 +80,7 @@ def talk(adapter: Recorder, *lines: dict | None) -> tuple[int, list[dict]]:
     for line in lines:
         waiting.put(None if line is None else json.dumps(line))
     out = io.StringIO()
-    code = converse(adapter, waiting, Voice(out, clock=lambda: 12.5))
+    code = drive_adapter(adapter, waiting, SutEventWriter(out, clock=lambda: 12.5))
     return code, [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -91,7 +91,7 @@ def test_a_configuration_survives_the_trip(tmp_path):
 
 def test_an_unknown_stream_is_named(tmp_path):
     with pytest.raises(HeadraceError, match="unknown stream 'ads'"):
-        config(tmp_path).stream("ads")
+        config(tmp_path).get_stream("ads")
 
 
 def test_commands_that_wait_are_one_change(tmp_path):
@@ -126,10 +126,10 @@ def test_a_failure_is_told_and_everything_closed(tmp_path):
 
 def test_events_are_stamped():
     out = io.StringIO()
-    voice = Voice(out, clock=lambda: 12.5)
-    voice.live("a")
-    voice.removed("b")
-    voice.refused("c", "no")
+    voice = SutEventWriter(out, clock=lambda: 12.5)
+    voice.report_live("a")
+    voice.report_removed("b")
+    voice.report_refused("c", "no")
     at = 12_500_000
     assert [json.loads(line) for line in out.getvalue().splitlines()] == [
         {"event": "live", "query": "a", "at": at},

@@ -6,10 +6,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.sut.event_clock import IDLE, EventClock
-from headrace.bench.sut.open_rows import OpenRows
-from headrace.bench.sut.results import by_window
-from headrace.bench.sut.windows import Windows
+from headrace.bench.sut.event_clock import IDLE_SECONDS, EventTimeClock
+from headrace.bench.sut.open_rows import OpenWindowRows
+from headrace.bench.sut.results import count_by_window
+from headrace.bench.sut.windows import AlignedWindows
 from headrace.model.schema import TIMESTAMP
 
 SCHEMA = pa.schema([("v", pa.int64()), ("time", TIMESTAMP)])
@@ -29,10 +29,10 @@ def times_of(table: pa.Table) -> list[int]:
 #       [───────────)
 #             [───────────)
 def test_windows_end_every_slide():
-    windows = Windows(8, 4)
-    assert list(windows.ends(7, 16)) == [8, 12, 16]
-    assert list(windows.ends(8, 15)) == [12]
-    assert list(windows.slices(12)) == [1, 2]
+    windows = AlignedWindows(8, 4)
+    assert list(windows.ends_between(7, 16)) == [8, 12, 16]
+    assert list(windows.ends_between(8, 15)) == [12]
+    assert list(windows.slices_of(12)) == [1, 2]
 
 
 # 0  2     5  7    10 12
@@ -40,72 +40,72 @@ def test_windows_end_every_slide():
 # [───────────)
 #          [────────────)
 def test_a_size_that_is_no_multiple_of_the_slide():
-    windows = Windows(7, 5)
-    assert list(windows.ends(0, 17)) == [2, 7, 12, 17]
-    assert windows.length == 1
-    assert list(windows.slices(7)) == list(range(7))
+    windows = AlignedWindows(7, 5)
+    assert list(windows.ends_between(0, 17)) == [2, 7, 12, 17]
+    assert windows.slice_length == 1
+    assert list(windows.slices_of(7)) == list(range(7))
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(-50, 50), st.integers(0, 60))
 def test_ends_are_those_of_aligned_starts(size, slide, after, span):
     expected = [end for end in range(after + 1, after + span + 1) if (end - size) % slide == 0]
-    assert list(Windows(size, slide).ends(after, after + span)) == expected
+    assert list(AlignedWindows(size, slide).ends_between(after, after + span)) == expected
 
 
 def test_the_slowest_partition_is_the_time():
-    clock = EventClock(["a", "b"], clock=lambda: 0.0)
-    assert clock.now() is None
-    clock.saw("a", 10)
-    assert clock.now() is None
-    clock.saw("b", 7)
-    clock.saw("a", 9)
-    assert clock.now() == 7
-    assert clock.now(["a"]) == 10
+    clock = EventTimeClock(["a", "b"], clock=lambda: 0.0)
+    assert clock.get_event_time() is None
+    clock.advance("a", 10)
+    assert clock.get_event_time() is None
+    clock.advance("b", 7)
+    clock.advance("a", 9)
+    assert clock.get_event_time() == 7
+    assert clock.get_event_time(["a"]) == 10
 
 
 def test_a_partition_without_rows_is_not_waited_for():
     now = [0.0]
-    clock = EventClock(["a", "b"], clock=lambda: now[0])
-    clock.saw("a", 10)
-    clock.saw("b", 7)
-    clock.saw_nothing("b")
-    now[0] = IDLE
-    clock.saw_nothing("b")
-    assert clock.now() == 7
-    now[0] = IDLE + 0.01
-    assert clock.now() == 10
-    clock.saw("b", 8)
-    assert clock.now() == 8
+    clock = EventTimeClock(["a", "b"], clock=lambda: now[0])
+    clock.advance("a", 10)
+    clock.advance("b", 7)
+    clock.mark_empty("b")
+    now[0] = IDLE_SECONDS
+    clock.mark_empty("b")
+    assert clock.get_event_time() == 7
+    now[0] = IDLE_SECONDS + 0.01
+    assert clock.get_event_time() == 10
+    clock.advance("b", 8)
+    assert clock.get_event_time() == 8
 
 
 def test_no_time_while_all_are_idle():
     now = [0.0]
-    clock = EventClock(["a"], clock=lambda: now[0])
-    now[0] = 2 * IDLE
-    assert clock.now() is None
+    clock = EventTimeClock(["a"], clock=lambda: now[0])
+    now[0] = 2 * IDLE_SECONDS
+    assert clock.get_event_time() is None
 
 
 # blocks   [1 2 3]  [4 5]  [5 9]
 # window     [2    ……    5)
 def test_rows_of_a_window():
-    kept = OpenRows(SCHEMA, "time")
+    kept = OpenWindowRows(SCHEMA, "time")
     assert [kept.add(rows(1, 3, 2)), kept.add(rows(4, 4)), kept.add(rows(5, 9))] == [3, 4, 9]
-    assert times_of(kept.between(2, 5)) == [3, 2, 4, 4]
-    assert times_of(kept.between(10, 20)) == []
+    assert times_of(kept.select_between(2, 5)) == [3, 2, 4, 4]
+    assert times_of(kept.select_between(10, 20)) == []
 
 
 def test_rows_that_no_window_wants_are_let_go():
-    kept = OpenRows(SCHEMA, "time")
+    kept = OpenWindowRows(SCHEMA, "time")
     kept.add(rows(1, 3))
     kept.add(rows(2, 8))
     full = kept.nbytes
-    kept.forget(4)
+    kept.evict_before(4)
     assert 0 < kept.nbytes < full
-    assert times_of(kept.between(0, 10)) == [2, 8]
-    kept.forget(9)
+    assert times_of(kept.select_between(0, 10)) == [2, 8]
+    kept.evict_before(9)
     assert kept.nbytes == 0
 
 
 def test_results_are_counted_by_window():
     ends = pa.chunked_array([[1000, 1000, 2000, 1000], [], [1000]], pa.int64()).cast(TIMESTAMP)
-    assert sorted(by_window(ends)) == [(1000, 4), (2000, 1)]
+    assert sorted(count_by_window(ends)) == [(1000, 4), (2000, 1)]
