@@ -11,24 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.builder import from_, hop, select, session_window, sliding, tumble
-    from headrace.builder_aggregate import (
-        avg,
-        count,
-        count_distinct,
-        count_if,
-        max,  # noqa: A004
-        median,
-        min,  # noqa: A004
-        percentile,
-        percentile_disc,
-        stddev_pop,
-        stddev_samp,
-        sum,  # noqa: A004
-        var_pop,
-        var_samp,
-    )
-    from headrace.builder_expression import call, col, literal
     from headrace.client import connect
     from headrace.connectors import (
         CallbackSink,
@@ -42,11 +24,31 @@ if TYPE_CHECKING:
         RateSource,
         TcpSource,
     )
+    from headrace.dsl.expression import (
+        avg,
+        call,
+        col,
+        count,
+        count_distinct,
+        count_if,
+        literal,
+        max,
+        median,
+        min,
+        percentile,
+        percentile_disc,
+        stddev_pop,
+        stddev_samp,
+        sum,
+        var_pop,
+        var_samp,
+    )
+    from headrace.dsl.select import from_, hop, select, session_window, sliding, tumble
+    from headrace.dsl.stream import StreamFlow, stream
+    from headrace.dsl.udf import Function, function, rowwise
     from headrace.errors import HeadraceError
-    from headrace.fluent import StreamFlow, stream
     from headrace.query import Query
     from headrace.session import Session
-    from headrace.user_function import Function, function, rowwise
 
 __version__ = "0.1.0"
 

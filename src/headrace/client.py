@@ -22,11 +22,11 @@ from urllib.parse import quote
 import httpx
 import pyarrow as pa
 
-from headrace.builder import Select
 from headrace.connectors import MemorySource
+from headrace.dsl.select import Select
+from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
-from headrace.fluent import StreamFlow, create_flow
-from headrace.model.schema import Schema
+from headrace.model.types import Schema
 
 _ARROW_MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 _PAGE_ROWS = 10_000

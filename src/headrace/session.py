@@ -17,31 +17,99 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
 from headrace.connectors import CallbackSink, Source, parse_sink
+from headrace.dsl.select import Select
+from headrace.dsl.stream import StreamFlow, create_flow
+from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import NameTakenError, SchemaError, SessionError
-from headrace.model.duration import parse_duration
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.query import Query, QueryRecord, check_past, check_sink
-from headrace.registry import QueryRegistry
-from headrace.runtime.backends import load_backend, to_source
-from headrace.runtime.checkpoint import Checkpoint
+from headrace.model.time import parse_duration
+from headrace.model.types import Schema
+from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
+from headrace.planner.explain.text import explain
+from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink
+from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.delivery import ResultDelivery
-from headrace.runtime.report import BatchReport
-from headrace.runtime.state import QueryState
-from headrace.sharing.explain import explain
-from headrace.sharing.multiway.pictured import GRAPH_FORMATS, build_physical_graph
+from headrace.runtime.engine_state import QueryState
+from headrace.runtime.metrics import BatchReport
+from headrace.runtime.udf_registry import drop_udf, register_udf
 from headrace.sql import bind_query
-from headrace.writing import DslMethods, QueryText, sql_of
+from headrace.storage.checkpoint import Checkpoint
+
+QueryText: TypeAlias = str | Select | StreamFlow
+"""A query as users pass it: SQL text, or a query of the DSL, which is translated to SQL."""
+
+
+def sql_of(query: QueryText) -> str:
+    """Return the SQL text of a query."""
+    return query if isinstance(query, str) else query.sql
+
+
+class _DslHost(Protocol):
+    """The members of `Session` that the mixin uses."""
+
+    _coordinator: Coordinator
+
+    @property
+    def _batch_lock(self) -> AbstractContextManager[Any]: ...
+    @property
+    def _lock(self) -> AbstractContextManager[Any]: ...
+    @property
+    def add(self) -> Callable[..., Any]: ...
+    @property
+    def check(self) -> Callable[[str], Any]: ...
+    def _check_open(self) -> None: ...
+
+
+class DslMethods:
+    """Mixin for `Session` only: stream flows and UDFs."""
+
+    def stream(self: _DslHost, name: str) -> StreamFlow:
+        """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
+
+        Every step of the flow is checked at once and raises SqlError if it is invalid.
+        """
+        return create_flow(name, self.add, self.check)
+
+    def register_function(
+        self: _DslHost,
+        function: Function | str,
+        code: Callable[..., Any] | None = None,
+        returns: str = "",
+        *,
+        arguments: ArgumentTypes = None,
+    ) -> Function:
+        """Register a function (UDF) that queries can call, and return it.
+
+        `function` is a function made by `hr.function`; or a name, together with `code`, the type that it `returns`, and
+        optionally the types of its `arguments`, as for `hr.function`. A recovered session already has the functions of its
+        checkpoint. A new function replaces a registered one of the same name.
+
+        Raises NameTakenError if a query calls the function to replace, and SchemaError for an invalid name or type, or for code
+        that cannot be stored.
+        """
+        registered = function if isinstance(function, Function) else build_function(function, code, returns, arguments)
+        self._check_open()
+        with self._batch_lock, self._lock:
+            register_udf(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
+        return registered
+
+    def drop_function(self: _DslHost, name: str) -> None:
+        """Drop a registered function; raises NotFoundError if it is not registered, and NameTakenError while a query calls it."""
+        self._check_open()
+        with self._batch_lock, self._lock:
+            drop_udf(self._coordinator, name)
+
 
 _IDLE_SECONDS = 0.02
 _BATCHES_KEPT = 1_000

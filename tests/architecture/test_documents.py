@@ -18,7 +18,7 @@ import headrace.session
 from headrace.cli import COMMANDS
 from headrace.cli.explain import plan_session_file
 from headrace.cli.session_file import SessionFile
-from headrace.runtime.backends import load_backend
+from headrace.runtime.backend import load_backend
 from headrace.sql import Catalog, bind_query
 
 SENTENCE = "Every row carries the set of queries it still matters to; every operator works once for all of them."

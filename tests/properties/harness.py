@@ -10,20 +10,19 @@ from random import Random
 from typing import Any
 
 import headrace as hr
-from headrace.plan.join import WindowJoinQuery
-from headrace.runtime.optimizer import WindowJoinOptimizer
-from headrace.runtime.probe_optimizer import SlidingJoinOptimizer
-from headrace.runtime.state import EngineState
-from headrace.sharing.arrangement import (
+from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.join.join_graph import JoinGraph
+from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.planner.join.window_join_plan import (
     JoinOrderVersion,
     count_cross_products,
     get_written_order,
     is_reorderable,
     iter_conditions,
 )
-from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
-from headrace.sharing.multiway.relations import JoinGraph
-from headrace.sharing.shared_plan import LiveQuery
+from headrace.planner.shared_plan import LiveQuery
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.replanning import SlidingJoinOptimizer, WindowJoinOptimizer
 from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
 
 

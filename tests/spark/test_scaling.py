@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench.queries.aggregations import FieldAggregations
-from headrace.bench.sut.over_files_headrace import measure_throughput
-from headrace.bench.workload import write_workload_files
+from headrace.bench.queries.aggregations import FieldAggregations, write_workload_files
+from headrace.bench.systems.over_files_headrace import measure_throughput
 
 pytestmark = pytest.mark.spark
 

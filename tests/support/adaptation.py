@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import headrace as hr
-from headrace.execution.job import ReduceReport
-from headrace.runtime.probe_optimizer import SlidingJoinOptimizer
-from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
-from headrace.sharing.multiway.relations import Attribute, input_relation
+from headrace.engine.batch_job import ReduceReport
+from headrace.planner.join.join_graph import Attribute, input_relation
+from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.replanning import SlidingJoinOptimizer
 
 COLUMNS = {"r": ("a",), "s": ("a", "b"), "t": ("b", "c"), "u": ("c",)}
 PARTNERS = {"a": 0.6, "b": 0.7, "c": 0.6}  # that a new row finds before the change: all four together make a result for each row

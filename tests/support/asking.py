@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.multiway.asked import NormalizedJoin, format_expression, normalize_join
-from headrace.sharing.multiway.probes import (
+from headrace.model.types import Schema
+from headrace.planner.join.join_graph import Attribute, JoinGraph
+from headrace.planner.join.normalized_join import NormalizedJoin, format_expression, normalize_join
+from headrace.planner.join.sliding_join_plan import (
     OrdersByRelation,
     ProbeOrderChoice,
     ProbeRouting,
@@ -22,9 +23,8 @@ from headrace.sharing.multiway.probes import (
     SlidingJoinPlan,
     StoreSpec,
 )
-from headrace.sharing.multiway.relations import Attribute, JoinGraph
-from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import MIN_TIME
+from headrace.planner.shared_plan import LiveQuery
+from headrace.planner.slicing import MIN_TIME
 from headrace.sql import Catalog, bind_query
 
 COLUMNS = "a INT, b INT, c INT, d INT, x DOUBLE, n STRING, time TIMESTAMP"

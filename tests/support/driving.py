@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.bench.driver import DriverServer
-from headrace.bench.hub import DriverHub
-from headrace.bench.rate import RateScript
-from headrace.bench.stream import StreamSpec
-from headrace.connectors.tcp_protocol import TcpConnection
+from headrace.bench.driver.hub import DriverHub
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.driver.server import DriverServer
+from headrace.bench.driver.streams import StreamSpec
+from headrace.connectors.tcp import TcpConnection
 
 BEGIN = 1_800_000_000  # seconds
 BEGIN_US = BEGIN * 1_000_000

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-from headrace.sharing.multiway.candidates import enumerate_partitioned_stores, enumerate_probe_orders, find_partitionings
-from headrace.sharing.multiway.cost import CardinalityModel, estimate_step_costs
-from headrace.sharing.multiway.relations import JoinGraph, input_relation
-from headrace.sharing.multiway.strategy import JoinStrategy
+from headrace.planner.join.candidates import enumerate_partitioned_stores, enumerate_probe_orders, find_partitionings
+from headrace.planner.join.cost import CardinalityModel, estimate_step_costs
+from headrace.planner.join.join_graph import JoinGraph, input_relation
+from headrace.planner.join.strategy import JoinStrategy
 
 
 def priced_orders(join: JoinGraph, start: str, stores: tuple, figures: CardinalityModel, tasks: int) -> dict:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from random import Random
 
-from headrace.sharing.multiway.cost import HistoryCardinality
-from headrace.sharing.multiway.relations import Attribute, JoinGraph, JoinPredicate, make_equality
+from headrace.planner.join.cost import HistoryCardinality
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, make_equality
 
 _ATTEMPTS = 50  # for each query, before an environment is said to be too small
 

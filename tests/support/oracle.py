@@ -10,7 +10,7 @@ from headrace.backends.reference import ReferenceEngine
 from headrace.model.stream import Stream
 from headrace.plan.logical import LogicalQuery
 from headrace.sql import bind_query
-from headrace.sql.catalog import Catalog
+from headrace.sql.scope import Catalog
 from support.strategies import AddQuery, Advance, Drain, RemoveQuery, Rows, Scenario
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 
 SCHEMA = Schema.parse(
     "k INT, s STRING, x INT, y DOUBLE, d DECIMAL(10,2), f BIGINT, b BOOLEAN, day DATE, time TIMESTAMP",

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 
 import headrace as hr
+from headrace.service.admission import ServiceLimits
+from headrace.service.auth import TokenRegistry
 from headrace.service.host import ServiceHost
-from headrace.service.limits import ServiceLimits
 from headrace.service.server import Server
-from headrace.service.tokens import TokenRegistry
 
 COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
 COUNTING = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(purchases, '1 second')"

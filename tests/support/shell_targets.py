@@ -12,7 +12,7 @@ from headrace.cli.shell.embedded import EmbeddedTarget
 from headrace.cli.shell.remote import open_remote
 from headrace.cli.shell.target import ShellTarget
 from headrace.connectors import MemorySource
-from headrace.service.tokens import TokenRegistry
+from headrace.service.auth import TokenRegistry
 from headrace.session import Session
 from support.serving import Service
 

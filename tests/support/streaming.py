@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import headrace as hr
-from headrace.execution.job import ReduceReport, SegmentRef
-from headrace.runtime.probe_optimizer import JoinSharing, SlidingJoinOptimizer
-from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
+from headrace.engine.batch_job import ReduceReport, SegmentRef
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.replanning import JoinSharing, SlidingJoinOptimizer
 from support.asking import COLUMNS, label
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from sqlglot.dialects.spark import Spark
 
 import headrace as hr
-from headrace.builder_expression import literal
+from headrace.dsl.expression import literal
 from headrace.errors import SqlError
 from headrace.model.expression import Literal
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.multiway import SlidingJoinQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.sql import Catalog, bind_query
 
 COLUMNS = "a INT, b INT, c INT, name STRING, d DECIMAL(10,2), y DOUBLE, day DATE, ok BOOLEAN, time TIMESTAMP"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import SqlError
-from headrace.plan.stacked import NestedQuery
+from headrace.plan.derived import NestedQuery
 from headrace.sql import bind_query
 
 COLUMNS = "a INT, text STRING, time TIMESTAMP"

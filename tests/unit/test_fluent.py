@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.errors import SqlError
 from headrace.model.aggregate import AGGREGATE_FUNCTIONS as CALLS
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import WindowJoinQuery
+from headrace.model.types import Schema
+from headrace.plan.derived import NestedQuery
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.multiway import SlidingJoinQuery
-from headrace.plan.stacked import NestedQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.plan.window_join import WindowJoinQuery
 from headrace.sql import Catalog, bind_query
-from headrace.sql.aggregates import AGGREGATES
+from headrace.sql.aggregate_functions import AGGREGATES
 
 COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, name STRING, `order` INT, time TIMESTAMP"
 CATALOG = Catalog.of(Stream(name, Schema.parse(COLUMNS), "time") for name in ("purchases", "ads", "order"))

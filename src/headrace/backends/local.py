@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.connectors import Range
-from headrace.execution.job import BatchJob, ReduceReport
-from headrace.execution.onward import LevelMessage
-from headrace.execution.stage_one import run_map_task
-from headrace.execution.stage_two import run_later_level, run_reduce_task
-from headrace.kernels import pack
+from headrace.engine.batch_job import BatchJob, ReduceReport
+from headrace.engine.map_stage import run_map_task
+from headrace.engine.reduce_stage import run_later_level, run_reduce_task
+from headrace.engine.stage_messages import LevelMessage
+from headrace.storage import container
 
 
 class LocalBackend:
@@ -26,19 +26,19 @@ class LocalBackend:
         for number, task in enumerate(tasks):
             self._fault("stage one")
             for partition, block in run_map_task(job, number, task):
-                blocks[partition].append(pack.pack(block))  # the shuffle passes bytes only, as on Spark
+                blocks[partition].append(container.pack(block))  # the shuffle passes bytes only, as on Spark
         reports = []
         following: list[list[bytes]] = [[] for _ in range(job.partitions)]
         for partition, blobs in enumerate(blocks):
             self._fault("stage two")
-            report, messages = run_reduce_task(job, partition, [pack.unpack(blob) for blob in blobs])
+            report, messages = run_reduce_task(job, partition, [container.unpack(blob) for blob in blobs])
             reports.append(report)
             _send_blocks(messages, following)
         for level in range(1, job.extra_shuffles + 1):
             arrived, following = following, [[] for _ in range(job.partitions)]
             for partition, blobs in enumerate(arrived):
                 self._fault("stage two")
-                report, messages = run_later_level(job, level, partition, [pack.unpack(blob) for blob in blobs])
+                report, messages = run_later_level(job, level, partition, [container.unpack(blob) for blob in blobs])
                 reports.append(report)
                 _send_blocks(messages, following)
         return reports
@@ -49,7 +49,7 @@ class LocalBackend:
 
 def _send_blocks(messages: dict[int, LevelMessage], blocks: list[list[bytes]]) -> None:
     for partition, message in messages.items():
-        blocks[partition].append(pack.pack(message))
+        blocks[partition].append(container.pack(message))
 
 
 def create(*, fault: Callable[[str], None], **_: object) -> LocalBackend:

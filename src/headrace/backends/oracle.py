@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from headrace.backends.reference import ReferenceQuery, add_event_time, unnest_rows
 from headrace.connectors import Range, read_range
+from headrace.engine.batch_job import BatchJob, LoadedQuery, MapReport, ReduceReport
+from headrace.engine.results import BatchResults
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
-from headrace.execution.job import BatchJob, LoadedQuery, MapReport, ReduceReport
-from headrace.execution.result import BatchResults
-from headrace.kernels import pack
-from headrace.model.event_time import to_microseconds
-from headrace.plan.multiway import SlidingJoinQuery
-from headrace.sharing.multiway.asked import name_relations
-from headrace.sharing.slicing import MAX_TIME, MIN_TIME
+from headrace.model.time import to_microseconds
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.planner.join.normalized_join import name_relations
+from headrace.planner.slicing import MAX_TIME, MIN_TIME
+from headrace.storage import container
 
 
 class OracleBackend:
@@ -61,7 +61,7 @@ class OracleBackend:
             self._run_query(job, number, rows, seen, report, header, results)
         if results.index:
             report.result_files = [f"results/{job.batch:010d}-00000.rows"]
-            pack.write(Path(job.directory) / report.result_files[0], (results.tables, results.index))
+            container.write(Path(job.directory) / report.result_files[0], (results.tables, results.index))
         return [report]
 
     def _read_rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:

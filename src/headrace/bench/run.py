@@ -1,30 +1,81 @@
 """A run of one system under one scenario: search for the sustainable rate unless it is given, then run the scenario below it.
 
-The search offers constant rates to the peak number of live queries, one trial after the other; a system that crashed or did not
-drain its queue is restarted before the next trial. The run itself, with its rate script and its query changes, uses a fresh
-system at `load` times the rate found: its latencies are those of the result.
+The rig starts the driver, the collector and the system under test, and ends them together. The search offers constant rates to
+the peak number of live queries, one trial after the other; a system that crashed or did not drain its queue is restarted before
+the next trial. The run itself, with its rate script and its query changes, uses a fresh system at `load` times the rate found:
+its latencies are those of the result.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Self
 
-from headrace.bench.deployment import compute_data_throughput
-from headrace.bench.environment import current_commit, describe_machine, list_versions
-from headrace.bench.latency import Latencies
-from headrace.bench.query import BenchQuery
-from headrace.bench.rate import RateScript
-from headrace.bench.result import BenchRun, DeploymentLog, FailedRun, LatencyFigures, MeasuredRun, RunOrigin, ThroughputSeries
-from headrace.bench.rig import BenchRig, start_rig
-from headrace.bench.scenario import Scenario
-from headrace.bench.search import RateSearchResult, search_rate
-from headrace.bench.sustainable import TrialVerdict, failed_verdict
-from headrace.bench.trial import OfferedLoad, ProgressCallback, TrialResult
+from headrace.bench.driver.client import DriverProcess
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.driver.streams import StreamSpec
+from headrace.bench.measure.collector import ResultCollector
+from headrace.bench.measure.latency import Latencies, compute_data_throughput
+from headrace.bench.measure.sustainable import RateSearchResult, TrialVerdict, failed_verdict, search_rate
+from headrace.bench.queries.query import BenchQuery
+from headrace.bench.result import (
+    BenchRun,
+    DeploymentLog,
+    FailedRun,
+    LatencyFigures,
+    MeasuredRun,
+    RunOrigin,
+    ThroughputSeries,
+    current_commit,
+    describe_machine,
+    list_versions,
+)
+from headrace.bench.scenarios.scenario import Scenario
+from headrace.bench.systems.adapter import SutConfig, SutStream
+from headrace.bench.systems.process import SutProcess
+from headrace.bench.trial import OfferedLoad, ProgressCallback, TrialResult, TrialRunner
 from headrace.errors import HeadraceError
+
+QUEUE_CAPACITY_ROWS = 60_000_000  # per partition, eight bytes a row; more than any tolerated backlog
+READY_TIMEOUT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BenchRig:
+    """A running rig, with the versions and settings that the system reported."""
+
+    trial_runner: TrialRunner
+    versions: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+
+@contextlib.contextmanager
+def start_rig(
+    sut: str, streams: Sequence[StreamSpec], queries: Sequence[BenchQuery], options: Mapping[str, Any]
+) -> Iterator[BenchRig]:
+    """Start all parts; raise HeadraceError with the reason if the system cannot run, or rejects one of the queries."""
+    with contextlib.ExitStack() as stack:
+        scratch = tempfile.mkdtemp(prefix="headrace-bench-")
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        driver = stack.enter_context(DriverProcess(streams, QUEUE_CAPACITY_ROWS))
+        collector = stack.enter_context(ResultCollector())
+        sut_streams = tuple(SutStream(stream, tuple(driver.line_ports[stream.name])) for stream in streams)
+        config = SutConfig(driver.address, collector.address, Path(scratch), sut_streams, tuple(queries), options)
+        system = stack.enter_context(SutProcess(sut, config))
+        ready = system.wait_ready(READY_TIMEOUT_SECONDS)
+        for event in system.events():
+            if event.event == "refused":
+                raise HeadraceError(f"{sut} cannot run query '{event.query}'", detail=event.reason)
+        yield BenchRig(
+            TrialRunner(driver, collector, system, {query.name: query for query in queries}), ready.versions, ready.settings
+        )
+
 
 _MAX_PROLONGATION = 3.0  # a doubtful trial of a search takes up to this many times its length
 _MAX_RETRIES, _RETRY_FACTOR = 3, 0.92  # retries with a lower rate when the run does not confirm the search, and its factor

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.spark.environment import start_spark
-from headrace.bench.environment import current_commit, describe_machine, list_versions
-from headrace.bench.queries.aggregations import FieldAggregations
-from headrace.bench.sut import over_files_headrace as headrace
-from headrace.bench.workload import write_workload_files
+from headrace.bench.queries.aggregations import FieldAggregations, write_workload_files
+from headrace.bench.result import current_commit, describe_machine, list_versions
+from headrace.bench.systems import over_files_headrace as headrace
 from headrace.errors import HeadraceError
 
 ROWS_PER_FILE = 1_000_000
@@ -81,7 +80,7 @@ def measure_scaling(
 
 def measure_in_subprocess(system: str, *arguments: object) -> float:
     """Measure a peer in its own process with its own JVM, and return its rows/s."""
-    command = [sys.executable, "-m", f"headrace.bench.sut.over_files_{system}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"headrace.bench.systems.over_files_{system}", *map(str, arguments)]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own module
     if completed.returncode:
         raise HeadraceError(f"{system} failed: no result", detail=completed.stderr[-2000:])

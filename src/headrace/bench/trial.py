@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from headrace.bench.collector import ResultCollector
-from headrace.bench.deployment import DeploymentRequest
-from headrace.bench.driver_client import DriverProcess, DriverStatus
-from headrace.bench.emissions import Emissions
-from headrace.bench.latency import Latencies, MeasurementPeriod, measure_latencies
-from headrace.bench.query import BenchQuery
-from headrace.bench.rate import RateScript
-from headrace.bench.resources import ResourceSample, ResourceSampler
-from headrace.bench.scenario import ScenarioStep
-from headrace.bench.sustainable import SustainabilityLimits, TrialObservation, TrialVerdict, judge_until_certain
-from headrace.bench.sut.process import SutEvent
+from headrace.bench.driver.client import DriverProcess, DriverStatus
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.measure.collector import Emissions, ResultCollector
+from headrace.bench.measure.latency import DeploymentRequest, Latencies, MeasurementPeriod, measure_latencies
+from headrace.bench.measure.resources import ResourceSample, ResourceSampler
+from headrace.bench.measure.sustainable import SustainabilityLimits, TrialObservation, TrialVerdict, judge_until_certain
+from headrace.bench.queries.query import BenchQuery
+from headrace.bench.scenarios.scenario import ScenarioStep
+from headrace.bench.systems.process import SutEvent
 
 _POLL_SECONDS = 0.1  # seconds between polls
 _LAST_RESULTS_SECONDS = 3.0  # seconds to wait after the last row for results of closed windows

@@ -1,24 +1,234 @@
-"""`headrace bench`: benchmarks of headrace and other engines in one run on one machine."""
+"""`headrace bench`: benchmarks of headrace and other engines in one run on one machine.
+
+`list` shows the scenarios. `run` runs systems under a scenario, one after the other, with a progress bar (rates, queue, latency),
+and writes each result when it is complete. `report` writes the HTML report of a result document. `scaling` measures source
+rows/s by number of queries.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from headrace.bench.driver.client import DriverStatus
+from headrace.bench.measure.latency import Latencies
+from headrace.bench.measure.sustainable import TrialVerdict
+from headrace.bench.report import write_report
+from headrace.bench.result import BenchRun, append_run
+from headrace.bench.run import RunWatcher, ScenarioRunner
 from headrace.bench.scaling import measure_scaling
-from headrace.cli import bench_list, bench_report
-from headrace.cli.bench_run import run_command
-from headrace.cli.terminal import report_progress
+from headrace.bench.scenarios.scenario import PEERS, SYSTEMS, Scenario, list_scenarios, load_scenario
+from headrace.cli.terminal import format_count, format_seconds, print_json, progress_console, report_progress
 from headrace.errors import HeadraceError
 
+
+def list_command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+    """List the scenarios with their number of queries and their systems. --json prints all parameters."""
+    scenarios = [load_scenario(name) for name in list_scenarios()]
+    if as_json:
+        print(json.dumps({"scenarios": [_scenario_document(scenario) for scenario in scenarios]}, indent=2, ensure_ascii=False))
+        return
+    table = Table("scenario", "what is measured", "queries", "systems", box=SIMPLE_HEAD, pad_edge=False)
+    for scenario in scenarios:
+        systems = "all" if scenario.systems == PEERS else ", ".join(scenario.systems)
+        table.add_row(scenario.name, scenario.title, f"{scenario.peak_query_count:,}", systems)
+    Console().print(table, f"all systems: {', '.join(PEERS)}", sep="")
+
+
+def _scenario_document(scenario: Scenario) -> dict[str, Any]:
+    return {**scenario.to_json(), "most_queries": scenario.peak_query_count}
+
+
+def report_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder that `headrace bench run --out` wrote result.json to.")
+    ],
+) -> None:
+    """Write DIR/report.html from DIR/result.json: a single file that needs no network."""
+    print(write_report(folder.expanduser()))
+
+
+_LINE_INTERVAL_SECONDS = 5.0  # seconds between lines where there is no terminal
+
+
+class BenchView:
+    """A context manager that shows a progress bar on a terminal, otherwise a line every few seconds."""
+
+    def __init__(self, console: Console) -> None:
+        """Write to `console`."""
+        self._console = console
+        columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("", figures="", total=None)
+        self._phase, self._rate, self._last_shown_at, self._last_status = "", None, 0.0, None  # type: tuple[str, float | None, float, DriverStatus | None]
+
+    def __enter__(self) -> Self:
+        """Start the progress bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Remove the progress bar."""
+        self._progress.stop()
+
+    def make_watcher(self) -> RunWatcher:
+        """Return the callbacks of a run."""
+        return RunWatcher(self._start_phase, self._show_sample, self._show_verdict)
+
+    def _start_phase(self, phase: str, rate: float | None) -> None:
+        self._phase, self._rate, self._last_status = phase, rate, None
+        line = phase if rate is None else f"{phase}, {format_count(rate)} rows/s offered"
+        self._progress.reset(self._task, description=line, figures="", total=None)
+        if not self._console.is_terminal:
+            self._console.print(line, soft_wrap=True)
+
+    def _show_sample(self, status: DriverStatus, second: float, total: float, latencies: Latencies | None) -> None:
+        now = time.monotonic()
+        if now - self._last_shown_at < (0.5 if self._console.is_terminal else _LINE_INTERVAL_SECONDS) and latencies is None:
+            return
+        figures = self._format_figures(status, latencies)
+        self._last_shown_at, self._last_status = now, status
+        self._progress.update(self._task, completed=min(second, total), total=total, figures=figures)
+        if not self._console.is_terminal:
+            self._console.print(f"  {second:.0f} s: {figures}", soft_wrap=True)
+
+    def _format_figures(self, status: DriverStatus, latencies: Latencies | None) -> str:
+        previous, parts = self._last_status, []
+        if previous is not None and status.now > previous.now:
+            parts.append(f"read {format_count((status.read - previous.read) * 1e6 / (status.now - previous.now))} rows/s")
+        parts.append(f"queue {format_count(status.backlog)}")
+        if latencies is not None and latencies.event_time_series.p95:
+            parts.append(f"latency p95 {format_seconds(latencies.event_time_series.p95[-1])}")
+        return ", ".join(parts)
+
+    def _show_verdict(self, verdict: TrialVerdict) -> None:
+        outcome = "sustained" if verdict.sustainable else f"not sustained: {verdict.reason}"
+        self._console.print(f"  {format_count(verdict.rate)} rows/s {outcome}", soft_wrap=True)
+
+    def show_run(self, run: BenchRun) -> None:
+        """Print the result of a run."""
+        if run.figures is None:
+            self._console.print(f"{run.sut}, {run.query_count} queries: failed: {run.failure}", style="red", soft_wrap=True)
+            return
+        latency = run.figures.event_time_latency.histogram.summarize()
+        rate, p95 = format_count(run.figures.sustainable_rate or 0), format_seconds(latency.p95 if latency else None)
+        text = f"{run.sut}, {run.query_count} queries: {rate} rows/s, event-time latency p95 {p95}"
+        self._console.print(text, style="bold", soft_wrap=True)
+
+
+def run_command(
+    scenario: Annotated[str, typer.Argument(help="A name from `headrace bench list`, or a .toml file.")],
+    sut: Annotated[str, typer.Option(help=f"Systems, separated by commas: {', '.join(SYSTEMS)}.")] = "headrace",
+    rate: Annotated[float | None, typer.Option(help="Offer this many rows/s instead of searching the sustainable rate.")] = None,
+    search: Annotated[bool, typer.Option("--search", help="Search the sustainable rate; the default without --rate.")] = False,
+    duration: Annotated[
+        float | None, typer.Option("--seconds", help="Duration of the run; the maximum duration of a trial.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of runs of each system.")] = 1,
+    queries: Annotated[str, typer.Option(help="Numbers of queries, separated by commas.")] = "",
+    keys: Annotated[int | None, typer.Option(help="Number of distinct keys.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the systems, e.g. mode=separate.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of result.json; runs are appended to it.")] = Path("bench-out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with the runs.")] = False,
+) -> None:
+    """Measure systems under a scenario. A failed run has a reason and no number; the exit code is then 1."""
+    if rate is not None and (search or not rate > 0):
+        raise HeadraceError("invalid --rate: it must be positive, and excludes --search")
+    base, systems = load_scenario(scenario), _parse_systems(sut)
+    variants = [_apply_overrides(base, number, duration, keys) for number in _parse_counts(queries)]
+    runs = []
+    with BenchView(progress_console(as_json=True)) as view:
+        for variant in variants:
+            for system in systems:
+                for number in range(1, repeat + 1):
+                    run = ScenarioRunner(system, variant, view.make_watcher(), rate, _parse_options(option or [])).run(number)
+                    append_run(out, run)
+                    view.show_run(run)
+                    runs.append(run)
+    if as_json:
+        print_json({"runs": [run.to_json() for run in runs]})
+    else:
+        progress_console(as_json=False).print(
+            summary_table(runs), f"Written to {out / 'result.json'}; `headrace bench report {out}` makes a page of it."
+        )
+    if any(run.failure for run in runs):
+        raise typer.Exit(1)
+
+
+def _parse_systems(text: str) -> list[str]:
+    systems = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in systems if name not in SYSTEMS]
+    if unknown or not systems:
+        raise HeadraceError(f"unknown system in '{text}'", detail=f"systems: {', '.join(SYSTEMS)}")
+    return systems
+
+
+def _parse_counts(text: str) -> list[int | None]:
+    if not text:
+        return [None]
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise HeadraceError(f"'{text}' is not a list of numbers", hint="write --queries 1,64") from None
+
+
+def _apply_overrides(base: Scenario, queries: int | None, duration: float | None, keys: int | None) -> Scenario:
+    return base.with_overrides(queries=queries, seconds=duration, keys=keys)
+
+
+def _parse_options(settings: list[str]) -> dict[str, Any]:
+    pairs = [setting.partition("=") for setting in settings]
+    if any(not sign for _, sign, _ in pairs):
+        raise HeadraceError("invalid --option: write NAME=VALUE", detail=f"given: {', '.join(settings)}")
+    return {name: _parse_value(value) for name, _, value in pairs}
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def summary_table(runs: list[BenchRun]) -> Table:
+    """Return the runs as a table for the terminal."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, justify in (
+        ("system", "left"),
+        ("queries", "right"),
+        ("sustainable rows/s", "right"),
+        ("event-time latency p95", "right"),
+    ):
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    for run in runs:
+        figures = run.figures
+        if figures is None:
+            table.add_row(run.sut, str(run.query_count), Text(f"failed: {run.failure}", "red"), "–")
+            continue
+        latency = figures.event_time_latency.histogram.summarize()
+        table.add_row(
+            run.sut,
+            str(run.query_count),
+            format_count(figures.sustainable_rate or 0),
+            format_seconds(latency.p95 if latency else None),
+        )
+    return table
+
+
 app = typer.Typer(help="Benchmark headrace against other engines on the same data in the same run.", no_args_is_help=True)
-app.command("list")(bench_list.list_command)
+app.command("list")(list_command)
 app.command("run")(run_command)
-app.command("report")(bench_report.report_command)
+app.command("report")(report_command)
 
 
 @app.command("scaling")

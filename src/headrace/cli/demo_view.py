@@ -14,12 +14,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.sharing import SharedPlans
+from headrace.cli.explain import SharedPlans
 from headrace.cli.terminal import format_cell, format_count, format_seconds
-from headrace.sharing.picture import get_operator_kind
+from headrace.planner.explain.plan_diagram import get_operator_kind
 
 if TYPE_CHECKING:
     from headrace.cli.demo import Demo, DemoQueryState
+
 
 _FIXED_LINES = 24  # lines of the screen outside the table of queries
 _MAX_OPERATORS = 6

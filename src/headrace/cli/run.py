@@ -1,33 +1,253 @@
 """`headrace run SESSION.toml`: run the streams and queries of a file, once over the existing input or until stopped.
 
 After a crash at any point the same command resumes from its checkpoint with exactly-once results. The file format is described
-in `headrace.cli.session_file`; `headrace.cli.resume` reconciles the queries of the file with those of the checkpoint.
+in `headrace.cli.session_file`. The output is a live table on a terminal, status lines for logs, and a summary at the end.
+
+A resumed run reconciles the queries of the file with those of the checkpoint. Same name, text and sink: the query continues.
+Only in the checkpoint: it is removed. Only in the file: it is added. Same name but a different text or sink: an error, because
+the results would mix two queries. A query that had failed stays failed.
 """
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from headrace.cli import show_error
 from headrace.cli.explain import plan_session_file
 from headrace.cli.meter import SessionMeter, run_batches
-from headrace.cli.resume import KnownQuery, delete_checkpoint, install_queries, load_known_queries, was_drained
-from headrace.cli.run_view import StatusLog, print_summary, render_live
-from headrace.cli.session_file import SessionFile
-from headrace.cli.terminal import BackendName, print_json, progress_console, quiet_stdout, stop_on_signal
+from headrace.cli.session_file import QueryEntry, SessionFile
+from headrace.cli.terminal import (
+    BackendName,
+    format_count,
+    format_seconds,
+    print_json,
+    progress_console,
+    quiet_stdout,
+    result_table,
+    stop_on_signal,
+)
 from headrace.connectors import MemorySink, NoopSink, RateSource, Sink
-from headrace.connectors.text import to_json_value
-from headrace.errors import HeadraceError, SessionError
+from headrace.connectors.row_text import to_json_value
+from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError
+from headrace.query import Query
 from headrace.session import ROWS_PER_BATCH, Session
+
+_PART_FILES = "part-*"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownQuery:
+    """A query of the session and its sink."""
+
+    handle: Query
+    sink: Sink
+
+    @property
+    def row_count(self) -> int:
+        """Number of emitted rows."""
+        return self.handle.emitted
+
+    @property
+    def status(self) -> str:
+        """One of accepted, live, removed, failed."""
+        return self.handle.status
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, if it did."""
+        return self.handle.error
+
+    @property
+    def late(self) -> dict[str, int]:
+        """Late rows, by stream."""
+        return self.handle.late
+
+    @property
+    def path(self) -> str | None:
+        """The folder of a file sink, otherwise None."""
+        return getattr(self.sink, "path", None)
+
+
+def load_known_queries(session: Session) -> dict[str, KnownQuery]:
+    """Return the live and failed queries of a recovered session by name; the last one if several of a name failed."""
+    records = session._registry.records.values()  # noqa: SLF001
+    failed = {record.name: KnownQuery(Query(session, record), record.sink) for record in records if record.status == "failed"}
+    return failed | {query.name: KnownQuery(query, query._record.sink) for query in session.queries()}  # noqa: SLF001
+
+
+def install_queries(
+    session: Session, file: SessionFile, sinks: Mapping[str, Sink], known: Mapping[str, KnownQuery], console: Console
+) -> dict[str, KnownQuery]:
+    """Add and remove queries so that the session has those of the file; return them in the order of the file."""
+    entries = {entry.name: entry for entry in file.queries}
+    for entry in file.queries:  # raise before anything changes
+        _check_query(entry, sinks[entry.name], known.get(entry.name), session, file)
+    for name, query in known.items():
+        if name not in entries and query.status != "failed":
+            session.remove(name)
+            console.print(f"removed query '{name}', which is no longer in the file", markup=False)
+    return {name: known[name] if name in known else _add_query(session, entry, sinks[name]) for name, entry in entries.items()}
+
+
+def _add_query(session: Session, entry: QueryEntry, sink: Sink) -> KnownQuery:
+    return KnownQuery(session.add(entry.sql, name=entry.name, sink=sink), sink)
+
+
+def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, session: Session, file: SessionFile) -> None:
+    path = getattr(sink, "path", None)
+    if known is None:
+        if path is not None and any(Path(path).glob(_PART_FILES)):
+            raise SessionError(
+                f"directory '{path}' of query '{entry.name}' contains results of another checkpoint",
+                hint="delete it, choose another one, or start over with --fresh",
+            )
+        return
+    hint = f"rename the query, start over with --fresh, or use another --checkpoint than '{_checkpoint_folder(session)}'"
+    if known.handle.sql != entry.sql:
+        raise NameTakenError(
+            f"query '{entry.name}' in '{file.path}' differs from its text in the checkpoint",
+            detail=f"in the checkpoint: {known.handle.sql}",
+            hint=hint,
+        )
+    if known.sink != sink:
+        raise NameTakenError(
+            f"query '{entry.name}' in '{file.path}' differs from its sink in the checkpoint",
+            detail=f"in the checkpoint: {known.path or known.sink.kind}; in the file: {path or sink.kind}",
+            hint=hint,
+        )
+    if path is not None and known.row_count and not Path(path).is_dir():
+        raise SessionError(
+            f"directory '{path}' of query '{entry.name}' is missing, with {known.row_count} rows that are not written again",
+            hint=hint,
+        )
+
+
+def _checkpoint_folder(session: Session) -> Path:
+    return session.results_folder.parent
+
+
+def was_drained(session: Session) -> bool:
+    """Return whether an earlier run with --once closed all windows, so that all new rows are late for them."""
+    return session._coordinator.state.drained  # noqa: SLF001
+
+
+def _check_unused(checkpoint: Path) -> None:
+    with (checkpoint / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint '{checkpoint}' is in use by another session", hint="stop that one first"
+            ) from error
+
+
+def delete_checkpoint(checkpoint: Path | None, sinks: Iterable[Sink]) -> None:
+    """Delete a checkpoint and the result files of these sinks, and no other files."""
+    if checkpoint is not None and checkpoint.exists():
+        if not (checkpoint / "HEADRACE").exists():
+            raise HeadraceError(
+                f"directory '{checkpoint}' is not a headrace checkpoint, so --fresh does not delete it", hint="delete it yourself"
+            )
+        _check_unused(checkpoint)
+        shutil.rmtree(checkpoint)
+    for sink in sinks:
+        path = getattr(sink, "path", None)
+        for part in Path(path).glob(_PART_FILES) if path is not None else ():
+            part.unlink()
+
+
+_STATUS_LINE_SECONDS = 5.0
+_MAX_SHOWN_ROWS = 20
+_MAX_SHOWN_QUERIES = 25
+
+
+class StatusLog:
+    """Prints a status line every few seconds if there were new micro-batches, for logs."""
+
+    def __init__(self, session: Session, meter: SessionMeter, console: Console) -> None:
+        """Take the session, its meter and the console."""
+        self._session, self._meter, self._console = session, meter, console
+        self._due, self._batches = 0.0, 0
+
+    def __call__(self) -> None:
+        """Print a line if it is due and there were new micro-batches."""
+        meter = self._meter
+        if meter.elapsed_seconds >= self._due and meter.batches > self._batches:
+            self._console.print(format_status_line(self._session, meter), soft_wrap=True)
+            self._due, self._batches = meter.elapsed_seconds + _STATUS_LINE_SECONDS, meter.batches
+
+
+def format_status_line(session: Session, meter: SessionMeter) -> str:
+    """Return the statistics of a running session in one line."""
+    live = sum(query.status == "live" for query in session.queries())
+    return (
+        f"batch {session.last_batch} · {format_count(meter.rows_per_second)} rows/s · {format_seconds(meter.median_batch_seconds)} a batch · "
+        f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
+    )
+
+
+def render_live(session: Session, queries: Mapping[str, KnownQuery], meter: SessionMeter) -> RenderableType:
+    """Return the live table of a running session."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("query", "status", "results", "late rows", "goes to"):
+        table.add_column(
+            title, justify="right" if title in {"results", "late rows"} else "left", overflow="ellipsis", no_wrap=True
+        )
+    for name, query in list(queries.items())[:_MAX_SHOWN_QUERIES]:
+        destination = query.path or query.sink.kind
+        table.add_row(name, _color_status(query.status), f"{query.row_count:,}", f"{sum(query.late.values()):,}", destination)
+    hidden = len(queries) - _MAX_SHOWN_QUERIES
+    footer = [Text(f"… and {hidden} more queries", "dim")] if hidden > 0 else []
+    return Group(
+        Text(format_status_line(session, meter), "bold"), table, *footer, Text("Ctrl-C stops; the same command resumes", "dim")
+    )
+
+
+def _color_status(status: str) -> Text:
+    return Text(status, {"live": "green", "failed": "bold red"}.get(status, "yellow"))
+
+
+def print_summary(
+    queries: Mapping[str, KnownQuery], outcome: Mapping[str, Any], duration: float, console: Console, *, results: bool
+) -> None:
+    """Print the summary of a run; with `results`, first the rows of queries with a memory sink."""
+    if results:
+        for name, query in queries.items():
+            if isinstance(query.sink, MemorySink) and query.row_count:
+                console.print(result_table(f"{name} · {query.row_count:,} rows", query.handle.results(), _MAX_SHOWN_ROWS))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("query", "status", "rows", "late rows", "went to"):
+        table.add_column(title, justify="right" if title in {"rows", "late rows"} else "left", overflow="fold")
+    for name, query in queries.items():
+        destination = Text(query.path or query.sink.kind)
+        if query.error:
+            destination.append(f"\n{query.error}", "red")
+        table.add_row(
+            Text(name), _color_status(query.status), f"{query.row_count:,}", f"{sum(query.late.values()):,}", destination
+        )
+    console.print(table)
+    for name, stream in outcome["streams"].items():
+        line = f"stream {name}: {stream['rows']:,} rows, {stream['untimed']:,} without event time, "
+        line += f"{len(stream['skipped'])} files skipped"
+        console.print(line, soft_wrap=True)
+        for path, reason in stream["skipped"].items():
+            console.print(Text(f"  skipped {path}: {reason}", "yellow"), soft_wrap=True)
+    console.print(f"{outcome['batches']} micro-batches, {len(queries)} queries, one pipeline, {duration:.1f} s")
+
 
 _INTERVAL_SECONDS = 0.25
 

@@ -16,16 +16,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.demo_queries import generate_queries
-from headrace.cli.demo_streams import declare_demo_streams
+from headrace.cli.demo import declare_demo_streams, generate_queries
 from headrace.cli.session_file import SessionFile
 from headrace.cli.terminal import BackendName
 from headrace.errors import HeadraceError
+from headrace.service.admission import ServiceLimits
+from headrace.service.auth import TokenRegistry, is_loopback
 from headrace.service.host import ServiceHost
-from headrace.service.limits import ServiceLimits
-from headrace.service.loopback import is_loopback
 from headrace.service.server import Server
-from headrace.service.tokens import TokenRegistry
 from headrace.session import ROWS_PER_BATCH, Session
 
 _DEMO_QUERIES = 6

@@ -40,8 +40,8 @@ from urllib.parse import quote
 
 from headrace.connectors import FileSource, RateSource, Sink, Source, TcpSource, parse_sink
 from headrace.errors import HeadraceError
-from headrace.model.duration import parse_duration
 from headrace.model.stream import Stream
+from headrace.model.time import parse_duration
 
 _KeyTypes = Mapping[str, tuple[type, ...]]
 

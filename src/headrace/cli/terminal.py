@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.connectors.text import to_json_value
+from headrace.connectors.row_text import to_json_value
 from headrace.errors import SessionError
 
 

@@ -8,9 +8,8 @@ This package does not depend on Spark, SQL or the planner.
 from __future__ import annotations
 
 from headrace.connectors.files import FileSource
-from headrace.connectors.generate import GENERATORS, generate
 from headrace.connectors.memory import MemorySource
-from headrace.connectors.rate import RateSource
+from headrace.connectors.rate import GENERATORS, RateSource, generate
 from headrace.connectors.read import read_range
 from headrace.connectors.sinks import (
     CallbackSink,

@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors.durable import append_line, read_complete_lines, replace_file
 from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, infer_schema, is_glob
 from headrace.connectors.source import Option, Position, Range, require_attached, split_units, take_units
 from headrace.errors import SchemaError, SourceError
-from headrace.model.schema import Schema
+from headrace.model.types import Schema
+from headrace.storage.posix import append_line, read_complete_lines, replace_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors.conform import CONVERSION_ERRORS, conform_column, to_utc
-from headrace.connectors.durable import write_atomically
-from headrace.connectors.formats import count_unit_rows
+from headrace.connectors.formats import CONVERSION_ERRORS, conform_column, count_unit_rows, to_utc
 from headrace.connectors.source import RANGE_ROWS, Position, Range, require_attached, split_units
 from headrace.errors import SchemaError, SourceError
-from headrace.model.schema import Field, Schema, type_name
+from headrace.model.types import Field, Schema, type_name
+from headrace.storage.posix import write_atomically
 
 
 class MemorySource:

@@ -1,22 +1,183 @@
-"""Rate source: synthetic rows at a constant rate, for demonstrations and benchmarks."""
+"""Rate source: synthetic rows at a constant rate, for demonstrations and benchmarks.
+
+Row i is a pure function of the generator's parameters and i. Any worker can therefore generate any range at any time without
+state, a replay gives the same rows, and two machines agree. Random values are splitmix64 of a counter, with one sequence for
+each column.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from headrace.connectors.conform import to_utc
-from headrace.connectors.durable import replace_file
-from headrace.connectors.generate import DEFAULT_START_TIME, GENERATORS, GeneratorSpec
-from headrace.connectors.source import RANGE_ROWS, Position, Range, require_attached
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.connectors.formats import to_utc
+from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SchemaError
-from headrace.model.schema import Schema
+from headrace.model.types import TIMESTAMP, Schema
+from headrace.storage.posix import replace_file
+
+DEFAULT_START_TIME = 1_767_225_600_000_000  # 2026-01-01T00:00Z
+
+_Array: TypeAlias = npt.NDArray[Any]
+_BLOCK_ROWS = 1 << 15  # rows generated at a time, so that intermediate arrays stay in the CPU cache
+_GOLDEN, _MIX_1, _MIX_2, _MASK = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSpec:
+    """The parameters of a generator: with its number, they determine a row."""
+
+    generator: str
+    seed: int = 0
+    rows_per_second: float = 1000
+    start_time: int = DEFAULT_START_TIME  # microseconds
+    keys: int = 1000
+    field_max: int = 1000
+
+    def __post_init__(self) -> None:
+        """Raise SchemaError for invalid parameters."""
+        if self.generator not in GENERATORS:
+            raise SchemaError(f"unknown generator '{self.generator}'", detail=f"generators: {', '.join(GENERATORS)}")
+        if not self.rows_per_second > 0:
+            raise SchemaError(f"rows_per_second is {self.rows_per_second}, but must be positive")
+        for name in ("keys", "field_max"):
+            if not 0 < getattr(self, name) < 1 << 31:
+                raise SchemaError(f"{name} is {getattr(self, name)}, but must be positive and fit an INT")
+
+
+def uniform_integers(recipe: GeneratorSpec, column: str, index: _Array, below: int) -> _Array:
+    """Return uniform random integers in [0, below), as INT, for an array of row numbers."""
+    base = np.uint64(_splitmix(recipe.seed ^ zlib.crc32(f"{recipe.generator}.{column}".encode()) << 31))
+    z = index.astype(np.uint64)
+    z *= np.uint64(_GOLDEN)
+    z += base
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(_MIX_1)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(_MIX_2)
+    z >>= np.uint64(32)  # the upper half has the better randomness, and the last step of splitmix64 does not change it
+    z *= np.uint64(below)
+    z >>= np.uint64(32)
+    return z.astype(np.int32)
+
+
+def _splitmix(x: int) -> int:
+    x = (x + _GOLDEN) & _MASK
+    x = (x ^ x >> 30) * _MIX_1 & _MASK
+    x = (x ^ x >> 27) * _MIX_2 & _MASK
+    return x ^ x >> 31
+
+
+def event_times(recipe: GeneratorSpec, index: _Array) -> _Array:
+    """Return start_time + i / rows_per_second in microseconds, rounded down, for an array of row numbers i."""
+    rate = recipe.rows_per_second
+    if float(rate).is_integer():
+        return index * 1_000_000 // int(rate) + recipe.start_time
+    return np.floor(index * (1_000_000 / rate)).astype(np.int64) + recipe.start_time
+
+
+def _time_column(recipe: GeneratorSpec, _: str, index: _Array) -> _Array:
+    return event_times(recipe, index)
+
+
+def _key_column(recipe: GeneratorSpec, column: str, index: _Array) -> _Array:
+    return uniform_integers(recipe, column, index, recipe.keys)
+
+
+def _round_robin_column(recipe: GeneratorSpec, _: str, index: _Array) -> _Array:
+    return (index % recipe.keys).astype(np.int32)
+
+
+def _field_column(recipe: GeneratorSpec, column: str, index: _Array) -> _Array:
+    return uniform_integers(recipe, column, index, recipe.field_max)
+
+
+def _uniform_column(limit: int) -> _ColumnFunction:
+    return lambda recipe, column, index: uniform_integers(recipe, column, index, limit)
+
+
+def _cents_column(limit: int) -> _ColumnFunction:
+    return lambda recipe, column, index: uniform_integers(recipe, column, index, limit) / 100.0
+
+
+_ColumnFunction: TypeAlias = Callable[[GeneratorSpec, str, _Array], _Array]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGenerator:
+    """The schema of a synthetic stream, and the function of each column."""
+
+    schema: Schema
+    columns: Mapping[str, _ColumnFunction]
+
+
+GENERATORS: Mapping[str, StreamGenerator] = {
+    "purchases": StreamGenerator(
+        Schema.parse("user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"),
+        {"user_id": _key_column, "gem_pack": _uniform_column(10), "price": _cents_column(10_000), "time": _time_column},
+    ),
+    "ads": StreamGenerator(
+        Schema.parse("ad_id INT, user_id INT, gem_pack INT, cost DOUBLE, time TIMESTAMP"),
+        {
+            "ad_id": _uniform_column(100),
+            "user_id": _key_column,
+            "gem_pack": _uniform_column(10),
+            "cost": _cents_column(10_000),
+            "time": _time_column,
+        },
+    ),
+    "fields": StreamGenerator(
+        Schema.parse("key INT, f1 INT, f2 INT, f3 INT, f4 INT, f5 INT, time TIMESTAMP"),
+        {
+            "key": _round_robin_column,
+            "f1": _field_column,
+            "f2": _field_column,
+            "f3": _field_column,
+            "f4": _field_column,
+            "f5": _field_column,
+            "time": _time_column,
+        },
+    ),
+}
+
+
+def generate(name: str, seed: int, start: int, stop: int, *, columns: Sequence[str] | None = None, **more: Any) -> pa.Table:
+    """Return rows [start, stop) of a generator as a table; `more` are further parameters, such as `rows_per_second` or `keys`.
+
+    Raises SchemaError for an unknown generator or an invalid parameter.
+    """
+    return _generate_columns(GeneratorSpec(name, seed, **more), start, stop, columns or GENERATORS[name].schema.names)
+
+
+def generate_range(options: Mapping[str, Option], start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of rows [start, stop), with the generator's parameters from the options of an input range."""
+    parameters: dict[str, Any] = {name: options[name] for name in GeneratorSpec.__slots__ if name in options}
+    return _generate_columns(GeneratorSpec(**parameters), start, stop, columns)
+
+
+def _generate_columns(recipe: GeneratorSpec, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+    generator, arrays = GENERATORS[recipe.generator], []
+    kinds = {field.name: field.type for field in generator.schema}
+    for name in columns:
+        values = np.empty(stop - start, np.int64 if kinds[name] == TIMESTAMP else kinds[name].to_pandas_dtype())
+        for first in range(start, stop, _BLOCK_ROWS):
+            index = np.arange(first, min(first + _BLOCK_ROWS, stop), dtype=np.int64)
+            values[first - start : first - start + len(index)] = generator.columns[name](recipe, name, index)
+        array = pa.array(values)
+        arrays.append(array.view(TIMESTAMP) if kinds[name] == TIMESTAMP else array)
+    return pa.Table.from_arrays(arrays, schema=pa.schema([(name, kinds[name]) for name in columns]))
+
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -17,13 +17,12 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from headrace.connectors.conform import CONVERSION_ERRORS, conform_column
-from headrace.connectors.formats import is_arrow_file
-from headrace.connectors.generate import generate_range
+from headrace.connectors.formats import CONVERSION_ERRORS, conform_column, is_arrow_file
+from headrace.connectors.rate import generate_range
 from headrace.connectors.source import Range
 from headrace.connectors.tcp import read_rows
 from headrace.errors import SchemaError, SourceError
-from headrace.model.schema import TIMESTAMP, Field, Schema
+from headrace.model.types import TIMESTAMP, Field, Schema
 
 _UNREADABLE_HINT = "repair or remove it, or create the source with on_error='skip' to leave such files out"
 _JSON_BLOCK_BYTES = 1 << 26

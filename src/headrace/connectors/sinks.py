@@ -15,9 +15,9 @@ from typing import Any, ClassVar, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet
 
-from headrace.connectors.durable import write_atomically
-from headrace.connectors.text import format_table, write_json_lines
+from headrace.connectors.row_text import format_table, write_json_lines
 from headrace.errors import SinkError
+from headrace.storage.posix import write_atomically
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from headrace.errors import SourceError
-from headrace.model.schema import Schema
+from headrace.model.types import Schema
 
 Option: TypeAlias = str | int | float | bool
 Position: TypeAlias = Any  # a JSON value; None at the start of the stream

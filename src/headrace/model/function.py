@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from headrace.errors import EvaluationError
-from headrace.model.schema import parse_type, type_name
+from headrace.model.types import parse_type, type_name
 
 UdfCode: TypeAlias = Callable[..., Any]
 """Maps Arrow arrays of equal length to one value per entry: an Arrow array, a NumPy array or a list."""

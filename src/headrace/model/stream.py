@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.errors import SchemaError
-from headrace.model.schema import Schema, type_name
+from headrace.model.types import Schema, type_name
 
 
 @dataclass(frozen=True, slots=True)

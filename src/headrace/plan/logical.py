@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Column, Expression
-from headrace.model.schema import TIMESTAMP, Schema
+from headrace.model.types import TIMESTAMP, Schema
 from headrace.model.window import Window
-from headrace.plan.join import WindowJoinQuery
-from headrace.plan.multiway import SlidingJoinQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.plan.window_join import WindowJoinQuery
 
 WINDOW_START = Column("window_start", TIMESTAMP)
 WINDOW_END = Column("window_end", TIMESTAMP)

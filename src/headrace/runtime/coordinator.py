@@ -1,7 +1,7 @@
 """The coordinator: logs, runs and commits one micro-batch after the other.
 
-It plans and commits; it never touches rows. Every decision about a batch is in the log before the batch runs, so an
-interrupted batch is run again exactly as planned.
+It plans and commits; it never touches rows. Every decision about a batch, including the division of its input into tasks, is in
+the log before the batch runs, so an interrupted batch is run again exactly as planned.
 """
 
 from __future__ import annotations
@@ -12,25 +12,13 @@ from functools import partial
 from typing import Any
 
 from headrace.connectors import Range, Source
+from headrace.engine.batch_job import BatchJob, MapReport, ReduceReport, StreamJob, query_file_name
 from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError, SourceError
-from headrace.execution.job import BatchJob, MapReport, ReduceReport, StreamJob, query_file_name
-from headrace.kernels import pack
 from headrace.model.stream import Stream
-from headrace.runtime import commands, epoch, probing
-from headrace.runtime.backend import Backend
-from headrace.runtime.balance import split_into_tasks
-from headrace.runtime.checkpoint import Checkpoint
-from headrace.runtime.commands import AddQuery, Command, CommandQueue, RemoveQuery
-from headrace.runtime.functions import UdfSet
-from headrace.runtime.optimizer import WindowJoinOptimizer
-from headrace.runtime.probe_optimizer import SlidingJoinOptimizer, parse_sharing
-from headrace.runtime.report import BatchReport, EventTimeMarks, describe_plan_changes
-from headrace.runtime.state import EngineState, QueryState, StreamState, stream_from_json, stream_to_json
-from headrace.sharing.arrangement import JoinOrderVersion
-from headrace.sharing.changelog import Changelog, QueryAddition, apply_changelog
-from headrace.sharing.join_order import JoinStatistics
-from headrace.sharing.multiway.probes import SlidingJoinPlan
-from headrace.sharing.parts import (
+from headrace.planner.changelog import (
+    Changelog,
+    QueryAddition,
+    apply_changelog,
     collect_unnested_streams,
     compute_query_level,
     compute_stream_depths,
@@ -38,10 +26,35 @@ from headrace.sharing.parts import (
     root_query_id,
     split_query,
 )
-from headrace.sharing.shared_plan import LiveQuery, StreamPlan
-from headrace.sharing.slicing import MIN_TIME
-from headrace.sharing.statistics import merge_key_counts, update_rate
+from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
+from headrace.planner.join.window_join_order import JoinStatistics
+from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.shared_plan import LiveQuery, StreamPlan
+from headrace.planner.slicing import MIN_TIME
+from headrace.planner.statistics import merge_key_counts, update_rate
+from headrace.runtime import commands, epochs, sliding_join_epochs
+from headrace.runtime.backend import Backend
+from headrace.runtime.commands import AddQuery, Command, CommandQueue, RemoveQuery
+from headrace.runtime.engine_state import EngineState, QueryState, StreamState, UdfSet, stream_from_json, stream_to_json
+from headrace.runtime.metrics import BatchReport, EventTimeMarks, describe_plan_changes
+from headrace.runtime.replanning import SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
 from headrace.sql import Catalog, bind_query
+from headrace.storage import container
+from headrace.storage.checkpoint import Checkpoint
+
+
+def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
+    """Divide ranges into at most `parallelism` tasks with about equal row counts; adjacent ranges stay together."""
+    total = sum(item.rows for item in ranges)
+    tasks: list[list[Range]] = []
+    assigned = 0
+    for item in ranges:
+        if not tasks or (len(tasks) < parallelism and assigned * parallelism >= total * len(tasks)):
+            tasks.append([])
+        tasks[-1].append(item)
+        assigned += item.rows
+    return tasks
+
 
 _MAX_PARTITIONS = 10_000
 _ENDED_QUERIES_KEPT = 1_000  # ended queries that the manifest retains
@@ -74,9 +87,11 @@ class Coordinator:
         newest = self.checkpoint.read_last_manifest()
         if newest is not None:
             self.state = EngineState.from_json(newest[1])
-            self.state.plans = {name: pack.read(self.checkpoint.path / name) for name in self.state.plan_files()}
+            self.state.plans = {name: container.read(self.checkpoint.path / name) for name in self.state.plan_files()}
             self.sliding_join_plan = (
-                pack.read(self.checkpoint.path / self.state.sliding_join_plan_file) if self.state.sliding_join_plan_file else None
+                container.read(self.checkpoint.path / self.state.sliding_join_plan_file)
+                if self.state.sliding_join_plan_file
+                else None
             )
         self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
         if self.unfinished_entry is not None:
@@ -85,9 +100,11 @@ class Coordinator:
             versions = tuple(JoinOrderVersion(tuple(order), group, since) for order, group, since in query.join_order_versions)
             part = self._rebind_query(query)
             recovered = LiveQuery(query.id, query.name, part.plan, query.since, query.bit, versions, part.output_stream)
-            self.live_queries[query.id] = replace(recovered, backfills=probing.read_backfills(query), unnested=part.unnested)
+            self.live_queries[query.id] = replace(
+                recovered, backfills=sliding_join_epochs.read_backfills(query), unnested=part.unnested
+            )
             self._write_query(query)
-        probing.check_sharing_mode(self.sliding_join_plan, self.live_queries, self.sliding_join_optimizer.sharing)
+        sliding_join_epochs.check_sharing_mode(self.sliding_join_plan, self.live_queries, self.sliding_join_optimizer.sharing)
 
     def build_catalog(self) -> Catalog:
         """Return the declared streams and registered functions."""
@@ -118,7 +135,7 @@ class Coordinator:
         earlier = self.state.streams.get(stream.name)
         if earlier is None:
             state = StreamState(stream, self.state.next_stream_number(), source.definition())
-            epoch.replan_streams(_isolate_stream(self.state, state), {}, partial(self._write_plan, self.state))
+            epochs.replan_streams(_isolate_stream(self.state, state), {}, partial(self._write_plan, self.state))
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state
         elif (earlier.stream, earlier.source) != (stream, source.definition()):
@@ -193,7 +210,7 @@ class Coordinator:
             "tasks": [[item.to_json() for item in task] for task in tasks],
             "commands": [commands.command_to_json(c) for c in requests],
             "arrangements": {str(q): [list(version.order), version.group] for q, version in join_orders.items()},
-            "probing": None if probes is None else probing.choice_to_json(probes),
+            "probing": None if probes is None else sliding_join_epochs.choice_to_json(probes),
             "sharing": self.sliding_join_optimizer.sharing,
             "final": final,
             "partitions": self.partitions,
@@ -209,9 +226,9 @@ class Coordinator:
         requests = [commands.command_from_json(c) for c in entry["commands"]]
         live = self._apply_commands(state, requests)
         self._update_join_orders(state, live, entry["arrangements"])
-        epoch.replan_streams(state, live, partial(self._write_plan, state))
-        probes = probing.replan_sliding_joins(
-            state, live, self.sliding_join_plan, entry, lambda name, plan: pack.write(self.checkpoint.path / name, plan)
+        epochs.replan_streams(state, live, partial(self._write_plan, state))
+        probes = sliding_join_epochs.replan_sliding_joins(
+            state, live, self.sliding_join_plan, entry, lambda name, plan: container.write(self.checkpoint.path / name, plan)
         )
         for name, position in entry["positions"].items():
             state.streams[name].position = position
@@ -255,7 +272,7 @@ class Coordinator:
         for part, add in additions:
             live_query = live.get(part.id)
             if live_query is not None and add.past:
-                live_query = live[part.id] = probing.add_backfill(live_query, self.live_queries, state)
+                live_query = live[part.id] = sliding_join_epochs.add_backfill(live_query, self.live_queries, state)
             record = QueryState(part.id, part.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
             if live_query is not None:
                 record.since, record.bit, record.live = live_query.since, live_query.bit, True
@@ -274,7 +291,7 @@ class Coordinator:
     def _bind_parts(self, state: EngineState, request: AddQuery) -> list[QueryAddition]:
         """Bind a query and return its parts; add the derived streams of its inner results to the state."""
         query = bind_query(request.sql, state.build_catalog())
-        since = epoch.next_epoch_start(max(state.streams[name].seen for name in query.streams))
+        since = epochs.next_epoch_start(max(state.streams[name].seen for name in query.streams))
         parts = split_query(request.id, request.name, query, since)
         for unnested in parts[-1].addition.unnested:
             if unnested.name not in state.streams:
@@ -297,7 +314,7 @@ class Coordinator:
                 continue
             new = None if chosen is None else JoinOrderVersion(tuple(chosen[0]), chosen[1])
             seen = max(state.streams[name].seen for name in query.plan.streams)
-            live[number] = epoch.update_join_orders(query, new, seen, state.watermark_of(query.plan.streams))
+            live[number] = epochs.update_join_orders(query, new, seen, state.watermark_of(query.plan.streams))
             state.queries[number].join_order_versions = [[list(a.order), a.group, a.since] for a in live[number].order_versions]
 
     def _execute(
@@ -386,7 +403,7 @@ class Coordinator:
         marks = {number: by_streams[streams] for number, streams in read.items()}
         for stream in state.streams.values():
             if len(stream.epochs) > 1:
-                epoch.retire_epochs(stream, state.plans, marks)
+                epochs.retire_epochs(stream, state.plans, marks)
         state.plans = {name: state.plans[name] for name in state.plan_files()}
         kept = {e.number for s in state.streams.values() for e in s.epochs}
         state.aggregation_refs = tuple(ref for ref in state.aggregation_refs if ref.epoch in kept)
@@ -402,12 +419,12 @@ class Coordinator:
 
     def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:
         state.plans[name] = plan
-        pack.write(self.checkpoint.path / name, plan)
+        container.write(self.checkpoint.path / name, plan)
 
     def _write_query(self, query: QueryState, live: LiveQuery | None = None) -> None:
         """Write the query for workers. Not synced: recovery rebuilds the file from the manifest."""
         path = self.checkpoint.path / query_file_name(query.id)
-        pack.write(path, (live or self.live_queries[query.id], query.sink), sync=False)
+        container.write(path, (live or self.live_queries[query.id], query.sink), sync=False)
 
 
 def _isolate_stream(state: EngineState, stream: StreamState) -> EngineState:

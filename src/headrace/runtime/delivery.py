@@ -13,9 +13,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from headrace.connectors import MemorySink, Sink
-from headrace.connectors.durable import replace_file
-from headrace.runtime import results
-from headrace.runtime.checkpoint import Checkpoint
+from headrace.storage import result_files
+from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.posix import replace_file
 
 
 class DeliveryTarget(Protocol):
@@ -41,7 +41,7 @@ class ResultDelivery:
         if all(isinstance(query.sink, MemorySink) for query in queries.values()):
             return failed
         delivered = False
-        for _, path in results.list_result_files(self._results_folder, self._delivered_batch, batch):
+        for _, path in result_files.list_result_files(self._results_folder, self._delivered_batch, batch):
             delivered = self._deliver_file(path, queries, failed) or delivered
         if delivered:
             replace_file(self._marker, str(batch).encode())
@@ -49,7 +49,7 @@ class ResultDelivery:
         return failed
 
     def _deliver_file(self, path: Path, queries: Mapping[int, DeliveryTarget], failed: dict[int, str]) -> bool:
-        rows = results.open_result_file(path)
+        rows = result_files.open_result_file(path)
         receivers = {number: queries[number] for number in sorted(rows.index) if number in queries}
         for number, query in receivers.items():
             if isinstance(query.sink, MemorySink) or query.status == "failed" or number in failed:

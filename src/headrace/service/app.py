@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import HeadraceError
 from headrace.service.api import operations, queries, reports, results, streams
+from headrace.service.auth import is_loopback
 from headrace.service.host import ServiceHost
-from headrace.service.loopback import is_loopback
 from headrace.service.page_files import mount_page
-from headrace.service.refusals import HttpRequestError, Problem, handle_error, problem_response
+from headrace.service.problems import HttpRequestError, Problem, handle_error, problem_response
 
 _API_DESCRIPTION = """Shared windowed SQL queries on live streams: queries are added and removed at any time, and all run in one pipeline.
 

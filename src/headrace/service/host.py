@@ -19,19 +19,18 @@ import pyarrow as pa
 from headrace.connectors import Range
 from headrace.connectors.read import read_range
 from headrace.errors import NotFoundError
-from headrace.model.schema import Schema
+from headrace.model.types import Schema
 from headrace.query import Query
-from headrace.service.admission import check_latency_bound
-from headrace.service.chronicle import EventLog
-from headrace.service.declared import DeclaredStreams
-from headrace.service.following import SubscriptionHub
-from headrace.service.insight import QueryStats, collect_stats
-from headrace.service.kept import ResultLog
-from headrace.service.limits import ServiceLimits
-from headrace.service.news import BatchNotifier
-from headrace.service.refusals import HttpRequestError
+from headrace.service.admission import ServiceLimits, check_latency_bound
+from headrace.service.auth import Identity, TokenRegistry
+from headrace.service.declared_streams import DeclaredStreams
+from headrace.service.event_log import EventLog
+from headrace.service.notifier import BatchNotifier
+from headrace.service.problems import HttpRequestError
+from headrace.service.query_stats import QueryStats, collect_stats
 from headrace.service.reports import ReportFolder
-from headrace.service.tokens import Identity, TokenRegistry
+from headrace.service.result_log import ResultLog
+from headrace.service.subscriptions import SubscriptionHub
 from headrace.session import Session
 
 _LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.service.app import create_app
 from headrace.service.host import ServiceHost
-from headrace.service.live import WRITE_CHUNK_EXTENSION
-from headrace.service.refusals import HttpRequestError, problem_response
+from headrace.service.problems import HttpRequestError, problem_response
+from headrace.service.subscriptions import WRITE_CHUNK_EXTENSION
 
 _SHUTDOWN_SECONDS = 2
 _ACCEPT_BATCH = 16  # connections accepted in one turn of the event loop

@@ -13,16 +13,15 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal, column_names, substitute_columns
-from headrace.model.schema import TIMESTAMP, Field, Schema
+from headrace.model.types import TIMESTAMP, Field, Schema
 from headrace.model.window import Window
+from headrace.plan.derived import HIDDEN_BOUNDS
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateBranch, AggregateQuery, agg_column, key_column
-from headrace.plan.stacked import HIDDEN_BOUNDS
 from headrace.sql.expressions import bind_condition, bind_expression
-from headrace.sql.flatten import BindContext, SelectItem, bind_items, bind_where, check_clauses
-from headrace.sql.joined import WindowJoinScope, display_name
 from headrace.sql.limits import MAX_GROUP_KEYS, limit_error
 from headrace.sql.relation import Relation, RelationBranch, check_event_time
-from headrace.sql.scope import END_PLACEHOLDER, START_PLACEHOLDER, AggregateCollector, Scope
+from headrace.sql.scope import END_PLACEHOLDER, START_PLACEHOLDER, AggregateCollector, Scope, WindowJoinScope, display_name
+from headrace.sql.select import BindContext, SelectItem, bind_items, bind_where, check_clauses
 from headrace.sql.windows import GROUP_WINDOW_FUNCTIONS, parse_window
 
 _BOUND_COLUMNS = {START_PLACEHOLDER: WINDOW_START, END_PLACEHOLDER: WINDOW_END}

@@ -26,19 +26,8 @@ import pyarrow as pa
 
 from headrace.errors import SqlError
 from headrace.model.expression import Call, Expression, Literal
-from headrace.model.schema import TIMESTAMP, type_name
-from headrace.sql.coerce import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    NULL,
-    STRING,
-    is_decimal,
-    is_float,
-    is_integer,
-    is_numeric,
-)
+from headrace.model.types import TIMESTAMP, type_name
+from headrace.sql.types import BOOLEAN, DATE, DOUBLE, FLOAT, NULL, STRING, is_decimal, is_float, is_integer, is_numeric
 
 _EXACT_CONTEXT = Context(prec=100)
 _MAX_SAFE_INTEGER = 2**53

@@ -1,7 +1,8 @@
 """Binds syntax trees of scalar expressions to checked, typed expressions.
 
-`bind` looks up the handler of a node type in a table and rejects node types that the table lacks. It also adds the location
-to errors: the innermost node with a known position.
+`bind_expression` looks up the handler of a node type in a table and rejects node types that the table lacks. It also adds the
+location to errors: the innermost node with a known position. `derive_output_name` names an output without an alias: the
+column's name, else the text of the expression in Spark's format.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.model.expression import TRUE, Call, Expression, Literal
-from headrace.model.schema import TIMESTAMP
-from headrace.sql import functions, patterns
-from headrace.sql.aggregates import AGGREGATES, ORDERED_SET_AGGREGATES, UNSUPPORTED_AGGREGATES, ParsedAggregate, build_aggregate
+from headrace.model.types import TIMESTAMP
+from headrace.sql import functions, operators
+from headrace.sql.aggregate_functions import (
+    AGGREGATES,
+    ORDERED_SET_AGGREGATES,
+    UNSUPPORTED_AGGREGATES,
+    ParsedAggregate,
+    build_aggregate,
+)
 from headrace.sql.casts import cast_implicitly, cast_to
-from headrace.sql.coerce import BIGINT, BOOLEAN, DATE, INT, NULL, STRING, is_integer
-from headrace.sql.datatypes import parse_number, resolve_type
+from headrace.sql.functions import call_user_function, get_user_function
 from headrace.sql.operators import (
     make_and,
     make_arithmetic,
@@ -34,7 +40,7 @@ from headrace.sql.operators import (
 from headrace.sql.scope import END_PLACEHOLDER as WINDOW_END
 from headrace.sql.scope import START_PLACEHOLDER as WINDOW_START
 from headrace.sql.scope import WINDOW_NAMES, Scope, resolve_column, resolve_window_bound, unknown_name_error
-from headrace.sql.user_functions import call_user_function, get_user_function
+from headrace.sql.types import BIGINT, BOOLEAN, DATE, INT, NULL, STRING, is_integer, parse_number, resolve_type
 from headrace.sql.windows import TABLE_WINDOW_FUNCTIONS, Interval, parse_interval, parse_window
 
 _NONDETERMINISTIC = frozenset({"current_timestamp", "current_date", "now", "rand", "random", "uuid", "localtimestamp"})
@@ -88,7 +94,7 @@ def _bind_negative(scope: Scope, node: exp.Neg) -> Expression:
 def _bind_adjacent_strings(scope: Scope, node: exp.Concat) -> Expression:
     """Concatenate adjacent string literals."""
     parts = [bind_expression(scope, part) for part in node.expressions]
-    return Literal("".join(patterns.require_string_literal(part, "each part") for part in parts), STRING)
+    return Literal("".join(operators.require_string_literal(part, "each part") for part in parts), STRING)
 
 
 def _bind_cast(scope: Scope, node: exp.Cast) -> Expression:
@@ -164,10 +170,10 @@ def _pattern_handler(build: Callable[[Expression, Expression], Expression]) -> N
 
 def _bind_escape(scope: Scope, node: exp.Escape) -> Expression:
     """Bind LIKE with an escape character other than the backslash."""
-    char = patterns.require_string_literal(bind_expression(scope, node.expression), "the escape character")
+    char = operators.require_string_literal(bind_expression(scope, node.expression), "the escape character")
     if len(char) != 1 or not isinstance(node.this, exp.Like):
         raise SqlError("ESCAPE needs LIKE and a single character")
-    return _pattern_handler(lambda value, pattern: patterns.make_like(value, pattern, char))(scope, node.this)
+    return _pattern_handler(lambda value, pattern: operators.make_like(value, pattern, char))(scope, node.this)
 
 
 def _bind_case(scope: Scope, node: exp.Case) -> Expression:
@@ -279,7 +285,7 @@ _HANDLERS: dict[type[exp.Expr], NodeHandler] = {
     exp.GT: _comparison_handler("gt"), exp.GTE: _comparison_handler("ge"), exp.NullSafeEQ: _comparison_handler("eq_null_safe"),
     exp.NullSafeNEQ: _binary_handler(lambda a, b: make_not(make_comparison("eq_null_safe", a, b))),
     exp.Is: _bind_is, exp.In: _bind_in, exp.Between: _bind_between,
-    exp.Like: _pattern_handler(patterns.make_like), exp.ILike: _pattern_handler(patterns.make_ilike), exp.RegexpLike: _pattern_handler(patterns.make_rlike),
+    exp.Like: _pattern_handler(operators.make_like), exp.ILike: _pattern_handler(operators.make_ilike), exp.RegexpLike: _pattern_handler(operators.make_rlike),
     exp.Escape: _bind_escape,
     exp.Add: _additive_handler(1), exp.Sub: _additive_handler(-1), exp.Mul: _arithmetic_handler("mul"), exp.Div: _arithmetic_handler("div"),
     exp.IntDiv: _arithmetic_handler("int_div"), exp.Mod: _arithmetic_handler("mod"),
@@ -305,3 +311,52 @@ _UNSUPPORTED_HINTS: dict[type[exp.Expr], str] = {
     exp.CurrentTimestamp: "a query must give the same result whenever it runs",
     exp.Star: "name the columns",
 }  # fmt: skip
+
+
+_OPERATOR_SYMBOLS: dict[type[exp.Expr], str] = {
+    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div", exp.EQ: "=", exp.LT: "<",
+    exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.And: "AND", exp.Or: "OR", exp.NullSafeEQ: "<=>",
+}  # fmt: skip
+
+
+def derive_output_name(node: exp.Expr) -> str:
+    """Return the name of a SELECT item."""
+    if isinstance(node, exp.Alias):
+        return str(node.alias)
+    if isinstance(node, exp.Column | exp.Dot):
+        return str(node.name)
+    return _render_node(node)
+
+
+def _render_node(node: exp.Expr) -> str:
+    if isinstance(node, exp.Column):
+        return str(node.name)
+    if isinstance(node, exp.Literal):
+        return str(node.this)
+    if isinstance(node, exp.Concat):  # adjacent string literals
+        return "".join(_render_node(part) for part in node.expressions)
+    if isinstance(node, exp.Paren):
+        return _render_node(node.this)
+    if isinstance(node, exp.Anonymous):
+        return _render_call(node)
+    if type(node) in _OPERATOR_SYMBOLS:
+        return f"({_render_node(node.this)} {_OPERATOR_SYMBOLS[type(node)]} {_render_node(node.expression)})"
+    if isinstance(node, exp.Cast):
+        return f"CAST({_render_node(node.this)} AS {node.to.sql(dialect='spark').replace(', ', ',')})"
+    if isinstance(node, exp.Neg):
+        return f"(- {_render_node(node.this)})" if not isinstance(node.this, exp.Literal) else f"-{_render_node(node.this)}"
+    return node.sql(dialect="spark")
+
+
+def _render_call(node: exp.Anonymous) -> str:
+    name = node.name.lower()
+    args = ", ".join(_render_argument(arg) for arg in node.expressions)
+    return f"{name}({'1' if name == 'count' and args == '*' else args})"
+
+
+def _render_argument(node: exp.Expr) -> str:
+    if isinstance(node, exp.Star):
+        return "*"
+    if isinstance(node, exp.Distinct):
+        return f"DISTINCT {', '.join(_render_node(part) for part in node.expressions)}"
+    return _render_node(node)

@@ -1,4 +1,4 @@
-"""Scalar SQL functions, and the contract of the calls that evaluators receive.
+"""Scalar SQL functions and UDFs, and the contract of the calls that evaluators receive.
 
 The binder lowers every function to a `Call` of `headrace.model.expression.FUNCTIONS` with exactly these arguments
 (“same” = the arguments have one type, which is the type of the result):
@@ -40,6 +40,8 @@ unix_seconds (ts)              floor of the seconds since 1970 → BIGINT
 Any other function returns NULL for a NULL argument. Division by zero, and a cast of a string that does not parse, return NULL.
 Overflow of integers and decimals in add, sub, mul, div, neg, abs, round, ceil, floor and cast raises `EvaluationError` at run
 time, and fails that query only.
+
+The binder marks calls of user-defined functions (UDFs) in the syntax tree right after parsing, and binds them like SQL functions.
 """
 
 from __future__ import annotations
@@ -48,26 +50,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
+from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.expression import Call, Expression, Literal
-from headrace.model.schema import TIMESTAMP, parse_type, type_name
+from headrace.model.expression import Call, Expression, Literal, column_names
+from headrace.model.function import UserFunction
+from headrace.model.types import TIMESTAMP, parse_type, type_name
+from headrace.sql.aggregate_functions import AGGREGATES, UNSUPPORTED_AGGREGATES
 from headrace.sql.casts import cast_implicitly, cast_to
-from headrace.sql.coerce import (
-    BIGINT,
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    INT,
-    NULL,
-    STRING,
-    is_decimal,
-    is_integer,
-    is_numeric,
-    is_string_literal,
-    make_bounded_decimal,
-    unify_types,
-)
 from headrace.sql.operators import (
     make_arithmetic,
     make_case,
@@ -75,9 +65,29 @@ from headrace.sql.operators import (
     make_is_null,
     make_negative,
     make_not,
+    make_rlike,
     require_boolean,
+    require_string_literal,
 )
-from headrace.sql.patterns import make_rlike, require_string_literal
+from headrace.sql.parser import SqlSource, parse_statement, quote_identifier
+from headrace.sql.scope import Catalog
+from headrace.sql.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    NULL,
+    STRING,
+    find_common_type,
+    is_decimal,
+    is_integer,
+    is_numeric,
+    is_string_literal,
+    make_bounded_decimal,
+    unify_types,
+)
+from headrace.sql.windows import GROUP_WINDOW_FUNCTIONS, TABLE_WINDOW_FUNCTIONS
 
 Args = list[Expression]
 FunctionBuilder = Callable[[Args], Expression]
@@ -354,3 +364,71 @@ FUNCTIONS: dict[str, ScalarFunction] = {
     "to_date": _cast_function(DATE), "to_timestamp": _cast_function(TIMESTAMP),
     **{name: _cast_function(parse_type(name)) for name in _CAST_FUNCTIONS},
 }  # fmt: skip
+
+
+_META_KEY = "user function"
+_OTHER_RESERVED_NAMES = ("sliding", "cast", "extract", "explode")
+_RESERVED_NAMES = frozenset(
+    {*FUNCTIONS, *AGGREGATES, *UNSUPPORTED_AGGREGATES, *TABLE_WINDOW_FUNCTIONS, *GROUP_WINDOW_FUNCTIONS, *_OTHER_RESERVED_NAMES}
+)
+
+
+def mark_user_functions(tree: exp.Expr, catalog: Catalog) -> None:
+    """Store the UDF in the metadata of each node that calls it."""
+    if catalog.functions:
+        for node in tree.find_all(exp.Anonymous):
+            function = catalog.find_function(node.name)
+            if function is not None:
+                node.meta[_META_KEY] = function
+
+
+def get_user_function(node: exp.Expr) -> UserFunction | None:
+    """Return the UDF that a node calls, or None."""
+    function: UserFunction | None = node.meta.get(_META_KEY)
+    return function
+
+
+def call_user_function(function: UserFunction, args: list[Expression], *, lists: bool = False) -> Expression:
+    """Return the call with arguments cast to the parameter types; SqlError without a location if it is invalid.
+
+    A function that returns lists is rejected unless `lists` is set.
+    """
+    if pa.types.is_list(function.result_type) and not lists:
+        raise SqlError(
+            f"function '{function.name}' returns lists", hint=f"write FROM … LATERAL VIEW explode({function.name}(…)) AS element"
+        )
+    if len(args) != len(function.argument_types):
+        raise SqlError(f"function '{function.name}' takes {len(function.argument_types)} arguments, not {len(args)}")
+    if not any(map(column_names, args)):
+        raise SqlError(f"function '{function.name}' needs a column among its arguments", hint="write the value itself")
+    arguments = (
+        _coerce_argument(function, n, arg, kind) for n, (arg, kind) in enumerate(zip(args, function.argument_types, strict=True))
+    )
+    return Call(function.tag, tuple(arguments), function.result_type)
+
+
+def _coerce_argument(function: UserFunction, index: int, value: Expression, kind: pa.DataType | None) -> Expression:
+    if kind is None and value.type != NULL:
+        return value
+    if kind is not None and is_string_literal(value):
+        return cast_implicitly(value, kind)
+    if kind is None or find_common_type(value.type, kind) != kind:
+        expected, actual = "a type" if kind is None else type_name(kind), type_name(value.type)
+        raise SqlError(
+            f"argument {index + 1} of function '{function.name}' must have {expected}, not {actual}",
+            hint="cast it: CAST(… AS type)",
+        )
+    return cast_to(value, kind)
+
+
+def list_called_functions(text: str) -> frozenset[str]:
+    """Return the lower-case names of all functions that a query calls."""
+    return frozenset(node.name.lower() for node in parse_statement(SqlSource(text)).find_all(exp.Anonymous))
+
+
+def check_function_name(name: str) -> None:
+    """Reject a function name that SQL has built in, or that does not parse as a plain identifier."""
+    if not isinstance(name, str) or quote_identifier(name) != name:
+        raise SqlError(f"{name!r} cannot be the name of a function", hint="use letters, digits and '_', and no word of SQL")
+    if name.lower() in _RESERVED_NAMES:
+        raise SqlError(f"function '{name.lower()}' is built in", hint="choose another name")

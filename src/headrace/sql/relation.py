@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from headrace.errors import SqlError
 from headrace.model.expression import TRUE, Column, Expression, combine_conjuncts, split_conjuncts, substitute_columns
-from headrace.model.schema import Field
 from headrace.model.stream import Stream
+from headrace.model.types import Field
 from headrace.model.window import HopWindow, Window, WindowEnds, ends_of_window
-from headrace.plan.join import WindowJoinQuery
-from headrace.plan.stacked import HIDDEN_COLUMN_COUNT, DerivedStream, WindowedQuery
+from headrace.plan.derived import HIDDEN_COLUMN_COUNT, DerivedStream, WindowedQuery
+from headrace.plan.window_join import WindowJoinQuery
 from headrace.sql.casts import cast_to
-from headrace.sql.coerce import find_common_type, type_mismatch_error
+from headrace.sql.types import find_common_type, type_mismatch_error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,11 @@
-"""Name resolution: the columns, aliases and window bounds visible in a clause, and the collector of aggregates.
+"""Name resolution: the catalog of streams and UDFs, the scopes of joins, and the names visible in a clause.
+
+Stream and function names are case-insensitive. A FROM clause with joins has a scope of its own kind: `WindowJoinScope` holds
+relations in TUMBLE or HOP windows with their JOIN clauses, `SlidingJoinScope` the inputs in SLIDING windows, the conditions
+between them, and named tables. In both, column `c` of side or input i has the name `i.c`, as in the plan. In a
+`WindowJoinScope` it refers to column `c` of the relation on that side until `push_down` rewrites it over the columns of the
+stream. A sub-query that joins in SLIDING windows is inlined: its inputs and conditions become those of the outer query, its
+outputs a table whose columns are expressions over the inputs.
 
 During binding, placeholder columns represent the aggregates and window bounds in expressions. Their names start with NUL, so no
 stream can have them; `headrace.sql.aggregation` replaces them by the columns of the logical plan.
@@ -12,15 +19,288 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from headrace.errors import SqlError
+from headrace.errors import SchemaError, SqlError
 from headrace.model.aggregate import AggregateCall
-from headrace.model.expression import Column, Expression
-from headrace.model.schema import TIMESTAMP
-from headrace.model.window import Window
-from headrace.sql.joined import WindowJoinScope
-from headrace.sql.parse import SqlSource
+from headrace.model.expression import (
+    TRUE,
+    Call,
+    Column,
+    Expression,
+    Literal,
+    column_names,
+    combine_conjuncts,
+    split_conjuncts,
+    substitute_columns,
+)
+from headrace.model.function import UserFunction
+from headrace.model.stream import Stream
+from headrace.model.types import TIMESTAMP, Field
+from headrace.model.window import HopWindow, Window
+from headrace.plan.sliding_join import SlidingInput, referenced_inputs
+from headrace.plan.window_join import (
+    JoinKind,
+    joined_column,
+    present_column,
+    split_joined_name,
+    to_joined_columns,
+    to_stream_columns,
+)
+from headrace.sql.parser import SqlSource
 from headrace.sql.relation import Relation
-from headrace.sql.trails import SlidingJoinScope
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """An immutable set of declared streams and registered UDFs; stream names are unique ignoring case."""
+
+    streams: tuple[Stream, ...] = ()
+    functions: tuple[UserFunction, ...] = ()
+    _streams_by_name: dict[str, Stream] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index streams by lower-case name; reject names that differ only in case."""
+        by_name: dict[str, Stream] = {}
+        for stream in self.streams:
+            if stream.name.lower() in by_name:
+                raise SchemaError(f"stream '{stream.name}' is declared twice")
+            by_name[stream.name.lower()] = stream
+        object.__setattr__(self, "_by_name", by_name)
+
+    @staticmethod
+    def of(streams: Iterable[Stream], functions: Iterable[UserFunction] = ()) -> Catalog:
+        """Make a catalog of streams and functions."""
+        return Catalog(tuple(streams), tuple(functions))
+
+    def find_stream(self, name: str) -> Stream | None:
+        """Return the stream of that name, ignoring case, or None."""
+        return self._streams_by_name.get(name.lower())
+
+    def find_function(self, name: str) -> UserFunction | None:
+        """Return the registered function of that name, ignoring case, or None."""
+        return next((function for function in self.functions if function.name == name.lower()), None)
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The sorted names of the declared streams, for error messages."""
+        return tuple(sorted(stream.name for stream in self.streams))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundJoinClause:
+    """A JOIN clause: how the next relation is joined with those before it, and the conditions over joined columns."""
+
+    kind: JoinKind
+    conditions: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowJoinScope:
+    """Sides in the order of the text, and the JOIN clauses; clause i joins side i + 1. USING columns by lower-case name."""
+
+    sides: tuple[Relation, ...]
+    clauses: tuple[BoundJoinClause, ...] = ()
+    using_columns: Mapping[str, Expression] = field(default_factory=dict)
+    name: str | None = None
+
+    @property
+    def window(self) -> Window:
+        """The longest window of a side: the query sees its bounds."""
+        windows = [side.window for side in self.sides if isinstance(side.window, HopWindow)]
+        return max(windows, key=lambda window: window.size)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of all visible columns, for error messages."""
+        return tuple(dict.fromkeys(name for index in sorted(self.visible_sides) for name in self.sides[index].column_names))
+
+    @property
+    def visible_sides(self) -> frozenset[int]:
+        """The sides whose columns joined rows contain."""
+        return frozenset({0} | {index + 1 for index, step in enumerate(self.clauses) if step.kind.has_both_sides})
+
+    def find_nullable_sides(self, steps: int) -> frozenset[int]:
+        """Return the sides that may be missing (NULL) from a row after so many joins."""
+        nullable: set[int] = set()
+        for index, step in enumerate(self.clauses[:steps]):
+            nullable |= set(range(index + 1)) if step.kind.keeps_right else set()
+            nullable |= {index + 1} if step.kind.keeps_left and step.kind.has_both_sides else set()
+        return frozenset(nullable)
+
+    def lookup_column(self, table: str, name: str) -> Expression | None:
+        """Return a column by name, and by side if `table` is given; SqlError if the name is ambiguous."""
+        if table:
+            index = self._find_side(table)
+            column = self.sides[index].find_field(name)
+            return None if column is None else joined_column(index, column.name, column.type)
+        if name.lower() in self.using_columns:
+            return self.using_columns[name.lower()]
+        holders = [
+            (index, item) for index in sorted(self.visible_sides) if (item := self.sides[index].find_field(name)) is not None
+        ]
+        if len(holders) > 1:
+            named = " and ".join(f"'{self.sides[index].name}'" for index, _ in holders)
+            raise SqlError(f"column '{name}' is ambiguous", detail=f"it is in {named}", hint="write the table before it: t.x")
+        return joined_column(holders[0][0], holders[0][1].name, holders[0][1].type) if holders else None
+
+    def expand_star(self, table: str) -> list[tuple[Field, Expression]]:
+        """Return the columns of `*` or `table.*` in order; USING columns come first, and once."""
+        if table:
+            index = self._find_side(table)
+            return [(item, joined_column(index, item.name, item.type)) for item in self.sides[index].fields]
+        columns = [(self._make_using_field(name, value), value) for name, value in self.using_columns.items()]
+        for index in sorted(self.visible_sides):
+            columns += [
+                (item, joined_column(index, item.name, item.type))
+                for item in self.sides[index].fields
+                if item.name.lower() not in self.using_columns
+            ]
+        return columns
+
+    def _make_using_field(self, name: str, value: Expression) -> Field:
+        first = next(item for side in self.sides if (item := side.find_field(name)) is not None)
+        return Field(first.name, value.type)
+
+    def _find_side(self, table: str) -> int:
+        matches = [index for index in sorted(self.visible_sides) if (self.sides[index].name or "").lower() == table.lower()]
+        if matches:
+            return matches[0]
+        hidden = any((side.name or "").lower() == table.lower() for side in self.sides)
+        raise SqlError(
+            f"unknown table '{table}'",
+            detail=f"FROM has {', '.join(repr(self.sides[index].name or '') for index in sorted(self.visible_sides))}",
+            hint="a SEMI or ANTI join gives columns of its left side only" if hidden else "",
+        )
+
+    def push_down(self, expression: Expression, steps: int | None = None) -> Expression:
+        """Rewrite an expression over the sides as one over the streams, for rows after so many joins (default: all)."""
+        nullable = self.find_nullable_sides(len(self.clauses) if steps is None else steps)
+        names = [name for name in column_names(expression) if name[0].isdigit()]
+        return substitute_columns(
+            expression, {name: self._push_down_column(*split_joined_name(name), nullable) for name in names}
+        )
+
+    def _push_down_column(self, index: int, name: str, nullable: frozenset[int]) -> Expression:
+        side = self.sides[index]
+        value = dict(zip(side.column_names, side.branches[0].columns, strict=True))[name]
+        lifted_value = to_joined_columns(value, index)
+        if index in nullable and not isinstance(
+            lifted_value, Column
+        ):  # a missing row gives NULL, whatever the expression computes
+            return Call("case", (present_column(index), lifted_value, Literal(None, lifted_value.type)), lifted_value.type)
+        return lifted_value
+
+
+def display_name(name: str) -> str:
+    """Return a column's name as written in the query, without the input number."""
+    return split_joined_name(name)[1] if name[:1].isdigit() and "." in name else name
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeTable:
+    """A named table of a scope; `values` are expressions over the columns of all inputs."""
+
+    name: str
+    fields: tuple[Field, ...]
+    values: tuple[Expression, ...]
+
+    def find_column(self, name: str) -> Expression | None:
+        """Return the value of a column by name, ignoring case, or None."""
+        values = (value for item, value in zip(self.fields, self.values, strict=True) if item.name.lower() == name.lower())
+        return next(values, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingJoinScope:
+    """Inputs and conditions; tables in the order of the text; USING columns by lower-case name."""
+
+    inputs: tuple[SlidingInput, ...] = ()
+    conditions: tuple[Expression, ...] = ()
+    tables: tuple[ScopeTable, ...] = ()
+    using_columns: Mapping[str, Expression] = field(default_factory=dict)
+    name: str | None = None
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of all visible columns, for error messages."""
+        return tuple(dict.fromkeys(item.name for table in self.tables for item in table.fields))
+
+    def lookup_column(self, table: str, name: str) -> Expression | None:
+        """Return a column by name, and by table if given; SqlError if the name is ambiguous."""
+        if table:
+            return self._find_table(table).find_column(name)
+        if name.lower() in self.using_columns:
+            return self.using_columns[name.lower()]
+        holders = [(other, value) for other in self.tables if (value := other.find_column(name)) is not None]
+        if len(holders) > 1:
+            named = " and ".join(f"'{other.name}'" for other, _ in holders)
+            raise SqlError(f"column '{name}' is ambiguous", detail=f"it is in {named}", hint="write the table before it: t.x")
+        return holders[0][1] if holders else None
+
+    def expand_star(self, table: str) -> list[tuple[Field, Expression]]:
+        """Return the columns of `*` or `table.*` in order; USING columns come first, and once."""
+        if table:
+            source = self._find_table(table)
+            return list(zip(source.fields, source.values, strict=True))
+        columns = [(Field(self._get_column_spelling(name), value.type), value) for name, value in self.using_columns.items()]
+        for source in self.tables:
+            columns += [
+                (f, v) for f, v in zip(source.fields, source.values, strict=True) if f.name.lower() not in self.using_columns
+            ]
+        return columns
+
+    def _get_column_spelling(self, name: str) -> str:
+        return next(item.name for table in self.tables for item in table.fields if item.name.lower() == name)
+
+    def _find_table(self, name: str) -> ScopeTable:
+        match = next((table for table in self.tables if table.name.lower() == name.lower()), None)
+        if match is None:
+            raise SqlError(f"unknown table '{name}'", detail=f"FROM has {', '.join(repr(table.name) for table in self.tables)}")
+        return match
+
+    def concat_scope(self, other: SlidingJoinScope) -> SlidingJoinScope:
+        """Return the scope of both; the inputs of the other follow those of this scope."""
+        by = len(self.inputs)
+        tables = (replace(table, values=tuple(shift_inputs(value, by) for value in table.values)) for table in other.tables)
+        conditions = (shift_inputs(condition, by) for condition in other.conditions)
+        return replace(
+            self,
+            inputs=(*self.inputs, *other.inputs),
+            conditions=(*self.conditions, *conditions),
+            tables=(*self.tables, *tables),
+        )
+
+    def with_filter(self, condition: Expression) -> SlidingJoinScope:
+        """Add a condition: conjuncts over one input become its predicate, the others stay conditions between inputs."""
+        inputs, between = list(self.inputs), list(self.conditions)
+        for part in split_conjuncts(condition):
+            used = referenced_inputs(part)
+            if len(used) > 1:
+                between.append(part)
+            elif part != TRUE:
+                index = min(used, default=0)
+                predicate = combine_conjuncts([*split_conjuncts(inputs[index].predicate), to_stream_columns(part)])
+                inputs[index] = replace(inputs[index], predicate=predicate)
+        return replace(self, inputs=tuple(inputs), conditions=tuple(between))
+
+
+def make_window_scope(relation: Relation, length: int, lateness: int, name: str) -> SlidingJoinScope:
+    """Return the scope of a single stream in a SLIDING window."""
+    branch = relation.branches[0]
+    values = tuple(to_joined_columns(column, 0) for column in branch.columns)
+    return SlidingJoinScope(
+        (SlidingInput(branch.stream.name, length, branch.predicate, lateness),), (), (ScopeTable(name, relation.fields, values),)
+    )
+
+
+def shift_inputs(expression: Expression, by: int) -> Expression:
+    """Renumber the inputs of an expression over joined columns after `by` inputs are inserted before them."""
+    if isinstance(expression, Column):
+        index, name = split_joined_name(expression.name)
+        return joined_column(index + by, name, expression.type)
+    if isinstance(expression, Call):
+        return Call(expression.function, tuple(shift_inputs(arg, by) for arg in expression.args), expression.type)
+    return expression
+
 
 START_PLACEHOLDER, END_PLACEHOLDER = Column("\0window_start", TIMESTAMP), Column("\0window_end", TIMESTAMP)
 _PLACEHOLDERS_BY_COLUMN = {"window_start": START_PLACEHOLDER, "window_end": END_PLACEHOLDER}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.model.duration import DurationError, parse_duration
+from headrace.model.time import DurationError, parse_duration
 from headrace.model.window import HopWindow, SessionWindow, SlidingWindow, Window
 from headrace.sql.limits import check_window_limits
 

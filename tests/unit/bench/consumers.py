@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.bench.sustainable import SustainabilityLimits, TrialObservation, TrialVerdict, judge_trial
+from headrace.bench.measure.sustainable import SustainabilityLimits, TrialObservation, TrialVerdict, judge_trial
 
 STEP = 0.1  # seconds between samples of the queue
 

@@ -8,15 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.bench.deployment import DataThroughput, DeploymentRequest
-from headrace.bench.histogram import Histogram
-from headrace.bench.latency import build_series
-from headrace.bench.resources import ResourceSample
-from headrace.bench.result import BenchRun, DeploymentLog, FailedRun, LatencyFigures, MeasuredRun, RunOrigin, ThroughputSeries
-from headrace.bench.result_file import append_run
-from headrace.bench.scenario import Scenario
-from headrace.bench.scenario_file import load_scenario
-from headrace.bench.sustainable import TrialVerdict
+from headrace.bench.measure.latency import DataThroughput, DeploymentRequest, build_series
+from headrace.bench.measure.resources import ResourceSample
+from headrace.bench.measure.statistics import Histogram
+from headrace.bench.measure.sustainable import TrialVerdict
+from headrace.bench.result import (
+    BenchRun,
+    DeploymentLog,
+    FailedRun,
+    LatencyFigures,
+    MeasuredRun,
+    RunOrigin,
+    ThroughputSeries,
+    append_run,
+)
+from headrace.bench.scenarios.scenario import Scenario, load_scenario
 
 START = 1_790_000_000_000_000
 RATES = {"headrace": 7.1e6, "limit": 15e6, "flink": 1.1e6, "spark": 0.62e6, "duckdb": 2.9e6}

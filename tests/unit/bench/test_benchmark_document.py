@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from headrace.bench.ad_hoc import SCHEDULE_KINDS
+from headrace.bench.driver.streams import StreamSpec
 from headrace.bench.queries.sets import QUERY_GENERATORS
-from headrace.bench.scenario import RateSearchSettings
-from headrace.bench.scenario_file import list_scenarios, load_scenario, parse_scenario
-from headrace.bench.stream import StreamSpec
+from headrace.bench.scenarios.ad_hoc import SCHEDULE_KINDS
+from headrace.bench.scenarios.scenario import RateSearchSettings, list_scenarios, load_scenario, parse_scenario
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "benchmark.md").read_text(encoding="utf-8")
 EXAMPLE = re.findall(r"^```ini\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[0]

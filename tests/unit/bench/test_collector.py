@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.collector import ConnectionBuffer, ResultCollector
-from headrace.bench.emissions import UNKNOWN_TIME, Emissions, parse_lines
+from headrace.bench.measure.collector import UNKNOWN_TIME, ConnectionBuffer, Emissions, ResultCollector, parse_lines
 from headrace.errors import HeadraceError
 
 DEADLINE = 20.0

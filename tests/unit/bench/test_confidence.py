@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from headrace.bench.confidence import estimate_mean, student_t, student_t_probability
+from headrace.bench.measure.statistics import estimate_mean, student_t, student_t_probability
 
 
 @pytest.mark.parametrize(

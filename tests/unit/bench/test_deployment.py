@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench.deployment import DeploymentRequest, compute_data_throughput, compute_query_throughput, summarize_deployment
+from headrace.bench.measure.latency import (
+    DeploymentRequest,
+    compute_data_throughput,
+    compute_query_throughput,
+    summarize_deployment,
+)
 
 S = 1_000_000
 

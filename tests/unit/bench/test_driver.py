@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.bench.driver import open_driver
-from headrace.bench.driver_client import DriverProcess
-from headrace.bench.driver_log import NO_TIME, DriverLog
-from headrace.bench.generator import build_pools
-from headrace.bench.rate import RateScript
-from headrace.connectors.tcp_protocol import RequestRejectedError, TcpConnection
+from headrace.bench.driver.client import DriverProcess
+from headrace.bench.driver.generator import build_pools
+from headrace.bench.driver.hub import NO_TIME, DriverLog
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.driver.server import open_driver
+from headrace.connectors.tcp import RequestRejectedError, TcpConnection
 from headrace.errors import HeadraceError
 from support.driving import BEGIN_US, Rig, small
 

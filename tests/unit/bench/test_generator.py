@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.bench import nexmark
-from headrace.bench.distribution import draw_keys
-from headrace.bench.generator import RowPool, build_pools
-from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
+from headrace.bench.driver import nexmark
+from headrace.bench.driver.distributions import draw_keys
+from headrace.bench.driver.generator import RowPool, build_pools
+from headrace.bench.driver.streams import STREAM_SCHEMAS, StreamSpec
 from headrace.connectors import GENERATORS
 from headrace.errors import HeadraceError
 from support.driving import small

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.histogram import MAX_VALUE, Histogram, bucket_of, bucket_upper_bound
+from headrace.bench.measure.statistics import MAX_VALUE, Histogram, bucket_of, bucket_upper_bound
 
 VALUES = st.lists(st.integers(0, 10**12), min_size=1, max_size=60)
 SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.emissions import UNKNOWN_TIME, Emissions
-from headrace.bench.histogram import Integers
-from headrace.bench.latency import MeasurementPeriod, build_series, measure_latencies
+from headrace.bench.measure.collector import UNKNOWN_TIME, Emissions
+from headrace.bench.measure.latency import MeasurementPeriod, build_series, measure_latencies
+from headrace.bench.measure.statistics import Integers
 
 S = 1_000_000
 ALL = MeasurementPeriod(0, 0, 1_000 * S)

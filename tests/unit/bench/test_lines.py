@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from headrace.bench.generator import RowPool, build_pools
-from headrace.bench.lines import LineRenderer
-from headrace.bench.stream import STREAM_SCHEMAS
-from headrace.model.schema import TIMESTAMP
+from headrace.bench.driver.generator import RowPool, build_pools
+from headrace.bench.driver.serving import LineRenderer
+from headrace.bench.driver.streams import STREAM_SCHEMAS
+from headrace.model.types import TIMESTAMP
 from support.driving import small
 
 NOON = 1_767_268_800_000_000  # 2026-01-01T12:00Z

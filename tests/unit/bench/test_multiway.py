@@ -21,24 +21,27 @@ import pytest
 import sqlglot
 
 import headrace as hr
-from headrace.bench import chain, tpch
-from headrace.bench.generator import build_pools
-from headrace.bench.queries.multiway import (
+from headrace.bench.driver import tpch
+from headrace.bench.driver.generator import build_pools
+from headrace.bench.driver.streams import STREAM_SCHEMAS, StreamSpec
+from headrace.bench.queries.query import BenchQuery
+from headrace.bench.queries.sets import make_query_generator
+from headrace.bench.queries.sliding_joins import (
+    DUCKDB_STEP_US,
     MAX_RESULTS_PER_ROW,
     NOMINAL_RATE,
     NOMINAL_SCALE,
     TPCH_EDGES,
     ChainJoins,
+    SlidingJoinSpec,
     TpchJoins,
     TpchJoinTree,
+    build_sliding_join,
     draw_join_trees,
     estimate_chain_results_per_row,
+    estimate_results_per_second,
 )
-from headrace.bench.queries.sets import make_query_generator
-from headrace.bench.queries.sliding import DUCKDB_STEP_US, SlidingJoinSpec, build_sliding_join, estimate_results_per_second
-from headrace.bench.query import BenchQuery
-from headrace.bench.scenario_file import load_scenario
-from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
+from headrace.bench.scenarios.scenario import load_scenario
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
@@ -199,7 +202,7 @@ def test_no_query_has_more_results_than_five_for_each_row(count):
 
 def test_no_chain_has_more_results_than_five_for_each_row():
     found = {
-        "".join(levels): estimate_chain_results_per_row("".join(levels)) for levels in product(chain.SELECTIVITY_LEVELS, repeat=3)
+        "".join(levels): estimate_chain_results_per_row("".join(levels)) for levels in product(tpch.SELECTIVITY_LEVELS, repeat=3)
     }
     assert max(found.values()) == found["HHH"] < MAX_RESULTS_PER_ROW
     assert min(found.values()) == found["LLL"] > 0.01
@@ -216,13 +219,13 @@ def test_rates_and_keys_that_grow_together_leave_results_as_they_are():
 
 
 def test_selectivities_of_a_chain():
-    left, right = (pa.table(chain.generate_chain(seed, 1000, 10, 50_000)) for seed in (1, 2))
-    for level in chain.SELECTIVITY_LEVELS.values():
+    left, right = (pa.table(tpch.generate_chain(seed, 1000, 10, 50_000)) for seed in (1, 2))
+    for level in tpch.SELECTIVITY_LEVELS.values():
         names = f"b_{level.suffix}", f"a_{level.suffix}"
         counts = [np.bincount(table[name], minlength=2000) for table, name in zip((left, right), names, strict=True)]
         share = float(counts[0] @ counts[1]) / (left.num_rows * right.num_rows)
         assert share == pytest.approx(1 / level.domain_size(1000), rel=0.02)
-    assert [level.domain_size(1000) for level in chain.SELECTIVITY_LEVELS.values()] == [2000, 1000, 500]
+    assert [level.domain_size(1000) for level in tpch.SELECTIVITY_LEVELS.values()] == [2000, 1000, 500]
 
 
 def born(streams: Sequence[StreamSpec], rate: float, seconds: float) -> dict[str, pa.Table]:
@@ -291,7 +294,7 @@ def matches(tables: dict[str, pa.Table], levels: str, range_us: int) -> list[tup
     rows = {name: tables[name].cast(_numbers(tables[name])).to_pylist() for name in names}
     found: list[list[dict]] = [[row] for row in rows["r1"]]
     for level, (_, right) in zip(levels, pairwise(names), strict=True):
-        ending = chain.SELECTIVITY_LEVELS[level].suffix
+        ending = tpch.SELECTIVITY_LEVELS[level].suffix
         pairs = ((one, row) for one in found for row in rows[right] if one[-1][f"b_{ending}"] == row[f"a_{ending}"])
         found = [[*one, row] for one, row in pairs if all(abs(row["time"] - each["time"]) <= range_us for each in one)]
     return sorted((max(row["time"] for row in one), *(row["value"] for row in one)) for one in found)

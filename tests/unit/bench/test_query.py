@@ -12,15 +12,15 @@ import pytest
 import sqlglot
 
 import headrace as hr
-from headrace.bench import nexmark
-from headrace.bench.queries import dialect
+from headrace.bench.driver import nexmark
+from headrace.bench.driver.streams import STREAM_SCHEMAS
+from headrace.bench.queries import dialects
 from headrace.bench.queries.aggregations import FieldAggregations, PurchaseAggregations
-from headrace.bench.queries.auctions import HighestBidQueries, HotCategoryQueries, NexmarkAggregations
-from headrace.bench.queries.joins import ComplexQueries, FieldJoins, PatternJoins, PurchaseAdJoins
+from headrace.bench.queries.nexmark import HighestBidQueries, HotCategoryQueries, NexmarkAggregations
 from headrace.bench.queries.profit import ProfitQueries
+from headrace.bench.queries.query import AggregationShape, BenchAggregate, BenchQuery, ColumnComparison, build_window_aggregation
 from headrace.bench.queries.sets import QUERY_GENERATORS, HandwrittenQuery, make_query_generator, options_of
-from headrace.bench.query import AggregationShape, BenchAggregate, BenchQuery, ColumnComparison, build_window_aggregation
-from headrace.bench.stream import STREAM_SCHEMAS
+from headrace.bench.queries.window_joins import ComplexQueries, FieldJoins, PatternJoins, PurchaseAdJoins
 from headrace.connectors import generate
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
@@ -82,7 +82,7 @@ def test_flink_has_no_text_for_a_size_that_is_no_multiple_of_the_slide():
     ],
 )
 def test_flinks_intervals(seconds, text):
-    assert dialect.format_interval(seconds * 1_000_000) == f"INTERVAL {text}"
+    assert dialects.format_interval(seconds * 1_000_000) == f"INTERVAL {text}"
 
 
 @every_set

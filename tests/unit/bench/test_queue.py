@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.cursor import GroupCursor
-from headrace.bench.queue import StreamQueue
-from headrace.bench.rate import RateScript
+from headrace.bench.driver.queue import GroupCursor, StreamQueue
+from headrace.bench.driver.rates import RateScript
 from headrace.errors import HeadraceError
 from support.driving import small
 

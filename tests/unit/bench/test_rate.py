@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.bench.rate import RateScript, RateSegment
+from headrace.bench.driver.rates import RateScript, RateSegment
 from headrace.errors import HeadraceError
 
 RATES = st.floats(0, 1e6) | st.just(0.0)

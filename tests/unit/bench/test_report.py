@@ -12,18 +12,27 @@ import plotly.graph_objects as go
 import pytest
 import synthetic
 
-from headrace.bench.confidence import ConfidenceInterval
+from headrace.bench.measure.statistics import ConfidenceInterval
 from headrace.bench.report import page as pages
-from headrace.bench.report.course import compute_read_rate
+from headrace.bench.report.figures import compute_read_rate, draw_rates, draw_search
 from headrace.bench.report.groups import ResultCell, ScenarioGroup, group_runs, order_systems
 from headrace.bench.report.page import FIGURES, load_plotly_js, render_page, write_report
-from headrace.bench.report.panels import make_amount_axis
-from headrace.bench.report.plots import ReportFigure, colour_of, make_log_axis, spread_labels
+from headrace.bench.report.plots import (
+    ReportFigure,
+    colour_of,
+    format_bytes,
+    format_number,
+    format_rate,
+    format_ratio,
+    format_scaled,
+    format_seconds,
+    make_amount_axis,
+    make_log_axis,
+    spread_labels,
+)
 from headrace.bench.report.summary import make_summary_table, write_headlines
-from headrace.bench.report.throughput import draw_rates, draw_search
-from headrace.bench.report.words import format_bytes, format_number, format_rate, format_ratio, format_scaled, format_seconds
 from headrace.bench.result import ThroughputSeries
-from headrace.bench.scenario_file import load_scenario
+from headrace.bench.scenarios.scenario import load_scenario
 from headrace.errors import HeadraceError
 
 RUNS = synthetic.runs()

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from headrace.bench.resources import (
+from headrace.bench.measure.resources import (
     ProcessReading,
     ResourceMeter,
     ResourceSample,

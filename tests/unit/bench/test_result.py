@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from headrace.bench.result import BenchRun, FailedRun, LatencyFigures, MeasuredRun, name_figures
-from headrace.bench.result_file import append_run, read_runs
-from headrace.bench.scenario import Scenario
-from headrace.bench.scenario_file import load_scenario
+from headrace.bench.result import BenchRun, FailedRun, LatencyFigures, MeasuredRun, append_run, name_figures, read_runs
+from headrace.bench.scenarios.scenario import Scenario, load_scenario
 from headrace.errors import HeadraceError
 
 AGGREGATION = load_scenario("aggregation").with_overrides(seconds=12)

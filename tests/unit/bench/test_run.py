@@ -13,9 +13,8 @@ import pytest
 from test_trial import World
 
 from headrace.bench import run as run_module
-from headrace.bench.rig import BenchRig
-from headrace.bench.run import RunWatcher, ScenarioRunner
-from headrace.bench.scenario_file import parse_scenario
+from headrace.bench.run import BenchRig, RunWatcher, ScenarioRunner
+from headrace.bench.scenarios.scenario import parse_scenario
 from headrace.bench.trial import TrialRunner
 from headrace.errors import HeadraceError
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from headrace.bench.ad_hoc import (
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.scenarios.ad_hoc import (
     AddOnlySchedule,
     EventSchedule,
     QueryChange,
@@ -16,9 +17,7 @@ from headrace.bench.ad_hoc import (
     ad_hoc_to_json,
     parse_ad_hoc,
 )
-from headrace.bench.rate import RateScript
-from headrace.bench.scenario import Scenario
-from headrace.bench.scenario_file import list_scenarios, load_scenario, parse_scenario
+from headrace.bench.scenarios.scenario import Scenario, list_scenarios, load_scenario, parse_scenario
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query

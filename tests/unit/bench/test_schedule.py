@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from headrace.bench.rate import RateScript
-from headrace.bench.schedule import MAX_STAMP_ROWS, RowSchedule
+from headrace.bench.driver.rates import MAX_STAMP_ROWS, RateScript, RowSchedule
 
 SECOND = 1_000_000
 

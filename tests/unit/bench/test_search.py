@@ -7,8 +7,7 @@ from consumers import Consumer, steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bench.search import RateSearchBounds, RateSearchResult, search_rate
-from headrace.bench.sustainable import TrialVerdict, failed_verdict
+from headrace.bench.measure.sustainable import RateSearchBounds, RateSearchResult, TrialVerdict, failed_verdict, search_rate
 
 PRECISION = 0.05
 TOLERANCE = 0.04  # what a trial of a minute can tell apart

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from headrace.bench.queries.join import StreamChain
-from headrace.bench.queries.similarity import StreamPool, compute_similarity
+from headrace.bench.queries.window_joins import StreamChain, StreamPool, compute_similarity
 from headrace.errors import HeadraceError
 
 POOL = StreamPool(tuple(f"r{number}" for number in range(1, 11)), ("key", "f1", "f2", "f3", "f4", "f5"))

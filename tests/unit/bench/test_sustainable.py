@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from consumers import Consumer, steady
 
-from headrace.bench.sustainable import (
+from headrace.bench.measure.sustainable import (
     SustainabilityLimits,
     TrialObservation,
     TrialVerdict,

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headrace.bench import tpch
-from headrace.bench.generator import build_pools
-from headrace.bench.queries.multiway import TPCH_EDGES
-from headrace.bench.scenario_file import load_scenario
-from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
+from headrace.bench.driver import tpch
+from headrace.bench.driver.generator import build_pools
+from headrace.bench.driver.streams import STREAM_SCHEMAS, StreamSpec
+from headrace.bench.queries.sliding_joins import TPCH_EDGES
+from headrace.bench.scenarios.scenario import load_scenario
 
 REFERENCES = [edge for edge in TPCH_EDGES if edge.is_reference]
 KEYS = {

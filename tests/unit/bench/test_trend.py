@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.bench.trend import longest_time_above, measure_growth, measure_trend, rolling_envelope
+from headrace.bench.measure.statistics import longest_time_above, measure_growth, measure_trend, rolling_envelope
 
 TIME = np.arange(0.0, 60.0, 0.1)
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from headrace.bench.driver_client import DriverStatus
-from headrace.bench.emissions import Emissions
+from headrace.bench.driver.client import DriverStatus
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.measure.collector import Emissions
+from headrace.bench.measure.sustainable import SustainabilityLimits
 from headrace.bench.queries.sets import make_query_generator
-from headrace.bench.rate import RateScript
-from headrace.bench.scenario import ScenarioStep
-from headrace.bench.sustainable import SustainabilityLimits
-from headrace.bench.sut.process import SutEvent
+from headrace.bench.scenarios.scenario import ScenarioStep
+from headrace.bench.systems.process import SutEvent
 from headrace.bench.trial import OfferedLoad, TrialRunner
 
 QUERIES = make_query_generator("fields", {}).queries(3)

@@ -9,8 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import synthetic
 
-from headrace.bench.scenario import Scenario
-from headrace.bench.scenario_file import list_scenarios
+from headrace.bench.scenarios.scenario import Scenario, list_scenarios
 
 
 def test_the_scenarios_are_listed(headrace):

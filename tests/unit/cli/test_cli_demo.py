@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.demo_queries import generate_queries, schedule_events
+from headrace.cli.demo import generate_queries, schedule_events
 from headrace.connectors import GENERATORS
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query

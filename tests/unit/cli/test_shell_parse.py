@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.shell.parse import parse_statement
-from headrace.cli.shell.scan import split_statements
-from headrace.cli.shell.statements import (
+from headrace.cli.shell.parser import (
     AddStatement,
     DescribeStatement,
     ExplainStatement,
@@ -23,9 +21,11 @@ from headrace.cli.shell.statements import (
     SqlText,
     StopCondition,
     TailStatement,
+    parse_statement,
+    split_statements,
 )
 from headrace.errors import SqlError
-from headrace.sql.quoting import quote_identifier
+from headrace.sql.parser import quote_identifier
 
 
 def statement(text: str):

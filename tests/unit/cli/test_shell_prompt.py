@@ -13,10 +13,10 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from headrace.cli.shell.complete import Vocabulary, classify_tokens, suggest_words
-from headrace.cli.shell.interactive import run_prompt_loop
+from headrace.cli.shell.completion import Vocabulary, classify_tokens, suggest_words
+from headrace.cli.shell.executor import StatementRunner
 from headrace.cli.shell.outcomes import FollowedQuery, QueryChanged, UsageList
-from headrace.cli.shell.prompt import (
+from headrace.cli.shell.repl import (
     NameCache,
     NameCompleter,
     SyntaxLexer,
@@ -24,8 +24,8 @@ from headrace.cli.shell.prompt import (
     is_complete,
     make_prompt_session,
     open_history,
+    run_prompt_loop,
 )
-from headrace.cli.shell.run import StatementRunner
 from headrace.errors import SessionError
 from support.shell_targets import embedded
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from headrace.cli.shell.json_lines import JsonLinesView
-from headrace.cli.shell.meaning import QuerySharing
+from headrace.cli.shell.executor import StatementRunner
 from headrace.cli.shell.outcomes import (
     ColumnList,
     FollowedQuery,
@@ -20,16 +19,14 @@ from headrace.cli.shell.outcomes import (
     PlanText,
     QueryChanged,
     QueryList,
+    QuerySharing,
     ResultRows,
     StreamList,
     UsageList,
 )
-from headrace.cli.shell.run import StatementRunner
-from headrace.cli.shell.scan import split_statements
-from headrace.cli.shell.script import run_statement
-from headrace.cli.shell.show import PlainView, ScreenView, make_lines
-from headrace.cli.shell.statements import StopCondition
-from headrace.cli.shell.tail import NewestRows, limit_tables
+from headrace.cli.shell.parser import StopCondition, split_statements
+from headrace.cli.shell.render import JsonLinesView, NewestRows, PlainView, ScreenView, limit_tables, make_lines
+from headrace.cli.shell.repl import run_statement
 from headrace.errors import EvaluationError, HeadraceError, NotFoundError
 from support.shell_targets import embedded, until
 
@@ -209,7 +206,7 @@ def test_a_query_that_fails_while_it_is_followed(shell):
 
 
 def _parsed(text):
-    from headrace.cli.shell.parse import parse_statement
+    from headrace.cli.shell.parser import parse_statement
 
     return parse_statement(split_statements(text)[0][0])
 
@@ -359,7 +356,7 @@ def test_for_machines(shell):
 
 
 def test_many_that_share_are_counted():
-    from headrace.cli.shell.meaning import OperatorUse
+    from headrace.cli.shell.outcomes import OperatorUse
 
     (_, line) = make_lines(QuerySharing("", {"k": "INT"}, (OperatorUse("routing of t", tuple(f"q{n}" for n in range(9))),)))
     assert line.plain == "would use routing of t, shared with q0, q1, q2, q3, q4, q5 and 3 more"

@@ -157,8 +157,8 @@ def test_a_service(headrace, monkeypatch):
 
 def test_a_service_is_found(headrace, monkeypatch):
     with served() as (url, _):
-        monkeypatch.setattr("headrace.cli.shell.opening.PORT", int(url.rpartition(":")[2]))
-        monkeypatch.setattr("headrace.cli.shell.opening.SERVICE", url)
+        monkeypatch.setattr("headrace.cli.sql.PORT", int(url.rpartition(":")[2]))
+        monkeypatch.setattr("headrace.cli.sql.SERVICE", url)
         said = headrace("sql", "-c", "DESCRIBE t")
         assert said.code == 0
         assert f"headrace sql: the service at {url}" in said.err

@@ -12,7 +12,7 @@ from headrace.cli.shell.embedded import EmbeddedTarget, open_demo_session
 from headrace.cli.shell.remote import open_remote
 from headrace.client import RemoteSession, ServiceUnreachableError
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
-from headrace.service.tokens import TokenRegistry
+from headrace.service.auth import TokenRegistry
 from support.shell_targets import embedded, remote, served, until
 
 ROWS = "SELECT k, v FROM t WHERE v > 0"

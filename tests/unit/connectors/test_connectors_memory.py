@@ -12,7 +12,7 @@ import pytest
 from headrace.connectors import MemorySource, read_range
 from headrace.connectors.source import RANGE_ROWS
 from headrace.errors import SchemaError, SourceError
-from headrace.model.schema import Schema
+from headrace.model.types import Schema
 
 DDL = "id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day DATE, time TIMESTAMP"
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.connectors import Range, read_range
 from headrace.errors import SchemaError, SourceError
-from headrace.model.schema import TIMESTAMP, Schema
+from headrace.model.types import TIMESTAMP, Schema
 
 SCHEMA = Schema.parse("id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day DATE, time TIMESTAMP")
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -26,7 +26,7 @@ from headrace.connectors import (
     sink_from_json,
 )
 from headrace.errors import HeadraceError, SinkError
-from headrace.model.schema import TIMESTAMP
+from headrace.model.types import TIMESTAMP
 
 TABLE = pa.table({"id": [1, 2, 3]})
 FILE_SINKS = [ParquetSink, JsonLinesSink]

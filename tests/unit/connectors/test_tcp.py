@@ -18,8 +18,7 @@ import headrace as hr
 from headrace.cli.session_file import SessionFile
 from headrace.connectors import Range, TcpSource, read_range
 from headrace.connectors.source import RANGE_ROWS
-from headrace.connectors.tcp import level_partitions
-from headrace.connectors.tcp_protocol import TcpConnection, borrow_connection, parse_address
+from headrace.connectors.tcp import TcpConnection, borrow_connection, level_partitions, parse_address
 from headrace.errors import CheckpointError, HeadraceError, SourceError
 from support.driving import BEGIN, Rig, small
 

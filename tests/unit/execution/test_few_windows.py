@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 import headrace as hr
-from headrace.execution import windows
+from headrace.engine.operators import windows
 from support.compare import same_rows
 
 QUERIES = [

@@ -7,8 +7,9 @@ import pyarrow.parquet
 import pytest
 
 import headrace as hr
-from headrace.execution import join_round, outlet
-from headrace.execution.result import BatchResults
+from headrace.engine import result_writer
+from headrace.engine.joins import window_join
+from headrace.engine.results import BatchResults
 
 ROWS = 600
 SQL = "SELECT a.n AS left_n, b.n AS right_n FROM TUMBLE(a, '5 seconds') a JOIN TUMBLE(b, '5 seconds') b ON a.k = b.k"
@@ -16,8 +17,8 @@ SQL = "SELECT a.n AS left_n, b.n AS right_n FROM TUMBLE(a, '5 seconds') a JOIN T
 
 @pytest.fixture
 def session(monkeypatch):
-    monkeypatch.setattr(join_round, "PAIRS", 4096)
-    monkeypatch.setattr(outlet, "MANY_BYTES", 100_000)
+    monkeypatch.setattr(window_join, "PAIRS", 4096)
+    monkeypatch.setattr(result_writer, "MANY_BYTES", 100_000)
     with hr.Session(backend="local", partitions=2) as found:
         for name in "ab":
             source = hr.MemorySource("k INT, n INT, time TIMESTAMP")

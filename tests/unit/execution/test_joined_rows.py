@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.execution.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection
+from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection
 
 VALUES = ["a", None, "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"]
 

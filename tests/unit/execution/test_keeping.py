@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.execution.bucketing import BufferedRows
-from headrace.execution.job import BatchJob, MapReport, ShuffleBlock, StateRef
-from headrace.execution.keeping import ShuffleFilePromoter, compact_buffers
-from headrace.kernels import pack
+from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StateRef
+from headrace.engine.joins.join_buffer import BufferedRows
+from headrace.engine.operators.compaction import ShuffleFilePromoter, compact_buffers
+from headrace.storage import container
 
 
 def bucket(rows: int, start: int = 0, width: int = 1) -> BufferedRows:
@@ -33,7 +33,7 @@ def test_a_parcel_becomes_state_as_it_is(tmp_path: Path, links: bool, monkeypatc
     for folder in ("exchange", "state"):
         (tmp_path / folder).mkdir()
     parcel = ShuffleBlock(0, MapReport(), buffered_rows=[("s", 1, 0, bucket(3)), ("s", 1, 0, bucket(5))])
-    pack.write(tmp_path / "exchange" / "7-0-0.parcel", parcel, sync=False)
+    container.write(tmp_path / "exchange" / "7-0-0.parcel", parcel, sync=False)
     adopt = ShuffleFilePromoter(tmp_path)
     kept = [adopt(ref("exchange/7-0-0.parcel", index=index)) for index in (0, 1)]
     (tmp_path / "exchange" / "7-0-0.parcel").unlink()

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.execution.job import ReduceReport
-from headrace.runtime.probe_optimizer import SlidingJoinOptimizer
-from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.cost import HistoryCardinality, estimate_step_costs
-from headrace.sharing.multiway.probes import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
-from headrace.sharing.multiway.relations import JoinGraph, input_relation
+from headrace.engine.batch_job import ReduceReport
+from headrace.planner.join.cost import HistoryCardinality, estimate_step_costs
+from headrace.planner.join.join_graph import JoinGraph, input_relation
+from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.replanning import SlidingJoinOptimizer
 
 ROWS, BATCHES = 1500, 50
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

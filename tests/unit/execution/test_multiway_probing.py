@@ -17,16 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.execution.joined_rows import ChunkedColumn, JoinTable, select_all_rows
-from headrace.execution.multiway import operator, probing, stored
-from headrace.execution.multiway.loaded import LoadedProbe, LoadedSlidingJoinPlan
-from headrace.execution.multiway.probing import ProbePairs, Prober
-from headrace.execution.multiway.stored import StateSegment
-from headrace.execution.multiway.tuples import PackedRows, ProbeTuples, unpack_rows
-from headrace.kernels import compiled_probe
-from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
-from headrace.sharing.multiway.planning import plan_sliding_joins
-from headrace.sharing.multiway.probes import SlidingJoinPlan
+from headrace.engine.joins import segment, sliding_join
+from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable, select_all_rows
+from headrace.engine.joins.probe_plan import LoadedProbe, LoadedSlidingJoinPlan
+from headrace.engine.joins.segment import PackedRows, ProbeTuples, StateSegment, unpack_rows
+from headrace.engine.joins.sliding_join import ProbePairs, Prober
+from headrace.engine.kernels import probe as probe_kernels
+from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
+from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
+from headrace.planner.join.sliding_join_planner import plan_sliding_joins
 from support.asking import COLUMNS, ask, choice, text_of
 
 SECOND = 1_000_000
@@ -43,8 +42,8 @@ def test_look_ups_find_the_rows_of_equal_hash_in_order_of_arrival(here, asked, b
     chance = np.random.default_rng(seed)
     asked = asked + here[:10]
     valid, wanted = chance.random(len(here)) < 0.8, chance.random(len(asked)) < 0.8
-    directory, ordered, order = compiled_probe.index_hashes(np.array(here, np.uint64), valid, bits)
-    begins, ends = compiled_probe.look_up_hashes(np.array(asked, np.uint64), wanted, directory, ordered, bits)
+    directory, ordered, order = probe_kernels.index_hashes(np.array(here, np.uint64), valid, bits)
+    begins, ends = probe_kernels.look_up_hashes(np.array(asked, np.uint64), wanted, directory, ordered, bits)
     for i, one in enumerate(asked):
         expected = [j for j, other in enumerate(here) if valid[j] and other == one] if wanted[i] else []
         assert order[begins[i] : ends[i]].tolist() == expected
@@ -52,8 +51,8 @@ def test_look_ups_find_the_rows_of_equal_hash_in_order_of_arrival(here, asked, b
 
 def test_no_mask_says_that_all_rows_are_valid():
     here = np.array([7, 7, 2**64 - 1, 0], np.uint64)
-    directory, ordered, order = compiled_probe.index_hashes(here, EVERYBODY, 2)
-    begins, ends = compiled_probe.look_up_hashes(here, EVERYBODY, directory, ordered, 2)
+    directory, ordered, order = probe_kernels.index_hashes(here, EVERYBODY, 2)
+    begins, ends = probe_kernels.look_up_hashes(here, EVERYBODY, directory, ordered, 2)
     assert [sorted(order[b:e].tolist()) for b, e in zip(begins, ends, strict=True)] == [[0, 1], [0, 1], [2], [3]]
 
 
@@ -76,7 +75,7 @@ def test_pairs_whose_sets_and_times_meet(seed: int, words: int, size: int, in_or
     found, row, place = [], 0, 0
     while row < mine:
         own, other, both = np.empty(size, np.int64), np.empty(size, np.int64), np.empty((size, words), np.uint64)
-        count, row, place = compiled_probe.find_matches(
+        count, row, place = probe_kernels.find_matches(
             begins, ends, order, sets, theirs, low, high, times, births, before, row, place, own, other, both
         )
         assert count <= size
@@ -89,7 +88,7 @@ def test_windows_are_looked_at_for_those_who_have_them():
     #   times  0   and   4, 5, 6;   5 and 3, 2
     one, two = np.array([0, 0, 0, 5, 5]), np.array([4, 5, 6, 3, 2])
     sets = np.full((5, 1), 0b11, np.uint64)
-    compiled_probe.clear_outside_windows(one, two, 5, 2, np.array([0b10], np.uint64), sets)
+    probe_kernels.clear_outside_windows(one, two, 5, 2, np.array([0b10], np.uint64), sets)
     assert sets[:, 0].tolist() == [0b11, 0b11, 0b01, 0b11, 0b01]
 
 
@@ -121,7 +120,7 @@ def arriving(relation: str, rows: Sequence[Row]) -> ProbeTuples:
 def bucket(relation: str, rows: Sequence[Row]) -> StateSegment:
     births = np.array([row.get("born", 0) for row in rows], np.int32)
     packed = PackedRows(columns(relation, rows), bits(rows), np.zeros(len(rows), np.uint64))
-    return replace(stored.build_segment([packed], 0, (), (), 1), insert_batch=births)
+    return replace(segment.build_segment([packed], 0, (), (), 1), insert_batch=births)
 
 
 def probe_of(start: str, *queries: NormalizedJoin) -> LoadedProbe:
@@ -232,8 +231,8 @@ def test_however_partners_are_found_they_are_those_that_the_language_says(condit
 @pytest.mark.parametrize("conditions", ["r.n = s.n", "r.x = s.x", "r.b = s.b AND r.c = s.c"])
 def test_equal_hashes_are_not_taken_for_equal_values(conditions: str, monkeypatch: pytest.MonkeyPatch):
     holds = next(found for text, _, found in WAYS if text == conditions)
-    monkeypatch.setattr(probing, "hashes", lambda found, rows: np.zeros(rows, np.uint64))
-    monkeypatch.setattr(stored, "hashes", lambda found, rows: np.zeros(rows, np.uint64))
+    monkeypatch.setattr(sliding_join, "hashes", lambda found, rows: np.zeros(rows, np.uint64))
+    monkeypatch.setattr(segment, "hashes", lambda found, rows: np.zeros(rows, np.uint64))
     chance = np.random.default_rng(2)
     mine, theirs = drawn_rows(chance, 40), drawn_rows(chance, 40)
     assert [pair[:2] for pair in found_by(probe_of("r", ask(0, conditions)), mine, theirs)] == expected_by(holds, mine, theirs)
@@ -294,7 +293,7 @@ def test_only_so_many_pairs_are_held(conditions: str, most: int, monkeypatch: py
     mine = [{"b": k % 3} for k in range(30)]
     expected = found_by(loaded, mine, mine)
     assert len(expected) >= 300
-    monkeypatch.setattr(probing, "PAIRS", most)
+    monkeypatch.setattr(sliding_join, "PAIRS", most)
     here, held = bucket("s", mine), []
     for pairs in Prober(loaded, arriving("r", mine)).find_pairs(here, here.sets):
         assert isinstance(pairs, ProbePairs)
@@ -307,8 +306,8 @@ def test_only_so_many_pairs_are_held(conditions: str, most: int, monkeypatch: py
 @pytest.mark.parametrize("most", [3, 1 << 18])
 def test_results_do_not_depend_on_how_many_pairs_are_held(most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     #   three batches; what one probe makes goes on to the next piece by piece
-    monkeypatch.setattr(probing, "PAIRS", most)
-    monkeypatch.setattr(operator, "PAIRS", most)
+    monkeypatch.setattr(sliding_join, "PAIRS", most)
+    monkeypatch.setattr(sliding_join, "PAIRS", most)
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     given = {name: [{"a": 100 * k + ord(name), "b": k % 3, "c": k % 2} for k in range(12)] for name in "rst"}
     with hr.Session(tmp_path / "checkpoint", backend="local", partitions=2) as session:

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.execution.multiway import sampling
-from headrace.execution.multiway.loaded import LoadedSlidingJoinPlan
-from headrace.execution.multiway.sampling import RelationSample, estimate_selectivities, sample_relation
-from headrace.execution.multiway.tuples import PackedRows
-from headrace.runtime.probing import choose_orders
-from headrace.sharing.multiway.asked import NormalizedJoin, qualify_column, time_column_of
-from headrace.sharing.multiway.planning import plan_sliding_joins
+from headrace.engine.joins import sampling
+from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
+from headrace.engine.joins.sampling import RelationSample, estimate_selectivities, sample_relation
+from headrace.engine.joins.segment import PackedRows
+from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
+from headrace.planner.join.sliding_join_planner import plan_sliding_joins
+from headrace.runtime.sliding_join_epochs import choose_orders
 from support.asking import ask
 
 TYPES = {"a": pa.int32(), "b": pa.int32(), "c": pa.int32(), "d": pa.int32(), "x": pa.float64(), "n": pa.string()}

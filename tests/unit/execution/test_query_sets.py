@@ -7,8 +7,8 @@ from random import Random
 import pyarrow as pa
 
 from headrace.backends.reference.evaluate import is_true
-from headrace.execution.batch import RowBatch
-from headrace.execution.query_sets import QuerySetAssigner
+from headrace.engine.joins.query_sets import QuerySetAssigner
+from headrace.engine.row_batch import RowBatch
 from headrace.model.stream import Stream
 from headrace.plan.logical import StatelessQuery
 from headrace.sql import Catalog, bind_query

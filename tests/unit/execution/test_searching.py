@@ -13,18 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.backends.reference.evaluate import evaluate
-from headrace.backends.reference.numeric import sort_key
-from headrace.execution.join_search import IndexCache, ResidualPredicates, plan_searches
-from headrace.execution.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
-from headrace.execution.searching import (
+from headrace.backends.reference.numbers import sort_key
+from headrace.engine.joins.index import (
     ComparisonBound,
+    IndexCache,
+    ResidualPredicates,
     build_band_indexes,
     build_sorted_index,
     choose_bounds,
     find_bound,
+    plan_searches,
     search_ranges,
 )
-from headrace.kernels.sets import make_bitmap
+from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
+from headrace.engine.joins.query_sets import make_bitmap
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal, combine_conjuncts
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {

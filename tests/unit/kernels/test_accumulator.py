@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.kernels.component import Accumulator
+from headrace.engine.compute.accumulators import Accumulator
 
 SIGNATURES = [("rows", []), ("add", [pa.int32()])]
 PLACES, CELLS = 6, 3

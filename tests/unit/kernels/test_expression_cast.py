@@ -9,9 +9,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from headrace.kernels.expression import Evaluator
+from headrace.engine.compute.evaluator import Evaluator
 from headrace.model.expression import Call, Column, Literal
-from headrace.model.schema import TIMESTAMP
+from headrace.model.types import TIMESTAMP
 
 BOOL, INT, BIGINT, DOUBLE, STRING, DATE = pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.date32()
 FLOAT, TINYINT = pa.float32(), pa.int8()

@@ -22,10 +22,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.engine.compute.evaluator import Evaluator
 from headrace.errors import EvaluationError
-from headrace.kernels.expression import Evaluator
 from headrace.model.expression import Call, Column, Expression, Literal
-from headrace.model.schema import TIMESTAMP
+from headrace.model.types import TIMESTAMP
 
 oracle = importlib.import_module("headrace.backends.reference.evaluate")  # the package has a function of that name
 

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from headrace.kernels.expression import Evaluator
+from headrace.engine.compute.evaluator import Evaluator
 from headrace.model.expression import Call, Column, Expression, Literal
 
 oracle = importlib.import_module("headrace.backends.reference.evaluate")  # the package has a function of that name

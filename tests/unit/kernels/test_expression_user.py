@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.backends.reference.evaluate import evaluate
+from headrace.engine.compute.evaluator import Evaluator
 from headrace.errors import EvaluationError
-from headrace.kernels.expression import Evaluator
 from headrace.model.expression import Call, Column, Literal
 from headrace.model.function import UserFunction, register_udf_code
 

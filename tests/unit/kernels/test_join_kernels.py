@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.execution.join_keys import match_keys
-from headrace.kernels import compiled_join
-from headrace.kernels.sets import count_words, make_bitmap, resize_bitmaps
+from headrace.engine.joins.index import match_keys
+from headrace.engine.joins.query_sets import count_words, make_bitmap, resize_bitmaps
+from headrace.engine.kernels import join as join_kernels
 
 BITS = st.sets(st.integers(0, 99), max_size=6)
 ROWS = st.lists(st.tuples(st.integers(0, 3), BITS), max_size=12)
@@ -32,7 +32,7 @@ def test_pairs_are_those_with_equal_keys_whose_sets_meet(left, right, room) -> N
     while row < len(left):
         own, theirs = np.empty(room, np.int64), np.empty(room, np.int64)
         sets = np.empty((room + 1, 2), np.uint64)
-        n, row, place = compiled_join.find_pairs_by_key(
+        n, row, place = join_kernels.find_pairs_by_key(
             keys.codes, left_sets, keys.starts, keys.order, right_sets, row, place, own, theirs, sets
         )
         assert n <= room
@@ -48,13 +48,13 @@ def test_pairs_are_those_with_equal_keys_whose_sets_meet(left, right, room) -> N
 
 @given(st.lists(BITS, max_size=10), BITS)
 def test_members_lists_the_rows_of_every_bit(sets, mask) -> None:
-    bits, rows = compiled_join.list_rows_by_bit(matrix(sets), make_bitmap(mask, 2))
+    bits, rows = join_kernels.list_rows_by_bit(matrix(sets), make_bitmap(mask, 2))
     expected = [(bit, row) for bit in sorted(mask) for row, one in enumerate(sets) if bit in one]
     assert list(zip(bits.tolist(), rows.tolist(), strict=True)) == expected
 
 
 def test_rows_with_an_empty_set_are_not_alive() -> None:
-    assert compiled_join.find_live_rows(matrix([{1}, set(), {99}])).tolist() == [0, 2]
+    assert join_kernels.find_live_rows(matrix([{1}, set(), {99}])).tolist() == [0, 2]
 
 
 def test_sets_grow_and_shrink_with_the_number_of_queries() -> None:
@@ -91,7 +91,7 @@ def test_pairs_within_ranges_come_a_bounded_number_at_a_time(room: int) -> None:
     row = place = 0
     while row < 4:
         own, theirs, sets = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, 1), np.uint64)
-        count, row, place = compiled_join.find_pairs_in_ranges(begins, ends, left, order, right, row, place, own, theirs, sets)
+        count, row, place = join_kernels.find_pairs_in_ranges(begins, ends, left, order, right, row, place, own, theirs, sets)
         assert count <= room
         found += zip(own[:count].tolist(), theirs[:count].tolist(), sets[:count, 0].tolist(), strict=True)
     pairs = [(i, at) for i in range(4) for at in range(begins[i], ends[i])]

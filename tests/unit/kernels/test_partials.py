@@ -18,17 +18,25 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from headrace.engine.compute.accumulators import (
+    Accumulator,
+    PartialAggregate,
+    allocate_neutral,
+    combine_partials,
+    neutral_extreme,
+    reduce_listed,
+)
+from headrace.engine.compute.columns import from_numbers, narrow_integers, to_numbers, widen_integers
+from headrace.engine.compute.keys import assign_partitions, encode_keys, unify_keys
+from headrace.engine.compute.lower import lower_aggregate
+from headrace.engine.kernels import select as select_kernels
+from headrace.engine.kernels import window as window_kernels
+from headrace.engine.operators.compaction import merge_partials
 from headrace.errors import CheckpointError
-from headrace.execution.compaction import merge_partials
-from headrace.kernels import compiled, pack
-from headrace.kernels.columns import from_numbers, narrow_integers, to_numbers, widen_integers
-from headrace.kernels.component import Accumulator, allocate_neutral, combine_partials, neutral_extreme, reduce_listed
-from headrace.kernels.keys import assign_partitions, encode_keys, unify_keys
-from headrace.kernels.lower import lower_aggregate
-from headrace.kernels.partial import PartialAggregate
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Column
-from headrace.sharing.aggregation import Component
+from headrace.planner.components import Component
+from headrace.storage import container
 
 quick = settings(max_examples=60, deadline=None)
 NAN, OTHER_NAN = math.nan, struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
@@ -84,7 +92,7 @@ def tuples(columns: Sequence[pa.Array], codes: Sequence[int]) -> list[tuple[Any,
 @given(st.lists(st.integers(-2, 40) | st.integers(0, 2**62), max_size=200))
 def test_compress_numbers_what_occurs(values: list[int]):
     given_values = np.array(values, np.int64)
-    distinct, codes = compiled.factorize_values(given_values)
+    distinct, codes = select_kernels.factorize_values(given_values)
     kept = given_values[given_values >= 0]
     assert sorted(distinct.tolist()) == np.unique(kept).tolist()
     assert distinct.tolist() == list(dict.fromkeys(kept.tolist())), "in the order of first occurrence"
@@ -94,7 +102,7 @@ def test_compress_numbers_what_occurs(values: list[int]):
 
 def test_compress_grows_as_it_must():
     values = np.random.default_rng(7).permutation(np.arange(300_000, dtype=np.int64) * 2**40 // 2**20)
-    distinct, codes = compiled.factorize_values(np.concatenate([values, values]))
+    distinct, codes = select_kernels.factorize_values(np.concatenate([values, values]))
     assert len(distinct) == len(values)
     assert (distinct[codes] == np.concatenate([values, values])).list_requests()
 
@@ -235,7 +243,7 @@ def test_window_sums_are_sums(data, store: dict[str, Any]):
     out = np.full((len(store["spans"]), keys), 7, np.int64)
     begins, ends = (np.array([r[i] for r in store["ranges"]], np.int64) for i in range(2))
     targets = np.array(store["targets"], np.int64)
-    compiled.window_sums_prefix(
+    window_kernels.window_sums_prefix(
         firsts,
         lasts,
         np.array(cells, np.int64),
@@ -274,7 +282,7 @@ def test_window_extremes_are_extremes(data, store: dict[str, Any], kind: str, fl
     dtype, none = (np.float64, neutral_extreme(kind, pa.float64())) if floating else (np.int64, neutral_extreme(kind, pa.int64()))
     out = np.full((len(store["spans"]), store["keys"]), none)
     targets = np.array(store["targets"], np.int64)
-    compiled.window_extremes_tree(
+    window_kernels.window_extremes_tree(
         int(kind == "max"), none, starts, cells, np.array(drawn, dtype), rows, store["size"], targets, *table(store["spans"]), out
     )
     rank = lambda value: (math.isnan(value), value if not math.isnan(value) else 0) if floating else value  # noqa: E731
@@ -292,7 +300,9 @@ def test_window_floats_are_sums_to_twice_the_precision(data, store: dict[str, An
     high, low = np.array(drawn, np.float64), np.array([value * 1e-17 for value in drawn])
     out_high, out_low = np.zeros((len(store["spans"]), store["keys"])), np.zeros((len(store["spans"]), store["keys"]))
     targets = np.array(store["targets"], np.int64)
-    compiled.window_floats_tree(starts, cells, high, low, rows, store["size"], targets, *table(store["spans"]), out_high, out_low)
+    window_kernels.window_floats_tree(
+        starts, cells, high, low, rows, store["size"], targets, *table(store["spans"]), out_high, out_low
+    )
     for query, spans in enumerate(store["spans"]):
         for key in range(store["keys"]):
             places = [place for place in range(starts[key], starts[key + 1]) if inside(int(cells[place]), spans)]
@@ -544,7 +554,7 @@ def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 def test_packing_and_unpacking_give_the_same_back():
-    assert same(example(), pack.unpack(pack.pack(example())))
+    assert same(example(), container.unpack(container.pack(example())))
 
 
 @quick
@@ -552,30 +562,30 @@ def test_packing_and_unpacking_give_the_same_back():
 def test_columns_of_every_type_survive_packing(drawn):
     types, rows = drawn
     columns = arrays(types, rows, 2)
-    for before, after in zip(columns, pack.unpack(pack.pack(columns)), strict=True):
+    for before, after in zip(columns, container.unpack(container.pack(columns)), strict=True):
         assert after.type == before.type
         after.validate(full=True)
         assert [same_key(value) for value in after.to_pylist()] == [same_key(value) for value in before.to_pylist()]
 
 
 def test_what_was_cut_short_is_noticed():
-    whole = pack.pack(example())
+    whole = container.pack(example())
     for size in range(len(whole)):
         try:
-            found = pack.unpack(whole[:size])
+            found = container.unpack(whole[:size])
         except ValueError:
             continue
         assert same(example(), found), f"{size} of {len(whole)} bytes give something else"
 
 
 def test_a_damaged_description_is_noticed():
-    whole = pack.pack(example())
+    whole = container.pack(example())
     (head,) = struct.unpack("<Q", whole[8:16])
     for place in range(20 + head):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << (place % 8)
         with pytest.raises(ValueError, match="packed"):
-            pack.unpack(bytes(damaged))
+            container.unpack(bytes(damaged))
 
 
 @pytest.mark.xfail(
@@ -583,11 +593,11 @@ def test_a_damaged_description_is_noticed():
     raises=AssertionError,
 )
 def test_damaged_arrays_are_noticed():
-    whole = pack.pack({"numbers": np.arange(100)})
+    whole = container.pack({"numbers": np.arange(100)})
     damaged = bytearray(whole)
     damaged[-80] ^= 255
     try:
-        found = pack.unpack(bytes(damaged))
+        found = container.unpack(bytes(damaged))
     except ValueError:
         return
     assert found["numbers"].tolist() == list(range(100))
@@ -599,14 +609,14 @@ def test_damaged_arrays_are_noticed():
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "x.part").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"cannot read state file '.*x\.part'"):
-        pack.read(tmp_path / "x.part")
+        container.read(tmp_path / "x.part")
 
 
 def test_a_file_is_read_without_copying_and_replaced_whole(tmp_path: Path):
-    pack.write(tmp_path / "x", np.arange(5))
-    first = pack.read(tmp_path / "x")
-    pack.write(tmp_path / "x", np.arange(9))
+    container.write(tmp_path / "x", np.arange(5))
+    first = container.read(tmp_path / "x")
+    container.write(tmp_path / "x", np.arange(9))
     assert first.tolist() == list(range(5)), "who has the old one mapped keeps it"
-    assert pack.read(tmp_path / "x").tolist() == list(range(9))
+    assert container.read(tmp_path / "x").tolist() == list(range(9))
     assert not first.flags.writeable
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -9,8 +9,8 @@ from headrace.backends.reference import ReferenceEngine
 from headrace.errors import NameTakenError, NotFoundError
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Call, Column, Expression
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 from headrace.model.window import HopWindow
 from headrace.plan.logical import WINDOW_START, AggregateBranch, AggregateQuery, SelectBranch, StatelessQuery, agg_column
 

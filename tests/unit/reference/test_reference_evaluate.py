@@ -10,7 +10,7 @@ import pytest
 from headrace.backends.reference.evaluate import KNOWN_FUNCTIONS, evaluate
 from headrace.errors import EvaluationError
 from headrace.model.expression import BUILTIN_FUNCTIONS, Call, Column, Expression, Literal
-from headrace.model.schema import TIMESTAMP, parse_type
+from headrace.model.types import TIMESTAMP, parse_type
 
 INT, BIGINT, TINYINT, DOUBLE, FLOAT = pa.int32(), pa.int64(), pa.int8(), pa.float64(), pa.float32()
 BOOL, STRING, DATE = pa.bool_(), pa.string(), pa.date32()

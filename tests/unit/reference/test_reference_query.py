@@ -13,7 +13,7 @@ from headrace.backends.reference import ReferenceQuery
 from headrace.errors import EvaluationError
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal
-from headrace.model.schema import TIMESTAMP, Schema
+from headrace.model.types import TIMESTAMP, Schema
 from headrace.model.window import HopWindow, SessionWindow, Window
 from headrace.plan.logical import (
     WINDOW_END,

@@ -17,10 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
+from headrace.model.types import Schema
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
+from headrace.runtime.engine_state import EngineState
 from support.adaptation import COLUMNS, Adaptive, Change, Played, Static, play, schema
 from support.compare import same_rows
 from support.duckdb_judge import DuckDBJudge

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from lives import Life, columns
 
-from headrace.execution.job import _FILE_CACHE
+from headrace.engine.batch_job import _FILE_CACHE
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from headrace.engine.joins.state_store import _MAX_SEGMENTS
 from headrace.errors import SessionError
-from headrace.execution.multiway.shelf import _MAX_SEGMENTS
-from headrace.runtime.probe_optimizer import SlidingJoinOptimizer, parse_sharing
-from headrace.sharing.multiway.probes import ProbeOrderChoice
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice
+from headrace.runtime.replanning import SlidingJoinOptimizer, parse_sharing
 from support.asking import ask, choice, text_of
 from support.streaming import Streams
 

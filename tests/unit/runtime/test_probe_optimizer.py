@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from headrace.engine.batch_job import ReduceReport
 from headrace.errors import SessionError
-from headrace.execution.job import ReduceReport
-from headrace.runtime.probe_optimizer import JoinSharing, SlidingJoinOptimizer, parse_sharing
-from headrace.runtime.state import EngineState
-from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.replanning import JoinSharing, SlidingJoinOptimizer, parse_sharing
 from support.asking import drawn, text_of
 from support.streaming import Still, Streams
 

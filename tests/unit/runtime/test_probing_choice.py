@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from headrace.runtime.probing import choice_from_json, choice_to_json, choose_orders
-from headrace.sharing.multiway.first import choose_initial_orders
-from headrace.sharing.multiway.planning import plan_sliding_joins
-from headrace.sharing.multiway.probes import ProbeOrderChoice, SlidingJoinPlan
-from headrace.sharing.multiway.relations import Attribute
+from headrace.planner.join.join_graph import Attribute
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
+from headrace.planner.join.sliding_join_planner import choose_initial_orders, plan_sliding_joins
+from headrace.runtime.sliding_join_epochs import choice_from_json, choice_to_json, choose_orders
 from support.asking import ask, choice, orders, targets
 
 CHAIN = ask(0, "r.b = s.b AND s.c = t.c")

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import headrace as hr
-from headrace.plan.join import WindowJoinQuery
-from headrace.runtime.epoch import update_join_orders
-from headrace.runtime.optimizer import WindowJoinOptimizer
-from headrace.runtime.state import EngineState
-from headrace.sharing.arrangement import JoinOrderVersion
-from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import MIN_TIME
+from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.shared_plan import LiveQuery
+from headrace.planner.slicing import MIN_TIME
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.epochs import update_join_orders
+from headrace.runtime.replanning import WindowJoinOptimizer
 from headrace.sql import bind_query
 from support.compare import same_rows
 

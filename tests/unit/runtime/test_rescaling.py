@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.engine.compute.keys import assign_partitions
+from headrace.engine.operators.sessions import SessionRuns
+from headrace.engine.repartition import PartitionFilter
 from headrace.errors import SessionError
-from headrace.execution.dealing import PartitionFilter
-from headrace.execution.sessions import SessionRuns
-from headrace.kernels import pack
-from headrace.kernels.keys import assign_partitions
+from headrace.storage import container
 from support.compare import same_rows
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -82,7 +82,7 @@ def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
         session.advance()
         found: list[int] = []
         for ref in session._coordinator.state.aggregation_refs:
-            keys = pack.read(session._coordinator.checkpoint.path / ref.file)["partials"][ref.index].keys
+            keys = container.read(session._coordinator.checkpoint.path / ref.file)["partials"][ref.index].keys
             assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).list_requests()
             found += keys[0].to_pylist()
         assert sorted(found) == sorted([1, *range(20)])  # what was there once each, and the new row

@@ -11,7 +11,7 @@ from lives import DAY, Life, columns, rows
 
 import headrace as hr
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SourceError
-from headrace.runtime import results
+from headrace.storage import result_files
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 BACKENDS = pytest.mark.parametrize("backend", ["local", "reference"])
@@ -187,8 +187,8 @@ def test_results_are_looked_for_from_the_first_batch_of_a_query_on(life: Life, m
     assert query.first_batch == 5
     life.tick(6, n=6)
     loaded = []
-    load = results.open_result_file
-    monkeypatch.setattr(results, "load", lambda path: loaded.append(path.name) or load(path))
+    load = result_files.open_result_file
+    monkeypatch.setattr(result_files, "load", lambda path: loaded.append(path.name) or load(path))
     assert columns(query, "n") == [6]
     assert {int(name.partition("-")[0]) for name in loaded} == {5}
     life.again()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.service.admission import forecast_latency
-from headrace.service.insight import estimate_growth
-from headrace.service.limits import ServiceLimits
+from headrace.service.admission import ServiceLimits, forecast_latency
+from headrace.service.query_stats import estimate_growth
 from support.serving import COUNTING, Service
 
 OTHER = "SELECT user_id, gem_pack, AVG(price) AS a FROM HOP(purchases, '10 seconds', '1 second') GROUP BY user_id, gem_pack"

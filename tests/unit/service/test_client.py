@@ -9,7 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
-from headrace.service.limits import ServiceLimits
+from headrace.service.admission import ServiceLimits
 from support.serving import COLUMNS, COUNTING, Service, at
 
 ROW = {"user_id": 1, "gem_pack": 1, "price": 10.0}

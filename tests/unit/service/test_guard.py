@@ -12,8 +12,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from headrace.errors import HeadraceError
-from headrace.service.limits import ServiceLimits
-from headrace.service.tokens import Identity, Role, TokenRegistry
+from headrace.service.admission import ServiceLimits
+from headrace.service.auth import Identity, Role, TokenRegistry
 from support.serving import COLUMNS, COUNTING, Service
 
 READ, WRITE, ADMIN = "r" * 20, "w" * 20, "a" * 20

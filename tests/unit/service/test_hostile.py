@@ -13,7 +13,7 @@ import httpx
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headrace.service.limits import ServiceLimits
+from headrace.service.admission import ServiceLimits
 from support.serving import Service, at, events
 
 CHAIN = "WITH c0 AS (SELECT price AS a, time FROM purchases), {} SELECT a FROM c29"

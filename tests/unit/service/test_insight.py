@@ -11,14 +11,13 @@ from weakref import WeakKeyDictionary
 import pytest
 
 import headrace as hr
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.runtime.latency import LatencyPercentiles, measure_latencies
-from headrace.runtime.report import BatchReport, EventTimeMarks
-from headrace.service.insight import QueryStats, collect_stats, estimate_growth
-from headrace.sharing.account import CostBreakdown, SharedCost, divide_costs, sum_shared_costs
-from headrace.sharing.shared_plan import LiveQuery
-from headrace.sharing.slicing import MAX_TIME
+from headrace.model.types import Schema
+from headrace.planner.cost import CostBreakdown, SharedCost, divide_costs, sum_shared_costs
+from headrace.planner.shared_plan import LiveQuery
+from headrace.planner.slicing import MAX_TIME
+from headrace.runtime.metrics import BatchReport, EventTimeMarks, LatencyPercentiles, measure_latencies
+from headrace.service.query_stats import QueryStats, collect_stats, estimate_growth
 from headrace.sql import Catalog, bind_query
 from support.serving import Service
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace.service
-from headrace.service.tokens import Identity, Role, TokenRegistry
+from headrace.service.auth import Identity, Role, TokenRegistry
 from support.serving import Service
 
 PAGE = Path(headrace.service.__file__).parent / "page"

@@ -14,9 +14,9 @@ import pytest
 
 from headrace.bench.report import write_report
 from headrace.cli import serve as serve_command
-from headrace.cli.bench_run import run_command
-from headrace.service.limits import ServiceLimits
-from headrace.service.tokens import Identity, Role, TokenRegistry
+from headrace.cli.bench import run_command
+from headrace.service.admission import ServiceLimits
+from headrace.service.auth import Identity, Role, TokenRegistry
 from support.serving import Service
 
 RECORDED = Path(__file__).parents[3] / "docs" / "bench" / "2026-11-16"

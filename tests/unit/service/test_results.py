@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from websockets.sync.client import connect
 
-from headrace.service import live
-from headrace.service.limits import ServiceLimits
-from headrace.service.position import BEGINNING
+from headrace.service import subscriptions
+from headrace.service.admission import ServiceLimits
+from headrace.service.result_log import BEGINNING
 from support.serving import Service, events
 
 ROWS = "SELECT price FROM purchases"
@@ -295,7 +295,7 @@ def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch
     settle(service, "rows", 1)
     assert pages(service, "rows", 10) == [[10.0]]
     looks = []
-    monkeypatch.setattr("headrace.service.kept.results.files", lambda *given: looks.append(given) or [])
+    monkeypatch.setattr("headrace.service.result_log.results.files", lambda *given: looks.append(given) or [])
     service.work_off(2, 3)
     settle(service, "rows", 3)
     assert pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]
@@ -304,7 +304,7 @@ def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch
 
 def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Service, monkeypatch):
     """However fast batches come: here readers may take next to nothing, so that a second goes by from round to round."""
-    monkeypatch.setattr("headrace.service.news._SHARE", 1e-9)
+    monkeypatch.setattr("headrace.service.notifier._SHARE", 1e-9)
     service.add(ROWS, name="rows")
     with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "beginning"}) as answer:
         begun, seen = time.monotonic(), []
@@ -332,13 +332,13 @@ def rows_until(answer, count: int) -> list[float]:
 
 def test_readers_that_stand_are_written_to_without_being_woken(service: Service, monkeypatch):
     woken: list[str] = []
-    before = live._SseChannel.send
+    before = subscriptions._SseChannel.send
 
     async def counted(self, given):
         woken.extend(event.kind for event in given)
         await before(self, given)
 
-    monkeypatch.setattr(live._SseChannel, "send", counted)
+    monkeypatch.setattr(subscriptions._SseChannel, "send", counted)
     service.add(ROWS, name="rows")
     with ExitStack() as stack:
         answers = [stack.enter_context(service.http.stream("GET", "/v1/queries/rows/live")) for _ in range(5)]
@@ -355,13 +355,13 @@ def test_readers_that_stand_are_written_to_without_being_woken(service: Service,
 def test_readers_have_every_row_once_also_when_some_are_slow(service: Service, monkeypatch):
     """Those that are slow are woken and go on by themselves; the rows are more than sockets hold."""
     taken: list[bool] = []
-    before = live._SseChannel.try_send
+    before = subscriptions._SseChannel.try_send
 
     def counted(self, made):
         taken.append(before(self, made))
         return taken[-1]
 
-    monkeypatch.setattr(live._SseChannel, "offer", counted)
+    monkeypatch.setattr(subscriptions._SseChannel, "offer", counted)
     wide = ", ".join(f"price AS price{number}" for number in range(20))
     service.add(f"SELECT price, {wide} FROM purchases", name="rows")
     batches, size, seen = 40, 500, {}

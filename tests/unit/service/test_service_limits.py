@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cli.serve import _parse_origin
 from headrace.errors import HeadraceError
-from headrace.service.limits import ServiceLimits
+from headrace.service.admission import ServiceLimits
 
 
 def test_limits_are_set_by_name():

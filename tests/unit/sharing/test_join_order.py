@@ -8,19 +8,10 @@ from random import Random
 
 import pytest
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import WindowJoinQuery, iter_join_nodes
-from headrace.sharing.arrangement import (
-    JoinOrderVersion,
-    build_join_tree,
-    canonicalize_join,
-    count_cross_products,
-    get_written_order,
-    is_reorderable,
-    iter_conditions,
-)
-from headrace.sharing.join_order import (
+from headrace.model.types import Schema
+from headrace.plan.window_join import WindowJoinQuery, iter_join_nodes
+from headrace.planner.join.window_join_order import (
     REORDER_THRESHOLD,
     JoinStatistics,
     JoinWorkload,
@@ -30,7 +21,16 @@ from headrace.sharing.join_order import (
     group_join_queries,
     reorder_joins,
 )
-from headrace.sharing.shared_plan import LiveQuery
+from headrace.planner.join.window_join_plan import (
+    JoinOrderVersion,
+    build_join_tree,
+    canonicalize_join,
+    count_cross_products,
+    get_written_order,
+    is_reorderable,
+    iter_conditions,
+)
+from headrace.planner.shared_plan import LiveQuery
 from headrace.sql import Catalog, bind_query
 
 NAMES = "abcde"

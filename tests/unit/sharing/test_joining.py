@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import WindowJoinQuery
-from headrace.sharing.explain import explain
-from headrace.sharing.joining import build_chain, count_extra_shuffles, find_needed_columns
-from headrace.sharing.shared_plan import LiveQuery, plan_stream
+from headrace.model.types import Schema
+from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.explain.text import explain
+from headrace.planner.join.window_join_plan import build_chain, count_extra_shuffles, find_needed_columns
+from headrace.planner.shared_plan import LiveQuery, plan_stream
 from headrace.sql import Catalog, bind_query
 
 COLUMNS = Schema.parse("k INT, x INT, s STRING, unused INT, time TIMESTAMP")

@@ -6,14 +6,20 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.plan.join import WindowJoinQuery
+from headrace.model.types import Schema
+from headrace.plan.derived import NestedQuery, compute_start_times
 from headrace.plan.logical import AggregateQuery
-from headrace.plan.stacked import NestedQuery, compute_start_times
-from headrace.sharing.changelog import Changelog, apply_changelog
-from headrace.sharing.parts import compute_query_level, compute_stream_depths, root_query_id, split_query
-from headrace.sharing.shared_plan import LiveQuery
+from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.changelog import (
+    Changelog,
+    apply_changelog,
+    compute_query_level,
+    compute_stream_depths,
+    root_query_id,
+    split_query,
+)
+from headrace.planner.shared_plan import LiveQuery
 from headrace.sql import Catalog, bind_query
 
 SECOND = 1_000_000

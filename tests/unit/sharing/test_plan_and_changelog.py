@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.changelog import (
+from headrace.model.types import Schema
+from headrace.planner.changelog import (
     Changelog,
     QueryAddition,
     apply_changelog,
@@ -15,12 +15,12 @@ from headrace.sharing.changelog import (
     intersect_changelog_sets,
     to_query_set,
 )
-from headrace.sharing.explain import explain
-from headrace.sharing.grouping import choose_layout
-from headrace.sharing.selection import CellLayout
-from headrace.sharing.shared_plan import LiveQuery, plan_stream
-from headrace.sharing.slicing import MIN_TIME
-from headrace.sharing.statistics import OperatorLoad
+from headrace.planner.explain.text import explain
+from headrace.planner.operator_grouping import choose_layout
+from headrace.planner.predicate_index import CellLayout
+from headrace.planner.shared_plan import LiveQuery, plan_stream
+from headrace.planner.slicing import MIN_TIME
+from headrace.planner.statistics import OperatorLoad
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog((

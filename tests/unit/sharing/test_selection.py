@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.backends.reference import evaluate
-from headrace.execution.batch import RowBatch
-from headrace.execution.selection import CellAssigner, group_rows_by_predicate
+from headrace.engine.operators.selection import CellAssigner, group_rows_by_predicate
+from headrace.engine.row_batch import RowBatch
 from headrace.model.expression import Expression
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.selection import CellLayout, build_predicate_index, compute_grid_spans, derive_dimensions
+from headrace.model.types import Schema
+from headrace.planner.predicate_index import CellLayout, build_predicate_index, compute_grid_spans, derive_dimensions
 from headrace.sql import Catalog, bind_query
 
 SCHEMA = Schema.parse("x INT, y DOUBLE, s STRING, d DECIMAL(10,2), b BOOLEAN, big BIGINT, f FLOAT, day DATE, time TIMESTAMP")

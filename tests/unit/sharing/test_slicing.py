@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.window import HopWindow, window_starts_containing
-from headrace.sharing.slicing import (
+from headrace.planner.slicing import (
     MAX_TIME,
     MIN_TIME,
     compute_slice_edges,

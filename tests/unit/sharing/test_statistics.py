@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import headrace as hr
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
+from headrace.planner.predicate_index import CellLayout
+from headrace.planner.shared_plan import LiveQuery, plan_stream
+from headrace.planner.slicing import MIN_TIME
+from headrace.planner.statistics import StreamStatistics, build_statistics, merge_key_counts, update_rate
 from headrace.runtime.coordinator import Coordinator
-from headrace.sharing.selection import CellLayout
-from headrace.sharing.shared_plan import LiveQuery, plan_stream
-from headrace.sharing.slicing import MIN_TIME
-from headrace.sharing.statistics import StreamStatistics, build_statistics, merge_key_counts, update_rate
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog((Stream("p", Schema.parse("k INT, x INT, y INT, time TIMESTAMP"), "time"),))

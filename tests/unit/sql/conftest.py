@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 from headrace.plan.logical import LogicalQuery
 from headrace.sql import Catalog, bind_query
 

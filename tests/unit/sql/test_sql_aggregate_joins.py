@@ -14,9 +14,9 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SqlError
-from headrace.plan.join import WindowJoinQuery
+from headrace.plan.derived import NestedQuery
 from headrace.plan.logical import AggregateQuery
-from headrace.plan.stacked import NestedQuery
+from headrace.plan.window_join import WindowJoinQuery
 from support.compare import same_rows
 
 BASE = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)

@@ -13,8 +13,8 @@ import pytest
 from headrace.errors import SchemaError
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Call, Column, Literal
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 from headrace.model.window import HopWindow
 from headrace.plan.logical import (
     WINDOW_START,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from headrace.model.window import HopWindow, WindowEnds
-from headrace.plan.join import JoinKind, JoinNode, WindowJoinQuery, iter_inputs, iter_join_nodes
 from headrace.plan.logical import LogicalQuery
+from headrace.plan.window_join import JoinKind, JoinNode, WindowJoinQuery, iter_inputs, iter_join_nodes
 
 Bind = Callable[[str], LogicalQuery]
 P, A = "TUMBLE(purchases, '5 s') p", "TUMBLE(ads, '5 s') a"

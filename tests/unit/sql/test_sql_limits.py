@@ -11,8 +11,8 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SqlError
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 from headrace.sql import Catalog, bind_query
 from headrace.sql.limits import MAX_GROUP_KEYS, MAX_NESTING, MAX_OUTPUTS, MAX_TERMS, MAX_TREE_DEPTH, MAX_UNION_BRANCHES
 

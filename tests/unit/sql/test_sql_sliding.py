@@ -14,10 +14,10 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SqlError
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 from headrace.plan.logical import LogicalQuery
-from headrace.plan.multiway import MAX_SLIDING_JOIN_INPUTS, SlidingInput, SlidingJoinQuery
+from headrace.plan.sliding_join import MAX_SLIDING_JOIN_INPUTS, SlidingInput, SlidingJoinQuery
 from headrace.sql import Catalog, bind_query
 from support.rows import SCHEMA
 from support.sliding_queries import Side, SlidingJoin, drawn_join

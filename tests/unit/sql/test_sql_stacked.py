@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.plan.join import WindowJoinQuery
+from headrace.plan.derived import HIDDEN_BOUNDS, NestedQuery
 from headrace.plan.logical import AggregateQuery, StatelessQuery
-from headrace.plan.stacked import HIDDEN_BOUNDS, NestedQuery
+from headrace.plan.window_join import WindowJoinQuery
 from support.compare import same_rows
 
 COUNTS = "SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id"

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.expression import Expression
-from headrace.model.schema import type_name
+from headrace.model.types import type_name
 from headrace.plan.logical import LogicalQuery, StatelessQuery
-from headrace.sql.coerce import decimal_result_type, find_common_decimal, find_common_type
+from headrace.sql.types import decimal_result_type, find_common_decimal, find_common_type
 
 Bind = Callable[[str], LogicalQuery]
 

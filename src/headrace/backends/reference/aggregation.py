@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.backends.reference.numeric import fit_float, fit_value, group_key, sort_key, to_nearest_double
+from headrace.backends.reference.numbers import fit_float, fit_value, group_key, sort_key, to_nearest_double
 from headrace.model.aggregate import AggregateCall
 
 ArgumentValues = tuple[Any, ...]

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.backends.reference.calendar_time import to_micros
 from headrace.backends.reference.evaluate import Row
-from headrace.backends.reference.query import ReferenceQuery, RowsByStream
-from headrace.backends.reference.stack import ReferenceNestedQuery
+from headrace.backends.reference.query import ReferenceNestedQuery, ReferenceQuery, RowsByStream
+from headrace.backends.reference.time import to_micros
 from headrace.errors import EvaluationError, NameTakenError, NotFoundError
 from headrace.model.stream import Stream
-from headrace.plan.stacked import AnyQuery, NestedQuery
+from headrace.plan.derived import AnyQuery, NestedQuery
 
 
 @dataclass(slots=True)

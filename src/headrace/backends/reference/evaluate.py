@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.backends.reference import calendar_time, casting, numeric, text
+from headrace.backends.reference import numbers, text, time
 from headrace.errors import EvaluationError
 from headrace.model.expression import Call, Column, Expression, Literal
 from headrace.model.function import get_udf_code, is_udf_tag, udf_name
@@ -36,7 +36,7 @@ def evaluate(expression: Expression, row: Row) -> Any:
     if any(value is None for value in values):
         return None
     if expression.function == "cast":
-        return casting.cast_value(values[0], expression.args[0].type, expression.type)
+        return text.cast_value(values[0], expression.args[0].type, expression.type)
     return _apply_strict(expression, values)
 
 
@@ -113,21 +113,21 @@ def _evaluate_in(values: list[Any]) -> bool | None:
     value, choices = values[0], values[1:]
     if value is None:
         return None
-    if any(choice is not None and numeric.sort_key(choice) == numeric.sort_key(value) for choice in choices):
+    if any(choice is not None and numbers.sort_key(choice) == numbers.sort_key(value) for choice in choices):
         return True
     return None if None in choices else False
 
 
 def _evaluate_eq_null_safe(values: list[Any]) -> bool:
-    return bool(numeric.group_key(values[0]) == numeric.group_key(values[1]))
+    return bool(numbers.group_key(values[0]) == numbers.group_key(values[1]))
 
 
 def _find_greatest(values: list[Any]) -> Any:
-    return max((value for value in values if value is not None), key=numeric.sort_key, default=None)
+    return max((value for value in values if value is not None), key=numbers.sort_key, default=None)
 
 
 def _find_least(values: list[Any]) -> Any:
-    return min((value for value in values if value is not None), key=numeric.sort_key, default=None)
+    return min((value for value in values if value is not None), key=numbers.sort_key, default=None)
 
 
 _NULL_AWARE: dict[str, Callable[[list[Any]], Any]] = {
@@ -139,34 +139,34 @@ _NULL_AWARE: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 _NUMERIC: dict[str, Callable[..., Any]] = {
-    "add": numeric.add,
-    "sub": numeric.sub,
-    "mul": numeric.mul,
-    "div": numeric.div,
-    "int_div": numeric.int_div,
-    "mod": numeric.mod,
-    "neg": numeric.neg,
-    "abs": numeric.abs_value,
-    "ceil": numeric.ceil,
-    "floor": numeric.floor,
-    "round": numeric.round_value,
-    "sqrt": numeric.sqrt,
-    "exp": numeric.exp,
-    "ln": numeric.make_logarithm(math.log),
-    "log10": numeric.make_logarithm(math.log10),
-    "log2": numeric.make_logarithm(math.log2),
-    "pow": numeric.power,
-    "sign": numeric.sign,
+    "add": numbers.add,
+    "sub": numbers.sub,
+    "mul": numbers.mul,
+    "div": numbers.div,
+    "int_div": numbers.int_div,
+    "mod": numbers.mod,
+    "neg": numbers.neg,
+    "abs": numbers.abs_value,
+    "ceil": numbers.ceil,
+    "floor": numbers.floor,
+    "round": numbers.round_value,
+    "sqrt": numbers.sqrt,
+    "exp": numbers.exp,
+    "ln": numbers.make_logarithm(math.log),
+    "log10": numbers.make_logarithm(math.log10),
+    "log2": numbers.make_logarithm(math.log2),
+    "pow": numbers.power,
+    "sign": numbers.sign,
 }
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "not": lambda a: not a,
-    "eq": lambda a, b: numeric.sort_key(a) == numeric.sort_key(b),
-    "ne": lambda a, b: numeric.sort_key(a) != numeric.sort_key(b),
-    "lt": lambda a, b: numeric.sort_key(a) < numeric.sort_key(b),
-    "le": lambda a, b: numeric.sort_key(a) <= numeric.sort_key(b),
-    "gt": lambda a, b: numeric.sort_key(a) > numeric.sort_key(b),
-    "ge": lambda a, b: numeric.sort_key(a) >= numeric.sort_key(b),
+    "eq": lambda a, b: numbers.sort_key(a) == numbers.sort_key(b),
+    "ne": lambda a, b: numbers.sort_key(a) != numbers.sort_key(b),
+    "lt": lambda a, b: numbers.sort_key(a) < numbers.sort_key(b),
+    "le": lambda a, b: numbers.sort_key(a) <= numbers.sort_key(b),
+    "gt": lambda a, b: numbers.sort_key(a) > numbers.sort_key(b),
+    "ge": lambda a, b: numbers.sort_key(a) >= numbers.sort_key(b),
     "like": text.match_like,
     "rlike": text.match_regex,
     "upper": str.upper,
@@ -182,20 +182,20 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "ends_with": str.endswith,
     "contains": lambda a, b: b in a,
     "reverse": lambda a: a[::-1],
-    "year": lambda a: calendar_time.to_day(a).year,
-    "quarter": calendar_time.quarter_of,
-    "month": lambda a: calendar_time.to_day(a).month,
-    "day": lambda a: calendar_time.to_day(a).day,
-    "dayofweek": calendar_time.day_of_week,
-    "dayofyear": calendar_time.day_of_year,
-    "hour": lambda a: calendar_time.to_micros(a) // 3_600_000_000 % 24,
-    "minute": lambda a: calendar_time.to_micros(a) // 60_000_000 % 60,
-    "second": lambda a: calendar_time.to_micros(a) // 1_000_000 % 60,
-    "date_trunc": calendar_time.truncate_time,
-    "date_add": calendar_time.add_days,
-    "date_diff": calendar_time.days_between,
-    "time_add": calendar_time.add_time,
-    "unix_seconds": calendar_time.to_unix_seconds,
+    "year": lambda a: time.to_day(a).year,
+    "quarter": time.quarter_of,
+    "month": lambda a: time.to_day(a).month,
+    "day": lambda a: time.to_day(a).day,
+    "dayofweek": time.day_of_week,
+    "dayofyear": time.day_of_year,
+    "hour": lambda a: time.to_micros(a) // 3_600_000_000 % 24,
+    "minute": lambda a: time.to_micros(a) // 60_000_000 % 60,
+    "second": lambda a: time.to_micros(a) // 1_000_000 % 60,
+    "date_trunc": time.truncate_time,
+    "date_add": time.add_days,
+    "date_diff": time.days_between,
+    "time_add": time.add_time,
+    "unix_seconds": time.to_unix_seconds,
 }
 
 KNOWN_FUNCTIONS = frozenset(_LAZY) | frozenset(_NULL_AWARE) | frozenset(_NUMERIC) | frozenset(_PLAIN) | {"cast"}

@@ -1,22 +1,27 @@
-"""Runs one query in isolation, one micro-batch after another; every other back-end must emit the same rows."""
+"""Runs one query in isolation, one micro-batch after another; every other back-end must emit the same rows.
+
+A nested query runs its parts one after another, with the results of a part as input rows of later parts. An unnested stream has
+one row per list element, with all columns of the original row.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from headrace.backends.reference.aggregation import compute_aggregate
-from headrace.backends.reference.calendar_time import from_micros, to_micros
 from headrace.backends.reference.evaluate import Row, evaluate, is_true
-from headrace.backends.reference.joins import WindowJoinState
-from headrace.backends.reference.multiway import SlidingJoinState
-from headrace.backends.reference.numeric import displayed_key, group_key
+from headrace.backends.reference.joins import SlidingJoinState, WindowJoinState
+from headrace.backends.reference.numbers import displayed_key, group_key
+from headrace.backends.reference.time import from_micros, to_micros
 from headrace.backends.reference.windows import ClosedWindow, RowOutcome, WindowItem, make_window_state
 from headrace.model.expression import Expression
-from headrace.plan.join import JoinGrouping, WindowJoinQuery
+from headrace.plan.derived import HIDDEN_TIME, NestedQuery, UnnestedStream, compute_start_times, resolve_declared_name
 from headrace.plan.logical import AggregateBranch, AggregateQuery, LogicalQuery, StatelessQuery
-from headrace.plan.multiway import SlidingJoinQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.plan.window_join import JoinGrouping, WindowJoinQuery
 
 RowsByStream = Mapping[str, Sequence[Row]]
 
@@ -149,3 +154,69 @@ def _aggregate_window(plan: AggregateQuery, window: ClosedWindow) -> dict[str, A
 
 def _evaluate_outputs(plan: LogicalQuery, outputs: Sequence[Expression], row: Row) -> dict[str, Any]:
     return {name: evaluate(output, row) for name, output in zip(plan.schema.names, outputs, strict=True)}
+
+
+class ReferenceNestedQuery:
+    """The parts of a nested query, inner ones first; a part uses the watermarks of the declared streams that it depends on."""
+
+    def __init__(self, plan: NestedQuery, since: int | None, times: Mapping[str, str]) -> None:
+        """Take the same `since` and `times` as `ReferenceQuery`."""
+        self.plan = plan
+        starts = compute_start_times(plan, since)
+        time_columns = {
+            **times,
+            **{stream.name: HIDDEN_TIME for stream in plan.inner},
+            **{stream.name: stream.stream.time for stream in plan.unnested},
+        }
+        self._parts = [
+            ReferenceQuery(part, start, time_columns)
+            for part, start in zip([*(derived.plan for derived in plan.inner), plan.outer], starts, strict=True)
+        ]
+        self._derived_names = [derived.name for derived in plan.inner]
+        unnested = {stream.name: stream for stream in plan.unnested}
+        self._declared_streams: dict[str, tuple[str, ...]] = {name: (resolve_declared_name(name, unnested),) for name in unnested}
+        for derived in plan.inner:
+            self._declared_streams[derived.name] = self._resolve_declared(derived.plan.streams)
+
+    @property
+    def late_rows(self) -> dict[str, int]:
+        """The number of late rows of all parts, by declared stream."""
+        counts = dict.fromkeys(self.plan.streams, 0)
+        for part in self._parts:
+            for stream, count in part.late_rows.items():
+                (name,) = self._resolve_declared([stream])[:1]
+                counts[name] += count  # results of windows are never late
+        return counts
+
+    def run_batch(self, rows: RowsByStream, before: Mapping[str, float], after: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Run a batch and return the rows that the outermost query emits; watermarks are by stream."""
+        rows_by_stream = unnest_rows(dict(rows), self.plan.unnested)
+        emitted: list[dict[str, Any]] = []
+        for number, part in enumerate(self._parts):
+            streams = self._resolve_declared(part.plan.streams)
+            emitted = part.run_batch(rows_by_stream, min(before[s] for s in streams), min(after[s] for s in streams))
+            if number < len(self._derived_names):
+                rows_by_stream[self._derived_names[number]] = add_event_time(emitted)
+        return emitted
+
+    def _resolve_declared(self, streams: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for stream in streams for name in self._declared_streams.get(stream, (stream,))))
+
+
+def add_event_time(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return results as rows of a stream; their event time is the last microsecond of their window."""
+    return [{**row, HIDDEN_TIME: row[HIDDEN_TIME] - timedelta(microseconds=1)} for row in results]
+
+
+def unnest_rows(rows: dict[str, Sequence[Row]], streams: Sequence[UnnestedStream]) -> dict[str, Sequence[Row]]:
+    """Return the rows of a batch with those of the unnested streams added; raises EvaluationError if a list fails."""
+    result = dict(rows)
+    for unnested in streams:
+        result[unnested.name] = [
+            element_row for row in result.get(unnested.base, ()) for element_row in _unnest_row(unnested, row)
+        ]
+    return result
+
+
+def _unnest_row(unnested: UnnestedStream, row: Row) -> list[dict[str, Any]]:
+    return [{**row, unnested.element.name: element} for element in evaluate(unnested.list_expression, row) or ()]

@@ -1,7 +1,8 @@
-"""The Spark back-end: runs each micro-batch as a Spark job.
+"""The Spark back-end: runs each micro-batch as a Spark job, and pickles UDFs.
 
 The checkpoint of headrace holds everything that must survive a crash. Spark schedules the tasks, runs them in long-lived Python
-workers, and shuffles their output.
+workers, and shuffles their output. UDFs are pickled with Spark's cloudpickle: the code and everything it refers to, so that
+workers do not need the user's modules.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headrace.backends.spark import pipeline
-from headrace.backends.spark.dataframe import DataFrameSource
+from headrace.backends.spark.dataframe_source import DataFrameSource
 from headrace.backends.spark.environment import start_spark
 from headrace.connectors import Range
+from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.errors import SessionError
-from headrace.execution.job import BatchJob, ReduceReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,6 +15,7 @@ from headrace.errors import SessionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 _LOG_OPTION = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
 SPARK_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",

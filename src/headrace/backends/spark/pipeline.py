@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.connectors import Range
+from headrace.engine.batch_job import BatchJob, ReduceReport, ShuffleBlock
+from headrace.engine.map_stage import run_map_task
+from headrace.engine.reduce_stage import run_later_level, run_reduce_task
+from headrace.engine.stage_messages import LevelMessage
 from headrace.errors import HeadraceError
-from headrace.execution.job import BatchJob, ReduceReport, ShuffleBlock
-from headrace.execution.onward import LevelMessage
-from headrace.execution.stage_one import run_map_task
-from headrace.execution.stage_two import run_later_level, run_reduce_task
-from headrace.kernels import pack
+from headrace.storage import container
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
 
 MapTask = tuple[int, Sequence[Range]]
 ShufflePayload = tuple[str, bytes]
@@ -113,18 +114,18 @@ def _run_reduce(job: BatchJob, received: Sequence[ShuffleRow], level: int) -> It
 def _encode_block(job: BatchJob, sender: str, partition: int, block: ShuffleBlock | LevelMessage) -> ShufflePayload:
     """Return a small shuffle block inline; write a large one to a file and return its name."""
     if block.estimate_bytes() <= _MAX_INLINE_BYTES:
-        return "parcel", pack.pack(block)
+        return "parcel", container.pack(block)
     name = f"{job.batch:010d}-{sender}-{partition:05d}.parcel"
-    pack.write(Path(job.directory) / "exchange" / name, block, sync=False)
+    container.write(Path(job.directory) / "exchange" / name, block, sync=False)
     return "file", name.encode()
 
 
 def _decode_block(job: BatchJob, payload: ShufflePayload) -> Any:
     kind, content = payload
     if kind == "parcel":
-        return pack.unpack(content)
+        return container.unpack(content)
     file = f"exchange/{content.decode()}"
-    block = pack.read(Path(job.directory) / file)
+    block = container.read(Path(job.directory) / file)
     if isinstance(block, ShuffleBlock):
         block.file = file
     return block

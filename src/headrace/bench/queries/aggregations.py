@@ -1,4 +1,7 @@
-"""Generate windowed aggregations from a seed; the first n queries do not depend on the requested count."""
+"""Windowed aggregations generated from a seed, and the rows of the AStream workload as files (a key and five random fields).
+
+The first n queries do not depend on the requested count.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count as numbers
 from itertools import islice
+from pathlib import Path
 
-from headrace.bench.queries.dialect import SECOND_US
-from headrace.bench.queries.shape import BenchAggregate, ColumnComparison
-from headrace.bench.query import BenchQuery, build_window_aggregation
-from headrace.bench.workload import FIELD_MAX
-from headrace.model.duration import parse_duration
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.bench.queries.dialects import SECOND_US, BenchAggregate, ColumnComparison
+from headrace.bench.queries.query import BenchQuery, build_window_aggregation
+from headrace.connectors import generate
+from headrace.model.time import parse_duration
+
+WORKLOAD_KEYS = 1_000
+FIELD_MAX = 1_000
+ROWS_PER_SECOND = 1_000_000  # of event time: a ten-second window holds ten million rows
+
+
+def write_workload_files(folder: Path, first: int, rows: int, rows_per_file: int, *, parquet: bool) -> list[Path]:
+    """Write rows from number `first` on as Arrow files, or as Parquet for engines that do not read Arrow."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    last = first + rows
+    for number, start in enumerate(range(first, last, rows_per_file)):
+        stop = min(start + rows_per_file, last)
+        table = generate("fields", 0, start, stop, rows_per_second=ROWS_PER_SECOND, keys=WORKLOAD_KEYS, field_max=FIELD_MAX)
+        path = folder / f"{number:05d}.{'parquet' if parquet else 'arrow'}"
+        if parquet:
+            pq.write_table(table, path)
+        else:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=1 << 20)
+        paths.append(path)
+    return paths
+
 
 _PREDICATE_OPERATORS = ("<", ">", "=", "<=", ">=")
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.bench.queries.dialect import (
+from headrace.bench.queries.dialects import (
+    AggregationShape,
+    BenchAggregate,
+    ColumnComparison,
     backtick_name,
     build_flink_source,
     build_select,
@@ -16,9 +19,8 @@ from headrace.bench.queries.dialect import (
     is_flink_window,
     quote_name,
 )
-from headrace.bench.queries.shape import AggregationShape, BenchAggregate, ColumnComparison
-from headrace.bench.query import BenchQuery
-from headrace.model.duration import parse_duration
+from headrace.bench.queries.query import BenchQuery
+from headrace.model.time import parse_duration
 
 
 @dataclass(frozen=True, slots=True)

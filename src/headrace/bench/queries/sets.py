@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 from headrace.bench.queries.aggregations import FieldAggregations, PurchaseAggregations
-from headrace.bench.queries.auctions import HighestBidQueries, HotCategoryQueries, NexmarkAggregations
-from headrace.bench.queries.joins import ComplexQueries, FieldJoins, PatternJoins, PurchaseAdJoins
-from headrace.bench.queries.multiway import ChainJoins, TpchJoins
+from headrace.bench.queries.nexmark import HighestBidQueries, HotCategoryQueries, NexmarkAggregations
 from headrace.bench.queries.profit import ProfitQueries
-from headrace.bench.query import BenchQuery
+from headrace.bench.queries.query import BenchQuery
+from headrace.bench.queries.sliding_joins import ChainJoins, TpchJoins
+from headrace.bench.queries.window_joins import ComplexQueries, FieldJoins, PatternJoins, PurchaseAdJoins
 from headrace.errors import HeadraceError
-from headrace.model.duration import parse_duration
+from headrace.model.time import parse_duration
 
 
 class QueryGenerator(Protocol):

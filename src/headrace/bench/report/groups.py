@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.bench.confidence import ConfidenceInterval, estimate_mean
+from headrace.bench.measure.statistics import ConfidenceInterval, estimate_mean
 from headrace.bench.result import BenchRun, MeasuredRun
 
 OWN_SYSTEM = "headrace"

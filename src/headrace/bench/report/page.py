@@ -9,28 +9,26 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from headrace.bench.report import course, latency, throughput
+from headrace.bench.report import figures as figures_module
 from headrace.bench.report.groups import ResultCell, ScenarioGroup, group_runs, order_systems
-from headrace.bench.report.plots import PlotPanel, ReportFigure, colour_of
+from headrace.bench.report.plots import PlotPanel, ReportFigure, colour_of, format_percent
 from headrace.bench.report.summary import format_parameters, make_summary_table, write_headlines
-from headrace.bench.report.words import format_percent
-from headrace.bench.result import BenchRun
-from headrace.bench.result_file import read_runs
-from headrace.connectors.durable import replace_file
+from headrace.bench.result import BenchRun, read_runs
 from headrace.errors import HeadraceError
+from headrace.storage.posix import replace_file
 
 REPORT_NAME = "report.html"
 _SINGLE_PANEL_FIGURES = {"rate", "two-times"}  # figures with all parameter values in one panel
 FIGURES: tuple[Callable[[ScenarioGroup], ReportFigure | None], ...] = (
-    throughput.draw_rates,
-    latency.draw_event_and_processing_time,
-    latency.draw_latency_distribution,
-    latency.draw_latency_over_time,
-    latency.draw_deployment,
-    course.draw_read_rate,
-    course.draw_backlog,
-    course.draw_resources,
-    throughput.draw_search,
+    figures_module.draw_rates,
+    figures_module.draw_event_and_processing_time,
+    figures_module.draw_latency_distribution,
+    figures_module.draw_latency_over_time,
+    figures_module.draw_deployment,
+    figures_module.draw_read_rate,
+    figures_module.draw_backlog,
+    figures_module.draw_resources,
+    figures_module.draw_search,
 )
 
 

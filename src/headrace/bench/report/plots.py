@@ -1,16 +1,77 @@
-"""Build the parts that all figures share: colours by system, axes and layout, as plain values for plotly.js.
+"""Build the parts that all figures share: number formats, colours by system, axes, layout and panels.
 
-Colours are names of CSS variables; the page resolves them for its light and dark themes. This module produces no HTML.
+Numbers have three significant digits and a unit. Plots are plain values for plotly.js; their colours are names of CSS variables,
+which the page resolves for its light and dark themes. Figures are small multiples: one panel for each value of the varied
+parameter, with equal axes. This module produces no HTML.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.bench.report.groups import OWN_SYSTEM, SYSTEM_ORDER
+from headrace.bench.measure.statistics import ConfidenceInterval
+from headrace.bench.report.groups import OWN_SYSTEM, SYSTEM_ORDER, ResultCell, ScenarioGroup, order_systems
+from headrace.bench.result import MeasuredRun
+
+NO_VALUE = "–"
+_SI_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def format_number(value: float) -> str:
+    """Return a number with three significant digits and without an exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    rounded = abs(float(f"{value:.3g}"))  # otherwise 99.96 would get four digits
+    decimals = max(0, 2 - math.floor(math.log10(rounded)))
+    return f"{value:,.{decimals}f}"
+
+
+def format_scaled(value: float) -> str:
+    """Return a number with a prefix: k, M or G."""
+    unit, letter = _choose_prefix(value)
+    return f"{format_number(value / unit)} {letter}".strip()
+
+
+def _choose_prefix(value: float) -> tuple[float, str]:
+    return next(((unit, letter) for unit, letter in _SI_PREFIXES if abs(value) >= unit * 0.9995), (1.0, ""))
+
+
+def format_seconds(value: float | None) -> str:
+    """Return a duration, in milliseconds below one second."""
+    if value is None:
+        return NO_VALUE
+    return f"{format_number(value)} s" if value >= 0.9995 else f"{format_number(value * 1000)} ms"
+
+
+def format_rate(value: ConfidenceInterval | None) -> str:
+    """Return a rate in rows/s with its confidence interval, both with the same prefix and number of decimals."""
+    if value is None:
+        return NO_VALUE
+    if value.half_width is None:
+        return format_scaled(value.mean)
+    unit, letter = _choose_prefix(value.mean)
+    mean = format_number(value.mean / unit)
+    decimals = len(mean.partition(".")[2])
+    return f"{mean} ± {value.half_width / unit:,.{decimals}f} {letter}".strip()
+
+
+def format_bytes(value: float) -> str:
+    """Return a number of bytes in MiB or GiB."""
+    return f"{format_number(value / 2**30)} GiB" if value >= 2**30 else f"{format_number(value / 2**20)} MiB"
+
+
+def format_ratio(value: float) -> str:
+    """Return a ratio with the sign ×."""
+    return f"{format_number(value) if value < 100 else f'{value:,.0f}'} ×"
+
+
+def format_percent(share: float) -> str:
+    """Return a share in percent."""
+    return f"{share * 100:.0f} %"
+
 
 PlotSpec = dict[str, Any]
 _MARKER_SYMBOLS = {
@@ -167,3 +228,59 @@ def _has_overlap(lower: tuple[float, list[str]], upper: tuple[float, list[str]],
 def make_annotation(label: str, x: float, y: float, text_colour: str = MUTED, **more: Any) -> PlotSpec:
     """Return an annotation without an arrow."""
     return {"text": label, "x": x, "y": y, "showarrow": False, "font": {"color": text_colour, "size": 12}, **more}
+
+
+MIN_LATENCY_S = 1e-3  # seconds; lower values are drawn at this value
+_LOG_AXIS_RATIO = 30  # of the maximum to the 5th percentile; above it, rates get a logarithmic axis
+
+
+def select_typical_runs(group: ScenarioGroup, has_data: Callable[[MeasuredRun], bool]) -> list[tuple[ResultCell, MeasuredRun]]:
+    """Return the typical run of each cell, if it has the data to draw."""
+    runs = [(cell, cell.typical_run.figures) for cell in group.cells if cell.typical_run is not None]
+    return [(cell, run) for cell, run in runs if run is not None and has_data(run)]
+
+
+def list_drawn_values(group: ScenarioGroup, typical_runs: Sequence[tuple[ResultCell, MeasuredRun]]) -> list[int]:
+    """Return the parameter values that have runs to draw."""
+    return sorted({group.parameter_of(cell) for cell, _ in typical_runs})
+
+
+def make_panel_title(group: ScenarioGroup, cell: ResultCell) -> str:
+    """Return the title of the panel of a cell; empty if the figure has a single panel."""
+    return group.describe_cell(cell) if len(group.parameter_values) > 1 else ""
+
+
+def make_seconds_axis(values: Sequence[float]) -> PlotSpec:
+    """Return a logarithmic axis for latencies."""
+    return make_log_axis("seconds", [max(value, MIN_LATENCY_S) for value in values], 0.06)
+
+
+def make_amount_axis(unit: str, values: Sequence[float], *, is_rate: bool) -> tuple[PlotSpec, float]:
+    """Return an axis that starts at zero, and the smallest value it can show.
+
+    The axis is logarithmic for rates so far apart that a linear one would show only the fastest system.
+    """
+    top, positive = max(values, default=0.0) or 1.0, sorted(value for value in values if value > 0)
+    low = positive[len(positive) // 20] if positive else top
+    if not is_rate or top <= _LOG_AXIS_RATIO * low:
+        return make_axis(unit, range=[0, top * 1.06], tickformat="~s" if top >= 1000 else "~g", nticks=6), 0.0
+    return make_log_axis(unit, [low / 2, top], 0.04), low / 2
+
+
+def list_drawn_systems(typical_runs: Sequence[tuple[ResultCell, MeasuredRun]]) -> tuple[str, ...]:
+    """Return the systems of a figure in display order."""
+    return tuple(order_systems({cell.sut for cell, _ in typical_runs}))
+
+
+def make_time_axis(group: ScenarioGroup) -> PlotSpec:
+    """Return the time axis of a run."""
+    return make_axis("second of the run", range=[0, group.seconds], nticks=7)
+
+
+def make_warm_up_shape(group: ScenarioGroup) -> PlotSpec:
+    """Return the shaded area of the warm-up, which does not count."""
+    until = group.seconds * group.warm_up
+    return {
+        "type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": until, "y0": 0, "y1": 1, "fillcolor": GRID,
+        "opacity": 0.45, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip

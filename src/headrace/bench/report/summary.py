@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.bench.histogram import DistributionSummary, Histogram
+from headrace.bench.measure.resources import summarize_samples
+from headrace.bench.measure.statistics import DistributionSummary, Histogram
+from headrace.bench.report.figures import rate_of
 from headrace.bench.report.groups import OWN_SYSTEM, ResultCell, ScenarioGroup
-from headrace.bench.report.throughput import rate_of
-from headrace.bench.report.words import (
+from headrace.bench.report.plots import (
     NO_VALUE,
     format_bytes,
     format_number,
@@ -17,7 +18,6 @@ from headrace.bench.report.words import (
     format_scaled,
     format_seconds,
 )
-from headrace.bench.resources import summarize_samples
 from headrace.bench.result import MeasuredRun
 
 SUMMARY_HEADER = (

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from headrace.cli.demo_streams import declare_demo_streams
+from headrace.cli.demo import declare_demo_streams
 from headrace.cli.session_file import SessionFile
 from headrace.cli.shell.target import TICK_SECONDS, QuerySummary, StreamSummary
 from headrace.errors import NotFoundError, SessionError
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 from headrace.query import Query
-from headrace.runtime import results
 from headrace.session import ROWS_PER_BATCH, Session
+from headrace.storage import result_files
 
 _INTERVAL_SECONDS = 0.25
 _LIVE_TIMEOUT_SECONDS = 10.0
@@ -86,7 +86,7 @@ class EmbeddedTarget:
         yield self._read_last(query, back, after)
         while True:
             finished, last_committed = query.is_over, query.last_batch
-            files = results.read_query_rows(self._session.results_folder, query.id, after, last_committed)
+            files = result_files.read_query_rows(self._session.results_folder, query.id, after, last_committed)
             batches = [batch for _, file_batches in files for batch in file_batches]
             if batches:
                 yield pa.Table.from_batches(batches, query.schema)
@@ -129,10 +129,10 @@ class EmbeddedTarget:
         """Return the last rows up to `last_batch`; reads files from the newest on, and only as many as necessary."""
         batches: list[pa.RecordBatch] = []
         count = 0
-        for _, path in reversed(results.list_result_files(self._session.results_folder, -1, last_batch)):
+        for _, path in reversed(result_files.list_result_files(self._session.results_folder, -1, last_batch)):
             if last is not None and count >= last:
                 break
-            rows = results.open_result_file(path).get_rows(query.id)
+            rows = result_files.open_result_file(path).get_rows(query.id)
             batches[:0] = rows
             count += sum(batch.num_rows for batch in rows)
         table = pa.Table.from_batches(batches, query.schema)

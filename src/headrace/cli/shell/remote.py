@@ -10,8 +10,8 @@ import pyarrow as pa
 from headrace.cli.shell.target import TICK_SECONDS, QuerySummary, StreamSummary
 from headrace.client import RemoteQuery, RemoteSession, connect, parse_columns
 from headrace.errors import HeadraceError
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
+from headrace.model.types import Schema
 
 _RETRY_SECONDS = 10.0  # retry time when a service does not answer while a query is followed
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.model.schema import type_name
 from headrace.model.stream import Stream
+from headrace.model.types import type_name
 
 TICK_SECONDS = 0.25
 """Interval of empty tables for a followed query without new rows."""

@@ -10,9 +10,9 @@ from fastapi import Query as Parameter
 from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
+from headrace.service.auth import Identity, Role
 from headrace.service.host import ServiceHost
-from headrace.service.refusals import HttpRequestError, Problem
-from headrace.service.tokens import Identity, Role
+from headrace.service.problems import HttpRequestError, Problem
 
 COMMON_ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The request needs a valid token."},

@@ -11,10 +11,9 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
 from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess
-from headrace.service.insight import build_session_diagram
-from headrace.service.metrics import render_metrics
-from headrace.service.overview import build_overview
-from headrace.service.refusals import Problem
+from headrace.service.metrics import build_overview, render_metrics
+from headrace.service.problems import Problem
+from headrace.service.query_stats import build_session_diagram
 
 router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
 

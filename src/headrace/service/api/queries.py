@@ -23,10 +23,10 @@ from headrace.service.api.common import (
     ReadAccess,
     WriteAccess,
 )
-from headrace.service.asked import RequestBody
-from headrace.service.events import describe_columns
 from headrace.service.host import ServiceHost
-from headrace.service.insight import NO_STATS, QueryStats
+from headrace.service.problems import RequestBody
+from headrace.service.query_stats import NO_STATS, QueryStats
+from headrace.service.subscriptions import describe_columns
 
 router = APIRouter(prefix="/v1", tags=["queries"], responses=COMMON_ERRORS)
 WaitSeconds = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the get_query is live.")]

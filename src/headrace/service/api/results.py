@@ -29,11 +29,10 @@ from headrace.service.api.common import (
     authenticate,
     get_host,
 )
-from headrace.service.events import describe_columns, to_json_rows
 from headrace.service.host import ServiceHost
-from headrace.service.live import EventStreamResponse, WebSocketChannel
-from headrace.service.position import BEGINNING, Position
-from headrace.service.refusals import HttpRequestError
+from headrace.service.problems import HttpRequestError
+from headrace.service.result_log import BEGINNING, Position
+from headrace.service.subscriptions import EventStreamResponse, WebSocketChannel, describe_columns, to_json_rows
 
 router = APIRouter(prefix="/v1", tags=["results"], responses=COMMON_ERRORS)
 ARROW_MEDIA_TYPE = "application/vnd.apache.arrow.stream"

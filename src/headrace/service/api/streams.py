@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from headrace.connectors import MemorySource
 from headrace.errors import NotFoundError
-from headrace.model.schema import Schema
+from headrace.model.types import Schema
 from headrace.service.api.common import (
     COMMON_ERRORS,
     CONFLICT,
@@ -25,10 +25,10 @@ from headrace.service.api.common import (
     ReadAccess,
     WriteAccess,
 )
-from headrace.service.declared import StreamDeclaration
-from headrace.service.events import describe_columns, to_json_rows
+from headrace.service.declared_streams import StreamDeclaration
 from headrace.service.host import ServiceHost
-from headrace.service.refusals import HttpRequestError
+from headrace.service.problems import HttpRequestError
+from headrace.service.subscriptions import describe_columns, to_json_rows
 
 router = APIRouter(prefix="/v1", tags=["streams"], responses=COMMON_ERRORS)
 _MAX_APPEND_ROWS = 100_000  # in one request

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from headrace.bench.sut.adapter import SutDescription
-from headrace.bench.sut.process import serve
+from headrace.bench.systems.adapter import SutDescription
+from headrace.bench.systems.process import serve
 from headrace.errors import HeadraceError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.sut.connector import build_connector, find_java_compiler
+from headrace.bench.systems.jvm_connector import build_connector, find_java_compiler
 from headrace.errors import HeadraceError
 
 FACTORY = {"some.Factory": "some.Tables"}

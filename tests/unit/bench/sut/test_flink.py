@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.driver_client import DriverProcess
-from headrace.bench.queries.shape import BenchAggregate
-from headrace.bench.query import BenchQuery, build_window_aggregation
-from headrace.bench.stream import StreamSpec
-from headrace.bench.sut.adapter import SutConfig, SutStream
-from headrace.bench.sut.flink import FlinkAdapter
-from headrace.bench.sut.flink_settings import FlinkSettings, build_table_ddl
-from headrace.bench.sut.process import SutEventWriter
+from headrace.bench.driver.client import DriverProcess
+from headrace.bench.driver.streams import StreamSpec
+from headrace.bench.queries.dialects import BenchAggregate
+from headrace.bench.queries.query import BenchQuery, build_window_aggregation
+from headrace.bench.systems.adapter import SutConfig, SutStream
+from headrace.bench.systems.flink import FlinkAdapter, FlinkSettings, build_table_ddl
+from headrace.bench.systems.process import SutEventWriter
 from headrace.errors import HeadraceError
 
 SECOND = 1_000_000

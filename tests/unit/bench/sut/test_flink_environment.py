@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.sut import flink_environment as module
-from headrace.bench.sut.flink_environment import FLINK_VERSION, ensure_flink_environment
+from headrace.bench.systems import flink as module
+from headrace.bench.systems.flink import FLINK_VERSION, ensure_flink_environment
 from headrace.errors import HeadraceError
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import headrace.bench.sut.headrace as module
-from headrace.bench.collector import ResultCollector
-from headrace.bench.driver_client import DriverProcess
-from headrace.bench.queries.shape import BenchAggregate
-from headrace.bench.query import BenchQuery, build_window_aggregation
-from headrace.bench.rate import RateScript
-from headrace.bench.stream import STREAM_SCHEMAS, StreamSpec
-from headrace.bench.sut.adapter import SutConfig, SutStream
-from headrace.bench.sut.headrace import HeadraceAdapter, make_rows
-from headrace.bench.sut.process import SutEventWriter
+import headrace.bench.systems.headrace as module
+from headrace.bench.driver.client import DriverProcess
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.driver.streams import STREAM_SCHEMAS, StreamSpec
+from headrace.bench.measure.collector import ResultCollector
+from headrace.bench.queries.dialects import BenchAggregate
+from headrace.bench.queries.query import BenchQuery, build_window_aggregation
+from headrace.bench.systems.adapter import SutConfig, SutStream
+from headrace.bench.systems.headrace import HeadraceAdapter, make_rows
+from headrace.bench.systems.process import SutEventWriter
 from headrace.errors import HeadraceError
 from headrace.session import Session
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.bench.queries.shape import AggregationShape, BenchAggregate, ColumnComparison
-from headrace.bench.sut.limit_cells import LimitPlan, LimitState, RangePredicate
+from headrace.bench.queries.dialects import AggregationShape, BenchAggregate, ColumnComparison
+from headrace.bench.systems.limit import LimitPlan, LimitState, RangePredicate
 from headrace.errors import HeadraceError
 
 FLOATS = ("price",)

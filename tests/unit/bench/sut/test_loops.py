@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench.collector import ResultCollector
-from headrace.bench.driver_client import DriverProcess
+from headrace.bench.driver.client import DriverProcess
+from headrace.bench.driver.rates import RateScript
+from headrace.bench.driver.streams import StreamSpec
+from headrace.bench.measure.collector import ResultCollector
+from headrace.bench.queries.dialects import BenchAggregate, ColumnComparison
 from headrace.bench.queries.profit import ProfitQueries
-from headrace.bench.queries.shape import BenchAggregate, ColumnComparison
-from headrace.bench.query import BenchQuery, build_window_aggregation
-from headrace.bench.rate import RateScript
-from headrace.bench.stream import StreamSpec
-from headrace.bench.sut.adapter import SutConfig, SutStream
-from headrace.bench.sut.process import SutProcess
+from headrace.bench.queries.query import BenchQuery, build_window_aggregation
+from headrace.bench.systems.adapter import SutConfig, SutStream
+from headrace.bench.systems.process import SutProcess
 
 PATIENCE = 60.0
 SECOND = 1_000_000

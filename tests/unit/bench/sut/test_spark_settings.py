@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.bench.sut.spark import make_spark_settings
+from headrace.bench.systems.spark import make_spark_settings
 from headrace.errors import HeadraceError
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.bench.queries.shape import BenchAggregate
-from headrace.bench.query import BenchQuery, build_window_aggregation
-from headrace.bench.stream import StreamSpec
-from headrace.bench.sut.adapter import SutConfig, SutDescription, SutStream
-from headrace.bench.sut.process import SutEvent, SutEventWriter, SutProcess, drive_adapter
+from headrace.bench.driver.streams import StreamSpec
+from headrace.bench.queries.dialects import BenchAggregate
+from headrace.bench.queries.query import BenchQuery, build_window_aggregation
+from headrace.bench.systems.adapter import SutConfig, SutDescription, SutStream
+from headrace.bench.systems.process import SutEvent, SutEventWriter, SutProcess, drive_adapter
 from headrace.errors import HeadraceError
 
 SECOND = 1_000_000

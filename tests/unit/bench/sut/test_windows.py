@@ -6,11 +6,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.bench.sut.event_clock import IDLE_SECONDS, EventTimeClock
-from headrace.bench.sut.open_rows import OpenWindowRows
-from headrace.bench.sut.results import count_by_window
-from headrace.bench.sut.windows import AlignedWindows
-from headrace.model.schema import TIMESTAMP
+from headrace.bench.systems.adapter import IDLE_SECONDS, AlignedWindows, EventTimeClock, count_by_window
+from headrace.bench.systems.duckdb import OpenWindowRows
+from headrace.model.types import TIMESTAMP
 
 SCHEMA = pa.schema([("v", pa.int64()), ("time", TIMESTAMP)])
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.runtime.probing import choose_orders
-from headrace.sharing.changelog import Changelog, apply_changelog
-from headrace.sharing.multiway.asked import NormalizedJoin, normalize_join
-from headrace.sharing.multiway.graph import PhysicalGraph
-from headrace.sharing.multiway.pictured import build_physical_graph
-from headrace.sharing.multiway.planning import plan_sliding_joins
-from headrace.sharing.multiway.probes import ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
-from headrace.sharing.multiway.relations import Attribute, JoinGraph
-from headrace.sharing.parts import split_query
+from headrace.model.types import Schema
+from headrace.planner.changelog import Changelog, apply_changelog, split_query
+from headrace.planner.explain.plan_graph import build_physical_graph
+from headrace.planner.explain.render_graph import PhysicalGraph
+from headrace.planner.join.join_graph import Attribute, JoinGraph
+from headrace.planner.join.normalized_join import NormalizedJoin, normalize_join
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.planner.join.sliding_join_planner import plan_sliding_joins
+from headrace.runtime.sliding_join_epochs import choose_orders
 from headrace.sql import Catalog, bind_query
 
 CATALOG = Catalog.of(Stream(name, Schema.parse("a INT, b INT, c INT, time TIMESTAMP"), "time") for name in "RSTUV")

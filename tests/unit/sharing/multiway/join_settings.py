@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from random import Random
 
-from headrace.sharing.multiway.cost import HistoryCardinality, estimate_task_counts
-from headrace.sharing.multiway.probe_orders import JoinCostModel
-from headrace.sharing.multiway.relations import Attribute, JoinGraph, JoinPredicate, make_equality
+from headrace.planner.join.cost import HistoryCardinality, estimate_task_counts
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, make_equality
+from headrace.planner.join.probe_orders import JoinCostModel
 
 LINKS = {
     "chain": lambda names: list(pairwise(names)),

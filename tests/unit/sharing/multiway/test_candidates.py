@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from two_queries import FIGURES, Q1, Q2, RB, RS, SB, SC, ST, TC, TD, TU, UD, labels, names
 
-from headrace.sharing.multiway.candidates import (
+from headrace.planner.join.candidates import (
     enumerate_partitioned_stores,
     enumerate_probe_orders,
     find_partitionings,
@@ -16,9 +16,9 @@ from headrace.sharing.multiway.candidates import (
     list_intermediates,
     list_targets,
 )
-from headrace.sharing.multiway.cost import HistoryCardinality, WindowCardinality, estimate_step_costs
-from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation, make_equality, make_theta_predicate
-from headrace.sharing.multiway.strategy import PartitionedStore
+from headrace.planner.join.cost import HistoryCardinality, WindowCardinality, estimate_step_costs
+from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality, make_theta_predicate
+from headrace.planner.join.strategy import PartitionedStore
 from support.multiway_queries import Environment, workload
 
 

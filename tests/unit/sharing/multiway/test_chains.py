@@ -8,16 +8,18 @@ from random import Random
 import pytest
 from join_settings import chain, drawn, linked
 
-from headrace.sharing.multiway.chains import find_predicate_chain, iter_chain_trees, optimize_chain_top_down
-from headrace.sharing.multiway.probe_orders import JoinCostModel
-from headrace.sharing.multiway.trees import (
+from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
     enumerate_connected_trees,
     estimate_probe_cost,
     estimate_storage_cost,
+    find_predicate_chain,
+    iter_chain_trees,
     iter_operators,
+    optimize_chain_top_down,
 )
+from headrace.planner.join.probe_orders import JoinCostModel
 
 
 def stored(tree: OperatorTree, setting: JoinCostModel) -> float:

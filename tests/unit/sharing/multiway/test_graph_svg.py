@@ -9,9 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from example_graphs import TAIL, first_plan, many, queries, sliding, transition, two_queries, two_way
 
-from headrace.sharing.multiway.graph import GraphEdgeKind, PhysicalGraph
-from headrace.sharing.multiway.graph_svg import render_svg
-from headrace.sharing.multiway.pictured import build_physical_graph
+from headrace.planner.explain.plan_graph import build_physical_graph
+from headrace.planner.explain.render_graph import GraphEdgeKind, PhysicalGraph, render_svg
 
 CYCLE = "R.a = S.a AND S.b = T.b AND T.c = U.c AND U.a = R.b"
 

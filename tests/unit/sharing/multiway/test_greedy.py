@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from two_queries import FIGURES, Q1, Q2
 
-from headrace.sharing.multiway.alone import merge_common_subplans, optimize_individually
-from headrace.sharing.multiway.candidates import generate_candidates, list_targets
-from headrace.sharing.multiway.choice import price_choice, prune_choice
-from headrace.sharing.multiway.greedy import choose_greedily, improve_choice, optimize_greedily
-from headrace.sharing.multiway.optimize import optimize_sliding_joins
+from headrace.planner.join.baselines import merge_common_subplans, optimize_individually
+from headrace.planner.join.candidates import generate_candidates, list_targets, price_choice, prune_choice
+from headrace.planner.join.greedy import choose_greedily, improve_choice, optimize_greedily
+from headrace.planner.join.optimizer import optimize_sliding_joins
 from support.multiway_exhaustive import cost_of
 from support.multiway_queries import workload
 

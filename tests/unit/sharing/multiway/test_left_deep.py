@@ -8,16 +8,17 @@ from random import Random
 import pytest
 from join_settings import chain, drawn, linked, with_capacity
 
-from headrace.sharing.multiway.left_deep import iter_left_deep_trees, optimize_left_deep
-from headrace.sharing.multiway.probe_orders import JoinCostModel
-from headrace.sharing.multiway.trees import (
+from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
     build_left_deep_tree,
     enumerate_connected_trees,
     estimate_probe_cost,
     estimate_storage_cost,
+    iter_left_deep_trees,
+    optimize_left_deep,
 )
+from headrace.planner.join.probe_orders import JoinCostModel
 
 
 def stored(tree: OperatorTree, setting: JoinCostModel) -> float:

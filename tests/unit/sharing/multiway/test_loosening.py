@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from headrace.model.schema import Schema
 from headrace.model.stream import Stream
-from headrace.sharing.multiway.asked import NormalizedJoin, normalize_join
-from headrace.sharing.multiway.loosening import find_residual_predicates
-from headrace.sharing.shared_plan import LiveQuery
+from headrace.model.types import Schema
+from headrace.planner.join.normalized_join import NormalizedJoin, find_residual_predicates, normalize_join
+from headrace.planner.shared_plan import LiveQuery
 from headrace.sql import Catalog, bind_query
 
 STREAMS = [Stream(name, Schema.parse("k INT, s STRING, x INT, time TIMESTAMP"), "time", 0) for name in "rst"]

@@ -8,16 +8,19 @@ from itertools import pairwise
 import pytest
 from join_settings import chain, drawn, with_capacity
 
-from headrace.sharing.multiway.merging import MergeBounds, derive_merge_bounds, iter_merged_trees, merge_iteratively
-from headrace.sharing.multiway.probe_orders import JoinCostModel
-from headrace.sharing.multiway.trees import (
+from headrace.planner.join.join_trees import (
+    MergeBounds,
     OperatorTree,
     build_flat_tree,
+    derive_merge_bounds,
     enumerate_connected_trees,
     estimate_operator_cost,
     estimate_probe_cost,
+    iter_merged_trees,
     iter_operators,
+    merge_iteratively,
 )
+from headrace.planner.join.probe_orders import JoinCostModel
 
 
 def flat_of(setting: JoinCostModel) -> OperatorTree:

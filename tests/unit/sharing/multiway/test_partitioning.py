@@ -8,26 +8,24 @@ from dataclasses import replace
 import pytest
 from join_settings import drawn, parts_of
 
-from headrace.sharing.multiway.cost import HistoryCardinality, count_copies
-from headrace.sharing.multiway.left_deep import optimize_left_deep
-from headrace.sharing.multiway.partitioning import (
-    enumerate_schemes,
-    find_best_partitioned_tree,
-    find_best_partitioning,
-    find_partition_attributes,
-    partition_orders,
-    partition_tree,
-)
-from headrace.sharing.multiway.probe_orders import JoinCostModel, find_greedy_order, find_probe_orders
-from headrace.sharing.multiway.relations import Attribute, JoinGraph, make_equality, make_theta_predicate
-from headrace.sharing.multiway.trees import (
+from headrace.planner.join.cost import HistoryCardinality, count_copies
+from headrace.planner.join.join_graph import Attribute, JoinGraph, make_equality, make_theta_predicate
+from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
     build_left_deep_tree,
     enumerate_connected_trees,
+    enumerate_schemes,
     estimate_probe_cost,
+    find_best_partitioned_tree,
+    find_best_partitioning,
+    find_partition_attributes,
     list_stored_relations,
+    optimize_left_deep,
+    partition_orders,
+    partition_tree,
 )
+from headrace.planner.join.probe_orders import JoinCostModel, find_greedy_order, find_probe_orders
 
 
 def attribute(text: str) -> Attribute:

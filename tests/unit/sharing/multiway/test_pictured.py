@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from example_graphs import CHAIN, TWO, first_plan, many, orders, queries, sliding, transition, two_queries, two_way
 
-from headrace.sharing.multiway.explained import explain_sliding_joins, plan_to_json
-from headrace.sharing.multiway.graph import (
+from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
+from headrace.planner.explain.render_graph import (
     GraphEdgeKind,
     GraphNode,
     InputNode,
@@ -18,12 +18,14 @@ from headrace.sharing.multiway.graph import (
     PhysicalGraph,
     ProbeRule,
     StoreNode,
+    name_nodes,
+    render_mermaid,
+    render_svg,
+    render_text,
 )
-from headrace.sharing.multiway.graph_svg import render_svg
-from headrace.sharing.multiway.graph_text import name_nodes, render_mermaid, render_text
-from headrace.sharing.multiway.pictured import GRAPH_FORMATS, build_physical_graph
-from headrace.sharing.multiway.probes import ProbeOrderChoice
-from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation
+from headrace.planner.explain.text import explain_sliding_joins, plan_to_json
+from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice
 
 
 def ways(graph: PhysicalGraph) -> dict[tuple[str, str, str], str]:

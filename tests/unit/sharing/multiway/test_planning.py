@@ -13,10 +13,9 @@ from random import Random
 
 import pytest
 
-from headrace.runtime.probing import choose_orders
-from headrace.sharing.multiway.asked import NormalizedJoin
-from headrace.sharing.multiway.planning import plan_sliding_joins
-from headrace.sharing.multiway.probes import (
+from headrace.planner.join.join_graph import JoinGraph
+from headrace.planner.join.normalized_join import NormalizedJoin
+from headrace.planner.join.sliding_join_plan import (
     OrdersByRelation,
     ProbeOrderChoice,
     ProbeStep,
@@ -24,7 +23,8 @@ from headrace.sharing.multiway.probes import (
     SlidingJoinPlan,
     StoreSpec,
 )
-from headrace.sharing.multiway.relations import JoinGraph
+from headrace.planner.join.sliding_join_planner import plan_sliding_joins
+from headrace.runtime.sliding_join_epochs import choose_orders
 from support.asking import ask, choice, drawn, label, stores
 
 CHAIN = ask(0, "r.b = s.b AND s.c = t.c")

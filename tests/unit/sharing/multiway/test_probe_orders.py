@@ -7,8 +7,9 @@ from itertools import permutations
 import pytest
 from join_settings import LINKS, drawn, linked
 
-from headrace.sharing.multiway.cost import RelationOrder, WindowCardinality, estimate_step_costs
-from headrace.sharing.multiway.probe_orders import (
+from headrace.planner.join.cost import RelationOrder, WindowCardinality, estimate_step_costs
+from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality
+from headrace.planner.join.probe_orders import (
     JoinCostModel,
     enumerate_orders,
     find_best_order,
@@ -16,7 +17,6 @@ from headrace.sharing.multiway.probe_orders import (
     find_joinable,
     find_probe_orders,
 )
-from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation, make_equality
 
 R, S, T = (input_relation(name) for name in "RST")
 

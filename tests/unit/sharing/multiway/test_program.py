@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from two_queries import FIGURES, Q1, Q2, labels
 
-from headrace.sharing.multiway.candidates import generate_candidates, list_targets
-from headrace.sharing.multiway.choice import price_choice
-from headrace.sharing.multiway.greedy import choose_greedily
-from headrace.sharing.multiway.program import build_program
+from headrace.planner.join.candidates import generate_candidates, list_targets, price_choice
+from headrace.planner.join.greedy import choose_greedily
+from headrace.planner.join.ilp import build_program
 
 
 def name(what, among, column):

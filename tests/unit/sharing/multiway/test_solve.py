@@ -9,15 +9,13 @@ from random import Random
 import pytest
 from two_queries import FIGURES, Q1, Q2, labels
 
-from headrace.sharing.multiway.alone import optimize_individually
-from headrace.sharing.multiway.candidates import generate_candidates
-from headrace.sharing.multiway.choice import build_strategy
-from headrace.sharing.multiway.cost import HistoryCardinality, WindowCardinality
-from headrace.sharing.multiway.greedy import choose_greedily, optimize_greedily
-from headrace.sharing.multiway.optimize import optimize_sliding_joins
-from headrace.sharing.multiway.program import build_program
-from headrace.sharing.multiway.relations import JoinGraph, make_theta_predicate
-from headrace.sharing.multiway.solve import solve_program
+from headrace.planner.join.baselines import optimize_individually
+from headrace.planner.join.candidates import build_strategy, generate_candidates
+from headrace.planner.join.cost import HistoryCardinality, WindowCardinality
+from headrace.planner.join.greedy import choose_greedily, optimize_greedily
+from headrace.planner.join.ilp import build_program, solve_program
+from headrace.planner.join.join_graph import JoinGraph, make_theta_predicate
+from headrace.planner.join.optimizer import optimize_sliding_joins
 from support.multiway_exhaustive import cost_of, least_cost
 from support.multiway_queries import Environment, workload
 

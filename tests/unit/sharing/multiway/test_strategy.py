@@ -11,9 +11,9 @@ from collections import Counter
 import pytest
 from two_queries import FIGURES, Q1, Q2, RB, RS, SB, SC, ST, TC, labels
 
-from headrace.sharing.multiway.optimize import optimize_sliding_joins
-from headrace.sharing.multiway.relations import Attribute, JoinGraph, input_relation, make_equality
-from headrace.sharing.multiway.strategy import (
+from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality
+from headrace.planner.join.optimizer import optimize_sliding_joins
+from headrace.planner.join.strategy import (
     JoinProbePlan,
     JoinStrategy,
     PartitionedStore,

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 from join_settings import chain, drawn, linked, with_capacity
 
-from headrace.sharing.multiway.probe_orders import JoinCostModel, find_best_order
-from headrace.sharing.multiway.trees import (
+from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
     build_left_deep_tree,
@@ -26,6 +25,7 @@ from headrace.sharing.multiway.trees import (
     list_child_relations,
     list_stored_relations,
 )
+from headrace.planner.join.probe_orders import JoinCostModel, find_best_order
 
 
 def stored(tree: OperatorTree, setting: JoinCostModel) -> float:

@@ -1,0 +1,1 @@
+"""Scenarios: the parameters of a measurement, read from the TOML files of this folder or of the user."""

@@ -1,9 +1,0 @@
-"""Run headrace with sliding joins that are optimized one by one: each has its own best plan, equal sub-plans are shared."""
-
-from __future__ import annotations
-
-from headrace.bench.sut.headrace import HeadraceAdapter
-from headrace.bench.sut.process import serve
-
-if __name__ == "__main__":
-    serve(HeadraceAdapter("common"))

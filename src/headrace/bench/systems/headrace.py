@@ -1,0 +1,198 @@
+"""Run headrace through its public API: one session, one shared pipeline, a result callback for each query.
+
+Options: "rows_per_batch" as in `Session`, "interval" the minimum seconds between micro-batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.backends.spark.environment import SPARK_SETTINGS, start_spark
+from headrace.bench.queries.query import BenchQuery
+from headrace.bench.systems.adapter import (
+    NO_DIALECT_TEXT,
+    QueryStatusReporter,
+    ResultSender,
+    SutConfig,
+    SutDescription,
+    count_by_window,
+)
+from headrace.bench.systems.process import serve
+from headrace.connectors import MemorySource, TcpSource
+from headrace.errors import HeadraceError
+from headrace.model.types import Schema
+from headrace.query import Query
+from headrace.session import Session
+
+_WARM_UP_BATCHES, _WARM_UP_ROWS, _WARM_UP_VALUES = 6, 600_000, 1_000  # several ranges per batch, so that every worker warms up
+_SLIDING_WARM_UP_ROWS = 100_000  # fewer rows, each with a partner: sliding joins emit at once and keep all rows
+_DEFAULT_ROWS_PER_BATCH = 40_000_000  # a batch takes all available rows: a late batch is larger and costs less per row
+_STATUS_POLL_S = 0.2  # seconds
+_LIVE_TIMEOUT_S = 120.0
+
+
+class HeadraceAdapter:
+    """The adapter of headrace."""
+
+    def __init__(self, multiway: str = "global") -> None:
+        """Create the adapter; `multiway` is the parameter of `Session`."""
+        self._multiway = multiway
+        self._session: Session | None = None
+        self._spark: Any = None
+        self._status_watcher = QueryStatusWatcher()
+
+    def start(self, config: SutConfig, reporter: QueryStatusReporter) -> SutDescription:
+        """See `SutAdapter`; a temporary session starts the Spark workers before the first rows arrive."""
+        self._reporter, self._result_sender = reporter, ResultSender(config.collector)
+        rows_per_batch = int(config.options.get("rows_per_batch", _DEFAULT_ROWS_PER_BATCH))
+        interval = float(config.options.get("interval", 0.0))
+        self._spark = start_spark("local[*]", {"spark.local.dir": str(config.scratch)})
+        warm_up_workers(self._spark, config, rows_per_batch)
+        self._session = Session(
+            config.scratch / "checkpoint", spark=self._spark, rows_per_batch=rows_per_batch, multiway=self._multiway
+        )
+        for stream in config.streams:
+            declare_stream(self._session, config, stream.name, TcpSource(config.driver, stream.name))
+        queries = [query for bench_query in config.queries if (query := self._add_query(bench_query)) is not None]
+        self._session.start(interval)
+        for query in queries:
+            query.wait_live(_LIVE_TIMEOUT_S)
+        threading.Thread(target=self._status_watcher.report_until_closed, args=(self._session, reporter), daemon=True).start()
+        settings = {
+            "rows_per_batch": rows_per_batch,
+            "interval": interval,
+            "results": "one callback per query, after the commit",
+        }
+        return SutDescription(
+            {"headrace": _get_version("headrace"), "pyspark": _get_version("pyspark")},
+            {**settings, "spark": dict(SPARK_SETTINGS)},
+        )
+
+    def _add_query(self, bench_query: BenchQuery) -> Query | None:
+        assert self._session is not None
+        if not bench_query.sql.get("headrace"):
+            self._reporter.report_refused(bench_query.name, NO_DIALECT_TEXT)
+            return None
+        try:
+            return self._session.add(bench_query.sql["headrace"], name=bench_query.name, sink=self._make_sink(bench_query.name))
+        except HeadraceError as error:
+            self._reporter.report_refused(bench_query.name, str(error))
+            return None
+
+    def _make_sink(self, name: str) -> Callable[[pa.Table], None]:
+        return lambda table: self._result_sender.send(name, count_by_window(table.column("window_end")))
+
+    def change(self, added: Sequence[BenchQuery], removed: Sequence[str]) -> None:
+        """See `SutAdapter`; the watcher thread reports the queries."""
+        assert self._session is not None
+        for name in removed:
+            query = self._session.query(name)
+            self._session.remove(name)
+            self._status_watcher.expect_removed(query)
+        for bench_query in added:
+            new_query = self._add_query(bench_query)
+            if new_query is not None:
+                self._status_watcher.expect_live(new_query)
+
+    def check(self) -> None:
+        """See `SutAdapter`."""
+        assert self._session is not None
+        self._session.wait(lambda: False, 0)  # raises the error that ended the session
+        for query in self._session.queries():
+            if query.status == "failed":
+                raise HeadraceError(f"query '{query.name}' failed", detail=query.error or "")
+
+    def close(self) -> None:
+        """See `SutAdapter`."""
+        if self._session is not None:
+            self._session.close()
+        if self._spark is not None:
+            self._spark.stop()
+
+
+class QueryStatusWatcher:
+    """Requested changes without a report; a thread reports each after the micro-batch that applies it."""
+
+    def __init__(self) -> None:
+        """Start without pending changes."""
+        self._lock = threading.Lock()
+        self._pending: list[tuple[Query, str]] = []  # each with its expected status
+
+    def expect_live(self, query: Query) -> None:
+        """Report the query once it is live."""
+        with self._lock:
+            self._pending.append((query, "live"))
+
+    def expect_removed(self, query: Query) -> None:
+        """Report the query once it is removed."""
+        with self._lock:
+            self._pending.append((query, "removed"))
+
+    def report_until_closed(self, session: Session, reporter: QueryStatusReporter) -> None:
+        """Report changes until the session ends; `HeadraceAdapter.check` raises its error."""
+        with contextlib.suppress(HeadraceError):
+            while not session.is_closed:
+                session.wait(lambda: any(query.status == expected for query, expected in self._pending), _STATUS_POLL_S)
+                self._report_settled(reporter)
+
+    def _report_settled(self, reporter: QueryStatusReporter) -> None:
+        with self._lock:
+            settled = [(query, expected) for query, expected in self._pending if query.status == expected]
+            self._pending = [(query, expected) for query, expected in self._pending if query.status != expected]
+        for query, expected in settled:
+            (reporter.report_live if expected == "live" else reporter.report_removed)(query.name)
+
+
+def declare_stream(session: Session, config: SutConfig, name: str, source: Any) -> None:
+    """Create a stream over a source, with the time column and watermark of the benchmark."""
+    spec = config.get_stream(name).spec
+    session.create_stream(name, source, time=spec.time_column, watermark=f"{spec.watermark} seconds")
+
+
+def warm_up_workers(spark: Any, config: SutConfig, rows_per_batch: int) -> None:
+    """Run synthetic rows through the same queries in a temporary session, to start Spark workers and load kernels."""
+    sliding = any("SLIDING(" in query.sql.get("headrace", "") for query in config.queries)
+    rows = _SLIDING_WARM_UP_ROWS if sliding else _WARM_UP_ROWS
+    distinct_values = rows * _WARM_UP_BATCHES if sliding else _WARM_UP_VALUES
+    with Session(spark=spark, rows_per_batch=rows_per_batch) as session:
+        sources = {stream.name: MemorySource(stream.schema) for stream in config.streams}
+        for name, source in sources.items():
+            declare_stream(session, config, name, source)
+        for number, query in enumerate(config.queries):
+            if query.sql.get("headrace"):
+                try:
+                    session.add(query.sql["headrace"], name=str(number), sink="noop")
+                except HeadraceError:  # the measured session refuses it, too
+                    continue
+        for batch in range(_WARM_UP_BATCHES):
+            for name, source in sources.items():
+                source.append(make_rows(config.get_stream(name).schema, batch * rows, rows, distinct_values))
+            session.advance()
+
+
+def make_rows(schema: Schema, first: int, rows: int, distinct_values: int = _WARM_UP_VALUES) -> pa.Table:
+    """Return synthetic rows of a schema, one microsecond apart, with `distinct_values` distinct values in each column."""
+    numbers = np.arange(first, first + rows)
+    columns = []
+    for field in schema:
+        values = pa.array(numbers if pa.types.is_timestamp(field.type) else numbers % distinct_values)
+        if pa.types.is_timestamp(field.type):
+            columns.append(values.cast(pa.timestamp("us")).cast(field.type))
+        else:
+            columns.append(values.cast(field.type))
+    return pa.table(columns, schema.to_arrow())
+
+
+def _get_version(package: str) -> str:
+    return importlib.metadata.version(package)
+
+
+if __name__ == "__main__":
+    serve(HeadraceAdapter())

@@ -1,0 +1,372 @@
+"""Messages between the driver and the workers of one micro-batch: the job, the map reports and the reduce reports.
+
+All of them travel by pickle. Workers keep no state between batches, only a cache of checkpoint files (plans, queries and
+state). These files are immutable, and a worker caches a file for as long as batches refer to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.connectors import Sink, sink_from_json
+from headrace.engine.compute.accumulators import PartialAggregate
+from headrace.engine.joins.join_buffer import BufferedRows
+from headrace.engine.joins.joiner import Joiner, build_joiners
+from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
+from headrace.engine.joins.query_sets import QueryBitmaps, QuerySetAssigner
+from headrace.engine.joins.sampling import RelationSample
+from headrace.engine.joins.segment import PackedRows, StateSegment
+from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
+from headrace.engine.operators.selection import CellAssigner
+from headrace.engine.operators.sessions import SessionRuns
+from headrace.model.stream import Stream
+from headrace.plan.derived import UnnestedStream
+from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.planner.changelog import compute_query_level
+from headrace.planner.components import Component
+from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.shared_plan import LiveQuery, StreamPlan
+from headrace.planner.slicing import MAX_TIME, MIN_TIME
+from headrace.storage import container
+from headrace.storage.udf_store import load_udfs
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A plan and the event time from which it applies: rows from `start` up to the next epoch are aggregated under `plan`."""
+
+    number: int
+    start: int
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJob:
+    """A stream in this batch: its current plan, the epochs that still accept rows, the greatest event time before the batch.
+
+    `base_streams` names the declared streams that a stream of query results derives from; it is empty for a declared stream.
+    """
+
+    stream: Stream
+    plan: str
+    epochs: tuple[Epoch, ...]
+    max_event_time: int = MIN_TIME
+    base_streams: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateRef:
+    """The place of a partial aggregate, or of buffered join rows: the entry `index` of a state file.
+
+    `operator` is the index of the operator in the plan of the epoch.
+    """
+
+    file: str
+    index: int
+    partition: int
+    stream: str
+    epoch: int
+    operator: int
+    slice_start: int
+    bytes: int = 0  # about
+
+    @property
+    def slice_key(self) -> tuple[str, int, int, int]:
+        """The slice that the entry belongs to: stream, epoch, operator, start."""
+        return self.stream, self.epoch, self.operator, self.slice_start
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRef:
+    """The state file that holds the open sessions of a query in a partition."""
+
+    file: str
+    partition: int
+    query_id: int
+    bytes: int = 0  # about
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """The place of a segment of sliding-join state: the entry `index` of a state file.
+
+    Its rows were inserted in batches `oldest_batch` … `newest_batch`. `spans` holds (relation, first event time, last event
+    time) for each relation in the rows.
+    """
+
+    file: str
+    index: int
+    partition: int
+    store: int
+    oldest_batch: int
+    newest_batch: int
+    row_count: int
+    spans: tuple[tuple[str, int, int], ...]
+    bytes: int = 0  # about
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """One micro-batch. `final` closes every window; `drained` says that an earlier batch did.
+
+    `extra_shuffles` is the number of shuffles after the first one; joins and streams of query results need them.
+    `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
+    versions of joins that do not run in the written order. `directory` is the checkpoint and `checkpoint_id` its unique id, so
+    that worker caches distinguish a directory from a later one of the same name. `state_partitions` is the number of partitions
+    that the state was written for; if it differs from `partitions`, this batch repartitions the state.
+    """
+
+    batch: int
+    partitions: int
+    state_partitions: int
+    directory: str
+    streams: Mapping[str, StreamJob]
+    queries: tuple[int, ...]
+    aggregation_refs: tuple[StateRef, ...] = ()
+    session_refs: tuple[SessionRef, ...] = ()
+    join_buffer_refs: tuple[StateRef, ...] = ()
+    extra_shuffles: int = 0
+    stream_levels: Mapping[str, int] = field(default_factory=dict)
+    order_versions: Mapping[int, tuple[JoinOrderVersion, ...]] = field(default_factory=dict)
+    final: bool = False
+    drained: bool = False
+    checkpoint_id: str = ""
+    sliding_join_plan_file: str = ""  # file of the sliding-join plan; empty without any
+    segment_refs: tuple[SegmentRef, ...] = ()
+    first_batches: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
+    udf_tags: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
+    unnested_streams: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
+
+    def load_udfs(self) -> None:
+        """Load the UDFs; must be called before any expression is evaluated."""
+        load_udfs(self.directory, self.udf_tags)
+
+    def watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
+        """Return the watermark of a query over these streams, given the greatest event time of each stream."""
+        if self.drained:
+            return MAX_TIME
+        names = self.declared_streams_of(streams)
+        times = [seen.get(name, MIN_TIME) for name in names]
+        if any(t == MIN_TIME for t in times):
+            return MIN_TIME
+        return min(t - self.streams[name].stream.delay for name, t in zip(names, times, strict=True))
+
+    def declared_streams_of(self, streams: Sequence[str]) -> tuple[str, ...]:
+        """Return the declared streams among these and those that the others derive from."""
+        return tuple(dict.fromkeys(name for stream in streams for name in self.streams[stream].base_streams or (stream,)))
+
+    def get_level(self, plan: LogicalQuery) -> int:
+        """Return the level at which the windows of a query are evaluated: the number of shuffles before it."""
+        return compute_query_level(plan, self.stream_levels)
+
+    def load_plan(self, path: str) -> LoadedPlan:
+        """Return a stream plan of this checkpoint."""
+        plan: LoadedPlan = self._load_cached(path, LoadedPlan)
+        return plan
+
+    def load_query(self, number: int) -> LoadedQuery:
+        """Return a query of this checkpoint."""
+        query: LoadedQuery = self._load_cached(query_file_name(number), LoadedQuery.from_content)
+        return query
+
+    def load_state(self, file: str) -> dict[str, Any]:
+        """Return the content of a state file, memory-mapped."""
+        content: dict[str, Any] = self._load_cached(file)
+        return content
+
+    def evict_unused(self) -> None:
+        """Evict cached files that this batch does not refer to.
+
+        A mapped file takes memory even after it is deleted, and plans of past epochs consist of many objects that the garbage
+        collector would traverse.
+        """
+        cached = _FILE_CACHE.get((self.directory, self.checkpoint_id), {})
+        referenced = {
+            ref.file
+            for refs in (self.aggregation_refs, self.join_buffer_refs, self.session_refs, self.segment_refs)
+            for ref in refs
+        }
+        referenced |= {
+            path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))
+        }
+        referenced |= {self.sliding_join_plan_file, *map(query_file_name, self.queries)}
+        for file in cached.keys() - referenced:
+            del cached[file]
+
+    def _load_cached(self, file: str, prepare: Callable[[Any], Any] = lambda content: content) -> Any:
+        """Return the content of a checkpoint file, converted by `prepare` on first access."""
+        cached = _FILE_CACHE.setdefault((self.directory, self.checkpoint_id), {})
+        while len(_FILE_CACHE) > _MAX_CHECKPOINTS:
+            del _FILE_CACHE[next(iter(_FILE_CACHE))]  # the oldest one, of a session that has ended
+        if file not in cached:
+            cached[file] = prepare(container.read(Path(self.directory) / file))
+        return cached[file]
+
+    def load_buffered_rows(self, ref: StateRef) -> BufferedRows:
+        """Return buffered join rows from a state file, or from a shuffle block that was promoted to state."""
+        content = self._load_cached(ref.file)
+        return content.buffered_rows[ref.index][-1] if isinstance(content, ShuffleBlock) else content["buckets"][ref.index]
+
+    def load_sliding_join_plan(self) -> LoadedSlidingJoinPlan:
+        """Return the plan of the sliding joins; the job must have one."""
+        plan: LoadedSlidingJoinPlan = self._load_cached(self.sliding_join_plan_file, LoadedSlidingJoinPlan)
+        return plan
+
+    def load_segment(self, ref: SegmentRef) -> StateSegment:
+        """Return a stored segment of sliding-join state."""
+        segment: StateSegment = self._load_cached(ref.file)[ref.index]
+        return segment
+
+    def list_joiners(self) -> list[Joiner]:
+        """Return the joiners of all live window joins."""
+        return [
+            joiner for query in self.queries for joiner in self.load_query(query).get_joiners(self.order_versions.get(query, ()))
+        ]
+
+    def get_previous_times(self) -> dict[str, int]:
+        """Return the greatest event time of each stream before this batch."""
+        return {name: job.max_event_time for name, job in self.streams.items()}
+
+
+@dataclass(slots=True)
+class MapReport:
+    """The report of a map task; every reduce task receives it.
+
+    `set_samples` holds query-sets of sampled rows, by stream and slot; the first set of each sample contains all queries whose
+    predicates were evaluated. `relation_samples` holds samples of the rows that sliding joins read, by relation.
+    """
+
+    max_event_times: dict[str, int] = field(default_factory=dict)
+    row_counts: dict[str, int] = field(default_factory=dict)
+    untimed_rows: dict[str, int] = field(default_factory=dict)
+    late_rows: dict[tuple[int, str], int] = field(default_factory=dict)
+    skipped_files: dict[str, dict[str, str]] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    key_counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    set_samples: dict[tuple[str, int], list[QueryBitmaps]] = field(default_factory=dict)
+    relation_samples: dict[str, list[RelationSample]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class ShuffleBlock:
+    """The output of one map task for one partition; `file` is its path in the checkpoint, if it was written there."""
+
+    task: int
+    report: MapReport
+    partials: list[tuple[str, int, int, PartialAggregate]] = field(default_factory=list)
+    session_runs: list[tuple[int, SessionRuns]] = field(default_factory=list)
+    stateless_rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
+    buffered_rows: list[tuple[str, int, int, BufferedRows]] = field(default_factory=list)
+    store_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
+    probe_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
+    file: str = ""
+
+    def estimate_bytes(self) -> int:
+        """Return the approximate size of its arrays in bytes."""
+        row_bytes: int = sum(column.nbytes for *_, columns in self.stateless_rows for column in columns)
+        sliding_join_bytes: int = sum(packed.bytes for _, packed in (*self.store_inputs, *self.probe_inputs))
+        state_bytes: int = sum(
+            entry.bytes for entries in (self.partials, self.session_runs, self.buffered_rows) for *_, entry in entries
+        )
+        return row_bytes + sliding_join_bytes + state_bytes
+
+
+@dataclass(slots=True)
+class ReduceReport:
+    """The report of a reduce task: its state after the batch, emitted rows, failures; partition 0 adds the map reports.
+
+    `join_counts` holds (rows, rounds) of joins, by query and path length; `probe_counts` (input rows, output rows) by probe.
+    """
+
+    partition: int
+    aggregation_refs: list[StateRef]
+    session_refs: list[SessionRef]
+    join_buffer_refs: list[StateRef]
+    emitted_rows: dict[int, int]
+    failures: dict[int, str]
+    map_reports: list[MapReport]
+    result_files: list[str] = field(default_factory=list)
+    join_counts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    segment_refs: list[SegmentRef] = field(default_factory=list)
+    probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class LoadedPlan:
+    """A stream plan with the cell assigners and query-set assigners of its operators."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        """Take a plan; its cell assigners initialize lazily."""
+        self.plan = plan
+        self.cell_assigners = {id(operator): CellAssigner(operator.predicate_index) for operator in plan.operators}
+        self.set_assigners = [
+            QuerySetAssigner([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits)
+            for buffer in plan.buckets
+        ]
+
+    def get_cell_assigner(self, operator: Any) -> CellAssigner:
+        """Return the cell assigner of an operator of the plan."""
+        return self.cell_assigners[id(operator)]
+
+
+_INTERNED_SHAPES: dict[ResultShape, ResultShape] = {}
+
+
+class LoadedQuery:
+    """A live query with its sink and, for an aggregation or a join, the values derived from its plan."""
+
+    def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
+        """`sink` is None where the driver delivers, because callbacks are not picklable."""
+        self.live, self.sink, self.streams = live, sink, live.plan.streams
+        self._cached_joiners: tuple[tuple[JoinOrderVersion, ...], tuple[Joiner, ...]] | None = None
+
+    @staticmethod
+    def from_content(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
+        """Return the query that a query file holds."""
+        live, sink = content
+        return LoadedQuery(live, None if sink is None else sink_from_json(sink))
+
+    @property
+    def plan(self) -> LogicalQuery:
+        """The logical plan of the query."""
+        return self.live.plan
+
+    @property
+    def aggregate_plan(self) -> AggregateQuery:
+        """The plan; only for a query that aggregates."""
+        assert isinstance(self.live.plan, AggregateQuery)
+        return self.live.plan
+
+    def get_joiners(self, order_versions: tuple[JoinOrderVersion, ...]) -> tuple[Joiner, ...]:
+        """Return the joiners of a window join under these join order versions; none for other queries."""
+        if self._cached_joiners is None or self._cached_joiners[0] != order_versions:
+            self._cached_joiners = order_versions, build_joiners(replace(self.live, order_versions=order_versions))
+        return self._cached_joiners[1]
+
+    @cached_property
+    def result_shape(self) -> ResultShape:
+        """Queries of one shape are finalized together; equal shapes are interned, so that they compare by identity."""
+        shape = shape_of(self.aggregate_plan)
+        return _INTERNED_SHAPES.setdefault(shape, shape)
+
+    @cached_property
+    def required_components(self) -> tuple[Component, ...]:
+        """The components that the aggregates of the query are lowered from."""
+        return list_required_components(self.aggregate_plan)
+
+
+def query_file_name(number: int) -> str:
+    """Return the path of a query file in the checkpoint."""
+    return f"queries/{number:08d}.query"
+
+
+_MAX_CHECKPOINTS = 8
+_FILE_CACHE: dict[tuple[str, str], dict[str, Any]] = {}
+"""Content of checkpoint files, by checkpoint and file."""

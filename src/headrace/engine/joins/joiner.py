@@ -1,0 +1,104 @@
+"""A live window join prepared for workers: its join path, and how its rows become results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable
+from headrace.plan.logical import AggregateBranch, AggregateQuery
+from headrace.plan.window_join import JoinNode, WindowJoinQuery, iter_join_nodes, present_column, split_joined_name
+from headrace.planner.components import Component, derive_components
+from headrace.planner.join.window_join_plan import (
+    WindowJoinChain,
+    WindowJoinLeaf,
+    WindowJoinStep,
+    build_chains,
+    find_needed_columns,
+)
+from headrace.planner.shared_plan import LiveQuery
+from headrace.planner.slicing import MAX_TIME
+
+JoinPath = tuple[WindowJoinLeaf | WindowJoinStep, ...]
+
+
+class Joiner:
+    """Joins the windows of one live query along `path`: its first leaf and its steps.
+
+    `residuals` are the residual predicates of the steps; `output_signature` identifies what is done with the rows. Queries
+    share the steps of a common path prefix; queries with equal `output_signature` are finished together.
+    """
+
+    def __init__(self, live: LiveQuery, chain: WindowJoinChain, tree: JoinNode, since: int, until: int) -> None:
+        """Join the windows of a live query that start in [since, until) by a chain."""
+        assert isinstance(live.plan, WindowJoinQuery)
+        self.live, self.plan, self.bit = live, live.plan, live.bit
+        self.ends, self.size = live.plan.ends, live.plan.longest_window
+        self.since, self.until = max(since, live.since), until
+        self.chain = chain
+        self.residuals = tuple(node.residual for node in iter_join_nodes(tree))
+        self.path: JoinPath = (self.chain.first_leaf, *self.chain.steps)
+        self._column_types = {column.name: column.type for column in live.plan.joined_columns}
+        self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
+        self.output_signature = (
+            live.plan.predicate,
+            live.plan.output,
+            live.plan.schema,
+            live.plan.grouping,
+            live.plan.longest_span,
+        )
+
+    @property
+    def aggregate_plan(self) -> AggregateQuery:
+        """The aggregation over joined rows, as a query over a stream of them."""
+        grouping = self.plan.grouping
+        assert grouping is not None
+        branch = AggregateBranch("", grouping.keys, grouping.aggregates)
+        return AggregateQuery(self.plan.inputs[0].window, (branch,), self.plan.output, self.plan.schema, grouping.having)
+
+    @property
+    def required_components(self) -> tuple[Component, ...]:
+        """The components of an aggregation over joined rows."""
+        assert self.plan.grouping is not None
+        return derive_components(self.plan.grouping.aggregates)
+
+    def list_columns(self, path: JoinPath) -> frozenset[str]:
+        """Return the joined columns needed after a path, of the inputs on it."""
+        leaves = [leaf_of(node) for node in path]
+        return frozenset(
+            f"{leaf.input_index}.{name}" for leaf in leaves for name in (*find_needed_columns(self.plan, leaf.input_index), "")
+        )
+
+    def find_last_end(self, before: int, after: int, newest: int) -> int | None:
+        """Return the last end, in (before, after], of windows that can contain a row; None if there is none."""
+        limit = min(after, newest + self.size)
+        last = (limit - self.ends.offset) // self.ends.step * self.ends.step + self.ends.offset
+        return last if last > before else None
+
+    def make_empty_table(self, inputs: Iterable[int]) -> JoinTable:
+        """Return an empty table with the columns of these inputs."""
+        return JoinTable(
+            {
+                name: ChunkedColumn([pa.array([], kind)])
+                for name, kind in self._column_types.items()
+                if split_joined_name(name)[0] in inputs
+            },
+            0,
+        )
+
+
+def build_joiners(live: LiveQuery) -> tuple[Joiner, ...]:
+    """Return the joiners of a live query: one for each of its join order versions, each for its own range of windows."""
+    if not isinstance(live.plan, WindowJoinQuery):
+        return ()
+    versions = build_chains(live.plan, live.order_versions)
+    ends = [*(version.since for version, _, _ in versions[1:]), MAX_TIME]
+    return tuple(
+        Joiner(live, chain, tree, version.since, until) for (version, tree, chain), until in zip(versions, ends, strict=True)
+    )
+
+
+def leaf_of(node: WindowJoinLeaf | WindowJoinStep) -> WindowJoinLeaf:
+    """Return the leaf of a node of a path."""
+    return node if isinstance(node, WindowJoinLeaf) else node.leaf

@@ -1,0 +1,124 @@
+"""Query-sets of rows as bitmaps: the queries that each row of a join still matters to.
+
+A bitmap is a row of 64-bit words. Every condition is evaluated once for each segment of the expression it compares, not for
+each row: the query-set of a row is the AND of the table entries of its segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.engine.kernels import join as join_kernels
+from headrace.engine.operators.selection import find_segments
+from headrace.engine.row_batch import RowBatch
+from headrace.model.expression import TRUE, Expression, split_conjuncts
+from headrace.planner.predicate_index import TRUE_CODE, Dimension, derive_dimensions, evaluate_truth
+
+QueryBitmaps = npt.NDArray[np.uint64]
+
+
+def count_words(bits: Iterable[int]) -> int:
+    """Return the number of words that sets of these bits need."""
+    return max(bits, default=0) // 64 + 1
+
+
+def make_bitmap(bits: Iterable[int], width: int) -> QueryBitmaps:
+    """Return one set, as an array of `width` words."""
+    bitmap = np.zeros(width, np.uint64)
+    for bit in bits:
+        bitmap[bit // 64] |= np.uint64(1) << np.uint64(bit % 64)
+    return bitmap
+
+
+def resize_bitmaps(sets: QueryBitmaps, width: int) -> QueryBitmaps:
+    """Return the same sets with more words, or with fewer where no query needs the dropped words."""
+    if sets.shape[1] == width:
+        return sets
+    if sets.shape[1] > width:
+        return np.ascontiguousarray(sets[:, :width])
+    return np.concatenate([sets, np.zeros((len(sets), width - sets.shape[1]), np.uint64)], axis=1)
+
+
+def estimate_selected_share(samples: Iterable[QueryBitmaps], bits: frozenset[int]) -> float | None:
+    """Return the share of sampled rows whose set has any of the bits; None if no sample covers all of the bits.
+
+    The first set of a sample contains all bits that the sample covers.
+    """
+    mask = make_bitmap(bits, count_words(bits))
+    rows = hits = 0
+    for sample in samples:
+        sets = resize_bitmaps(sample, len(mask))
+        if np.array_equal(sets[0] & mask, mask):
+            rows += len(sets) - 1
+            hits += int(np.any(sets[1:] & mask, axis=1).sum())
+    return max(hits, 0.5) / rows if rows else None
+
+
+class QuerySetAssigner:
+    """Assigns query-sets to the rows of batches, from the predicates of queries and their bits."""
+
+    def __init__(self, predicates: Sequence[Expression], bits: Sequence[int]) -> None:
+        """Predicate i belongs to bit i."""
+        self.width = count_words(bits)
+        self._all_queries = make_bitmap(bits, self.width)
+        self._bits_by_condition: dict[Expression, list[int]] = {}
+        for predicate, bit in zip(predicates, bits, strict=True):
+            for condition in split_conjuncts(predicate):
+                if condition == TRUE:
+                    continue
+                self._bits_by_condition.setdefault(condition, []).append(bit)
+        self.dimensions = derive_dimensions(self._bits_by_condition)
+
+    @cached_property
+    def _segment_tables(self) -> list[tuple[Dimension, QueryBitmaps]]:
+        """For each dimension, the query-set of every segment."""
+        tables = []
+        for dimension in self.dimensions:
+            table = np.tile(self._all_queries, (dimension.segment_count, 1))
+            for condition, bits in self._bits_by_condition.items():
+                if _is_only_over(condition, dimension):
+                    holds = evaluate_truth(condition, (dimension,), [np.arange(dimension.segment_count)]) == TRUE_CODE
+                    table[~np.broadcast_to(holds, dimension.segment_count)] &= ~make_bitmap(bits, self.width)
+            tables.append((dimension, table))
+        return tables
+
+    @cached_property
+    def _mixed_conditions(self) -> list[tuple[Expression, tuple[Dimension, ...], QueryBitmaps]]:
+        """Conditions over several dimensions at once."""
+        conditions = [(condition, derive_dimensions((condition,)), bits) for condition, bits in self._bits_by_condition.items()]
+        return [(condition, dims, make_bitmap(bits, self.width)) for condition, dims, bits in conditions if len(dims) > 1]
+
+    def assign_sets(self, batch: RowBatch) -> QueryBitmaps:
+        """Return the query-set of every row."""
+        sets = np.tile(self._all_queries, (batch.row_count, 1))
+        codes: dict[tuple[Expression, bool], npt.NDArray[np.int64]] = {}
+        for dimension, table in self._segment_tables:
+            segment_ids = find_segments(dimension, batch)
+            codes[dimension.expression, dimension.boundaries is None] = segment_ids
+            join_kernels.restrict_sets(segment_ids, table, sets)
+        dimension_of = {(dimension.expression, dimension.boundaries is None): dimension for dimension in self.dimensions}
+        for condition, dims, bits in self._mixed_conditions:
+            dimension_keys = [(dimension.expression, dimension.boundaries is None) for dimension in dims]
+            holds = (
+                evaluate_truth(
+                    condition,
+                    [dimension_of[dimension_key] for dimension_key in dimension_keys],
+                    [codes[dimension_key] for dimension_key in dimension_keys],
+                )
+                == TRUE_CODE
+            )
+            sets[~np.broadcast_to(holds, batch.row_count)] &= ~bits
+        return sets
+
+
+def _is_only_over(condition: Expression, dimension: Dimension) -> bool:
+    condition_dimensions = derive_dimensions((condition,))
+    return (
+        len(condition_dimensions) == 1
+        and condition_dimensions[0].expression == dimension.expression
+        and (condition_dimensions[0].boundaries is None) == (dimension.boundaries is None)
+    )

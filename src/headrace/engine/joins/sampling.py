@@ -1,0 +1,138 @@
+"""Samples of the rows that sliding joins read, and the selectivities of conditions between relations estimated from them.
+
+A sample of a relation has a few rows, for conditions of any kind, and for each attribute of an equality a sketch: the values
+with the least hashes, and their counts. Both sides of an equality are sketched with the same hash function, so the values that
+both sketches contain tell the number of matching pairs, however rare these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.engine.compute.columns import combine_chunks
+from headrace.engine.compute.evaluator import Evaluator
+from headrace.engine.compute.keys import hash_keys
+from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
+from headrace.engine.joins.segment import PackedRows
+from headrace.model.expression import Expression, column_names
+from headrace.planner.join.join_graph import Attribute, JoinPredicate
+from headrace.planner.join.normalized_join import NormalizedJoin, split_equality, to_attribute, to_predicate
+
+_SKETCH_ROWS = 1 << 14  # rows of a batch that are sketched
+_SKETCH_VALUES = 512  # values in a sketch
+_SAMPLE_ROWS = 48  # rows in a sample
+_HASH_RANGE = float(1 << 64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueSketch:
+    """The values with the least hashes, up to `limit`, and the count of each among `row_count` rows."""
+
+    hashes: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.int64]
+    limit: float
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelationSample:
+    """A sample of the `row_count` rows of a relation that matter to queries, out of `stream_rows` rows of its stream."""
+
+    row_count: int
+    stream_rows: int
+    columns: dict[str, pa.Array]
+    sketches: dict[Attribute, ValueSketch]
+
+
+def sample_relation(
+    loaded_plan: LoadedSlidingJoinPlan, relation: str, rows: PackedRows, stream_rows: int | None = None
+) -> RelationSample:
+    """Return a sample of the rows of a relation that matter to queries; `stream_rows` counts all rows of the stream."""
+    step = max(1, rows.row_count // _SKETCH_ROWS)
+    sketched = rows.take(np.arange(0, rows.row_count, step)) if step > 1 else rows
+    evaluate = Evaluator(sketched.columns, sketched.row_count)
+    sketches = {
+        attribute: _build_sketch(combine_chunks(evaluate(side)), sketched.row_count)
+        for attribute, side in loaded_plan.list_equality_sides(relation).items()
+    }
+    sample_rows = sketched.take(np.linspace(0, sketched.row_count - 1, min(_SAMPLE_ROWS, sketched.row_count)).astype(np.int64))
+    return RelationSample(rows.row_count, rows.row_count if stream_rows is None else stream_rows, sample_rows.columns, sketches)
+
+
+def _build_sketch(column: pa.Array, rows: int) -> ValueSketch:
+    valid = column.drop_null() if column.null_count else column
+    values, counts = np.unique(hash_keys([valid], len(valid)), return_counts=True)
+    if len(values) <= _SKETCH_VALUES:
+        return ValueSketch(values, counts, _HASH_RANGE, rows)
+    return ValueSketch(values[:_SKETCH_VALUES], counts[:_SKETCH_VALUES], float(values[_SKETCH_VALUES]), rows)
+
+
+def estimate_selectivities(
+    queries: Iterable[NormalizedJoin], samples: Mapping[str, Sequence[RelationSample]]
+) -> dict[JoinPredicate, float]:
+    """Return the fraction of row pairs that satisfy each condition between two relations, as far as samples allow."""
+    estimates: dict[JoinPredicate, float] = {}
+    for condition in dict.fromkeys(term for query in queries for term in query.conditions):
+        predicate = to_predicate(condition)
+        if predicate is None or any(not samples.get(name) for name in predicate.relations):
+            continue
+        sides = split_equality(condition)
+        left_samples, right_samples = (samples[name] for name in predicate.relations)
+        if sides is None:
+            estimates[predicate] = _estimate_on_samples(condition, left_samples, right_samples)
+        else:
+            estimates[predicate] = _estimate_equality(
+                _merge_sketches(left_samples, to_attribute(sides[0])), _merge_sketches(right_samples, to_attribute(sides[1]))
+            )
+    return estimates
+
+
+def _merge_sketches(samples: Sequence[RelationSample], attribute: Attribute) -> ValueSketch:
+    sketches = [sample.sketches[attribute] for sample in samples if attribute in sample.sketches]
+    if not sketches:
+        return ValueSketch(np.zeros(0, np.uint64), np.zeros(0, np.int64), _HASH_RANGE, 0)
+    limit = min(sketch.limit for sketch in sketches)
+    values, value_ids = np.unique(np.concatenate([sketch.hashes for sketch in sketches]), return_inverse=True)
+    counts = np.bincount(value_ids, np.concatenate([sketch.counts for sketch in sketches]), len(values)).astype(np.int64)
+    below_limit = values.astype(np.float64) < limit
+    return ValueSketch(values[below_limit], counts[below_limit], limit, sum(sketch.row_count for sketch in sketches))
+
+
+def _estimate_equality(left: ValueSketch, right: ValueSketch) -> float:
+    """Return the selectivity of an equality: matching pairs among values below both limits, extrapolated, over all pairs."""
+    limit = min(left.limit, right.limit)
+    _, left_ids, right_ids = np.intersect1d(left.hashes, right.hashes, assume_unique=True, return_indices=True)
+    below_limit = left.hashes[left_ids].astype(np.float64) < limit
+    pairs = float((left.counts[left_ids] * right.counts[right_ids])[below_limit].sum())
+    return max(pairs, 0.5) * (_HASH_RANGE / limit) / max(1.0, float(left.row_count) * right.row_count)
+
+
+def _estimate_on_samples(
+    condition: Expression, left_samples: Sequence[RelationSample], right_samples: Sequence[RelationSample]
+) -> float:
+    """Return the selectivity of any condition, by evaluating it on all pairs of sampled rows."""
+    left, right = _concat_columns(left_samples), _concat_columns(right_samples)
+    left_count, right_count = len(next(iter(left.values()))), len(next(iter(right.values())))
+    if not left_count or not right_count:
+        return 1.0
+    left_ids, right_ids = (
+        pa.array(np.repeat(np.arange(left_count), right_count)),
+        pa.array(np.tile(np.arange(right_count), left_count)),
+    )
+    joined = {name: column.take(left_ids) for name, column in left.items()} | {
+        name: column.take(right_ids) for name, column in right.items()
+    }
+    if any(name not in joined for name in column_names(condition)):
+        return 1.0
+    holds = np.asarray(combine_chunks(Evaluator(joined, left_count * right_count)(condition)).fill_null(False))
+    return max(float(holds.sum()), 0.5) / (left_count * right_count)
+
+
+def _concat_columns(samples: Sequence[RelationSample]) -> dict[str, pa.Array]:
+    names = [name for name in samples[0].columns if all(name in sample.columns for sample in samples)]
+    return {name: pa.concat_arrays([sample.columns[name] for sample in samples]) for name in names}

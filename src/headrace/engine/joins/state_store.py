@@ -1,0 +1,267 @@
+"""The sliding-join state of one partition: segments in state files, evicted when past retention for every query."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.engine.batch_job import BatchJob, SegmentRef
+from headrace.engine.compute.columns import combine_chunks
+from headrace.engine.compute.keys import assign_partitions
+from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
+from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
+from headrace.engine.joins.query_sets import QueryBitmaps, resize_bitmaps
+from headrace.engine.joins.segment import Integers, StateSegment, build_indexes, merge_segments
+from headrace.engine.kernels import join as join_kernels
+from headrace.planner.join.normalized_join import NormalizedJoin
+from headrace.planner.join.sliding_join_plan import StoreSpec
+from headrace.planner.shared_plan import Backfill
+from headrace.planner.slicing import MAX_TIME, MIN_TIME
+from headrace.storage import container
+
+_COMBINE_ROWS = 1 << 20  # rows per segment: copying so many costs less than many reads of each segment
+_MAX_SEGMENTS = 8  # segments of a store before small adjacent ones are merged
+_SPAN_FRACTION = 4  # a merged segment spans at most 1/4 of a store's batches, so that expired rows are evicted in time
+
+
+@dataclass(slots=True, eq=False)
+class LoadedSegment:
+    """A segment in memory: its rows, and their query-sets translated to the current bits."""
+
+    ref: SegmentRef
+    segment: StateSegment
+    sets: QueryBitmaps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateView:
+    """All segments of a store in this partition, concatenated; `offsets` holds the position of the first row of each."""
+
+    segments: Sequence[LoadedSegment]
+    offsets: Sequence[int]
+    rows: JoinedRows
+
+
+class JoinStateStore:
+    """The state stores of one partition at one level."""
+
+    def __init__(
+        self,
+        job: BatchJob,
+        partition: int,
+        level: int,
+        get_watermark: Callable[[NormalizedJoin], int],
+        forwarded: Sequence[SegmentRef],
+    ) -> None:
+        """`get_watermark` returns a query's watermark after this batch; `forwarded` are segments that earlier levels wrote."""
+        self._job, self._partition, self._level, self._get_watermark = job, partition, level, get_watermark
+        self.loaded_plan: LoadedSlidingJoinPlan = job.load_sliding_join_plan()
+        self._directory = Path(job.directory)
+        self._new_segments: list[tuple[SegmentRef, StateSegment]] = []
+        self._state_file = f"state/{job.batch:010d}-{partition:05d}-{level}.stores"
+        repartition = job.state_partitions != job.partitions
+        stored = (
+            []
+            if repartition
+            else [ref for ref in job.segment_refs if ref.partition == partition and ref.store in self.loaded_plan.store_specs]
+        )
+        self._repartitioned_refs = [ref for ref in forwarded if ref.newest_batch < job.batch]
+        self.old_refs = [*stored, *self._repartitioned_refs]
+        self.new_refs = [ref for ref in forwarded if ref.newest_batch == job.batch]
+        self._loaded_segments: dict[tuple[str, int], LoadedSegment] = {}
+        self._views: dict[int, StateView] = {}
+        if repartition and level == 0:
+            self._repartition_segments()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def get_view(self, store: int) -> StateView:
+        """Return the rows of a store: those of earlier batches, and those that this batch has inserted so far."""
+        if store not in self._views:
+            segments = [self.load_segment(ref) for ref in (*self.old_refs, *self.new_refs) if ref.store == store]
+            offsets = (
+                np.concatenate([[0], np.cumsum([segment.segment.row_count for segment in segments])]).astype(np.int64).tolist()
+            )
+            first_columns = segments[0].segment.columns if segments else ()
+            names = [name for name in first_columns if all(name in segment.segment.columns for segment in segments)]
+            table = JoinTable(
+                {name: ChunkedColumn([segment.segment.columns[name] for segment in segments], _COMBINE_ROWS) for name in names},
+                offsets[-1],
+            )
+            self._views[store] = StateView(segments, offsets, select_all_rows(table, np.zeros((offsets[-1], 0), np.uint64)))
+        return self._views[store]
+
+    def load_segment(self, ref: SegmentRef) -> LoadedSegment:
+        """Return a segment."""
+        segment_key = (ref.file, ref.index)
+        if segment_key not in self._loaded_segments:
+            segment = next(
+                (new_segment for new_ref, new_segment in self._new_segments if new_ref == ref), None
+            ) or self._read_segment(ref)
+            sets = self._translate_sets(segment, ref)
+            self._loaded_segments[segment_key] = LoadedSegment(ref, segment, sets)
+        return self._loaded_segments[segment_key]
+
+    def _read_segment(self, ref: SegmentRef) -> StateSegment:
+        names = self.loaded_plan.plan.find_needed_columns(self.loaded_plan.store_specs[ref.store].relation.relations)
+        return self._job.load_segment(ref).with_columns({name: self.loaded_plan.column_types[name] for name in names})
+
+    def _translate_sets(self, segment: StateSegment, ref: SegmentRef) -> QueryBitmaps:
+        """Translate query-sets to the current bits: a bit may have belonged to another query when the row was inserted."""
+        sets = resize_bitmaps(segment.sets, self.loaded_plan.set_width)
+        newer_queries = [
+            query for query in self.loaded_plan.plan.queries if self._job.first_batches[query.id] > segment.bitmap_version
+        ]
+        first_batches = self.loaded_plan.plan.used_since.get(ref.store, {})
+        rejoined = [(query_id, first_batch) for query_id, first_batch in first_batches.items() if first_batch > ref.oldest_batch]
+        if not newer_queries and not rejoined:
+            return sets
+        translated = sets.copy()
+        for query in newer_queries:
+            bits = self.loaded_plan.make_query_bitmap([query.id])
+            translated &= ~bits
+            for backfill in query.backfills if not first_batches else ():
+                if ref.spans[0][0] == backfill.relation:
+                    translated[self._mask_backfilled_rows(segment, sets, backfill, query)] |= bits
+        for query_id, first_batch in rejoined:
+            translated[segment.insert_batch < first_batch] &= ~self.loaded_plan.make_query_bitmap([query_id])
+        return translated
+
+    def _mask_backfilled_rows(
+        self, segment: StateSegment, sets: QueryBitmaps, backfill: Backfill, borrower: NormalizedJoin
+    ) -> npt.NDArray[np.bool_]:
+        """Return the mask of rows inserted for the lender since it was added, at or after the borrower's `since`."""
+        word = sets[:, backfill.bit // 64] if backfill.bit // 64 < sets.shape[1] else np.zeros(segment.row_count, np.uint64)
+        has_bit = (word >> np.uint64(backfill.bit % 64) & np.uint64(1)).astype(np.bool_)
+        return has_bit & (segment.insert_batch >= backfill.first_batch) & (segment.get_times(backfill.relation) >= borrower.since)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def insert_segment(self, store: int, segment: StateSegment) -> None:
+        """Insert the rows of this batch."""
+        self.new_refs.append(self._add_segment(store, segment))
+        self._views.pop(store, None)
+
+    def _add_segment(self, store: int, segment: StateSegment) -> SegmentRef:
+        spec = self.loaded_plan.store_specs[store]
+        spans = tuple((name, *_find_time_span(segment.get_times(name))) for name in sorted(spec.relation.relations))
+        batches = (int(segment.insert_batch.min()), int(segment.insert_batch.max()))
+        ref = SegmentRef(
+            self._state_file, len(self._new_segments), self._partition, store, *batches, segment.row_count, spans, segment.bytes
+        )
+        self._new_segments.append((ref, segment))
+        return ref
+
+    def write_segments(self) -> list[SegmentRef]:
+        """Write new segments; return those retained after the batch: old ones at level 0, and those inserted here."""
+        retained = [ref for ref in self.old_refs if self._is_retained(ref)] if self._level == 0 else []
+        if self._level == 0:
+            retained = self._compact_segments(retained)
+        retained += [ref for ref, _ in self._new_segments if ref.newest_batch == self._job.batch and self._is_retained(ref)]
+        if self._new_segments:
+            container.write(self._directory / self._state_file, [segment for _, segment in self._new_segments])
+        return retained
+
+    def list_forwarded_refs(self) -> list[SegmentRef]:
+        """Return the segments that later levels need and that are not in the job."""
+        return [*self.new_refs, *self._repartitioned_refs]
+
+    def _is_retained(self, ref: SegmentRef) -> bool:
+        """Return whether a row that is not late could still match a row of a segment."""
+        relations = {name for name, *_ in ref.spans}
+        for query in self.loaded_plan.plan.queries:
+            if relations <= set(query.inputs) and self._get_first_batch(query) <= ref.newest_batch:
+                watermark = self._get_watermark(query)
+                if watermark == MIN_TIME or (watermark != MAX_TIME and self._is_within_retention(ref, query, watermark)):
+                    return True
+        return False
+
+    def _get_first_batch(self, query: NormalizedJoin) -> int:
+        return max((backfill.first_batch for backfill in query.backfills), default=self._job.first_batches[query.id])
+
+    def _is_within_retention(self, ref: SegmentRef, query: NormalizedJoin, watermark: int) -> bool:
+        return all(last + query.inputs[name].length >= watermark - query.lateness for name, _, last in ref.spans)
+
+    def _compact_segments(self, refs: Sequence[SegmentRef]) -> list[SegmentRef]:
+        """Return the segments after compaction: small adjacent ones are merged where a store has many."""
+        by_store: dict[int, list[SegmentRef]] = defaultdict(list)
+        for ref in refs:
+            by_store[ref.store].append(ref)
+        compacted: list[SegmentRef] = []
+        for store, store_refs in by_store.items():
+            store_refs.sort(key=lambda ref: (ref.oldest_batch, ref.newest_batch))
+            if len(store_refs) <= _MAX_SEGMENTS:
+                compacted += store_refs
+                continue
+            for group in _group_neighbours(store_refs, _count_batches(store_refs) // _SPAN_FRACTION):
+                compacted += group if len(group) == 1 else self._merge_segments(store, group)
+        return compacted
+
+    def _merge_segments(self, store: int, refs: Sequence[SegmentRef]) -> list[SegmentRef]:
+        segments = [self.load_segment(ref) for ref in refs]
+        live_set = self.loaded_plan.make_query_bitmap([query.id for query in self.loaded_plan.plan.queries])
+        live_segments = [replace(segment.segment, sets=segment.sets & live_set) for segment in segments]
+        row_ids = [join_kernels.find_live_rows(segment.sets) for segment in live_segments]
+        merged = merge_segments(live_segments, row_ids, self.loaded_plan.set_width, self._job.batch)
+        return (
+            [self._add_segment(store, build_indexes(merged, *self.loaded_plan.index_expressions[store]))]
+            if merged.row_count
+            else []
+        )
+
+    # --- repartitioning -----------------------------------------------------------------------------------------------
+
+    def _repartition_segments(self) -> None:
+        """Take this partition's share of all segments."""
+        for ref in self._job.segment_refs:
+            spec = self.loaded_plan.store_specs.get(ref.store)
+            if spec is not None:
+                segment = self._read_segment(ref)
+                row_ids = self._select_rows(spec, segment, ref)
+                if row_ids.size:
+                    share = merge_segments([segment], [row_ids], segment.sets.shape[1], segment.bitmap_version)
+                    self._repartitioned_refs.append(
+                        self._add_segment(ref.store, build_indexes(share, *self.loaded_plan.index_expressions[ref.store]))
+                    )
+        self.old_refs += self._repartitioned_refs
+
+    def _select_rows(self, spec: StoreSpec, segment: StateSegment, ref: SegmentRef) -> Integers:
+        if spec.partition_key is None:
+            targets = (np.arange(segment.row_count) + ref.partition) % self._job.partitions
+        else:
+            targets = assign_partitions(
+                [combine_chunks(segment.evaluate(spec.partition_key))], segment.row_count, self._job.partitions
+            )
+        return np.flatnonzero(targets == self._partition)
+
+
+def _find_time_span(times: Integers) -> tuple[int, int]:
+    return int(times.min()), int(times.max())
+
+
+def _group_neighbours(refs: Sequence[SegmentRef], max_batches: int) -> list[list[SegmentRef]]:
+    """Group adjacent segments to merge: a group spans at most `max_batches` batches, and its first part is not much larger."""
+    groups: list[list[SegmentRef]] = []
+    for ref in refs:
+        groups.append([ref])
+        while (
+            len(groups) > 1
+            and _count_rows(groups[-2]) <= 2 * _count_rows(groups[-1])
+            and _count_batches(groups[-2] + groups[-1]) <= max_batches
+        ):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return groups
+
+
+def _count_rows(refs: Sequence[SegmentRef]) -> int:
+    return sum(ref.row_count for ref in refs)
+
+
+def _count_batches(refs: Sequence[SegmentRef]) -> int:
+    """Return the number of batches that segments span; event times of joined rows would not tell their age."""
+    return 1 + max(ref.newest_batch for ref in refs) - min(ref.oldest_batch for ref in refs)

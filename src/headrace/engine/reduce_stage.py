@@ -1,0 +1,472 @@
+"""The reduce stage: a task takes the shuffle blocks of its key partition and evaluates the windows that close.
+
+It writes results to their sinks and stores the state that open windows still need. Every file is named after the batch and the
+partition, so a replay writes the same files again. Joins whose keys change, aggregations over joins, and windows over the
+results of other windows continue at later levels (`run_later_level`), each after one more shuffle in the same job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.engine.batch_job import (
+    BatchJob,
+    LoadedPlan,
+    LoadedQuery,
+    MapReport,
+    ReduceReport,
+    SegmentRef,
+    SessionRef,
+    ShuffleBlock,
+    StateRef,
+)
+from headrace.engine.compute.accumulators import PartialAggregate
+from headrace.engine.compute.columns import combine_chunks, from_numbers, to_numbers
+from headrace.engine.joins.join_buffer import BufferedRows
+from headrace.engine.joins.joiner import Joiner
+from headrace.engine.joins.sliding_join import SlidingJoinLevel, message_from_block
+from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel
+from headrace.engine.joins.window_join_output import JoinOutputs
+from headrace.engine.map_stage import MapPass
+from headrace.engine.operators import sessions
+from headrace.engine.operators.compaction import ShuffleFilePromoter, compact_buffers, compact_slices, make_constant_loader
+from headrace.engine.operators.windows import SlicePartial, build_due_windows, evaluate_windows
+from headrace.engine.repartition import PartitionFilter
+from headrace.engine.result_writer import ResultWriter
+from headrace.engine.results import BatchResults, QueryFailures
+from headrace.engine.stage_messages import LevelMessage
+from headrace.model.types import TIMESTAMP
+from headrace.model.window import HopWindow, SessionWindow
+from headrace.plan.derived import HIDDEN_TIME
+from headrace.plan.logical import AggregateQuery, StatelessQuery
+from headrace.planner.join.normalized_join import NormalizedJoin
+from headrace.planner.shared_plan import JoinBuffer, SharedAggregation
+from headrace.planner.slicing import MAX_TIME, MIN_TIME, find_closing_windows, find_last_window_end
+from headrace.storage import container
+
+
+def run_reduce_task(
+    job: BatchJob, partition: int, blocks: Iterable[ShuffleBlock]
+) -> tuple[ReduceReport, dict[int, LevelMessage]]:
+    """Run the reduce task of one partition; `blocks` holds one block of every map task, in any order.
+
+    Return its report, and the messages to the partitions of the next level.
+    """
+    job.evict_unused()
+    job.load_udfs()
+    ordered = sorted(blocks, key=lambda block: block.task)
+    return _ReduceTask(job, partition, ReduceInput(0, ordered, [], [], job.get_previous_times())).run()
+
+
+def run_later_level(
+    job: BatchJob, level: int, partition: int, messages: Iterable[LevelMessage]
+) -> tuple[ReduceReport, dict[int, LevelMessage]]:
+    """Run one partition of a later level: joins by further keys, groups of joined rows, windows over results."""
+    job.load_udfs()
+    ordered = sorted(messages, key=lambda message: message.sender)
+    blocks = [message.result_block for message in ordered if message.result_block is not None]
+    deferred_inputs = [message.deferred_inputs for message in ordered if message.deferred_inputs is not None]
+    return _ReduceTask(job, partition, ReduceInput(level, blocks, deferred_inputs, ordered, ordered[0].max_event_times)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceInput:
+    """The input of a partition at a level; `max_event_times` is the greatest event time of each stream before the level."""
+
+    level: int
+    blocks: Sequence[ShuffleBlock]
+    deferred_inputs: Sequence[ShuffleBlock]
+    messages: Sequence[LevelMessage]
+    max_event_times: dict[str, int]
+
+
+class _ReduceTask:
+    """One key partition in one micro-batch, at one level.
+
+    A partition stores the state of the streams whose rows arrive at its level. A query is evaluated at the level of its last
+    stream; its inputs from streams of earlier levels are deferred to that level.
+    """
+
+    def __init__(self, job: BatchJob, partition: int, task_input: ReduceInput) -> None:
+        self.started_at = time.perf_counter()
+        self.job, self.partition, self.level, self.task_input = job, partition, task_input.level, task_input
+        self.blocks, self.max_event_times = task_input.blocks, dict(task_input.max_event_times)
+        self.failures, self.results = QueryFailures(), BatchResults()
+        self.result_writer = ResultWriter(job, partition, self.level, self.results, self.failures)
+        for block in self.blocks:
+            for query, message in block.report.failures.items():
+                self.failures.add(query, message)
+            for name, latest in block.report.max_event_times.items():
+                self.max_event_times[name] = max(self.max_event_times[name], latest)
+        self.partition_filter = PartitionFilter(partition, job.partitions) if job.state_partitions != job.partitions else None
+        self.queries = {q: job.load_query(q) for q in job.queries}
+        self.query_levels = (
+            {number: job.get_level(query.plan) for number, query in self.queries.items()} if job.stream_levels else {}
+        )
+        self.watermarks: dict[tuple[str, ...], tuple[int, int]] = {}
+        self.retention_windows: dict[int, set[tuple[HopWindow, int, int]]] = {}
+        self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
+        self.messages: dict[int, LevelMessage] = {}
+        self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
+        self.probe_counts: dict[int, tuple[int, int]] = {}
+
+    def run(self) -> tuple[ReduceReport, dict[int, LevelMessage]]:
+        """Evaluate windows and joins, flush results, send messages, write state."""
+        self._evaluate_windows()
+        self._run_window_joins()
+        segment_refs = self._run_sliding_joins()
+        open_runs, kept_sessions = self._merge_sessions()
+        self._add_stateless_results()
+        self.result_writer.flush()
+        self._send_messages()
+        refs = self._write_state(open_runs, kept_sessions)
+        map_reports = [block.report for block in self.blocks] if self.partition == 0 else []
+        report = ReduceReport(
+            self.partition,
+            *refs,
+            self.result_writer.emitted_rows,
+            self.failures.messages,
+            map_reports,
+            self.result_writer.result_files,
+        )
+        report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
+        report.seconds = time.perf_counter() - self.started_at
+        return report, self.messages
+
+    def _is_due(self, query: int) -> bool:
+        """Return whether the windows of a query are evaluated at this level."""
+        return self.query_levels.get(query, 0) == self.level
+
+    def _is_deferred(self, query: int) -> bool:
+        """Return whether the windows of a query are evaluated at a later level."""
+        return self.query_levels.get(query, 0) > self.level
+
+    def _select_refs(self, refs: Sequence[StateRef], *, deferred: bool) -> Iterator[StateRef]:
+        """Yield references to stored state of streams of this level, or (`deferred`) of earlier levels."""
+        for ref in refs:
+            stream_level = self.job.stream_levels.get(ref.stream, 0)
+            is_local = ref.partition == self.partition or self.partition_filter is not None
+            if is_local and (stream_level < self.level if deferred else stream_level == self.level):
+                yield ref
+
+    def _get_watermarks(self, query: LoadedQuery) -> tuple[int, int]:
+        """Return the query's watermark before this batch and after it."""
+        streams = query.streams
+        if streams not in self.watermarks:
+            after = MAX_TIME if self.job.final else self.job.watermark_of(streams, self.max_event_times)
+            self.watermarks[streams] = self.job.watermark_of(streams, self.job.get_previous_times()), after
+        return self.watermarks[streams]
+
+    def _collect_slices(self, *, deferred: bool) -> list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]]:
+        slices: list[tuple[tuple[str, int, int, int], StateRef | None, SlicePartial]] = []
+        for ref in self._select_refs(self.job.aggregation_refs, deferred=deferred):
+            load = _make_partial_loader(self.job, ref)
+            if self.partition_filter is None:
+                slices.append((ref.slice_key, ref, self._make_slice(*ref.slice_key, load)))
+            elif (filtered := self.partition_filter.filter_partial(load())).key_count:
+                slices.append((ref.slice_key, None, self._make_slice(*ref.slice_key, make_constant_loader(filtered))))
+        for block in self.task_input.deferred_inputs if deferred else self.blocks:
+            for stream, epoch, operator, partial in block.partials:
+                slice_key = (stream, epoch, operator, partial.slice_start)
+                slices.append((slice_key, None, self._make_slice(*slice_key, make_constant_loader(partial))))
+        return [entry for entry in slices if not deferred or self._has_due_subscriber(entry[2].operator)]
+
+    def _make_slice(
+        self, stream: str, epoch: int, operator: int, start: int, load: Callable[[], PartialAggregate]
+    ) -> SlicePartial:
+        loaded = self._load_epoch_plan(stream, epoch)
+        aggregation = loaded.plan.stores[operator]
+        return SlicePartial(aggregation, loaded.get_cell_assigner(aggregation), start, load)
+
+    def _load_epoch_plan(self, stream: str, epoch: int) -> LoadedPlan:
+        return self.job.load_plan(next(version.plan for version in self.job.streams[stream].epochs if version.number == epoch))
+
+    def _collect_buffers(self, *, deferred: bool) -> list[tuple[StateRef, JoinBuffer, BufferSlice]]:
+        buffers: list[tuple[StateRef, JoinBuffer, BufferSlice]] = []
+        for ref in self._select_refs(self.job.join_buffer_refs, deferred=deferred):
+            buffered = self.job.load_buffered_rows(ref)
+            if self.partition_filter is None:
+                buffers.append((ref, *self._make_buffer_slice(ref.stream, ref.epoch, ref.operator, buffered)))
+            elif (
+                filtered := self.partition_filter.filter_buffered_rows(
+                    self._load_epoch_plan(ref.stream, ref.epoch).plan.buckets[ref.operator], buffered
+                )
+            ).row_count:
+                new_ref = replace(ref, file="", partition=self.partition)
+                buffers.append((new_ref, *self._make_buffer_slice(ref.stream, ref.epoch, ref.operator, filtered)))
+        for block in self.task_input.deferred_inputs if deferred else self.blocks:
+            for index, (stream, epoch, operator, rows) in enumerate(block.buffered_rows):
+                new_ref = StateRef(block.file, index, self.partition, stream, epoch, operator, rows.slice_start, rows.bytes)
+                buffers.append((new_ref, *self._make_buffer_slice(stream, epoch, operator, rows)))
+        return [entry for entry in buffers if not deferred or self._has_due_subscriber(entry[1])]
+
+    def _make_buffer_slice(
+        self, stream: str, epoch: int, operator: int, buffered: BufferedRows
+    ) -> tuple[JoinBuffer, BufferSlice]:
+        buffer = self._load_epoch_plan(stream, epoch).plan.buckets[operator]
+        return buffer, BufferSlice(stream, buffer.keys, buffer.slot, buffer.columns, buffered)
+
+    def _has_due_subscriber(self, operator: SharedAggregation | JoinBuffer) -> bool:
+        return any(self._is_due(subscriber.query_id) for subscriber in operator.subscribers)
+
+    def _run_window_joins(self) -> None:
+        """Join the windows that close, and continue joins of earlier levels."""
+        joiners = self.job.list_joiners()
+        closing_ends = find_closing_joins(self.job, joiners, self.max_event_times)
+        outputs = JoinOutputs(self.partition, self.job.partitions, self.results, self.failures, self.result_writer.flush_if_full)
+        levels = {joiner.live.id: self.query_levels.get(joiner.live.id, 0) for joiner in joiners}
+        for first_level in sorted(set(levels.values())):
+            join_level = WindowJoinLevel(
+                [joiner for joiner in joiners if levels[joiner.live.id] == first_level], closing_ends, outputs
+            )
+            if first_level == self.level and closing_ends:
+                buffers = [*self.buffers, *(self._collect_buffers(deferred=True) if first_level else ())]
+                self.messages = join_level.join_buffers([buffer_slice for *_, buffer_slice in buffers])
+            elif first_level < self.level:
+                self.messages = join_level.join_forwarded(self.level - first_level, self.task_input.messages)
+        self.join_counts = outputs.row_counts
+
+    def _run_sliding_joins(self) -> list[SegmentRef]:
+        """Run the sliding joins; return the segments that stay in their state."""
+        if not self.job.sliding_join_plan_file:
+            return []
+        messages = [message.sliding_join for message in self.task_input.messages if message.sliding_join is not None]
+        inputs = [*messages, *map(message_from_block, self.blocks)] if self.level == 0 else messages
+        forwarded = [ref for message in messages for ref in message.segment_refs]
+        join_level = SlidingJoinLevel(
+            self.job,
+            self.partition,
+            self.level,
+            self._get_watermark_after,
+            self.results,
+            self.failures,
+            self.result_writer.flush_if_full,
+            forwarded,
+        )
+        segment_refs = join_level.run(inputs)
+        for place, message in join_level.messages.items():
+            self.messages.setdefault(place, LevelMessage(self.partition)).sliding_join = message
+        self.probe_counts = join_level.probe_counts
+        return segment_refs
+
+    def _get_watermark_after(self, query: NormalizedJoin) -> int:
+        return self._get_watermarks(self.queries[query.id])[1]
+
+    def _send_messages(self) -> None:
+        """Send results that are rows of a stream, deferred inputs, and the greatest event times to the next level."""
+        if self.level == self.job.extra_shuffles:
+            return
+        for place in range(self.job.partitions):
+            self.messages.setdefault(place, LevelMessage(self.partition)).max_event_times = self.max_event_times
+        if self.result_writer.stream_results:  # a join may emit results before its last level: those are deferred, too
+            for place, block in ingest_results(self.job, self.partition, self.result_writer.stream_results):
+                self.messages[place].result_block = block
+        deferred = self._collect_deferred_inputs()
+        if deferred.estimate_bytes():
+            self.messages[self.partition].deferred_inputs = deferred
+
+    def _collect_deferred_inputs(self) -> ShuffleBlock:
+        """Return the inputs received here that queries of later levels need."""
+        deferred = ShuffleBlock(self.partition, MapReport())
+        for block in (*self.blocks, *self.task_input.deferred_inputs) if self.query_levels else ():
+            for stream, epoch, operator, partial in block.partials:
+                if any(
+                    self._is_deferred(subscriber.query_id)
+                    for subscriber in self._load_epoch_plan(stream, epoch).plan.stores[operator].subscribers
+                ):
+                    deferred.partials.append((stream, epoch, operator, partial))
+            for stream, epoch, operator, rows in block.buffered_rows:
+                if any(
+                    self._is_deferred(subscriber.query_id)
+                    for subscriber in self._load_epoch_plan(stream, epoch).plan.buckets[operator].subscribers
+                ):
+                    deferred.buffered_rows.append((stream, epoch, operator, rows))
+            deferred.session_runs += [(query, runs) for query, runs in block.session_runs if self._is_deferred(query)]
+        return deferred
+
+    def _evaluate_windows(self) -> None:
+        """Find the windows that close, shape by shape, and evaluate them."""
+        slices = [*self.slices, *(self._collect_slices(deferred=True) if self.level else ())]
+        starts = sorted({slice_key[3] for slice_key, _, _ in slices})
+        if not starts:
+            return
+        by_shape: dict[int, list[tuple[LoadedQuery, list[int]]]] = defaultdict(list)
+        closing_starts: dict[tuple[HopWindow, int, int, int], list[int]] = {}
+        for query in self.queries.values():
+            plan = query.plan
+            if isinstance(plan, AggregateQuery) and isinstance(plan.window, HopWindow) and self._is_due(query.live.id):
+                since = query.live.since if query.live.since > starts[0] - plan.window.size else MIN_TIME
+                window_key = (plan.window, since, *self._get_watermarks(query))
+                if window_key not in closing_starts:
+                    closing_starts[window_key] = find_closing_windows(plan.window, since, starts, window_key[2], window_key[3])
+                if closing_starts[window_key]:
+                    by_shape[id(query.result_shape)].append((query, closing_starts[window_key]))
+        for queries_of_shape in by_shape.values():
+            due = build_due_windows(
+                (query.live.id, begins, query.aggregate_plan.window.size) for query, begins in queries_of_shape
+            )  # type: ignore[union-attr]
+            first = queries_of_shape[0][0]
+            evaluate_windows(
+                first.aggregate_plan,
+                first.required_components,
+                due,
+                [slice_partial for _, _, slice_partial in slices],
+                self.results,
+                self.failures,
+            )
+
+    def _merge_sessions(self) -> tuple[dict[int, sessions.SessionRuns], list[SessionRef]]:
+        """Merge runs into open sessions and emit the closed ones; return the open sessions and untouched references."""
+        arrived_runs: dict[int, list[sessions.SessionRuns]] = defaultdict(list)
+        for block in (*self.blocks, *self.task_input.deferred_inputs):
+            for number, runs in block.session_runs:
+                arrived_runs[number].append(runs)
+        stored_refs: dict[int, list[SessionRef]] = defaultdict(list)
+        for ref in self.job.session_refs:
+            if ref.partition == self.partition or self.partition_filter is not None:
+                stored_refs[ref.query_id].append(ref)
+        still_open, untouched = {}, []
+        for number, query in self.queries.items():
+            if not isinstance(query.plan, AggregateQuery) or not isinstance(query.plan.window, SessionWindow):
+                continue
+            if not self._is_due(number):
+                continue
+            before, after = self._get_watermarks(query)
+            refs = stored_refs[number]
+            if number not in arrived_runs and (not refs or (before == after and self.partition_filter is None)):
+                untouched += refs
+                continue
+            stored_runs = [self.job.load_state(ref.file)["sessions"][number] for ref in refs]
+            stored_runs = (
+                stored_runs
+                if self.partition_filter is None
+                else [self.partition_filter.filter_runs(runs) for runs in stored_runs]
+            )
+            gap = query.plan.window.gap
+            merged = sessions.merge_runs(query.required_components, gap, [*stored_runs, *arrived_runs[number]])
+            closed, open_runs = sessions.split_closed(merged, gap, after)
+            sessions.emit_closed(number, query.plan, gap, closed, self.results, self.failures)
+            if len(open_runs.firsts):
+                still_open[number] = open_runs
+        return still_open, untouched
+
+    def _add_stateless_results(self) -> None:
+        rows_by_query: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)
+        for block in self.blocks:
+            for number, branch, columns in block.stateless_rows:
+                rows_by_query[number].append((branch, block.task, columns))
+        for number in sorted(rows_by_query):
+            query = self.queries.get(number)
+            if query is None or number in self.failures.messages:
+                continue
+            assert isinstance(query.plan, StatelessQuery)
+            schema = query.plan.schema.to_arrow()
+            batches = [
+                pa.RecordBatch.from_arrays(columns, schema=schema)
+                for _, _, columns in sorted(rows_by_query[number], key=lambda entry: entry[:2])
+            ]
+            for batch in batches:
+                self.results.tables.append(batch)
+                self.results.index.setdefault(number, []).append((len(self.results.tables) - 1, 0, batch.num_rows))
+
+    def _write_state(
+        self, open_runs: dict[int, sessions.SessionRuns], untouched: list[SessionRef]
+    ) -> tuple[list[StateRef], list[SessionRef], list[StateRef]]:
+        """Write the partials and join buffers that open windows still need, and the open sessions, to one file."""
+        level = f"-{self.level}" if self.level else ""
+        file = f"state/{self.job.batch:010d}-{self.partition:05d}{level}.part"
+        refs: list[StateRef] = []
+        partials: list[PartialAggregate] = []
+        by_slice: dict[tuple[str, int, int, int], list[tuple[StateRef | None, SlicePartial]]] = defaultdict(list)
+        for slice_key, ref, slice_partial in self.slices:
+            by_slice[slice_key].append((ref, slice_partial))
+        for slice_key, slice_partials in by_slice.items():
+            if not self._is_retained(slice_partials[0][1].operator, slice_key[3]):
+                continue
+            for ref, slice_partial in compact_slices(slice_partials):
+                if ref is None:
+                    partials.append(slice_partial.load())
+                refs.append(ref or StateRef(file, len(partials) - 1, self.partition, *slice_key, partials[-1].bytes))
+        retained = [
+            (buffer_ref, buffer_slice.buffered_rows)
+            for buffer_ref, operator, buffer_slice in self.buffers
+            if self._is_retained(operator, buffer_slice.buffered_rows.slice_start)
+        ]
+        buffers: list[BufferedRows] = []
+        buffer_refs: list[StateRef] = []
+        promote = ShuffleFilePromoter(Path(self.job.directory))
+        for buffer_ref, rows in compact_buffers(retained):
+            buffer_refs.append(
+                promote(buffer_ref) if buffer_ref.file else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes)
+            )
+            buffers += [] if buffer_ref.file else [rows]
+        if partials or open_runs or buffers:
+            content = {"partials": partials, "sessions": open_runs, "buckets": buffers}
+            container.write(Path(self.job.directory) / file, content)
+        return (
+            refs,
+            [*untouched, *(SessionRef(file, self.partition, query, runs.bytes) for query, runs in open_runs.items())],
+            buffer_refs,
+        )
+
+    def _is_retained(self, operator: SharedAggregation | JoinBuffer, slice_start: int) -> bool:
+        """Return whether a window of a live query over this slice is still open after this batch."""
+        if id(operator) not in self.retention_windows:
+            live_subscribers = [
+                (subscriber, self.queries[subscriber.query_id])
+                for subscriber in operator.subscribers
+                if subscriber.query_id in self.queries
+            ]
+            self.retention_windows[id(operator)] = {
+                (subscriber.window, subscriber.since, self._get_watermarks(query)[1])
+                for subscriber, query in live_subscribers
+                if isinstance(subscriber.window, HopWindow)
+            }
+        ends = (
+            (find_last_window_end(window, since, slice_start), watermark)
+            for window, since, watermark in self.retention_windows[id(operator)]
+        )
+        return any(end is not None and end > watermark for end, watermark in ends)
+
+
+def find_closing_joins(
+    job: BatchJob, joiners: Sequence[Joiner], max_event_times: Mapping[str, int]
+) -> dict[int, tuple[int, int]]:
+    """Return (watermark before the batch, end of the last window) for each join with windows that may close."""
+    closing_ends = {}
+    for joiner in joiners:
+        streams = joiner.plan.streams
+        before = job.watermark_of(streams, job.get_previous_times())
+        after = MAX_TIME if job.final else job.watermark_of(streams, max_event_times)
+        newest_time = max(max_event_times[name] for name in (*streams, *job.declared_streams_of(streams)))
+        last_end = None if MIN_TIME in (newest_time, after) else joiner.find_last_end(before, after, newest_time)
+        if last_end is not None:
+            closing_ends[joiner.live.id] = (before, last_end)
+    return closing_ends
+
+
+def ingest_results(job: BatchJob, sender: int, results: Mapping[str, Sequence[pa.RecordBatch]]) -> list[tuple[int, ShuffleBlock]]:
+    """Process results with the shared operators of the streams they belong to; return a shuffle block for every partition."""
+    report = MapReport()
+    blocks = [ShuffleBlock(sender, report) for _ in range(job.partitions)]
+    for name in sorted(results):
+        table = pa.Table.from_batches(results[name]).combine_chunks()
+        last_times = from_numbers(to_numbers(combine_chunks(table[HIDDEN_TIME])) - 1, TIMESTAMP)
+        MapPass(job, job.streams[name], report, blocks).run(
+            table.set_column(table.schema.get_field_index(HIDDEN_TIME), HIDDEN_TIME, last_times)
+        )
+    return list(enumerate(blocks))
+
+
+def _make_partial_loader(job: BatchJob, ref: StateRef) -> Callable[[], PartialAggregate]:
+    def load() -> PartialAggregate:
+        partial: PartialAggregate = job.load_state(ref.file)["partials"][ref.index]
+        return partial
+
+    return load

@@ -1,0 +1,87 @@
+"""Writes the results of a worker: to sinks, to files that the driver delivers, or back into streams that queries read.
+
+Rows are flushed in parts of bounded size, so that a join whose results exceed memory streams them out. Files are named after
+batch, partition, level and part: a replay writes the same files again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.connectors import NoopSink
+from headrace.engine.batch_job import BatchJob
+from headrace.engine.results import BatchResults, QueryFailures
+from headrace.errors import HeadraceError
+from headrace.planner.shared_plan import LiveQuery
+from headrace.storage import container
+
+FLUSH_BYTES = 64 << 20
+
+
+class ResultWriter:
+    """Writes the results of one partition at one level."""
+
+    def __init__(self, job: BatchJob, partition: int, level: int, results: BatchResults, failures: QueryFailures) -> None:
+        """Flush `results` on demand; queries that failed get no further rows."""
+        self._job, self._partition, self._level = job, partition, level
+        self._results, self._failures = results, failures
+        self._flush_number = 0
+        self.emitted_rows: dict[int, int] = {}
+        self.result_files: list[str] = []
+        self.stream_results: dict[str, list[pa.RecordBatch]] = {}
+        """Results that are rows of a stream, by stream name."""
+
+    def flush_if_full(self) -> None:
+        """Flush above 64 MiB."""
+        if self._results.bytes > FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write results to the sinks that workers write to, and those that the driver delivers to a file."""
+        results = self._results
+        results.drop_queries(self._failures.messages)
+        written = self._take_stream_results()
+        for query in [query for query in results.index if query not in written]:
+            count = results.count_rows(query)
+            try:
+                if self._write_to_sink(query):
+                    written.append(query)
+                self.emitted_rows[query] = self.emitted_rows.get(query, 0) + count
+            except HeadraceError as error:
+                self._failures.add(query, str(error))
+        for query in self._failures.messages:
+            self.emitted_rows.pop(query, None)
+        results.drop_queries([*written, *self._failures.messages])
+        if results.index:
+            name_parts = [f"{self._job.batch:010d}", f"{self._partition:05d}", *([str(self._level)] if self._level else [])]
+            file = f"results/{'-'.join([*name_parts, *([f'{self._flush_number:05d}'] if self._flush_number else [])])}.rows"
+            container.write(Path(self._job.directory) / file, (results.tables, results.index))
+            self.result_files.append(file)
+        results.clear()
+        self._flush_number += 1
+
+    def _take_stream_results(self) -> list[int]:
+        """Take results that are rows of a stream; of equal queries, the oldest one's, which include those of the others."""
+        producers: dict[str, list[LiveQuery]] = defaultdict(list)
+        for query in self._results.index:
+            live = self._job.load_query(query).live
+            if live.output_stream:
+                producers[live.output_stream].append(live)
+        for stream, queries in producers.items():
+            oldest = min(queries, key=lambda query: (query.since, query.id))
+            self.stream_results.setdefault(stream, []).extend(self._results.get_rows(oldest.id))
+        return [query.id for queries in producers.values() for query in queries]
+
+    def _write_to_sink(self, query: int) -> bool:
+        """Write a query's rows to its sink and return True, unless the driver delivers them."""
+        loaded = self._job.load_query(query)
+        if isinstance(loaded.sink, NoopSink):
+            return True
+        if loaded.sink is None or not loaded.sink.written_by_workers:
+            return False
+        table = pa.Table.from_batches(self._results.get_rows(query), loaded.plan.schema.to_arrow())
+        loaded.sink.write(table, self._job.batch, self._partition, self._flush_number)
+        return True

@@ -1,0 +1,217 @@
+"""Derived streams: results of windows as the input of nested queries, and unnested lists.
+
+A nested query reads the results of inner queries, which form a derived stream. A result has the event time
+window_end − 1 µs, the last time in its window. Results appear when the watermark has passed window_end, so none is ever
+late, and the outer query uses the watermarks of the declared streams. Besides the columns of the inner query, the derived
+stream has three hidden columns that no query can name: the window bounds and that event time. An aggregation of results
+within the windows that produced them has these bounds as group keys, in windows each of which holds the results of a single
+inner window.
+
+An unnested stream has a row for each element of a list, made before any query processes the rows.
+
+    tweets   ──(text: 'a b')──(text: NULL)──(text: 'c')──▶
+    words       a, b                          c              at the event time of their tweet
+
+It has all columns and the watermark of its base stream, and one more column for the element. Its name is a hash of its
+definition, so that all queries that unnest the same list read the same stream, and it is made once for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeGuard, TypeVar
+
+from headrace.model.expression import Column, Expression
+from headrace.model.stream import Stream
+from headrace.model.types import TIMESTAMP, Field, Schema
+from headrace.model.window import HopWindow, ends_of_window
+from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery, LogicalQuery, key_column
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.plan.window_join import WindowJoinQuery
+
+HIDDEN_START, HIDDEN_END, HIDDEN_TIME = "#start", "#end", "#time"
+HIDDEN_BOUNDS = (Column(HIDDEN_START, TIMESTAMP), Column(HIDDEN_END, TIMESTAMP))
+HIDDEN_COLUMN_COUNT = 3  # hidden columns after those of the inner query
+MAX_INNER_QUERIES = 16  # per query
+
+WindowedQuery: TypeAlias = AggregateQuery | WindowJoinQuery
+_PlanT = TypeVar("_PlanT", bound=LogicalQuery)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedStream:
+    """An inner query and the stream of its results; the last outputs are the window bounds and the window end.
+
+    The engine sets the event time from the window end.
+    """
+
+    stream: Stream
+    plan: WindowedQuery
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self.stream.name
+
+
+@dataclass(frozen=True, slots=True)
+class NestedQuery:
+    """A query over the results of inner queries.
+
+    Each of `inner` reads declared streams and earlier inner queries; `outer` reads any of them. `unnested` are the unnested
+    streams that they read, each after the stream that it is based on.
+    """
+
+    inner: tuple[DerivedStream, ...]
+    outer: LogicalQuery
+    unnested: tuple[UnnestedStream, ...] = ()
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the emitted rows."""
+        return self.outer.schema
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The declared streams that the query reads, each once."""
+        derived_names, unnested = {source.name for source in self.inner}, {source.name: source for source in self.unnested}
+        names = (name for plan in (*(source.plan for source in self.inner), self.outer) for name in plan.streams)
+        return tuple(dict.fromkeys(resolve_declared_name(name, unnested) for name in names if name not in derived_names))
+
+
+AnyQuery: TypeAlias = LogicalQuery | NestedQuery
+
+
+def derive_stream(plan: WindowedQuery) -> DerivedStream:
+    """Return the results of a query as a stream; equal queries give equal streams."""
+    schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (HIDDEN_START, HIDDEN_END, HIDDEN_TIME))))
+    extended = replace(plan, output=(*plan.output, *result_bounds(plan), WINDOW_END), schema=schema)
+    name = f"~{hashlib.sha256(repr(extended).encode()).hexdigest()[:12]}"
+    return DerivedStream(Stream(name, schema, HIDDEN_TIME), extended)
+
+
+def result_bounds(plan: WindowedQuery) -> tuple[Column, Column]:
+    """Return the window bounds of a result, as columns after its aggregation."""
+    if has_inner_window_keys(plan):
+        keys = plan.branches[0].keys
+        return key_column(len(keys) - 2, TIMESTAMP), key_column(len(keys) - 1, TIMESTAMP)
+    return WINDOW_START, WINDOW_END
+
+
+def has_inner_window_keys(plan: WindowedQuery) -> TypeGuard[AggregateQuery]:
+    """Return whether the query aggregates results within their own windows: their bounds are its last keys."""
+    return isinstance(plan, AggregateQuery) and plan.branches[0].keys[-2:] == HIDDEN_BOUNDS
+
+
+def isolate_inner_queries(query: NestedQuery, number: int) -> NestedQuery:
+    """Rename the inner streams that must not be shared with other queries.
+
+    Results of tumbling and hopping aggregations are, from some time on, the same for all queries. Sessions depend on the start
+    of the query, and a join may emit its rows in another order.
+    """
+    names: dict[str, str] = {}
+    inner = []
+    for source in query.inner:
+        is_shared = isinstance(source.plan, AggregateQuery) and isinstance(source.plan.window, HopWindow)
+        if not is_shared or any(name in names for name in source.plan.streams):
+            names[source.name] = f"{source.name}-{number}"
+            stream = replace(source.stream, name=names[source.name])
+            inner.append(DerivedStream(stream, rename_streams(source.plan, names)))
+        else:
+            inner.append(source)
+    return NestedQuery(tuple(inner), rename_streams(query.outer, names), query.unnested)
+
+
+def rename_streams(plan: _PlanT, names: Mapping[str, str]) -> _PlanT:
+    """Return the plan with streams renamed."""
+    if isinstance(plan, WindowJoinQuery | SlidingJoinQuery):
+        return replace(plan, inputs=tuple(replace(side, stream=names.get(side.stream, side.stream)) for side in plan.inputs))  # type: ignore[arg-type]
+    return replace(plan, branches=tuple(replace(part, stream=names.get(part.stream, part.stream)) for part in plan.branches))  # type: ignore[arg-type]
+
+
+def compute_start_times(query: NestedQuery, since: int | None) -> tuple[int | None, ...]:
+    """Return the event time from which each inner query, and last the outer query, sees rows if the query starts at `since`.
+
+    An outer window is complete if all inner windows that end in it start at or after that time. None means −∞.
+    """
+    stream_starts: dict[str, int] = {}
+    starts: list[int | None] = []
+    for plan in (*(source.plan for source in query.inner), query.outer):
+        if since is None:
+            starts.append(None)
+            continue
+        start = _compute_start_time(plan, {name: stream_starts.get(name, since) for name in plan.streams})
+        starts.append(start)
+        if len(starts) <= len(query.inner):
+            assert isinstance(plan, AggregateQuery | WindowJoinQuery)
+            stream_starts[query.inner[len(starts) - 1].name] = _last_incomplete_end(plan, start)
+    return tuple(starts)
+
+
+def _compute_start_time(plan: LogicalQuery, stream_starts: Mapping[str, int]) -> int:
+    if not isinstance(plan, WindowJoinQuery):
+        return max(stream_starts.values())
+    # shorter windows start later
+    return max(stream_starts[side.stream] - (plan.longest_window - side.window.size) for side in plan.inputs)
+
+
+def _last_incomplete_end(plan: WindowedQuery, since: int) -> int:
+    """Return the end of the last window that started before `since`: the results of later windows are complete."""
+    if isinstance(plan, WindowJoinQuery):
+        ends, size = plan.ends, plan.longest_window
+    elif isinstance(plan.window, HopWindow):
+        ends, size = ends_of_window(plan.window), plan.window.size
+    else:
+        return since
+    first_complete = since + size  # no complete window ends before this time
+    last_incomplete = (first_complete - 1 - ends.offset) // ends.step * ends.step + ends.offset
+    return max(since, last_incomplete)
+
+
+@dataclass(frozen=True, slots=True)
+class UnnestedStream:
+    """A stream with a row for each element of `list_expression`, a list over columns of `base`.
+
+    A row whose list is NULL or empty yields no rows.
+    """
+
+    stream: Stream
+    base: str
+    list_expression: Expression
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self.stream.name
+
+    @property
+    def element(self) -> Column:
+        """The element column, which is the last one."""
+        last = self.stream.schema.fields[-1]
+        return Column(last.name, last.type)
+
+
+def unnest_stream(base: Stream, values: Expression) -> UnnestedStream:
+    """Return the unnested stream of a list expression; equal lists of one stream give equal streams."""
+    element = Field(f"#{len(base.schema)}", values.type.value_type)
+    name = f"{base.name}*{hashlib.sha256(repr(values).encode()).hexdigest()[:12]}"
+    return UnnestedStream(Stream(name, Schema((*base.schema.fields, element)), base.time, base.delay), base.name, values)
+
+
+def collect_unnested(names: Iterable[str], known: Mapping[str, UnnestedStream]) -> tuple[UnnestedStream, ...]:
+    """Return the unnested streams among `names`, each after the unnested streams that it is based on."""
+    collected: dict[str, UnnestedStream] = {}
+    for name in names:
+        source = known.get(name)
+        if source is not None and name not in collected:
+            collected |= {base.name: base for base in collect_unnested([source.base], known)} | {name: source}
+    return tuple(collected.values())
+
+
+def resolve_declared_name(name: str, unnested: Mapping[str, UnnestedStream]) -> str:
+    """Return the declared stream that an unnested stream is ultimately based on; any other name is returned unchanged."""
+    while name in unnested:
+        name = unnested[name].base
+    return name

@@ -1,0 +1,185 @@
+"""Changes to the set of live queries, applied to the stream at an exact event time.
+
+New queries reuse the bits of removed ones, lowest first, so the width of a query-set is the number of live queries. A
+changelog-set holds the bits that denote the same query before and after a change. Query-sets from before and after a change may
+be compared on those bits only; over several changes, on the AND of their changelog-sets.
+
+A query in the pipeline is one live query, plus one for each windowed query nested in it. These parts are live queries and share
+operators with all others; their results are rows of a derived stream that other parts read. `compute_stream_depths` counts the
+shuffles before such a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.model.stream import Stream
+from headrace.plan.derived import (
+    MAX_INNER_QUERIES,
+    AnyQuery,
+    NestedQuery,
+    UnnestedStream,
+    compute_start_times,
+    isolate_inner_queries,
+)
+from headrace.plan.logical import LogicalQuery
+from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.join.window_join_plan import canonicalize_join
+from headrace.planner.shared_plan import LiveQuery
+from headrace.planner.slicing import MIN_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAddition:
+    """A query to add. It sees rows from event time `since` on; its results form the stream `output_stream`, if that is not empty.
+
+    `unnested` are the unnested streams that it reads.
+    """
+
+    id: int
+    name: str
+    plan: LogicalQuery
+    since: int
+    output_stream: str = ""
+    unnested: tuple[UnnestedStream, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """Additions and removals (by id) that take effect together."""
+
+    additions: tuple[QueryAddition, ...] = ()
+    removals: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Return whether anything changes."""
+        return bool(self.additions or self.removals)
+
+
+def apply_changelog(live: Sequence[LiveQuery], changelog: Changelog) -> tuple[LiveQuery, ...]:
+    """Return the live queries after a change; additions take the lowest free bits in the order of their ids."""
+    remaining = [query for query in live if query.id not in changelog.removals]
+    taken = {query.bit for query in remaining}
+    free = (bit for bit in range(len(remaining) + len(changelog.additions) + 1) if bit not in taken)
+    remaining += [
+        LiveQuery(
+            addition.id,
+            addition.name,
+            addition.plan,
+            addition.since,
+            next(free),
+            (),
+            addition.output_stream,
+            (),
+            addition.unnested,
+        )
+        for addition in sorted(changelog.additions, key=lambda each: each.id)
+        if addition.id not in changelog.removals
+    ]
+    return tuple(sorted(remaining, key=lambda query: query.id))
+
+
+def to_query_set(bits: Iterable[int]) -> int:
+    """Return the bit mask with these bits."""
+    mask = 0
+    for bit in bits:
+        mask |= 1 << bit
+    return mask
+
+
+def compute_changelog_set(before: Sequence[LiveQuery], after: Sequence[LiveQuery]) -> int:
+    """Return the bits that denote the same query before and after a change."""
+    ids = {query.bit: query.id for query in before}
+    return to_query_set(query.bit for query in after if ids.get(query.bit) == query.id)
+
+
+def intersect_changelog_sets(sets: Iterable[int]) -> int:
+    """Return the bits that are unchanged over several successive changes; −1 (all bits) for no change."""
+    mask = -1
+    for unchanged in sets:
+        mask &= unchanged
+    return mask
+
+
+_FIRST_PART_ID = 1 << 40  # above all query ids
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPart:
+    """A query part to add to the pipeline; `result_stream` is the stream of its results, None for the query itself."""
+
+    addition: QueryAddition
+    result_stream: Stream | None = None
+
+
+def split_query(query_id: int, name: str, query: AnyQuery, since: int = MIN_TIME) -> list[QueryPart]:
+    """Return the parts of a query that sees rows from `since` on, inner ones first; the last part has the query's own id."""
+    if not isinstance(query, NestedQuery):
+        return [QueryPart(QueryAddition(query_id, name, _canonicalize_plan(query), since))]
+    own_query, unnested = isolate_inner_queries(query, query_id), query.unnested
+    starts = [
+        MIN_TIME if start is None else start for start in compute_start_times(own_query, None if since == MIN_TIME else since)
+    ]
+    inner_parts = [
+        QueryPart(
+            QueryAddition(
+                _FIRST_PART_ID + query_id * MAX_INNER_QUERIES + n,
+                f"{name}/{n + 1}",
+                _canonicalize_plan(inner.plan),
+                start,
+                inner.name,
+                unnested,
+            ),
+            inner.stream,
+        )
+        for n, (inner, start) in enumerate(zip(own_query.inner, starts, strict=False))
+    ]
+    return [
+        *inner_parts,
+        QueryPart(QueryAddition(query_id, name, _canonicalize_plan(own_query.outer), starts[-1], unnested=unnested)),
+    ]
+
+
+def collect_unnested_streams(live: Iterable[LiveQuery]) -> tuple[UnnestedStream, ...]:
+    """Return the distinct unnested streams that live queries read, each after the streams that it is derived from."""
+    return tuple({stream.name: stream for query in live for stream in query.unnested}.values())
+
+
+def list_derived_streams(live: Iterable[LiveQuery]) -> frozenset[str]:
+    """Return the names of all derived streams: results of live queries, and unnested streams."""
+    return frozenset(name for query in live for name in (query.output_stream, *(stream.name for stream in query.unnested)))
+
+
+def root_query_id(part: int) -> int:
+    """Return the id of the query that a part belongs to; the id of a query itself is returned unchanged."""
+    return part if part < _FIRST_PART_ID else (part - _FIRST_PART_ID) // MAX_INNER_QUERIES
+
+
+def compute_stream_depths(live: Iterable[LiveQuery]) -> dict[str, int]:
+    """Return, for each stream of results, the number of shuffles before its rows exist."""
+    makers: dict[str, list[LiveQuery]] = {}
+    for query in live:
+        if query.output_stream:
+            makers.setdefault(query.output_stream, []).append(query)
+    depth_by_stream: dict[str, int] = {}
+
+    def depth(stream: str) -> int:
+        if stream not in depth_by_stream and stream in makers:
+            depth_by_stream[stream] = 1 + max(
+                maker.extra_shuffles + max(map(depth, maker.plan.streams)) for maker in makers[stream]
+            )
+        return depth_by_stream.get(stream, 0)
+
+    for stream in makers:
+        depth(stream)
+    return depth_by_stream
+
+
+def compute_query_level(plan: LogicalQuery, depth: Mapping[str, int]) -> int:
+    """Return the number of shuffles before the windows of a query are evaluated."""
+    return max(depth.get(stream, 0) for stream in plan.streams)
+
+
+def _canonicalize_plan(plan: LogicalQuery) -> LogicalQuery:
+    return canonicalize_join(plan) if isinstance(plan, WindowJoinQuery) else plan

@@ -1,0 +1,363 @@
+"""EXPLAIN of the shared plan as text: each shared operator, its state, and the queries that use it.
+
+Sliding joins are explained by their state stores, and for each relation by the stores that its new rows probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.expression import Column, Expression, column_names, substitute_columns
+from headrace.model.window import HopWindow, SessionWindow, format_duration
+from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.plan.window_join import WindowJoinQuery, split_joined_name
+from headrace.planner.explain.plan_graph import format_probe_conditions
+from headrace.planner.explain.wording import format_list, format_users, pluralize
+from headrace.planner.join.normalized_join import format_expression
+from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreSpec
+from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
+from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep, build_chains
+from headrace.planner.operator_grouping import estimate_layout_costs
+from headrace.planner.predicate_index import CellLayout, Dimension, PredicateIndex
+from headrace.planner.shared_plan import (
+    JoinBuffer,
+    LiveQuery,
+    SessionAggregation,
+    SharedAggregation,
+    SharedOperator,
+    StatelessRouter,
+    StreamPlan,
+)
+from headrace.planner.statistics import StreamStatistics, estimate_load
+
+_ROUTING_NOTES = {RoutingKind.BROADCAST: ", broadcast to every partition", RoutingKind.LOCAL: "", RoutingKind.STORED: ""}
+
+
+def explain_sliding_joins(plan: SlidingJoinPlan | None) -> list[str]:
+    """Return the lines; none without a plan."""
+    return _SlidingJoinExplanation.from_plan(plan).format_lines() if plan is not None else []
+
+
+def describe_stores(plan: SlidingJoinPlan) -> dict[StoreSpec, tuple[str, frozenset[int]]]:
+    """Return the description of each store and the ids of the queries that use it."""
+    explanation = _SlidingJoinExplanation.from_plan(plan)
+    return {store: (explanation.format_store(store), explanation.find_users(store)) for store in plan.stores}
+
+
+def plan_to_json(plan: SlidingJoinPlan) -> dict[str, Any]:
+    """Return the explanation as JSON; `then` of a probe holds the probes that follow it."""
+    return _SlidingJoinExplanation.from_plan(plan).to_document()
+
+
+@dataclass(frozen=True, slots=True)
+class _SlidingJoinExplanation:
+    plan: SlidingJoinPlan
+    stores: Mapping[int, StoreSpec]
+    query_names: Mapping[int, str]
+
+    @classmethod
+    def from_plan(cls, plan: SlidingJoinPlan) -> _SlidingJoinExplanation:
+        return cls(plan, {store.number: store for store in plan.stores}, {query.id: query.name for query in plan.queries})
+
+    def format_lines(self) -> list[str]:
+        lines = ["", f"joins in SLIDING windows · used by {format_users(sorted(self.query_names.values()))}"]
+        lines += [f"  {self.format_store(store)}" for store in self.plan.stores]
+        for name in sorted(self.plan.root_probes):
+            lines.append(f"  new rows of {name}")
+            for probe in self.plan.root_probes[name]:
+                lines += [f"    {line}" for line in self._iter_probe_lines(probe)]
+        return lines
+
+    def format_store(self, store: StoreSpec) -> str:
+        kind = "" if store.relation.is_input else ", a materialized join"
+        life = (
+            f"since batch {store.from_batch}"
+            if store.until_batch is None
+            else f"of batches {store.from_batch} to {store.until_batch - 1}"
+        )
+        length = f", for {format_duration(self._find_longest_range(store))}" if store.relation.is_input else ""
+        used = f"used by {format_users(self._list_user_names(store))}"
+        return (
+            f"store {store.number} of {store.relation} {_format_store_partitioning(store)}{kind} · rows {life}{length} · {used}"
+        )
+
+    def _find_longest_range(self, store: StoreSpec) -> int:
+        name = min(store.relation.relations)
+        return max((query.inputs[name].length for query in self.plan.queries if name in query.inputs), default=0)
+
+    def _list_user_names(self, store: StoreSpec) -> list[str]:
+        """Return the names of the queries that probe a store or use the join materialized in it."""
+        return sorted(self.query_names[query_id] for query_id in self.find_users(store))
+
+    def find_users(self, store: StoreSpec) -> frozenset[int]:
+        query_ids = {
+            query_id for _, probe in self.plan.probes if probe.store_number == store.number for query_id in probe.query_ids
+        }
+        return frozenset(query_ids | set(self.plan.used_since.get(store.number, ())))
+
+    def _iter_probe_lines(self, probe: ProbeStep) -> Iterator[str]:
+        store = self.stores[probe.store_number]
+        before = "" if probe.before_batch is None else f", rows before batch {probe.before_batch}"
+        on = " and ".join(format_probe_conditions(self.plan, probe)) or "a cross product"
+        note = _ROUTING_NOTES.get(probe.routing.kind, ", repartitioned")
+        yield f"probe {store.relation} (store {store.number}{before}) by {on}{note} · used by {format_users(self._list_query_names(probe.query_ids))}"
+        if probe.completed_queries:
+            yield f"  → results of {format_list(self._list_query_names(probe.completed_queries))}"
+        for feed in probe.feeds:
+            yield f"  → stored in store {feed.store_number}"
+        for child in probe.children:
+            yield from (f"  {line}" for line in self._iter_probe_lines(child))
+
+    def _list_query_names(self, query_ids: frozenset[int] | tuple[int, ...]) -> list[str]:
+        return sorted(self.query_names[query_id] for query_id in query_ids)
+
+    def to_document(self) -> dict[str, Any]:
+        probes = {
+            name: [self._probe_to_json(probe) for probe in self.plan.root_probes[name]] for name in sorted(self.plan.root_probes)
+        }
+        return {
+            "queries": sorted(self.query_names.values()),
+            "stores": [self._store_to_json(store) for store in self.plan.stores],
+            "probes": probes,
+        }
+
+    def _store_to_json(self, store: StoreSpec) -> dict[str, Any]:
+        return {
+            "store": store.number,
+            "relations": sorted(store.relation.relations),
+            "by": None if store.partitioned_by is None else str(store.partitioned_by),
+            "since": store.from_batch,
+            "until": store.until_batch,
+            "queries": self._list_user_names(store),
+        }
+
+    def _probe_to_json(self, probe: ProbeStep) -> dict[str, Any]:
+        return {
+            "store": probe.store_number,
+            "before": probe.before_batch,
+            "conditions": list(format_probe_conditions(self.plan, probe)),
+            "way": probe.routing.kind.value,
+            "by": None if probe.routing.key is None else format_expression(probe.routing.key),
+            "queries": self._list_query_names(probe.query_ids),
+            "results": self._list_query_names(probe.completed_queries),
+            "kept": [feed.store_number for feed in probe.feeds],
+            "then": [self._probe_to_json(child) for child in probe.children],
+        }
+
+
+def _format_store_partitioning(store: StoreSpec) -> str:
+    return (
+        "in any partition"
+        if store.partitioned_by is None
+        else f"by {store.partitioned_by.name}"
+        if store.relation.is_input
+        else f"by {store.partitioned_by}"
+    )
+
+
+def explain(
+    live: Sequence[LiveQuery],
+    plans: Iterable[StreamPlan],
+    joins: JoinStatistics | None = None,
+    probes: SlidingJoinPlan | None = None,
+) -> str:
+    """Return the text; equal plans and statistics give equal texts."""
+    names = {query.id: query.name for query in live}
+    query_count = sum(not query.output_stream for query in live)
+    lines = [f"{query_count} live {pluralize('query', query_count)}, one shared pipeline"]
+    for plan in sorted(plans, key=lambda p: (p.stream.startswith("~"), p.stream)):
+        reader_ids = {m.query_id for m in plan.subscribers} | {
+            query.id for query in live if _is_sliding_join_input(query.plan, plan.stream)
+        }
+        readers, columns = f"{len(reader_ids)} {pluralize('query', len(reader_ids))}", format_list(sorted(plan.columns))
+        lines += ["", f"stream {plan.stream}{_describe_origin(plan.stream, live)}: read once for {readers}; columns {columns}"]
+        for operator in plan.operators:
+            lines += [f"  {line}" for line in format_operator(operator, names, plan.stats)]
+        for buckets in plan.buckets:
+            lines += [f"  {line}" for line in format_join_buffer(buckets, names)]
+    lines += _format_join_steps(live, names, joins or JoinStatistics())
+    lines += explain_sliding_joins(probes)
+    return "\n".join(lines) + "\n"
+
+
+def _is_sliding_join_input(plan: LogicalQuery, stream: str) -> bool:
+    """Return whether a query joins a stream in SLIDING windows."""
+    return isinstance(plan, SlidingJoinQuery) and stream in plan.streams
+
+
+def _describe_origin(stream: str, live: Sequence[LiveQuery]) -> str:
+    makers = [query for query in live if query.output_stream == stream]
+    if makers:
+        return f" (results of {format_list([query.name for query in makers])}: {_describe_query(makers[0].plan)})"
+    unnested = next((candidate for query in live for candidate in query.unnested if candidate.name == stream), None)
+    return "" if unnested is None else f" (elements of {unnested.list_expression} in {unnested.base})"
+
+
+def format_join_buffer(buckets: JoinBuffer, names: Mapping[int, str]) -> list[str]:
+    """Return the description of a join buffer."""
+    windows = sorted({m.window for m in buckets.subscribers if isinstance(m.window, HopWindow)}, key=lambda w: (w.size, w.slide))
+    predicate_count = len({m.predicate for m in buckets.subscribers})
+    return [
+        f"join buffer {_format_partition_keys(buckets.keys)} · used by {_format_operator_users(buckets, names)}",
+        f"  selection: {predicate_count} distinct {pluralize('predicate', predicate_count)} → a query-set for each row",
+        f"  slices: edges of {format_list([str(w) for w in windows])}",
+        f"  buffered columns: {format_list(list(buckets.columns))}",
+    ]
+
+
+def _format_join_steps(live: Sequence[LiveQuery], names: Mapping[int, str], statistics: JoinStatistics) -> list[str]:
+    """Return the steps of all window joins as a tree: queries with a common prefix, in one group, share its steps."""
+    paths: dict[tuple[WindowJoinLeaf | WindowJoinStep, ...], list[LiveQuery]] = {}
+    for query in live:
+        if isinstance(query.plan, WindowJoinQuery):
+            chain = build_chains(query.plan, query.order_versions)[-1][2]
+            full_path: tuple[WindowJoinLeaf | WindowJoinStep, ...] = (chain.first_leaf, *chain.steps)
+            for depth in range(1, len(full_path) + 1):
+                paths.setdefault(full_path[:depth], []).append(query)
+    lines = ["", "joins"] if paths else []
+    for path in sorted(paths, key=lambda p: [str(element) for element in p]):
+        query_names = format_users([names.get(query.id, str(query.id)) for query in paths[path]])
+        text = f"{'  ' * len(path)}{_format_join_step(path)} · used by {query_names}"
+        lines.append(
+            text + _format_estimate(path, paths[path], statistics) + _format_measured_rows(path, paths[path], statistics)
+        )
+    return lines
+
+
+def _format_estimate(
+    path: tuple[WindowJoinLeaf | WindowJoinStep, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics
+) -> str:
+    """Return the estimate of the model for one window, from measured statistics or, before these exist, from defaults."""
+    plan = queries[0].plan
+    assert isinstance(plan, WindowJoinQuery)
+    work = JoinWorkload.for_queries(plan, frozenset(query.bit for query in queries), statistics)
+    order = [(element if isinstance(element, WindowJoinLeaf) else element.leaf).input_index for element in path]
+    if len(order) == 1:
+        return f" · about {work.input_rows[order[0]]:,.0f} rows per window (model)"
+    return f" · about {work.estimate_cardinality(frozenset(order)):,.0f} rows per window, cost {estimate_order_cost(work, order):,.0f} (model)"
+
+
+def _format_measured_rows(
+    path: tuple[WindowJoinLeaf | WindowJoinStep, ...], queries: Sequence[LiveQuery], statistics: JoinStatistics
+) -> str:
+    """Return the number of rows measured in the last window."""
+    row_counts = [
+        statistics.measured_rows[query.id, len(path)] for query in queries if (query.id, len(path)) in statistics.measured_rows
+    ]
+    return f", {max(row_counts):,.0f} measured" if row_counts else ""
+
+
+def _format_join_step(path: tuple[WindowJoinLeaf | WindowJoinStep, ...]) -> str:
+    leaves = [element if isinstance(element, WindowJoinLeaf) else element.leaf for element in path]
+    stream_names = {leaf.input_index: leaf.stream if not leaf.slot else f"{leaf.stream}#{leaf.slot + 1}" for leaf in leaves}
+    last = path[-1]
+    if isinstance(last, WindowJoinLeaf):
+        group = f", group {last.group}" if last.group else ""
+        return f"{stream_names[last.input_index]} {_format_partition_keys(last.keys)}{group}"
+    if not last.left_keys:
+        moves = " (repartitioned to one partition)" if last.repartitions else ""
+        return f"{last.kind.value} join with {stream_names[last.leaf.input_index]} without an equality{moves}"
+    right = [f"{stream_names[last.leaf.input_index]}.{key}" for key in last.leaf.keys]
+    keys = " and ".join(
+        f"{_qualify_columns(left, stream_names)} = {key}" for left, key in zip(last.left_keys, right, strict=True)
+    )
+    moves = " (repartitioned)" if last.repartitions else ""
+    return f"{last.kind.value} join with {stream_names[last.leaf.input_index]} on {keys}{moves}"
+
+
+def _format_partition_keys(keys: Sequence[Expression]) -> str:
+    return f"by {format_list([str(key) for key in keys])}" if keys else "in one partition"
+
+
+def _qualify_columns(expression: Expression, stream_names: Mapping[int, str]) -> str:
+    """Return an expression over joined columns with stream names instead of input numbers."""
+    qualified = {
+        name: Column(f"{stream_names[split_joined_name(name)[0]]}.{split_joined_name(name)[1]}", expression.type)
+        for name in column_names(expression)
+    }
+    return str(substitute_columns(expression, qualified))
+
+
+def format_operator(operator: SharedOperator, names: Mapping[int, str], stats: StreamStatistics) -> list[str]:
+    """Return the description of an operator: its kind and users, then selection, state and cost."""
+    lines = [f"{_describe_operator(operator)} · used by {_format_operator_users(operator, names)}"]
+    lines += [f"  {line}" for line in _format_predicate_index(operator.predicate_index)]
+    if isinstance(operator, SharedAggregation):
+        windows = sorted(
+            {m.window for m in operator.subscribers if isinstance(m.window, HopWindow)}, key=lambda w: (w.size, w.slide)
+        )
+        lines.append(f"  slices: edges of {format_list([str(w) for w in windows])}")
+        lines.append(f"  partial aggregates per slice, key and cell: {format_list([str(c) for c in operator.components])}")
+    lines.append(f"  cost: {_format_saving(operator, stats)}")
+    return lines
+
+
+def _describe_operator(operator: SharedOperator) -> str:
+    keys = f"by {format_list([str(k) for k in operator.keys])}" if operator.keys else "over all rows"
+    if isinstance(operator, SharedAggregation):
+        return f"aggregation {keys}"
+    if isinstance(operator, SessionAggregation):
+        gaps = sorted({m.window.gap for m in operator.subscribers if isinstance(m.window, SessionWindow)})
+        return f"sessions {keys}, {format_list([str(SessionWindow(gap)) for gap in gaps])}"
+    assert isinstance(operator, StatelessRouter)
+    return "stateless routing"
+
+
+def _format_predicate_index(selection: PredicateIndex) -> list[str]:
+    count = len(selection.predicates)
+    predicates = f"{count} distinct {pluralize('predicate', count)}"
+    if not selection.dimensions:
+        return ["selection: every row"]
+    if selection.layout is CellLayout.PER_QUERY:
+        return [f"selection: {predicates}, each evaluated once"]
+    form = {CellLayout.GRID: "segments" if len(selection.dimensions) == 1 else "grid", CellLayout.SIGNATURES: "signatures"}[
+        selection.layout
+    ]
+    return [
+        f"selection: {predicates} → {form} of {selection.cell_count} cells over {format_list([_format_dimension(d) for d in selection.dimensions])}"
+    ]
+
+
+def _format_dimension(dimension: Dimension) -> str:
+    name: Expression = dimension.expression
+    if dimension.boundaries is None:
+        return f"[{name}]"
+    return f"{name} ({len(dimension.boundaries) + 1} segments)"
+
+
+def _format_saving(operator: SharedOperator, stats: StreamStatistics) -> str:
+    """Compare the cost of the shared selection with the sum of standalone costs, at the rate known during planning."""
+    shared, standalone = estimate_shared_cost(operator, stats), sum(estimate_standalone_costs(operator, stats))
+    return f"{shared:.0f} ns/row shared, {standalone:.0f} ns/row standalone (model)"
+
+
+def estimate_shared_cost(operator: SharedOperator, stats: StreamStatistics) -> float:
+    """Return the model's cost of an operator per row, in nanoseconds."""
+    operator_load = estimate_load((m.window for m in operator.subscribers), operator.keys, stats)
+    return {c.layout: c.nanoseconds for c in estimate_layout_costs(operator.predicate_index.predicates, operator_load)}[
+        operator.predicate_index.layout
+    ] / operator_load.rows
+
+
+def estimate_standalone_costs(operator: SharedOperator, stats: StreamStatistics) -> list[float]:
+    """Return the standalone cost per row of each subscriber, in nanoseconds."""
+    rows = estimate_load((m.window for m in operator.subscribers), operator.keys, stats).rows
+    return [
+        min(c.nanoseconds for c in estimate_layout_costs([m.predicate], estimate_load([m.window], m.keys, stats))) / rows
+        for m in operator.subscribers
+    ]
+
+
+def _format_operator_users(operator: SharedOperator | JoinBuffer, names: Mapping[int, str]) -> str:
+    return format_users(list(dict.fromkeys(names.get(m.query_id, str(m.query_id)) for m in operator.subscribers)))
+
+
+def _describe_query(plan: LogicalQuery) -> str:
+    if isinstance(plan, WindowJoinQuery):
+        windows = ", ".join(dict.fromkeys(str(join_input.window) for join_input in plan.inputs))
+        return f"{'aggregation over a ' if plan.grouping else ''}join of {', '.join(plan.streams)} over {windows}"
+    kind = f"aggregation over {plan.window}" if isinstance(plan, AggregateQuery) else "rows"
+    return f"{kind} of {', '.join(plan.streams)}"

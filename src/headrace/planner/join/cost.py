@@ -1,0 +1,188 @@
+"""Cost model of sliding joins: stored rows, rows sent to probe, and hops until a result is complete.
+
+A probe order is a tuple of relations; rows of the first relation start. Step j sends the rows joined from the first j relations
+to the store of the next: one copy if the rows determine the partition of the store, otherwise one copy for each partition. Two
+cardinality models count these rows: over the complete history of relations of known sizes, or per second for relations with rates
+and windows.
+
+`estimate_sliding_join_costs` charges rows sent to be stored or to probe, and rows found, each shared step once. The standalone
+cost of a query is estimated along its current probe orders, those that it shares included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from headrace.planner.cost import SharedCost
+from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, input_relation
+from headrace.planner.join.normalized_join import NormalizedJoin
+from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan
+from headrace.planner.statistics import DEFAULT_STATISTICS
+
+RelationOrder = tuple[JoinGraph, ...]
+
+
+class CardinalityModel(Protocol):
+    """Cardinalities of relations and of probe order prefixes."""
+
+    def estimate_stored(self, relation: JoinGraph) -> float:
+        """Return the number of rows that a store of a relation holds."""
+
+    def estimate_arrivals(self, relation: JoinGraph) -> float:
+        """Return the number of rows sent to a store of a relation, in the time unit of `estimate_sent`."""
+
+    def estimate_sent(self, prefix: Sequence[JoinGraph], within: JoinGraph) -> float:
+        """Return the number of rows joined from these relations, the starting one first, that are sent on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCardinality:
+    """Relations of known sizes, over their complete history; a predicate without selectivity passes all pairs.
+
+    Of the rows joined from j relations, one in j has the row of the starting relation as its latest. `last_only` counts only
+    these; otherwise all rows count, whichever arrived last.
+    """
+
+    sizes: Mapping[str, float]
+    selectivities: Mapping[JoinPredicate, float] = field(default_factory=dict)
+    last_only: bool = True
+
+    def estimate_stored(self, relation: JoinGraph) -> float:
+        """Return the size of a relation: the product of sizes and selectivities."""
+        size = math.prod(self.sizes[name] for name in relation.relations)
+        return size * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
+
+    def estimate_arrivals(self, relation: JoinGraph) -> float:
+        """Return the size of a relation: each of its rows is computed and stored once."""
+        return self.estimate_stored(relation)
+
+    def estimate_sent(self, prefix: Sequence[JoinGraph], within: JoinGraph) -> float:
+        """Return the total number of rows of the prefix whose latest row is of the first relation."""
+        rows = self.estimate_stored(within.subgraph(_iter_inputs(prefix)))
+        return rows / len(prefix) if self.last_only else rows
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCardinality:
+    """Streams with rates (rows per second) and windows (seconds); results are rows per second, and rows stored at a time."""
+
+    rates: Mapping[str, float]
+    windows: Mapping[str, float]
+    selectivities: Mapping[JoinPredicate, float] = field(default_factory=dict)
+
+    def estimate_stored(self, relation: JoinGraph) -> float:
+        """Return the number of rows in the windows at any time."""
+        contents = math.prod(self.rates[name] * self.windows[name] for name in relation.relations)
+        return contents * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
+
+    def estimate_arrivals(self, relation: JoinGraph) -> float:
+        """Return the number of rows of a relation that are computed per second, by new rows of any of its inputs."""
+        stored_rows = self.estimate_stored(relation)
+        return sum(stored_rows / self.windows[name] for name in relation.relations)
+
+    def estimate_sent(self, prefix: Sequence[JoinGraph], within: JoinGraph) -> float:
+        """Return the number of rows of the prefix per second that new rows of the first relation produce."""
+        joined = within.subgraph(_iter_inputs(prefix))
+        return sum(self.estimate_stored(joined) / self.windows[name] for name in prefix[0].relations)
+
+
+def _iter_inputs(relations: Iterable[JoinGraph]) -> Iterator[str]:
+    for relation in relations:
+        yield from relation.relations
+
+
+def count_copies(
+    store: JoinGraph, partitioned_by: Attribute | None, prefix: Iterable[JoinGraph], within: JoinGraph, tasks: int
+) -> int:
+    """Return χ: the number of partitions of a store that a row of the prefix is sent to. One if it determines the partition.
+
+    It does if an equality of the join relates the partition attribute to an attribute of an input in the prefix.
+    """
+    if tasks == 1:
+        return 1
+    if partitioned_by is None:
+        return tasks
+    known = frozenset(_iter_inputs(prefix))
+    for predicate in within.predicates_between(store.relations, known):
+        if partitioned_by in predicate.sides and any(side.relation in known for side in predicate.sides):
+            return 1
+    return tasks
+
+
+def estimate_step_costs(
+    order: RelationOrder,
+    within: JoinGraph,
+    cardinalities: CardinalityModel,
+    tasks: Mapping[JoinGraph, int],
+    partitioning: Mapping[JoinGraph, Attribute | None] | None = None,
+) -> list[float]:
+    """Return the number of rows that each step of a probe order sends, including all copies."""
+    costs = []
+    for j in range(1, len(order)):
+        by = None if partitioning is None else partitioning.get(order[j])
+        sent = cardinalities.estimate_sent(order[:j], within)
+        costs.append(sent * count_copies(order[j], by, order[:j], within, tasks.get(order[j], 1)))
+    return costs
+
+
+def estimate_task_counts(
+    relations: Iterable[JoinGraph], cardinalities: CardinalityModel, capacity: float
+) -> dict[JoinGraph, int]:
+    """Return the number of tasks that a store of each relation needs if one task holds `capacity` rows."""
+    # sizes are products of fractions: round before the ceiling, or rounding errors add a task
+    return {relation: max(1, math.ceil(round(cardinalities.estimate_stored(relation) / capacity, 6))) for relation in relations}
+
+
+_SEND_NS = 250.0  # per row sent to a store or a probe: from 1.7 M rows/s on two cores with five queries
+_MATCH_NS = 60.0  # per joined row
+_SECONDS_PER_NANO = 1e-9
+_DEFAULT_THETA_SELECTIVITY = 1 / 3  # assumed for a condition that is not an equality and was not measured
+
+
+def estimate_sliding_join_costs(plan: SlidingJoinPlan, cardinalities: WindowCardinality, tasks: int) -> Iterator[SharedCost]:
+    """Yield the costs, with `tasks` partitions of each store; unknown selectivities are set to defaults."""
+    queries_by_id = {query.id: query for query in plan.queries}
+    defaults = {
+        p: 1 / DEFAULT_STATISTICS.default_key_count if p.sides else _DEFAULT_THETA_SELECTIVITY
+        for query in plan.queries
+        for p in query.predicates
+    }
+    cardinalities = replace(cardinalities, selectivities={**defaults, **cardinalities.selectivities})
+    for spec in plan.stores:
+        if spec.until_batch is None:
+            users = {query_id for _, probe in plan.probes if probe.store_number == spec.number for query_id in probe.query_ids}
+            seconds = cardinalities.estimate_arrivals(spec.relation) * _SEND_NS * _SECONDS_PER_NANO
+            yield SharedCost(seconds, dict.fromkeys(users or plan.used_since.get(spec.number, {}), seconds))
+    for name, roots in plan.root_probes.items():
+        for root in roots:
+            yield from _estimate_probe_costs(name, frozenset({name}), root, queries_by_id, cardinalities, tasks)
+
+
+def _estimate_probe_costs(
+    start: str,
+    joined: frozenset[str],
+    probe: ProbeStep,
+    queries_by_id: dict[int, NormalizedJoin],
+    cardinalities: WindowCardinality,
+    tasks: int,
+) -> Iterator[SharedCost]:
+    """Yield the costs of a probe and of those below it; `joined` are the relations of the rows that arrive."""
+    if probe.before_batch is None:  # other probes serve rows from before a plan change and are transitional
+        copies = tasks if probe.routing.kind is RoutingKind.BROADCAST else 1
+        alone = {}
+        for query_id in probe.query_ids:
+            sent, matches = (
+                cardinalities.estimate_sent(_to_prefix(start, names), queries_by_id[query_id].join)
+                for names in (joined, probe.covered_relations)
+            )
+            alone[query_id] = (sent * copies * _SEND_NS + matches * _MATCH_NS) * _SECONDS_PER_NANO
+        yield SharedCost(max(alone.values(), default=0.0), alone)
+    for child in probe.children:
+        yield from _estimate_probe_costs(start, probe.covered_relations, child, queries_by_id, cardinalities, tasks)
+
+
+def _to_prefix(start: str, joined: frozenset[str]) -> tuple[JoinGraph, ...]:
+    return input_relation(start), *(input_relation(name) for name in sorted(joined - {start}))

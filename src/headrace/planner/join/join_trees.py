@@ -1,0 +1,471 @@
+"""Join trees of operators (CLASH): which subjoins are materialized, with their storage cost and their probe cost.
+
+Each operator joins its children by probing: rows of a child visit the stores of its siblings. The result of an inner operator is
+stored, and its parent sees one relation, so that rows from elsewhere need one hop instead of several. The result of the root is
+not probed and therefore not stored. Children are unordered, so trees of equal plans are equal.
+
+Three heuristics build trees, each starting from the flat tree. *Left-deep*, under a storage budget: one intermediate result grows
+input by input within the budget, and the root joins it with the remaining inputs in one operator of many children. *Chain*, top
+down: materialize the smallest join of neighbours until the budget is spent; only joins of neighbours in the chain are considered,
+n(n - 1)/2 in number, so large joins remain tractable. *Iterative merging*: some children of an operator become an operator of
+their own, if they send more probes among them than a lower bound, so that materializing their join saves something, and their
+join is smaller than an upper bound, so that storing it does not cost too much.
+
+Partition attributes of stores are found by trying every sensible scheme with a given optimizer. An attribute is sensible for a
+store if an equality compares it with an input outside: probing rows may then know its value and visit one partition. Attributes
+used only inside a materialized join find no further partners and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+from typing import Generic, TypeAlias, TypeVar
+
+from headrace.planner.join.cost import CardinalityModel, RelationOrder
+from headrace.planner.join.join_graph import Attribute, JoinGraph
+from headrace.planner.join.probe_orders import (
+    JoinCostModel,
+    OrderSearch,
+    Partitioning,
+    find_greedy_order,
+    find_joinable,
+    find_probe_orders,
+)
+
+TreeChild: TypeAlias = "str | OperatorTree"
+TreeShape: TypeAlias = "tuple[TreeShape, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTree:
+    """An operator with its children: inputs by name, or operators."""
+
+    children: frozenset[TreeChild]
+    inputs: frozenset[str] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check that there are at least two children, and that no input occurs twice."""
+        names = [name for child in self.children for name in inputs_below(child)]
+        if len(self.children) < 2 or len(set(names)) < len(names):
+            raise ValueError("an operator needs at least two children with disjoint inputs")
+        object.__setattr__(self, "inputs", frozenset(names))
+
+    def __str__(self) -> str:
+        """Return nested parentheses, children in the order of their names."""
+        return f"({', '.join(sorted(map(str, self.children), key=lambda text: text.lstrip('(')))})"
+
+
+def inputs_below(child: TreeChild) -> frozenset[str]:
+    """Return the inputs below a child; for an input, the input itself."""
+    return child.inputs if isinstance(child, OperatorTree) else frozenset({child})
+
+
+def build_flat_tree(names: Iterable[str]) -> OperatorTree:
+    """Return the tree of a single operator, which stores only the inputs."""
+    return OperatorTree(frozenset(names))
+
+
+def build_left_deep_tree(names: Sequence[str], rest: Iterable[str]) -> OperatorTree:
+    """Return the generalised left-deep tree: the first inputs joined one by one, the result and the rest in one operator."""
+    inner: TreeChild = names[0]
+    for name in names[1:]:
+        inner = OperatorTree(frozenset({inner, name}))
+    return OperatorTree(frozenset({inner, *rest}))
+
+
+def group_children(tree: OperatorTree, children: frozenset[TreeChild]) -> OperatorTree:
+    """Return the tree in which some, but not all, children of one operator become an operator of their own."""
+    if children < tree.children:
+        return OperatorTree(tree.children - children | {OperatorTree(children)})
+    below = inputs_below(next(iter(children)))
+    return OperatorTree(
+        frozenset(
+            group_children(child, children) if isinstance(child, OperatorTree) and below < child.inputs else child
+            for child in tree.children
+        )
+    )
+
+
+def iter_operators(tree: OperatorTree) -> Iterator[OperatorTree]:
+    """Yield the root and every operator below it."""
+    yield tree
+    for child in sorted(tree.children, key=str):
+        if isinstance(child, OperatorTree):
+            yield from iter_operators(child)
+
+
+def list_child_relations(operator: OperatorTree, join: JoinGraph) -> tuple[JoinGraph, ...]:
+    """Return the children of an operator as relations, in the order of their names."""
+    return tuple(sorted((join.subgraph(inputs_below(child)) for child in operator.children), key=str))
+
+
+def list_stored_relations(tree: OperatorTree, join: JoinGraph) -> tuple[JoinGraph, ...]:
+    """Return the stored relations: the inputs, then the results of inner operators, smaller ones first."""
+    relations = (relation for operator in iter_operators(tree) for relation in list_child_relations(operator, join))
+    return tuple(sorted(relations, key=lambda relation: (len(relation.relations), str(relation))))
+
+
+def enumerate_trees(names: Iterable[str]) -> Iterator[OperatorTree]:
+    """Yield every tree over some inputs once: 1, 4, 26, 236, 2752 for two to six inputs."""
+    for blocks in _enumerate_partitions(tuple(sorted(names))):
+        if len(blocks) > 1:
+            for children in _enumerate_children(blocks):
+                yield OperatorTree(frozenset(children))
+
+
+def _enumerate_partitions(names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yield every partition of names into groups; the first name's group comes first."""
+    if not names:
+        yield ()
+        return
+    first, others = names[0], names[1:]
+    for size in range(len(others) + 1):
+        for companions in combinations(others, size):
+            for rest in _enumerate_partitions(tuple(name for name in others if name not in companions)):
+                yield ((first, *companions), *rest)
+
+
+def _enumerate_children(blocks: Sequence[tuple[str, ...]]) -> Iterator[tuple[TreeChild, ...]]:
+    """Yield every combination of one child for each block."""
+    if not blocks:
+        yield ()
+        return
+    heads: Iterable[TreeChild] = blocks[0] if len(blocks[0]) == 1 else enumerate_trees(blocks[0])
+    for head in heads:
+        for others in _enumerate_children(blocks[1:]):
+            yield (head, *others)
+
+
+def enumerate_connected_trees(join: JoinGraph) -> Iterator[OperatorTree]:
+    """Yield every tree in which all operators except the root join connected inputs."""
+    for tree in enumerate_trees(join.relations):
+        if all(join.subgraph(operator.inputs).is_connected() for operator in iter_operators(tree) if operator is not tree):
+            yield tree
+
+
+def derive_tree_shape(tree: OperatorTree) -> TreeShape:
+    """Return a tree without its names: trees of equal shape differ only in the positions of inputs."""
+    return tuple(sorted(derive_tree_shape(child) if isinstance(child, OperatorTree) else () for child in tree.children))
+
+
+def estimate_storage_cost(tree: OperatorTree, join: JoinGraph, cardinalities: CardinalityModel) -> float:
+    """Return the number of stored rows: those of inputs and of inner operators."""
+    return sum(cardinalities.estimate_stored(relation) for relation in list_stored_relations(tree, join))
+
+
+def estimate_operator_cost(operator: OperatorTree, cost_model: JoinCostModel, search: OrderSearch = find_greedy_order) -> float:
+    """Return the number of rows that one operator sends to probe, without those below it: one probe order for each child."""
+    orders = find_probe_orders(list_child_relations(operator, cost_model.join_graph), cost_model, search)
+    return sum(cost_model.estimate_order_cost(order) for order in orders.values())
+
+
+def estimate_probe_cost(tree: OperatorTree, cost_model: JoinCostModel, search: OrderSearch = find_greedy_order) -> float:
+    """Return the number of rows that all operators of a tree send to probe."""
+    return sum(estimate_operator_cost(operator, cost_model, search) for operator in iter_operators(tree))
+
+
+def choose_cheapest_tree(
+    trees: Iterable[OperatorTree], cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
+) -> OperatorTree:
+    """Return the tree with the least probe cost; ties go to the least storage cost, then to the first by name."""
+    return min(trees, key=lambda tree: (estimate_probe_cost(tree, cost_model, search), *_rank_storage(tree, cost_model)))
+
+
+def _rank_storage(tree: OperatorTree, cost_model: JoinCostModel) -> tuple[float, str]:
+    return estimate_storage_cost(tree, cost_model.join_graph, cost_model.cardinalities), str(tree)
+
+
+def count_hops(tree: OperatorTree, name: str) -> int:
+    """Return the number of stores that a row of an input, and the rows joined from it, visit until the result is complete."""
+    return sum(len(operator.children) - 1 for operator in iter_operators(tree) if name in operator.inputs)
+
+
+def estimate_latency(tree: OperatorTree, weights: Mapping[str, float] | None = None) -> float:
+    """Return the average number of hops over all inputs; with weights (rates, sizes), over all rows."""
+    shares = {name: 1.0 if weights is None else weights[name] for name in tree.inputs}
+    return sum(share * count_hops(tree, name) for name, share in shares.items()) / sum(shares.values())
+
+
+def optimize_left_deep(cost_model: JoinCostModel, budget: float, search: OrderSearch = find_greedy_order) -> OperatorTree:
+    """Return the tree with the least probe cost among all steps of the growth from each input, including the flat tree.
+
+    It stores at most `budget` rows, unless the inputs alone are more: those are stored in any case. The last tree of each growth
+    spends most of the budget; it is often not the cheapest, because a large result needs many tasks, each of which receives a
+    copy.
+    """
+    trees = {tree for name in sorted(cost_model.join_graph.relations) for tree in iter_left_deep_trees(name, cost_model, budget)}
+    return choose_cheapest_tree(trees, cost_model, search)
+
+
+def iter_left_deep_trees(start: str, cost_model: JoinCostModel, budget: float) -> Iterator[OperatorTree]:
+    """Yield the flat tree, and the tree after each input that joins the intermediate result, within the budget.
+
+    The next input is the one with the smallest result. The last input is left to the root, whose result is not stored.
+    """
+    chain, remaining = [start], set(cost_model.join_graph.relations) - {start}
+    stored_rows = sum(cost_model.cardinalities.estimate_stored(relation) for relation in cost_model.list_inputs())
+    yield build_left_deep_tree(chain, remaining)
+    while len(remaining) > 1:
+        sizes = {
+            name: cost_model.cardinalities.estimate_stored(cost_model.subgraph({*chain, name}))
+            for name in _find_joinable_inputs(chain, remaining, cost_model)
+        }
+        chosen = min(sizes, key=lambda name: (sizes[name], name))
+        stored_rows += sizes[chosen]
+        if stored_rows > budget:
+            return
+        chain.append(chosen)
+        remaining.remove(chosen)
+        yield build_left_deep_tree(chain, remaining)
+
+
+def _find_joinable_inputs(chain: list[str], remaining: set[str], cost_model: JoinCostModel) -> list[str]:
+    candidates = find_joinable(
+        [cost_model.subgraph(chain)], [cost_model.subgraph({name}) for name in remaining], cost_model.join_graph
+    )
+    return [str(relation) for relation in candidates]
+
+
+def find_predicate_chain(join: JoinGraph) -> tuple[str, ...]:
+    """Return the inputs ordered so that a predicate connects each to the next; of several such chains, the first by name.
+
+    Raises ValueError if there is none, as in a star.
+    """
+    for name in sorted(join.relations):
+        chain = _extend_chain((name,), join)
+        if chain is not None:
+            return chain
+    raise ValueError(f"no chain of predicates connects all of {', '.join(sorted(join.relations))}")
+
+
+def _extend_chain(chain: tuple[str, ...], join: JoinGraph) -> tuple[str, ...] | None:
+    remaining = join.relations - set(chain)
+    if not remaining:
+        return chain
+    for name in sorted(remaining):
+        if any(join.predicates_between({chain[-1]}, {name})):
+            extended = _extend_chain((*chain, name), join)
+            if extended is not None:
+                return extended
+    return None
+
+
+def optimize_chain_top_down(
+    cost_model: JoinCostModel, budget: float, chain: Sequence[str] | None = None, search: OrderSearch = find_greedy_order
+) -> OperatorTree:
+    """Return the tree with the least probe cost among the flat tree and those with each further materialized join.
+
+    It stores at most `budget` rows, unless the inputs alone are more. The last tree of `iter_chain_trees` spends most of the
+    budget; it is not always the cheapest, because a join that is small to store need not save probes.
+    """
+    return choose_cheapest_tree(
+        iter_chain_trees(cost_model, budget, chain or find_predicate_chain(cost_model.join_graph)), cost_model, search
+    )
+
+
+def iter_chain_trees(cost_model: JoinCostModel, budget: float, chain: Sequence[str]) -> Iterator[OperatorTree]:
+    """Yield the flat tree, and the tree after each further materialized join, within the budget."""
+    tree = build_flat_tree(chain)
+    stored_rows = estimate_storage_cost(tree, cost_model.join_graph, cost_model.cardinalities)
+    yield tree
+    while runs := list(_iter_adjacent_children(tree, chain)):
+        sizes = [
+            cost_model.cardinalities.estimate_stored(cost_model.subgraph(name for child in run for name in inputs_below(child)))
+            for run in runs
+        ]
+        smallest = min(range(len(runs)), key=sizes.__getitem__)
+        stored_rows += sizes[smallest]
+        if stored_rows > budget:
+            return
+        tree = group_children(tree, frozenset(runs[smallest]))
+        yield tree
+
+
+def _iter_adjacent_children(tree: OperatorTree, chain: Sequence[str]) -> Iterator[tuple[TreeChild, ...]]:
+    """Yield the groups of children to materialize next: two or more adjacent children of an operator, but not all."""
+    position = {name: index for index, name in enumerate(chain)}
+    for operator in iter_operators(tree):
+        children = sorted(operator.children, key=lambda child: min(position[name] for name in inputs_below(child)))
+        for size in range(2, len(children)):
+            for first in range(len(children) - size + 1):
+                yield tuple(children[first : first + size])
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBounds:
+    """More than `min_sent_rows` rows must be sent among the merged children, and fewer than `max_stored_rows` be stored."""
+
+    min_sent_rows: float
+    max_stored_rows: float
+
+
+def derive_merge_bounds(cost_model: JoinCostModel) -> MergeBounds:
+    """Return bounds relative to the largest input: half of it, and twice."""
+    largest = max(cost_model.cardinalities.estimate_stored(relation) for relation in cost_model.list_inputs())
+    return MergeBounds(largest / 2, largest * 2)
+
+
+def merge_iteratively(
+    cost_model: JoinCostModel, bounds: MergeBounds | None = None, search: OrderSearch = find_greedy_order
+) -> OperatorTree:
+    """Return the tree with the least probe cost among the flat tree and the result of each merge."""
+    return choose_cheapest_tree(
+        iter_merged_trees(cost_model, bounds or derive_merge_bounds(cost_model), search), cost_model, search
+    )
+
+
+def iter_merged_trees(
+    cost_model: JoinCostModel, bounds: MergeBounds, search: OrderSearch = find_greedy_order
+) -> Iterator[OperatorTree]:
+    """Yield the flat tree, and the tree after each merge within the bounds; the merge that saves most probes comes first.
+
+    All subsets of children are considered: suitable for joins of up to about eight fully connected inputs, and for more inputs
+    with fewer predicates.
+    """
+    tree = build_flat_tree(cost_model.join_graph.relations)
+    yield tree
+    while merges := list(_iter_merges(tree, cost_model, bounds, search)):
+        tree = group_children(tree, min(merges).children)
+        yield tree
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _MergeCandidate:
+    """Children that become an operator; ordered by additional probes, stored rows, name."""
+
+    extra_probes: float
+    stored_rows: float
+    name: str
+    children: frozenset[TreeChild] = field(compare=False)
+
+
+def _iter_merges(
+    tree: OperatorTree, cost_model: JoinCostModel, bounds: MergeBounds, search: OrderSearch
+) -> Iterator[_MergeCandidate]:
+    for operator in iter_operators(tree):
+        cost_before = estimate_operator_cost(operator, cost_model, search)
+        for merged in _iter_mergeable(operator, cost_model, bounds):
+            sent_rows = estimate_operator_cost(merged, cost_model, search)
+            if sent_rows > bounds.min_sent_rows:
+                parent = OperatorTree(operator.children - merged.children | {merged})
+                extra_probes = sent_rows + estimate_operator_cost(parent, cost_model, search) - cost_before
+                yield _MergeCandidate(
+                    extra_probes,
+                    cost_model.cardinalities.estimate_stored(cost_model.subgraph(merged.inputs)),
+                    str(merged),
+                    merged.children,
+                )
+
+
+def _iter_mergeable(operator: OperatorTree, cost_model: JoinCostModel, bounds: MergeBounds) -> Iterator[OperatorTree]:
+    """Yield operators of some, but not all, children that are connected and whose join is within the upper bound."""
+    children = sorted(operator.children, key=str)
+    for size in range(2, len(children)):
+        for subset in combinations(children, size):
+            part = cost_model.subgraph(name for child in subset for name in inputs_below(child))
+            if part.is_connected() and cost_model.cardinalities.estimate_stored(part) < bounds.max_stored_rows:
+                yield OperatorTree(frozenset(subset))
+
+
+PlanT = TypeVar("PlanT")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitioningChoice(Generic[PlanT]):
+    """The cheapest plan, its cost, and the partition attribute of each store; None for randomly distributed rows."""
+
+    cost: float
+    plan: PlanT
+    partitioning: Partitioning
+
+
+def find_partition_attributes(relation: JoinGraph, join: JoinGraph) -> tuple[Attribute, ...]:
+    """Return the attributes that may partition a store of a relation: its sides of equalities to other inputs."""
+    predicates = join.predicates_between(relation.relations, join.relations - relation.relations)
+    return tuple(sorted({side for predicate in predicates for side in predicate.sides if side.relation in relation.relations}))
+
+
+def enumerate_schemes(relations: Iterable[JoinGraph], join: JoinGraph) -> Iterator[dict[JoinGraph, Attribute | None]]:
+    """Yield every scheme: one attribute for each store that has candidates, none for the others."""
+    stored_relations = sorted(relations, key=str)
+    candidates: list[tuple[Attribute | None, ...]] = [
+        find_partition_attributes(relation, join) or (None,) for relation in stored_relations
+    ]
+    for chosen in product(*candidates):
+        yield dict(zip(stored_relations, chosen, strict=True))
+
+
+def find_best_partitioning(
+    cost_model: JoinCostModel,
+    optimize: Callable[[JoinCostModel], tuple[float, PlanT]],
+    relations: Iterable[JoinGraph] | None = None,
+) -> PartitioningChoice[PlanT]:
+    """Return the cheapest plan of an optimizer over all schemes for the given relations (default: the inputs).
+
+    `optimize` returns cost and plan under the partitioning of its cost model; of equal costs, the first scheme wins. Attributes
+    of other relations in the cost model are retained.
+    """
+    best: PartitioningChoice[PlanT] | None = None
+    for scheme in enumerate_schemes(cost_model.list_inputs() if relations is None else relations, cost_model.join_graph):
+        partitioning = {**cost_model.partitioning, **scheme}
+        cost, plan = optimize(replace(cost_model, partitioning=partitioning))
+        if best is None or cost < best.cost:
+            best = PartitioningChoice(cost, plan, partitioning)
+    assert best is not None, "at least the scheme without attributes exists"
+    return best
+
+
+def partition_orders(
+    cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
+) -> PartitioningChoice[dict[JoinGraph, RelationOrder]]:
+    """Return the best scheme for the flat tree, with its probe orders."""
+
+    def optimize(partitioned_model: JoinCostModel) -> tuple[float, dict[JoinGraph, RelationOrder]]:
+        orders = find_probe_orders(partitioned_model.list_inputs(), partitioned_model, search)
+        return sum(partitioned_model.estimate_order_cost(order) for order in orders.values()), orders
+
+    return find_best_partitioning(cost_model, optimize)
+
+
+def partition_tree(
+    tree: OperatorTree, cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
+) -> PartitioningChoice[OperatorTree]:
+    """Return the best scheme for all stores of a tree, including those of materialized joins.
+
+    A store is probed within one operator only, so the schemes of each operator are tried independently.
+    """
+    cost, partitioning = 0.0, dict(cost_model.partitioning)
+    for operator in iter_operators(tree):
+        best = _partition_operator(operator, cost_model, search)
+        cost += best.cost
+        partitioning.update(
+            {relation: best.partitioning[relation] for relation in list_child_relations(operator, cost_model.join_graph)}
+        )
+    return PartitioningChoice(cost, tree, partitioning)
+
+
+def _partition_operator(
+    operator: OperatorTree, cost_model: JoinCostModel, search: OrderSearch
+) -> PartitioningChoice[OperatorTree]:
+    relations = list_child_relations(operator, cost_model.join_graph)
+    return find_best_partitioning(
+        cost_model, lambda partitioned_model: (estimate_operator_cost(operator, partitioned_model, search), operator), relations
+    )
+
+
+def find_best_partitioned_tree(
+    cost_model: JoinCostModel, optimize: Callable[[JoinCostModel], OperatorTree], search: OrderSearch = find_greedy_order
+) -> PartitioningChoice[OperatorTree]:
+    """Return the cheapest of the trees that an optimizer builds under each scheme for the inputs, with all stores partitioned.
+
+    While it builds a tree, the optimizer knows only the attributes of materialized joins that the cost model has, and assumes
+    that rows of the others are distributed at random.
+    """
+
+    def price_tree(partitioned_model: JoinCostModel) -> tuple[float, PartitioningChoice[OperatorTree]]:
+        choice = partition_tree(optimize(partitioned_model), cost_model, search)
+        return choice.cost, choice
+
+    return find_best_partitioning(cost_model, price_tree).plan

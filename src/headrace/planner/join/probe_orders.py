@@ -1,0 +1,108 @@
+"""Probe orders of one operator: the order in which rows of each relation visit the stores of the others, greedy or exhaustive.
+
+Fewer rows in the first steps are not the only criterion: a store of many tasks receives as many copies of a row that does not
+determine the partition, so a larger intermediate result may be cheaper. The greedy search therefore looks two steps ahead, at
+rows and copies. Steps without a predicate are taken only if no other step remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from headrace.planner.join.cost import CardinalityModel, RelationOrder, count_copies, estimate_step_costs
+from headrace.planner.join.join_graph import Attribute, JoinGraph
+
+Partitioning = Mapping[JoinGraph, Attribute | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCostModel:
+    """A join and everything that its cost depends on. By default, a store has one task and no partition attribute."""
+
+    join_graph: JoinGraph
+    cardinalities: CardinalityModel
+    task_counts: Mapping[JoinGraph, int] = field(default_factory=dict)
+    partitioning: Partitioning = field(default_factory=dict)
+
+    def subgraph(self, names: Iterable[str]) -> JoinGraph:
+        """Return the subjoin over some inputs: the relation of a store of them."""
+        return self.join_graph.subgraph(names)
+
+    def list_inputs(self) -> tuple[JoinGraph, ...]:
+        """Return the inputs as relations, by name."""
+        return tuple(self.subgraph({name}) for name in sorted(self.join_graph.relations))
+
+    def estimate_sent(self, prefix: RelationOrder, store: JoinGraph) -> float:
+        """Return the number of rows of a prefix that are sent to a store, including all copies."""
+        by, tasks = self.partitioning.get(store), self.task_counts.get(store, 1)
+        return self.cardinalities.estimate_sent(prefix, self.join_graph) * count_copies(store, by, prefix, self.join_graph, tasks)
+
+    def estimate_order_cost(self, order: RelationOrder) -> float:
+        """Return the number of rows that an order sends in all its steps."""
+        return sum(estimate_step_costs(order, self.join_graph, self.cardinalities, self.task_counts, self.partitioning))
+
+
+OrderSearch = Callable[[JoinGraph, Iterable[JoinGraph], JoinCostModel], RelationOrder]
+
+
+def find_greedy_order(start: JoinGraph, others: Iterable[JoinGraph], cost_model: JoinCostModel) -> RelationOrder:
+    """Return a greedy order for the rows of one relation: each step is the first of the cheapest two. Ties go by name."""
+    order: RelationOrder = (start,)
+    remaining = set(others)
+    while remaining:
+        costs = {
+            relation: _estimate_two_steps(order, relation, remaining, cost_model)
+            for relation in find_joinable(order, remaining, cost_model.join_graph)
+        }
+        chosen = min(costs, key=lambda relation: (costs[relation], str(relation)))
+        remaining.remove(chosen)
+        order = (*order, chosen)
+    return order
+
+
+def _estimate_two_steps(order: RelationOrder, relation: JoinGraph, remaining: set[JoinGraph], cost_model: JoinCostModel) -> float:
+    """Return the cost of a step to a store and of the cheapest step after it."""
+    reached = (*order, relation)
+    after = find_joinable(reached, remaining - {relation}, cost_model.join_graph)
+    return cost_model.estimate_sent(order, relation) + min(
+        (cost_model.estimate_sent(reached, following) for following in after), default=0.0
+    )
+
+
+def find_joinable(prefix: Iterable[JoinGraph], others: Iterable[JoinGraph], join: JoinGraph) -> list[JoinGraph]:
+    """Return the relations connected with the prefix by a predicate; all, if only a cross product remains."""
+    prefix_inputs = frozenset(name for relation in prefix for name in relation.relations)
+    candidates = sorted(others, key=str)
+    return [relation for relation in candidates if any(join.predicates_between(relation.relations, prefix_inputs))] or candidates
+
+
+def enumerate_orders(start: JoinGraph, others: Iterable[JoinGraph], join: JoinGraph) -> Iterator[RelationOrder]:
+    """Yield every order for the rows of one relation without avoidable cross products."""
+    yield from _extend_order((start,), frozenset(others), join)
+
+
+def _extend_order(order: RelationOrder, remaining: frozenset[JoinGraph], join: JoinGraph) -> Iterator[RelationOrder]:
+    if not remaining:
+        yield order
+        return
+    for relation in find_joinable(order, remaining, join):
+        yield from _extend_order((*order, relation), remaining - {relation}, join)
+
+
+def find_best_order(start: JoinGraph, others: Iterable[JoinGraph], cost_model: JoinCostModel) -> RelationOrder:
+    """Return the cheapest of all orders. For few relations only: there are up to (n - 1)! orders."""
+    return min(
+        enumerate_orders(start, others, cost_model.join_graph),
+        key=lambda order: (cost_model.estimate_order_cost(order), [str(relation) for relation in order]),
+    )
+
+
+def find_probe_orders(
+    relations: Iterable[JoinGraph], cost_model: JoinCostModel, search: OrderSearch = find_greedy_order
+) -> dict[JoinGraph, RelationOrder]:
+    """Return an order for each relation of an operator, found by the given search."""
+    sorted_relations = sorted(relations, key=str)
+    return {
+        start: search(start, [other for other in sorted_relations if other != start], cost_model) for start in sorted_relations
+    }

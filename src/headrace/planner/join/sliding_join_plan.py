@@ -1,0 +1,199 @@
+"""The plan of all live sliding joins: the state stores, and the stores that the rows of each relation probe.
+
+Each relation has a tree of probes. New rows of the relation enter at the root; every probe finds partners in one store and passes
+the joined rows to the probes below it, to the queries that are complete, and to the stores of materialized joins. Queries whose
+orders have a common prefix share its probes; the query-set of each row tells which queries still need it.
+
+Within a micro-batch, relations are ranked: rows of a relation see the new rows of relations ranked before it, and only earlier
+rows of all others. Each result is therefore found exactly once, from its new row that is ranked last.
+
+A new query may be backfilled from the state of other queries:
+
+    d   added ├──────────────────────────────▶
+    q                    added, with backfill ├──▶     sees all rows that d saw, and emits results that are new from now on
+
+Every input of the query then needs a live query whose stored rows include those it would have: the same relation and selection,
+no shorter range, all columns that it reads, and all of its streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.model.expression import Expression
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.planner.join.join_graph import Attribute, JoinGraph
+from headrace.planner.join.normalized_join import NormalizedJoin, normalize_join, relation_of_column
+from headrace.planner.shared_plan import Backfill, LiveQuery
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """A step of a probe order: a relation, and the attribute that partitions its store."""
+
+    relation: JoinGraph
+    partitioned_by: Attribute | None = None
+
+
+OrdersByRelation = Mapping[str, tuple[ProbeTarget, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOrderChoice:
+    """The decision of an optimizer: the orders of all relations for each query (by id) and each materialized join.
+
+    Conditions in `residual_texts` are residual predicates, so that queries with and without them share the join.
+    """
+
+    queries: Mapping[int, OrdersByRelation]
+    materialized: Mapping[JoinGraph, OrdersByRelation] = field(default_factory=dict)
+    residual_texts: frozenset[str] = frozenset()
+
+
+class RoutingKind(Enum):
+    """How rows reach the partitions of the next store."""
+
+    STORED = "stored"  # new rows probe the partition in which they are stored
+    LOCAL = "local"  # rows stay in their partition
+    KEY = "key"  # to the partition of a value of the row
+    BROADCAST = "all"  # a copy to every partition
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRouting:
+    """Routing to a store; `key` is the value over joined columns that determines the partition.
+
+    `colocated_store` is the number of the store whose rows already lie in that partition.
+    """
+
+    kind: RoutingKind
+    key: Expression | None = None
+    colocated_store: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """A state store: rows of a relation, partitioned by an attribute or at random; filled from `from_batch` to `until_batch`."""
+
+    number: int
+    relation: JoinGraph
+    partitioned_by: Attribute | None
+    partition_key: Expression | None
+    from_batch: int
+    until_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFeed:
+    """Joined rows of a probe enter the store of a materialized join, where they are visible from `level` on."""
+
+    store_number: int
+    routing: ProbeRouting
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStep:
+    """Find partners of arriving rows in a store, at a level of the job.
+
+    `keys` are the equalities of the look-up: (of the arriving row, of the stored row). `before_batch` restricts partners to rows
+    stored before that batch. `covered_relations` are the relations of the joined rows.
+    """
+
+    number: int
+    store_number: int
+    before_batch: int | None
+    keys: tuple[tuple[Expression, Expression], ...]
+    routing: ProbeRouting
+    level: int
+    query_ids: frozenset[int]
+    covered_relations: frozenset[str]
+    completed_queries: tuple[int, ...] = ()
+    feeds: tuple[StoreFeed, ...] = ()
+    children: tuple[ProbeStep, ...] = ()
+
+    def walk(self) -> Iterator[ProbeStep]:
+        """Yield this probe and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingJoinPlan:
+    """The plan of all sliding joins; the first of `ranked_relations` sees only rows of earlier batches.
+
+    `used_since` maps stores of materialized joins, and queries, to the batch from which the rows in the store count for the
+    query.
+    """
+
+    queries: tuple[NormalizedJoin, ...]
+    ranked_relations: tuple[str, ...]
+    streams: Mapping[str, str]
+    stores: tuple[StoreSpec, ...]
+    root_probes: Mapping[str, tuple[ProbeStep, ...]]
+    used_since: Mapping[int, Mapping[int, int]]
+    last_level: int
+    next_store_number: int
+    choice: ProbeOrderChoice
+
+    @property
+    def probes(self) -> Iterator[tuple[str, ProbeStep]]:
+        """All probes, each with its starting relation."""
+        for name, roots in self.root_probes.items():
+            for root in roots:
+                yield from ((name, probe) for probe in root.walk())
+
+    @property
+    def is_transitional(self) -> bool:
+        """Whether some stores or probes are needed only until rows from before a change expire."""
+        return any(store.until_batch is not None for store in self.stores) or any(
+            probe.before_batch is not None for _, probe in self.probes
+        )
+
+    def get_visible_mask(self, relation: str) -> int:
+        """Return, as bits by rank, the relations whose new rows are visible to rows of a relation."""
+        return (1 << self.ranked_relations.index(relation)) - 1
+
+    def get_delta_bit(self, relation: str) -> int:
+        """Return the bit of a relation, by rank."""
+        return 1 << self.ranked_relations.index(relation)
+
+    def find_filled_stores(self, relation: str) -> list[StoreSpec]:
+        """Return the stores that new rows of a relation enter."""
+        return [
+            store for store in self.stores if store.relation == JoinGraph(frozenset({relation})) and store.until_batch is None
+        ]
+
+    def find_needed_columns(self, relations: frozenset[str]) -> frozenset[str]:
+        """Return the columns of some relations that any query reads."""
+        all_columns = frozenset().union(*(query.columns for query in self.queries))
+        return frozenset(name for name in all_columns if name.partition("\x1f")[0] in relations)
+
+
+def plan_backfills(new: LiveQuery, live: Iterable[LiveQuery], first_batches: Mapping[int, int]) -> tuple[Backfill, ...]:
+    """Return the backfills of each input of a new query; none if for one input no live query covers it."""
+    new_join = normalize_join(new)
+    others = [normalize_join(query) for query in live if isinstance(query.plan, SlidingJoinQuery) and query.id != new.id]
+    backfills = []
+    for relation in new_join.inputs:
+        sources = [other for other in others if relation in other.inputs and _covers_input(other, new_join, relation)]
+        if not sources:
+            return ()
+        source = min(sources, key=lambda other: (other.since, first_batches[other.id], other.id))
+        backfills.append(Backfill(relation, source.id, source.bit, first_batches[source.id], source.since))
+    return tuple(backfills)
+
+
+def _covers_input(source: NormalizedJoin, target: NormalizedJoin, relation: str) -> bool:
+    available, wanted = source.inputs[relation], target.inputs[relation]
+    stored_columns = {name for name in source.columns if relation_of_column(name) == relation}
+    return (
+        (available.stream, available.predicate) == (wanted.stream, wanted.predicate)
+        and available.length + source.lateness >= wanted.length + target.lateness
+        and available.lateness >= wanted.lateness
+        and set(target.streams) <= set(source.streams)  # the source's watermark is never ahead: it evicted no row too early
+        and {name for name in target.columns if relation_of_column(name) == relation} <= stored_columns
+    )

@@ -1,0 +1,260 @@
+"""Execution plan of a window join: a chain of steps, each joining the rows so far with the join buffer of one more input.
+
+    orders ──┐
+             ├─ step 1, by user ──┐
+    clicks ──┘                    ├─ step 2, by campaign ──→
+    campaigns ────────────────────┘
+
+Steps by the same keys run in one partition; where the keys change, rows are shuffled by the new ones. Rows without keys, those of
+steps without equalities, lie in a single partition. Queries whose chains have a common prefix share its steps.
+
+The optimizer chooses the order of inputs and the group of queries that share it, and may change both: a `JoinOrderVersion`
+applies to windows from an event time on. After a change, windows that started earlier are still joined by the old version from
+buffers partitioned by the old keys; rows are buffered by old and new keys until the last of those windows closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from headrace.model.expression import TRUE, Call, Column, Expression, column_names, combine_conjuncts, split_conjuncts
+from headrace.plan.window_join import (
+    JoinEquality,
+    JoinKind,
+    JoinNode,
+    JoinTree,
+    WindowJoinQuery,
+    iter_inputs,
+    iter_join_nodes,
+    joined_column,
+    split_joined_name,
+    to_stream_columns,
+)
+from headrace.planner.slicing import MIN_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOrderVersion:
+    """An order of inputs and the group of queries that share it, valid for windows that start at `since` or later."""
+
+    order: tuple[int, ...]
+    group: int = 0
+    since: int = MIN_TIME
+
+
+def is_reorderable(plan: WindowJoinQuery) -> bool:
+    """Return whether the inputs may be reordered: all joins must be inner joins."""
+    return all(node.kind is JoinKind.INNER for node in iter_join_nodes(plan.tree))
+
+
+def get_written_order(plan: WindowJoinQuery) -> tuple[int, ...]:
+    """Return the order of inputs in the query text."""
+    return tuple(iter_inputs(plan.tree))
+
+
+def canonicalize_join(plan: WindowJoinQuery) -> WindowJoinQuery:
+    """Return an inner join with its inputs numbered by stream name, so that equal joins written in different orders are equal."""
+    if not is_reorderable(plan):
+        return plan
+    order = sorted(range(len(plan.inputs)), key=lambda i: (plan.inputs[i].stream, i))
+    if order == list(range(len(order))):
+        return plan
+    number = {old: new for new, old in enumerate(order)}
+
+    def renumber(expression: Expression) -> Expression:
+        if isinstance(expression, Column):
+            if not expression.name[:1].isdigit():
+                return expression
+            index, name = split_joined_name(expression.name)
+            return joined_column(number[index], name, expression.type)
+        if isinstance(expression, Call):
+            return Call(expression.function, tuple(map(renumber, expression.args)), expression.type)
+        return expression
+
+    def renumber_tree(node: JoinTree) -> JoinTree:
+        if isinstance(node, int):
+            return number[node]
+        equalities = tuple(JoinEquality(renumber(e.left), renumber(e.right)) for e in node.equalities)
+        return JoinNode(node.kind, renumber_tree(node.left), renumber_tree(node.right), equalities, renumber(node.residual))
+
+    grouping = plan.grouping
+    if grouping is not None:
+        calls = tuple(replace(call, args=tuple(map(renumber, call.args))) for call in grouping.aggregates)
+        grouping = replace(grouping, keys=tuple(map(renumber, grouping.keys)), aggregates=calls)
+    root = renumber_tree(plan.tree)
+    assert isinstance(root, JoinNode)
+    output = plan.output if grouping is not None else tuple(map(renumber, plan.output))
+    return WindowJoinQuery(tuple(plan.inputs[i] for i in order), root, output, plan.schema, renumber(plan.predicate), grouping)
+
+
+def build_join_tree(plan: WindowJoinQuery, order: Sequence[int]) -> JoinNode:
+    """Return the left-deep tree that joins the inputs in an order and applies each condition as early as possible."""
+    if tuple(order) == get_written_order(plan):
+        return plan.tree
+    pending = list(iter_conditions(plan))
+    tree: JoinTree = order[0]
+    joined = frozenset({order[0]})
+    for index in order[1:]:
+        reached = joined | {index}
+        due = [condition for condition in pending if find_inputs(condition) <= reached]
+        pending = [condition for condition in pending if not find_inputs(condition) <= reached]
+        candidates = [to_equality(condition, joined, index) for condition in due]
+        equalities = tuple(candidate for candidate in candidates if candidate is not None)
+        rest = combine_conjuncts([condition for condition, candidate in zip(due, candidates, strict=True) if candidate is None])
+        tree, joined = JoinNode(JoinKind.INNER, tree, index, equalities, rest), reached
+    assert isinstance(tree, JoinNode)
+    return tree
+
+
+def count_cross_products(conditions: Sequence[Expression], order: Sequence[int]) -> int:
+    """Return the number of cross products: steps of an order without an equality, whose rows all meet in one partition."""
+    count, joined = 0, frozenset({order[0]})
+    for index in order[1:]:
+        count += all(to_equality(condition, joined, index) is None for condition in conditions)
+        joined |= {index}
+    return count
+
+
+def iter_conditions(plan: WindowJoinQuery) -> Iterable[Expression]:
+    """Yield all conditions between inputs, node by node, the equalities of a node first."""
+    for node in iter_join_nodes(plan.tree):
+        for pair in node.equalities:
+            yield Call("eq", tuple(sorted((pair.left, pair.right), key=str)), TRUE.type)
+        yield from (part for part in split_conjuncts(node.residual) if part != TRUE)
+
+
+@lru_cache(maxsize=1 << 14)
+def find_inputs(condition: Expression) -> frozenset[int]:
+    """Return the inputs that a condition refers to."""
+    return frozenset(split_joined_name(name)[0] for name in column_names(condition))
+
+
+@lru_cache(maxsize=1 << 14)
+def to_equality(condition: Expression, joined: frozenset[int], index: int) -> JoinEquality | None:
+    """Return a condition as an equality between the joined inputs and one more; None for any other condition."""
+    if isinstance(condition, Call) and condition.function == "eq":
+        first, second = condition.args
+        if find_inputs(second) == {index} and find_inputs(first) and find_inputs(first) <= joined:
+            return JoinEquality(first, second)
+        if find_inputs(first) == {index} and find_inputs(second) and find_inputs(second) <= joined:
+            return JoinEquality(second, first)
+    return None
+
+
+JoinKeys = tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowJoinLeaf:
+    """The rows of one input: a join buffer of a stream by keys (over its own columns), for the queries of one group.
+
+    `slot` distinguishes the inputs of a query that read the same stream.
+    """
+
+    input_index: int
+    stream: str
+    keys: JoinKeys
+    slot: int
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowJoinStep:
+    """Join the rows so far with a leaf; if `repartitions`, they are first shuffled by `left_keys`."""
+
+    kind: JoinKind
+    left_keys: JoinKeys
+    leaf: WindowJoinLeaf
+    repartitions: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WindowJoinChain:
+    """The steps of a join: the first leaf, then the steps. Queries share equal prefixes of chains."""
+
+    first_leaf: WindowJoinLeaf
+    steps: tuple[WindowJoinStep, ...]
+
+    @property
+    def extra_shuffles(self) -> int:
+        """The number of shuffles after the first one."""
+        return sum(step.repartitions for step in self.steps)
+
+
+def build_chain(plan: WindowJoinQuery, tree: JoinNode, group: int = 0) -> WindowJoinChain:
+    """Return the chain of a join under a left-deep tree."""
+    nodes = list(iter_join_nodes(tree))
+
+    def leaf(index: JoinTree, keys: JoinKeys) -> WindowJoinLeaf:
+        assert isinstance(index, int)
+        return WindowJoinLeaf(
+            index, plan.inputs[index].stream, tuple(map(to_stream_columns, keys)), plan.stream_occurrence(index), group
+        )
+
+    first = leaf(nodes[0].left, tuple(e.left for e in nodes[0].equalities))
+    steps: list[WindowJoinStep] = []
+    partitioning: list[frozenset[Expression]] = []
+    for node in nodes:
+        keys = tuple(e.left for e in node.equalities)
+        moves = bool(steps) and not _is_partitioned_by(partitioning, keys)
+        right = tuple(e.right for e in node.equalities)
+        steps.append(WindowJoinStep(node.kind, keys, leaf(node.right, right), moves))
+        if not steps[:-1] or moves:
+            partitioning = [frozenset({key}) for key in keys]
+        partitioning = _partitioning_after(partitioning, node)
+    return WindowJoinChain(first, tuple(steps))
+
+
+def build_chains(
+    plan: WindowJoinQuery, arrangements: Sequence[JoinOrderVersion]
+) -> list[tuple[JoinOrderVersion, JoinNode, WindowJoinChain]]:
+    """Return the tree and the chain of a join for each join order version; for the written order if there are no versions."""
+    result = []
+    for version in arrangements or (JoinOrderVersion(get_written_order(plan)),):
+        tree = build_join_tree(plan, version.order)
+        result.append((version, tree, build_chain(plan, tree, version.group)))
+    return result
+
+
+def _is_partitioned_by(partitioning: list[frozenset[Expression]], keys: JoinKeys) -> bool:
+    """Return whether rows with this partitioning (each key with its equal expressions) are already partitioned by these keys."""
+    return len(partitioning) == len(keys) and all(key in names for key, names in zip(keys, partitioning, strict=True))
+
+
+def _partitioning_after(partitioning: list[frozenset[Expression]], node: JoinNode) -> list[frozenset[Expression]]:
+    """Return the partitioning of rows after a join; where rows may lack their left side, only the right side counts."""
+
+    def extend_names(known: frozenset[Expression], equalities: tuple[JoinEquality, ...]) -> frozenset[Expression]:
+        equal = frozenset(e.right for e in equalities if e.left in known)
+        if node.kind is JoinKind.FULL:
+            return frozenset()
+        if node.kind is JoinKind.RIGHT:
+            return equal
+        return known | equal if node.kind is JoinKind.INNER else known
+
+    return [extend_names(known, node.equalities) for known in partitioning]
+
+
+def count_extra_shuffles(plan: WindowJoinQuery, arrangements: Sequence[JoinOrderVersion]) -> int:
+    """Return the number of shuffles of a join after the first: where keys change, and where joined rows are grouped."""
+    return max(chain.extra_shuffles for *_, chain in build_chains(plan, arrangements)) + (plan.grouping is not None)
+
+
+def iter_buffer_keys(
+    plan: WindowJoinQuery, arrangements: Sequence[JoinOrderVersion], stream: str
+) -> Iterator[tuple[int, int, JoinKeys]]:
+    """Yield the distinct (input, slot, keys) of each input that reads a stream, for the keys of all join order versions."""
+    distinct: dict[tuple[int, int, JoinKeys], None] = {}
+    for _, _, chain in reversed(build_chains(plan, arrangements)):
+        for leaf in (chain.first_leaf, *(step.leaf for step in chain.steps)):
+            if leaf.stream == stream:
+                distinct[leaf.input_index, leaf.slot, leaf.keys] = None
+    yield from distinct
+
+
+def find_needed_columns(plan: WindowJoinQuery, index: int) -> frozenset[str]:
+    """Return the columns of an input that are read after the selection of its rows."""
+    owners = (split_joined_name(column.name) for column in plan.joined_columns)
+    return frozenset(name for input_index, name in owners if input_index == index and name)

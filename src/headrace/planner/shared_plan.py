@@ -1,0 +1,284 @@
+"""The shared plan of one stream: a pure function of the set of live queries.
+
+A `StreamPlan` covers one epoch of one stream. Each operator works once for all its subscribers: `SharedAggregation` keeps shared
+partial aggregates, `SessionAggregation` aggregates session windows, `StatelessRouter` routes rows of stateless queries,
+`JoinBuffer` buffers rows for window joins. Equal inputs give equal plans: adding a query and removing it again restores the
+previous plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from headrace.model.expression import Expression, column_names
+from headrace.model.window import HopWindow, SessionWindow, Window, WindowEnds
+from headrace.plan.derived import UnnestedStream
+from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
+from headrace.plan.sliding_join import SlidingJoinQuery
+from headrace.plan.window_join import WindowJoinQuery, split_joined_name
+from headrace.planner.components import Component, derive_branch_components
+from headrace.planner.join.window_join_plan import JoinOrderVersion, count_extra_shuffles, find_needed_columns, iter_buffer_keys
+from headrace.planner.operator_grouping import group_subscribers
+from headrace.planner.predicate_index import PredicateIndex, build_predicate_index
+from headrace.planner.slicing import MIN_TIME, derive_progressions
+from headrace.planner.statistics import DEFAULT_STATISTICS, StreamStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """Rows of a relation stored for query `query_id` under its bit, from `first_batch` on, with event times from `since` on."""
+
+    relation: str
+    query_id: int
+    bit: int
+    first_batch: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveQuery:
+    """A query in the pipeline: it sees rows from event time `since` on (T of its semantics) and owns `bit` in query-sets."""
+
+    id: int
+    name: str
+    plan: LogicalQuery
+    since: int = MIN_TIME
+    bit: int = 0
+    order_versions: tuple[JoinOrderVersion, ...] = ()  # of a window join: versions of its join order
+    output_stream: str = ""  # the derived stream of its results, read by other queries
+    backfills: tuple[Backfill, ...] = ()  # earlier rows, taken from the state of other queries
+    unnested: tuple[UnnestedStream, ...] = ()  # unnested streams that it reads
+
+    @property
+    def signature(self) -> str:
+        """What a plan depends on: the query id, and the join order versions."""
+        return f"{self.id}{''.join(f';{version.order},{version.since}' for version in self.order_versions)}"
+
+    @property
+    def extra_shuffles(self) -> int:
+        """The number of shuffles after that of its input streams."""
+        return count_extra_shuffles(self.plan, self.order_versions) if isinstance(self.plan, WindowJoinQuery) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """One query branch's use of a shared operator; `components` are its aggregates, `outputs` those of a stateless query."""
+
+    query_id: int
+    branch: int
+    predicate: Expression
+    keys: tuple[Expression, ...]
+    window: Window | None
+    since: int
+    streams: tuple[str, ...]  # all streams of the query; together they decide its watermark
+    components: tuple[Component, ...] = ()
+    outputs: tuple[Expression, ...] = ()
+    window_ends: WindowEnds | None = None  # window ends, where they differ from those of `window`
+    longest_window: int = 0  # time from the earliest start to the common end of windows that end together
+    is_counted_elsewhere: bool = False  # the input has another join buffer, which counts its rows
+
+    @property
+    def sharing_key(self) -> Hashable:
+        """Branches share within one kind of operator over the same group keys."""
+        return type(self.window).__name__, self.keys
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOperator:
+    """An operator whose subscribers share a predicate index.
+
+    `predicate_numbers[i]` is the position of subscriber i's predicate in the index.
+    """
+
+    predicate_index: PredicateIndex
+    subscribers: tuple[Subscriber, ...]
+    predicate_numbers: tuple[int, ...]
+
+    @property
+    def keys(self) -> tuple[Expression, ...]:
+        """The group keys, equal for all subscribers."""
+        return self.subscribers[0].keys
+
+    @property
+    def arguments(self) -> frozenset[Expression]:
+        """The keys and aggregate arguments: all expressions that are evaluated for selected rows."""
+        return frozenset((*self.keys, *(arg for m in self.subscribers for need in m.components for arg in need.args)))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAggregation(SharedOperator):
+    """Shared partial aggregates by slice, key and cell."""
+
+    components: tuple[Component, ...]
+    component_numbers: tuple[tuple[int, ...], ...]  # for each subscriber, the positions of its components
+    slice_progressions: tuple[tuple[int, int], ...]
+    retention: int  # the longest window: no query needs rows that are further behind the watermark
+
+    @property
+    def arguments(self) -> frozenset[Expression]:
+        """The keys and aggregate arguments, derived from the components, which are few."""
+        return frozenset((*self.keys, *(arg for component in self.components for arg in component.args)))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAggregation(SharedOperator):
+    """Session windows by key; subscribers with equal predicate, gap and components share one computation."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessRouter(SharedOperator):
+    """Routes rows of stateless queries: a row is copied only to the queries that select it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinBuffer:
+    """Rows buffered for window joins by slice and key: each row once, with its query-set (over the bits in `query_bits`).
+
+    A query that reads the stream twice by the same keys uses a second join buffer, with the next `slot`, for the other input.
+    """
+
+    slot: int
+    subscribers: tuple[Subscriber, ...]
+    query_bits: tuple[int, ...]
+    columns: tuple[str, ...]
+    slice_progressions: tuple[tuple[int, int], ...]
+    retention: int
+
+    @property
+    def keys(self) -> tuple[Expression, ...]:
+        """The join keys, equal for all subscribers."""
+        return self.subscribers[0].keys
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """The shared operators over one stream during one epoch, the columns they read, and the statistics used for planning."""
+
+    stream: str
+    stores: tuple[SharedAggregation, ...]
+    sessions: tuple[SessionAggregation, ...]
+    routers: tuple[StatelessRouter, ...]
+    buckets: tuple[JoinBuffer, ...]
+    columns: frozenset[str]
+    stats: StreamStatistics
+
+    @property
+    def subscribers(self) -> tuple[Subscriber, ...]:
+        """All subscribers of all operators and join buffers."""
+        shared = [member for operator in self.operators for member in operator.subscribers]
+        return (*shared, *(member for buckets in self.buckets for member in buckets.subscribers))
+
+    @property
+    def operators(self) -> tuple[SharedOperator, ...]:
+        """All operators with a predicate index, in the order in which they process a row."""
+        return (*self.stores, *self.sessions, *self.routers)
+
+
+def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: StreamStatistics = DEFAULT_STATISTICS) -> StreamPlan:
+    """Return the shared plan of one stream for a set of live queries."""
+    ordered = sorted(queries, key=lambda q: q.id)
+    members = [m for query in ordered for m in _iter_subscribers(stream, query)]
+    stores, sessions, routers = [], [], []
+    for layout, group_members in group_subscribers(members, stats):
+        group_members.sort(key=lambda m: (m.query_id, m.branch))
+        selection = build_predicate_index([m.predicate for m in group_members], layout)
+        positions = {p: i for i, p in enumerate(selection.predicates)}
+        base = (selection, tuple(group_members), tuple(positions[m.predicate] for m in group_members))
+        if group_members[0].window is None:
+            routers.append(StatelessRouter(*base))
+        elif isinstance(group_members[0].window, SessionWindow):
+            sessions.append(SessionAggregation(*base))
+        else:
+            stores.append(_plan_aggregation(*base))
+    buckets = plan_join_buffers(stream, ordered)
+    join_columns = [name for buffer in buckets for name in buffer.columns]
+    join_columns += [name for buffer in buckets for m in buffer.subscribers for name in column_names(m.predicate)]
+    join_columns += [
+        name
+        for query in ordered
+        if isinstance(query.plan, SlidingJoinQuery)
+        for name in _iter_sliding_join_columns(stream, query.plan)
+    ]
+    needed = frozenset(name for m in members for e in _iter_expressions(m) for name in column_names(e)).union(join_columns)
+    return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), buckets, needed, stats)
+
+
+def plan_join_buffers(stream: str, queries: Iterable[LiveQuery]) -> tuple[JoinBuffer, ...]:
+    """Return the join buffers of a stream: one for each set of join keys."""
+    members_by_key: dict[tuple[tuple[Expression, ...], int], list[tuple[Subscriber, int, frozenset[str]]]] = {}
+    for query in queries:
+        if isinstance(query.plan, WindowJoinQuery):
+            seen_inputs: set[int] = set()
+            for index, slot, keys in iter_buffer_keys(query.plan, query.order_versions, stream):
+                plan, join_input = query.plan, query.plan.inputs[index]
+                base = (query.id, index, join_input.predicate, keys, join_input.window, query.since, plan.streams)
+                member = Subscriber(
+                    *base, window_ends=plan.ends, longest_window=plan.longest_window, is_counted_elsewhere=index in seen_inputs
+                )
+                seen_inputs.add(index)
+                members_by_key.setdefault((keys, slot), []).append((member, query.bit, find_needed_columns(plan, index)))
+    return tuple(
+        JoinBuffer(
+            slot,
+            tuple(member for member, _, _ in members),
+            tuple(bit for _, bit, _ in members),
+            tuple(sorted(frozenset().union(*(names for *_, names in members)))),
+            derive_progressions({m.window for m, *_ in members if isinstance(m.window, HopWindow)}),
+            max(m.window.size for m, *_ in members if isinstance(m.window, HopWindow)),
+        )
+        for (_, slot), members in members_by_key.items()
+    )
+
+
+def _plan_aggregation(
+    selection: PredicateIndex, members: tuple[Subscriber, ...], predicate_of: tuple[int, ...]
+) -> SharedAggregation:
+    windows = [m.window for m in members if isinstance(m.window, HopWindow)]
+    needs = tuple(dict.fromkeys(need for m in members for need in m.components))
+    positions = {need: i for i, need in enumerate(needs)}
+    component_positions = tuple(tuple(positions[need] for need in m.components) for m in members)
+    return SharedAggregation(
+        selection,
+        members,
+        predicate_of,
+        needs,
+        component_positions,
+        derive_progressions(set(windows)),
+        max(w.size for w in windows),
+    )
+
+
+def _iter_subscribers(stream: str, query: LiveQuery) -> Iterable[Subscriber]:
+    plan = query.plan
+    if isinstance(plan, StatelessQuery):
+        for index, select_branch in enumerate(plan.branches):
+            if select_branch.stream == stream:
+                yield Subscriber(
+                    query.id, index, select_branch.predicate, (), None, query.since, plan.streams, outputs=select_branch.outputs
+                )
+    elif isinstance(plan, AggregateQuery):
+        branch_components = derive_branch_components([branch.aggregates for branch in plan.branches])
+        for index, branch in enumerate(plan.branches):
+            if branch.stream == stream:
+                needs = tuple(component[index] for component in branch_components)
+                yield Subscriber(
+                    query.id, index, branch.predicate, branch.keys, plan.window, query.since, plan.streams, components=needs
+                )
+
+
+def _iter_sliding_join_columns(stream: str, plan: SlidingJoinQuery) -> Iterable[str]:
+    """Yield the columns of a stream that a sliding join reads."""
+    input_indexes = {index for index, join_input in enumerate(plan.inputs) if join_input.stream == stream}
+    for index in input_indexes:
+        yield from column_names(plan.inputs[index].predicate)
+    for expression in (*plan.conditions, *plan.output):
+        yield from (name for number, name in map(split_joined_name, column_names(expression)) if number in input_indexes)
+
+
+def _iter_expressions(member: Subscriber) -> Iterable[Expression]:
+    yield member.predicate
+    yield from member.keys
+    yield from member.outputs
+    for need in member.components:
+        yield from need.args

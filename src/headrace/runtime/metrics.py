@@ -1,0 +1,160 @@
+"""Metrics of micro-batches and queries: batch reports, state bytes by query, and event-time latency of results.
+
+Shared state is divided evenly among the queries that use it. Latency is the time from the end of a window, or from the time of a
+row, until the results can be read. It is not measured per row: the watermarks before and after a micro-batch determine which
+windows closed in it, and the oldest of those windows has the greatest latency.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
+from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.changelog import root_query_id
+from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
+from headrace.planner.shared_plan import LiveQuery
+from headrace.planner.slicing import MAX_TIME, MIN_TIME
+from headrace.runtime.engine_state import EngineState
+
+
+class EventTimeMarks(NamedTuple):
+    """Event-time marks of a set of streams: the common watermark, and the event time that rows of every stream have reached."""
+
+    watermark: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The outcome of a micro-batch.
+
+    `rows` were read and `emitted` rows written; `added`, `removed` and `failed` hold query ids. `changes` describes plan changes
+    as (kind, text), where the kind is "epoch" or "replan".
+    """
+
+    batch: int
+    rows: int
+    emitted: int
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    stage_one_seconds: float = 0.0  # of the slowest task
+    stage_two_seconds: float = 0.0  # of the slowest partition
+    emitted_by: Mapping[int, int] = field(default_factory=dict)
+    changes: tuple[tuple[str, str], ...] = ()
+    marks: Mapping[tuple[str, ...], EventTimeMarks] = field(default_factory=dict)
+    """The event-time marks of each set of streams that live queries read."""
+    live: int = 0  # live queries after the batch
+
+
+def describe_plan_changes(before: EngineState, after: EngineState, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return (kind, text) of every plan change of a batch: new epochs, new join plans, and a new partition count."""
+    events = []
+    for name, stream in after.declared_streams().items():
+        previous = before.streams.get(name)
+        if stream.epochs and (previous is None or previous.epochs[-1:] != stream.epochs[-1:]):
+            events.append(("epoch", f"epoch {stream.epochs[-1].number} of stream {name} begins"))
+    for number in entry["arrangements"]:
+        query = after.queries.get(int(number))
+        events.append(("replan", f"join {query.name if query else number}: join order changed"))
+    if entry["probing"] is not None:
+        events.append(("replan", "joins in SLIDING windows: probe orders changed"))
+    if before.partitions != after.partitions:
+        events.append(("replan", f"{after.partitions} key partitions instead of {before.partitions}"))
+    return tuple(events)
+
+
+def attribute_state_bytes(state: EngineState, probes: SlidingJoinPlan | None) -> dict[int, int]:
+    """Return the state bytes of each live query, by id; shared state is divided evenly among its users."""
+    live = {root_query_id(query.id) for query in state.live_queries()}
+    shares: dict[int, float] = dict.fromkeys(live, 0.0)
+
+    def divide(count: int, queries: Iterable[int]) -> None:
+        users = {root_query_id(number) for number in queries} & live
+        for number in users:
+            shares[number] += count / len(users)
+
+    plans = {epoch.number: epoch.plan for stream in state.streams.values() for epoch in stream.epochs}
+    for refs, operators in ((state.aggregation_refs, "stores"), (state.join_buffer_refs, "buckets")):
+        sizes: Counter[tuple[int, int]] = Counter()
+        for ref in refs:
+            sizes[ref.epoch, ref.operator] += ref.bytes
+        for (epoch, store), count in sizes.items():
+            if epoch in plans:
+                operator = getattr(state.plans[plans[epoch]], operators)[store]
+                divide(count, (subscriber.query for subscriber in operator.members))
+    for session in state.session_refs:
+        divide(session.bytes, [session.query_id])
+    store_users = _map_store_users(probes)
+    for segment in state.store_refs:
+        divide(segment.bytes, store_users[segment.store])
+    return {number: round(count) for number, count in shares.items()}
+
+
+def _map_store_users(probes: SlidingJoinPlan | None) -> dict[int, set[int]]:
+    """Return the queries that use each state store of sliding joins."""
+    queries: dict[int, set[int]] = defaultdict(set)
+    if probes is not None:
+        for _, probe in probes.probes:
+            queries[probe.store_number] |= probe.query_ids
+        for store, uses in probes.used_since.items():
+            queries[store] |= set(uses)
+    return queries
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPercentiles:
+    """Percentiles of latency in seconds: of the greatest latency of each recent micro-batch in which a query emitted rows."""
+
+    p50: float
+    p95: float
+
+
+def measure_latencies(
+    batches: Iterable[tuple[BatchReport, float]], live: Mapping[int, LiveQuery]
+) -> dict[int, LatencyPercentiles]:
+    """Return the latency of each live query that emitted rows, by id.
+
+    `batches` are consecutive micro-batches, each with its commit time in seconds since 1970.
+    """
+    waits: dict[int, list[float]] = defaultdict(list)
+    for (before, _), (after, at) in pairwise(batches):
+        for number in after.emitted_by:
+            query = live.get(number)
+            oldest = None if query is None else _oldest_result_time(query.plan, before, after)
+            if oldest is not None:
+                waits[number].append(at - oldest / 1e6)
+    return {number: compute_percentiles(seconds) for number, seconds in waits.items()}
+
+
+def compute_percentiles(values: Sequence[float]) -> LatencyPercentiles:
+    """Return the 50th and 95th percentile of at least one value."""
+    ordered = sorted(values)
+    return LatencyPercentiles(*(ordered[round(part * (len(ordered) - 1))] for part in (0.5, 0.95)))
+
+
+def _oldest_result_time(plan: LogicalQuery, before: BatchReport, after: BatchReport) -> int | None:
+    """Return the event time of the oldest results of a micro-batch; None if it is unknown."""
+    unknown = EventTimeMarks(MIN_TIME, MIN_TIME)
+    begin, end = (report.marks.get(plan.streams, unknown) for report in (before, after))
+    if begin.watermark == MIN_TIME or end.watermark in {MIN_TIME, MAX_TIME}:
+        return None
+    ends = _window_ends(plan)
+    if ends is not None:
+        return next(iter(ends.ends_between(begin.watermark, end.watermark)), None)
+    return begin.watermark if isinstance(plan, AggregateQuery) else begin.newest  # sessions may end at any time
+
+
+def _window_ends(plan: LogicalQuery) -> WindowEnds | None:
+    if isinstance(plan, WindowJoinQuery):
+        return plan.ends
+    if isinstance(plan, AggregateQuery) and not isinstance(plan.window, SessionWindow):
+        return ends_of_window(plan.window)
+    return None

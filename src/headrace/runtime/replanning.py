@@ -1,0 +1,247 @@
+"""Adaptive join plans: collect samples from running batches, and choose cheaper plans for window joins and sliding joins.
+
+The join orders of window joins are chosen between two batches, and apply to coming windows. Only the driver holds the samples,
+and they are lost with it; the chosen plans are in the log and in the manifest.
+
+The plans of sliding joins come from a search in the background. An optimizer epoch is a few batches: the search evaluates the
+samples of one epoch during the next, in a thread beside the pipeline, and a new plan takes effect in the epoch after that. No
+batch waits for the solver; new queries run with initial probe orders until then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from enum import StrEnum
+
+from headrace.engine.batch_job import ReduceReport
+from headrace.engine.joins.query_sets import QueryBitmaps, estimate_selected_share
+from headrace.engine.joins.sampling import RelationSample, estimate_selectivities
+from headrace.errors import SessionError
+from headrace.planner.join.baselines import merge_common_subplans, optimize_individually
+from headrace.planner.join.cost import WindowCardinality
+from headrace.planner.join.join_graph import JoinGraph
+from headrace.planner.join.normalized_join import NormalizedJoin, find_residual_predicates
+from headrace.planner.join.optimizer import optimize_sliding_joins
+from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrderChoice, ProbeTarget, SlidingJoinPlan
+from headrace.planner.join.strategy import JoinProbePlan, JoinStrategy, PartitionedStore, ProbeOrder, SolverReport
+from headrace.planner.join.window_join_order import REGROUP_THRESHOLD, JoinStatistics, reorder_joins
+from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.shared_plan import LiveQuery
+from headrace.runtime.engine_state import EngineState
+
+_WINDOW_JOIN_SAMPLES_KEPT = 8  # samples of a stream
+_QUERIES_PER_INTERVAL = 20  # planning takes some milliseconds a join, so the interval grows by itself for every so many queries
+
+
+class WindowJoinOptimizer:
+    """Collects samples, and plans join orders again when the set of queries changes and every few batches."""
+
+    def __init__(self, interval: int = 4) -> None:
+        """Plan again at least after this many batches; the interval grows with the number of queries."""
+        self._interval = interval
+        self._samples: dict[tuple[str, int], list[QueryBitmaps]] = {}
+        self._sampled_queries: frozenset[int] = frozenset()
+        self._planned_queries: frozenset[int] = frozenset()
+        self._last_planned_batch = -1
+        self._rows_per_round: dict[tuple[int, int], float] = {}
+
+    def record_batch(self, reduce_reports: Sequence[ReduceReport], live: frozenset[int]) -> None:
+        """Record the row counts and samples of a batch. A change of the `live` queries discards samples: bits are reused."""
+        joined: dict[tuple[int, int], tuple[int, int]] = {}
+        for reduce_report in reduce_reports:
+            for path, (rows, rounds) in reduce_report.join_counts.items():
+                counted = joined.get(path, (0, 0))
+                joined[path] = (counted[0] + rows, max(counted[1], rounds))
+        self._rows_per_round |= {path: rows / rounds for path, (rows, rounds) in joined.items()}
+        self._rows_per_round = {path: rows for path, rows in self._rows_per_round.items() if path[0] in live}
+        if live != self._sampled_queries:
+            self._samples, self._sampled_queries = {}, live
+        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.map_reports):
+            for slot, samples in map_report.set_samples.items():
+                kept = self._samples.setdefault(slot, [])
+                kept += samples
+                del kept[:-_WINDOW_JOIN_SAMPLES_KEPT]
+
+    def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
+        """Return the new join orders for the next batch, by query id; queries without a change are absent."""
+        if not self._samples:
+            return {}
+        queries = frozenset(live)
+        changed = len(queries ^ self._planned_queries)
+        if not changed and state.batch - self._last_planned_batch < self._interval * (1 + len(queries) // _QUERIES_PER_INTERVAL):
+            return {}
+        anew = changed > REGROUP_THRESHOLD * max(1, len(self._planned_queries))
+        self._planned_queries, self._last_planned_batch = queries, state.batch
+        return reorder_joins(live.values(), self.collect_statistics(state), regroup=anew)
+
+    def collect_statistics(self, state: EngineState) -> JoinStatistics:
+        """Return the current rates, key counts, selectivities and intermediate row counts."""
+        rates = {name: stream.rate for name, stream in state.streams.items() if stream.rate}
+        keys = {(name, text): count for name, stream in state.streams.items() for text, count in stream.keys.items()}
+        return JoinStatistics(rates, keys, self._estimate_selected_share, self._rows_per_round)
+
+    def _estimate_selected_share(self, stream: str, slot: int, bits: frozenset[int]) -> float | None:
+        return estimate_selected_share(self._samples.get((stream, slot), ()), bits)
+
+
+_LOG = logging.getLogger(__name__)
+_MICROSECONDS_PER_SECOND = 1_000_000
+_SLIDING_JOIN_SAMPLES_KEPT = 6  # samples of a relation
+_MAX_COST_RATIO = 0.8  # the plan changes when the new one costs less than this fraction of the current one
+_DEFAULT_RATE = 1_000.0  # rows a second, for a relation whose rate is unknown
+_MIN_BATCHES_OBSERVED = 2  # batches of a new query before planning with default rates: a rate is known from the second batch on
+
+
+class JoinSharing(StrEnum):
+    """The degree of sharing among sliding joins."""
+
+    GLOBAL = "global"  # one plan of least total cost for all queries
+    COMMON = "common"  # the best plan for each query alone; equal sub-plans are shared
+    NONE = "none"  # no sharing: every query has its own state stores
+
+
+def parse_sharing(text: str) -> JoinSharing:
+    """Parse the user's `multiway` setting; raises SessionError for an unknown value."""
+    try:
+        return JoinSharing(text)
+    except ValueError:
+        raise SessionError(f"invalid setting multiway={text!r}", hint=f"choose one of: {', '.join(JoinSharing)}") from None
+
+
+class SlidingJoinOptimizer:
+    """Collects samples, and searches for a cheaper plan when the set of queries changes and every few batches."""
+
+    def __init__(
+        self, interval: int = 4, *, sharing: JoinSharing = JoinSharing.GLOBAL, time_limit: float = 1.0, background: bool = True
+    ) -> None:
+        """Search at this interval of batches, in a background thread or (in tests) synchronously."""
+        self.sharing = sharing
+        self._interval, self._time_limit = interval, time_limit
+        self._pool = ThreadPoolExecutor(1, "probe-optimizer") if background else None
+        self._samples: dict[str, list[RelationSample]] = {}
+        self._pending_choice: Future[ProbeOrderChoice | None] | None = None
+        self._planned_queries: tuple[int, ...] = ()
+        self._last_planned_batch = -1
+        self.last_solution: SolverReport | None = None
+
+    def record_batch(self, reduce_reports: Sequence[ReduceReport]) -> None:
+        """Record the samples of a batch."""
+        for map_report in (map_report for reduce_report in reduce_reports for map_report in reduce_report.map_reports):
+            for relation, samples in map_report.relation_samples.items():
+                kept = self._samples.setdefault(relation, [])
+                kept += samples
+                del kept[:-_SLIDING_JOIN_SAMPLES_KEPT]
+
+    def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
+        """Return the probe orders to use from the next batch on; None to keep the current ones."""
+        if self._pending_choice is not None:
+            if not self._pending_choice.done():
+                return None
+            choice = self._take_result(self._pending_choice)
+            self._pending_choice = None
+            if choice is not None:
+                return choice
+        queries = tuple(query.id for query in probes.queries)
+        ready = all(self._samples.get(name) for name in probes.ranked_relations) and not _is_too_early(state, probes)
+        if not ready or (queries == self._planned_queries and state.batch - self._last_planned_batch < self._interval):
+            return None
+        self._planned_queries, self._last_planned_batch = queries, state.batch
+        statistics, partitions = self.estimate_statistics(state, probes), state.partitions
+        return self._submit_search(lambda: self._find_cheaper_choice(probes, statistics, partitions))
+
+    def _take_result(self, search: Future[ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
+        """Return the result of a finished search; None if it failed, so that the current plan stays in force."""
+        try:
+            return search.result()
+        except Exception:  # noqa: BLE001  the optimizer is advisory
+            _LOG.exception("the optimizer of sliding joins failed; the current plan stays in force")
+            return None
+
+    def close(self) -> None:
+        """Cancel queued searches and shut the thread pool down without waiting."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _submit_search(self, search: Callable[[], ProbeOrderChoice | None]) -> ProbeOrderChoice | None:
+        if self._pool is None:
+            return search()
+        self._pending_choice = self._pool.submit(search)
+        return None
+
+    def estimate_statistics(self, state: EngineState, probes: SlidingJoinPlan) -> WindowCardinality:
+        """Return the estimated rates, window lengths and selectivities."""
+        rates, windows = {}, {}
+        for name in probes.ranked_relations:
+            stream = state.streams[probes.streams[name]]
+            rates[name] = max(1e-3, (stream.rate or _DEFAULT_RATE) * self._estimate_selected_share(name))
+            ranges = [query.inputs[name].length for query in probes.queries if name in query.inputs]
+            windows[name] = max(ranges) / _MICROSECONDS_PER_SECOND or 1e-6
+        return WindowCardinality(rates, windows, estimate_selectivities(probes.queries, self._samples))
+
+    def _estimate_selected_share(self, relation: str) -> float:
+        """Return the fraction of a stream's rows that at least one query selects as rows of a relation."""
+        samples = self._samples.get(relation, ())
+        return (
+            sum(sample.row_count for sample in samples) / max(1, sum(sample.stream_rows for sample in samples))
+            if samples
+            else 1.0
+        )
+
+    def _find_cheaper_choice(
+        self, probes: SlidingJoinPlan, statistics: WindowCardinality, partitions: int
+    ) -> ProbeOrderChoice | None:
+        """Return a choice that costs at least a fifth less than the current one; None if the search finds none."""
+        queries = [query for query in probes.queries if query.join.is_connected()]
+        if not queries:
+            return None
+        current = merge_common_subplans([_to_strategy(queries, probes.choice)], statistics, partitions)
+        if self.sharing is JoinSharing.GLOBAL:
+            residual = find_residual_predicates(queries, statistics.selectivities)
+            queries = [replace(query, residual_texts=residual) for query in queries]
+            best = optimize_sliding_joins([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
+        else:
+            baselines = optimize_individually(
+                [query.join for query in queries], statistics, partitions, time_limit=self._time_limit
+            )
+            best = merge_common_subplans(baselines, statistics, partitions)
+        self.last_solution = best.solver_report
+        return _to_choice(queries, best) if best.total_cost < _MAX_COST_RATIO * current.total_cost else None
+
+
+def _is_too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:
+    """Return whether a rate is still unknown that one more batch would measure."""
+    newest = max(state.queries[query.id].first_batch for query in probes.queries)
+    return state.batch - newest < _MIN_BATCHES_OBSERVED and not all(
+        state.streams[probes.streams[name]].rate for name in probes.ranked_relations
+    )
+
+
+def _to_strategy(queries: Sequence[NormalizedJoin], choice: ProbeOrderChoice) -> JoinStrategy:
+    """Convert the current probe orders to the representation of the planner."""
+    plans = {query.join: _to_plan(query.join, choice.queries[query.id]) for query in queries}
+    intermediates = tuple(_to_plan(join, orders) for join, orders in choice.materialized.items())
+    return JoinStrategy(tuple(plans.values()), intermediates, 0.0, 0.0, SolverReport("greedy", 1.0))
+
+
+def _to_plan(join: JoinGraph, orders: OrdersByRelation) -> JoinProbePlan:
+    converted = (
+        ProbeOrder(start, tuple(PartitionedStore(target.relation, target.partitioned_by) for target in orders[start]))
+        for start in sorted(orders)
+    )
+    return JoinProbePlan(join, tuple(converted))
+
+
+def _to_choice(queries: Sequence[NormalizedJoin], strategy: JoinStrategy) -> ProbeOrderChoice:
+    orders = {plan.join_graph: _to_orders(plan) for plan in (*strategy.query_plans, *strategy.materialized_plans)}
+    intermediates = {plan.join_graph: orders[plan.join_graph] for plan in strategy.materialized_plans}
+    return ProbeOrderChoice({query.id: orders[query.join] for query in queries}, intermediates, queries[0].residual_texts)
+
+
+def _to_orders(plan: JoinProbePlan) -> OrdersByRelation:
+    return {
+        order.start: tuple(ProbeTarget(store.relation, store.partitioned_by) for store in order.stores)
+        for order in plan.probe_orders
+    }

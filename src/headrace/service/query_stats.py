@@ -1,0 +1,109 @@
+"""Statistics of a running session: cost, latency, state bytes and emission rate by query, the plan diagram, the overview.
+
+Costs come from the cost model at recent input rates; latencies, bytes and rates are measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.planner.cost import (
+    CostBreakdown,
+    CostChange,
+    SharedCost,
+    divide_costs,
+    estimate_added_cost,
+    estimate_operator_costs,
+    estimate_read_costs,
+    estimate_window_join_costs,
+)
+from headrace.planner.explain.plan_diagram import PlanDiagram, build_plan_diagram
+from headrace.planner.join.cost import estimate_sliding_join_costs
+from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
+from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
+from headrace.planner.statistics import build_statistics
+from headrace.runtime.metrics import LatencyPercentiles, attribute_state_bytes, measure_latencies
+from headrace.runtime.sliding_join_epochs import plan_hypothetical_joins
+from headrace.session import DETAILED_BATCHES, Session
+from headrace.sql import bind_query
+
+_RATE_WINDOW_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStats:
+    """Statistics of live queries by query id; `latencies` has only the queries that emitted rows recently."""
+
+    costs: Mapping[int, CostBreakdown]
+    latencies: Mapping[int, LatencyPercentiles]
+    state_bytes: Mapping[int, int]
+    emission_rates: Mapping[int, float]
+    """Rows emitted per second, recently."""
+
+
+NO_STATS = QueryStats({}, {}, {}, {})
+
+
+def build_session_diagram(session: Session) -> PlanDiagram:
+    """Return the shared operators and the queries that use them, as boxes and lines."""
+    engine = session.coordinator
+    return build_plan_diagram(list(engine.live_queries.values()), engine.state.current_plans(), engine.sliding_join_plan)
+
+
+def collect_stats(session: Session) -> QueryStats:
+    """Return shared and standalone cost, latency, state bytes and emission rate of every live query."""
+    engine = session.coordinator
+    state, live, probes = engine.state, engine.live_queries, engine.sliding_join_plan
+    recent = [(done.report, done.at) for done in session.done()[-DETAILED_BATCHES - 1 :]]
+    costs = divide_costs(_list_charges(session, list(live.values()), state.current_plans(), probes))
+    return QueryStats(
+        costs, measure_latencies(recent, live), attribute_state_bytes(state, probes), _measure_emission_rates(session)
+    )
+
+
+def _measure_emission_rates(session: Session) -> dict[int, float]:
+    now = time.time()
+    recent = [done for done in session.done()[-DETAILED_BATCHES:] if done.at > now - _RATE_WINDOW_SECONDS]
+    span = max(now - min((done.at for done in recent), default=now), 1.0)
+    counts: Counter[int] = Counter()
+    for done in recent:
+        counts.update(done.report.emitted_by)
+    return {query_id: count / span for query_id, count in counts.items()}
+
+
+def estimate_growth(session: Session, sql: str) -> CostChange:
+    """Return how much the work of all queries would grow with a query, without adding it."""
+    engine = session.coordinator
+    state, probes = engine.state, engine.sliding_join_plan
+    statistics = {name: build_statistics(stream.rate, stream.keys) for name, stream in state.streams.items()}
+
+    def charge_queries(live: Sequence[LiveQuery]) -> Iterator[SharedCost]:
+        queries = [query for query in live if all(name in statistics for name in query.plan.streams)]
+        plans = [
+            plan_stream(name, [query for query in queries if name in query.plan.streams], stream_statistics)
+            for name, stream_statistics in statistics.items()
+        ]
+        return _list_charges(
+            session,
+            queries,
+            plans,
+            plan_hypothetical_joins(queries, probes, state.partitions, engine.sliding_join_optimizer.sharing),
+        )
+
+    return estimate_added_cost(list(engine.live_queries.values()), bind_query(sql, engine.build_catalog()), charge_queries)
+
+
+def _list_charges(
+    session: Session, queries: Sequence[LiveQuery], plans: Sequence[StreamPlan], probes: SlidingJoinPlan | None
+) -> Iterator[SharedCost]:
+    engine = session.coordinator
+    yield from estimate_read_costs(queries, {name: stream.rate for name, stream in engine.state.declared_streams().items()})
+    yield from estimate_operator_costs(plans, {name: stream.rate for name, stream in engine.state.streams.items()})
+    yield from estimate_window_join_costs(queries, plans, engine.collect_join_statistics())
+    if probes is not None:
+        yield from estimate_sliding_join_costs(
+            probes, engine.sliding_join_optimizer.estimate_statistics(engine.state, probes), engine.state.partitions
+        )
