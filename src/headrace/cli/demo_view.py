@@ -162,8 +162,10 @@ def _render_log(demo: Demo) -> RenderableType:
 def format_status_line(demo: Demo) -> str:
     """Return the status as a line of plain text."""
     return (
-        f"{demo.elapsed_seconds:5.1f} s · {format_count(demo.meter.rows_per_second)} rows/s · batch {format_seconds(demo.meter.median_batch_seconds)} · "
-        f"lag {format_seconds(demo.event_time_lag)} · {demo.live_count} live queries ({len(demo.queries)} added, {demo.removed_count} removed) · "
+        f"{demo.elapsed_seconds:5.1f} s · {format_count(demo.meter.rows_per_second)} rows/s · "
+        f"batch {format_seconds(demo.meter.median_batch_seconds)} · "
+        f"lag {format_seconds(demo.event_time_lag)} · "
+        f"{demo.live_count} live queries ({len(demo.queries)} added, {demo.removed_count} removed) · "
         f"{len(demo.shared_plans.operators)} shared operators"
     )
 

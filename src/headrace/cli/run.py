@@ -195,7 +195,8 @@ def format_status_line(session: Session, meter: SessionMeter) -> str:
     """Return the statistics of a running session in one line."""
     live = sum(query.status == "live" for query in session.queries())
     return (
-        f"batch {session.last_batch} · {format_count(meter.rows_per_second)} rows/s · {format_seconds(meter.median_batch_seconds)} a batch · "
+        f"batch {session.last_batch} · {format_count(meter.rows_per_second)} rows/s · "
+        f"{format_seconds(meter.median_batch_seconds)} a batch · "
         f"{live} live queries · {meter.rows:,} rows read · {meter.emitted:,} results"
     )
 

@@ -309,8 +309,9 @@ class _ReduceTask:
                     by_shape[id(query.result_shape)].append((query, closing_starts[window_key]))
         for queries_of_shape in by_shape.values():
             due = build_due_windows(
-                (query.live.id, begins, query.aggregate_plan.window.size) for query, begins in queries_of_shape
-            )  # type: ignore[union-attr]
+                (query.live.id, begins, query.aggregate_plan.window.size)  # type: ignore[union-attr]
+                for query, begins in queries_of_shape
+            )
             first = queries_of_shape[0][0]
             evaluate_windows(
                 first.aggregate_plan,

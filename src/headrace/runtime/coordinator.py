@@ -141,7 +141,8 @@ class Coordinator:
         elif (earlier.stream, earlier.source) != (stream, source.definition()):
             raise CheckpointError(
                 f"stream '{stream.name}' was declared differently in this checkpoint",
-                detail=f"before: {stream_to_json(earlier.stream, earlier.source)}; now: {stream_to_json(stream, source.definition())}",
+                detail=f"before: {stream_to_json(earlier.stream, earlier.source)}; "
+                f"now: {stream_to_json(stream, source.definition())}",
                 hint="declare it as before, or start with a new checkpoint",
             )
         self.sources[stream.name] = source

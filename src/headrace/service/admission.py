@@ -98,7 +98,8 @@ def check_latency_bound(session: Session, sql: str, bound_s: float) -> None:
         raise HttpRequestError(
             429,
             f"with this query the latency of results would be {expected.expected_s:.2f} s, above the bound of {bound_s:.2f} s",
-            detail=f"the latency is {expected.current_s:.2f} s now; the work of all queries would grow by {expected.growth - 1:.1%}",
+            detail=f"the latency is {expected.current_s:.2f} s now; "
+            f"the work of all queries would grow by {expected.growth - 1:.1%}",
             hint="remove a query, select fewer rows, group by fewer keys, or start the service with a higher --latency",
             retry_s=60,
         )

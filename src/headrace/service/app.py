@@ -23,7 +23,7 @@ from headrace.service.host import ServiceHost
 from headrace.service.page_files import mount_page
 from headrace.service.problems import HttpRequestError, Problem, handle_error, problem_response
 
-_API_DESCRIPTION = """Shared windowed SQL queries on live streams: queries are added and removed at any time, and all run in one pipeline.
+_API_DESCRIPTION = """Shared windowed SQL queries on live streams, added and removed at any time, all in one pipeline.
 
 `POST /v1/queries` adds a query and answers when it is live. `/v1/queries/{name}/results` returns its results as pages;
 `/v1/queries/{name}/live` streams them as they are emitted (server-sent events; the id of an event is the position to resume

@@ -275,48 +275,99 @@ def _bind_extract(scope: Scope, node: exp.Extract) -> Expression:
 
 
 _HANDLERS: dict[type[exp.Expr], NodeHandler] = {
-    exp.Column: resolve_column, exp.Literal: _bind_literal, exp.RawString: lambda _, node: Literal(node.this, STRING),
-    exp.Boolean: lambda _, node: Literal(bool(node.this), BOOLEAN), exp.Null: lambda _, __: Literal(None, NULL),
-    exp.Paren: lambda scope, node: bind_expression(scope, node.this), exp.Concat: _bind_adjacent_strings,
-    exp.Cast: _bind_cast, exp.TryCast: _bind_cast, exp.Case: _bind_case, exp.Dot: _bind_window_field, exp.Extract: _bind_extract,
-    exp.Anonymous: _bind_function, exp.Filter: _bind_filter, exp.WithinGroup: _bind_within_group,
-    exp.And: _binary_handler(make_and), exp.Or: _binary_handler(make_or), exp.Not: lambda scope, node: make_not(bind_expression(scope, node.this)),
-    exp.EQ: _comparison_handler("eq"), exp.NEQ: _comparison_handler("ne"), exp.LT: _comparison_handler("lt"), exp.LTE: _comparison_handler("le"),
-    exp.GT: _comparison_handler("gt"), exp.GTE: _comparison_handler("ge"), exp.NullSafeEQ: _comparison_handler("eq_null_safe"),
+    exp.Column: resolve_column,
+    exp.Literal: _bind_literal,
+    exp.RawString: lambda _, node: Literal(node.this, STRING),
+    exp.Boolean: lambda _, node: Literal(bool(node.this), BOOLEAN),
+    exp.Null: lambda _, __: Literal(None, NULL),
+    exp.Paren: lambda scope, node: bind_expression(scope, node.this),
+    exp.Concat: _bind_adjacent_strings,
+    exp.Cast: _bind_cast,
+    exp.TryCast: _bind_cast,
+    exp.Case: _bind_case,
+    exp.Dot: _bind_window_field,
+    exp.Extract: _bind_extract,
+    exp.Anonymous: _bind_function,
+    exp.Filter: _bind_filter,
+    exp.WithinGroup: _bind_within_group,
+    exp.And: _binary_handler(make_and),
+    exp.Or: _binary_handler(make_or),
+    exp.Not: lambda scope, node: make_not(bind_expression(scope, node.this)),
+    exp.EQ: _comparison_handler("eq"),
+    exp.NEQ: _comparison_handler("ne"),
+    exp.LT: _comparison_handler("lt"),
+    exp.LTE: _comparison_handler("le"),
+    exp.GT: _comparison_handler("gt"),
+    exp.GTE: _comparison_handler("ge"),
+    exp.NullSafeEQ: _comparison_handler("eq_null_safe"),
     exp.NullSafeNEQ: _binary_handler(lambda a, b: make_not(make_comparison("eq_null_safe", a, b))),
-    exp.Is: _bind_is, exp.In: _bind_in, exp.Between: _bind_between,
-    exp.Like: _pattern_handler(operators.make_like), exp.ILike: _pattern_handler(operators.make_ilike), exp.RegexpLike: _pattern_handler(operators.make_rlike),
+    exp.Is: _bind_is,
+    exp.In: _bind_in,
+    exp.Between: _bind_between,
+    exp.Like: _pattern_handler(operators.make_like),
+    exp.ILike: _pattern_handler(operators.make_ilike),
+    exp.RegexpLike: _pattern_handler(operators.make_rlike),
     exp.Escape: _bind_escape,
-    exp.Add: _additive_handler(1), exp.Sub: _additive_handler(-1), exp.Mul: _arithmetic_handler("mul"), exp.Div: _arithmetic_handler("div"),
-    exp.IntDiv: _arithmetic_handler("int_div"), exp.Mod: _arithmetic_handler("mod"),
+    exp.Add: _additive_handler(1),
+    exp.Sub: _additive_handler(-1),
+    exp.Mul: _arithmetic_handler("mul"),
+    exp.Div: _arithmetic_handler("div"),
+    exp.IntDiv: _arithmetic_handler("int_div"),
+    exp.Mod: _arithmetic_handler("mod"),
     exp.Neg: _bind_negative,
     exp.DPipe: _binary_handler(lambda a, b: functions.build_call("concat", [a, b])),
-}  # fmt: skip
+}
 
 _COMMON_ARGS = frozenset({"this", "expression", "expressions", "safe"})
 _SUPPORTED_ARGS: dict[type[exp.Expr], tuple[str, ...]] = {  # args that the handler reads, or that have no effect
-    exp.Column: ("table", "db", "catalog"), exp.Literal: ("is_string",), exp.Cast: ("to",),
-    exp.TryCast: ("to", "requires_string"), exp.Case: ("ifs", "default"),
-    exp.Like: ("negate",), exp.ILike: ("negate",), exp.RegexpLike: ("negate",),
-    exp.In: ("query",), exp.Between: ("low", "high"), exp.Div: ("typed",), exp.Concat: ("coalesce",),
-}  # fmt: skip
+    exp.Column: ("table", "db", "catalog"),
+    exp.Literal: ("is_string",),
+    exp.Cast: ("to",),
+    exp.TryCast: ("to", "requires_string"),
+    exp.Case: ("ifs", "default"),
+    exp.Like: ("negate",),
+    exp.ILike: ("negate",),
+    exp.RegexpLike: ("negate",),
+    exp.In: ("query",),
+    exp.Between: ("low", "high"),
+    exp.Div: ("typed",),
+    exp.Concat: ("coalesce",),
+}
 _NODE_DESCRIPTIONS: dict[type[exp.Expr], str] = {
-    exp.Window: "a window function (OVER …)", exp.Subquery: "a sub-query as a value", exp.Exists: "EXISTS",
-    exp.Star: "* as a value", exp.Tuple: "a list of values", exp.Interval: "an interval as a value",
-}  # fmt: skip
+    exp.Window: "a window function (OVER …)",
+    exp.Subquery: "a sub-query as a value",
+    exp.Exists: "EXISTS",
+    exp.Star: "* as a value",
+    exp.Tuple: "a list of values",
+    exp.Interval: "an interval as a value",
+}
 _UNSUPPORTED_HINTS: dict[type[exp.Expr], str] = {
     exp.Window: "aggregate over a window of time instead: GROUP BY window(time, '8 seconds')",
-    exp.Subquery: "only a sub-query in FROM is possible", exp.Exists: "only a sub-query in FROM is possible",
-    exp.CurrentDate: "a query must give the same result whenever it runs", exp.Interval: "add it to a TIMESTAMP",
+    exp.Subquery: "only a sub-query in FROM is possible",
+    exp.Exists: "only a sub-query in FROM is possible",
+    exp.CurrentDate: "a query must give the same result whenever it runs",
+    exp.Interval: "add it to a TIMESTAMP",
     exp.CurrentTimestamp: "a query must give the same result whenever it runs",
     exp.Star: "name the columns",
-}  # fmt: skip
+}
 
 
 _OPERATOR_SYMBOLS: dict[type[exp.Expr], str] = {
-    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div", exp.EQ: "=", exp.LT: "<",
-    exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.And: "AND", exp.Or: "OR", exp.NullSafeEQ: "<=>",
-}  # fmt: skip
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "div",
+    exp.EQ: "=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.And: "AND",
+    exp.Or: "OR",
+    exp.NullSafeEQ: "<=>",
+}
 
 
 def derive_output_name(node: exp.Expr) -> str:

@@ -54,7 +54,7 @@ class Relation:
 
     def __post_init__(self) -> None:
         """Index the columns by lower-case name."""
-        object.__setattr__(self, "_by_name", {item.name.lower(): item for item in self.fields})
+        object.__setattr__(self, "_fields_by_name", {item.name.lower(): item for item in self.fields})
 
     @property
     def column_names(self) -> tuple[str, ...]:

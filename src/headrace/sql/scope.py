@@ -64,7 +64,7 @@ class Catalog:
             if stream.name.lower() in by_name:
                 raise SchemaError(f"stream '{stream.name}' is declared twice")
             by_name[stream.name.lower()] = stream
-        object.__setattr__(self, "_by_name", by_name)
+        object.__setattr__(self, "_streams_by_name", by_name)
 
     @staticmethod
     def of(streams: Iterable[Stream], functions: Iterable[UserFunction] = ()) -> Catalog:

@@ -126,7 +126,8 @@ def _check_result_windows(context: BindContext, select: exp.Select, scope: Windo
         if windows is not None and windows.ends.offset and _is_in_result_window(side):
             raise context.source.error_at_node(
                 [get_from_item(context, select), *select.args["joins"]][number],
-                f"results of windows of {format_duration(windows.size)} every {format_duration(windows.ends.step)} cannot be joined",
+                f"results of windows of {format_duration(windows.size)} every {format_duration(windows.ends.step)} "
+                "cannot be joined",
                 hint="make the size a multiple of the slide, or put a window around: TUMBLE((SELECT …), '8 seconds')",
             )
 

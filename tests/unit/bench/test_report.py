@@ -261,16 +261,26 @@ def test_without_plotly_it_is_said_how_to_get_it(monkeypatch):
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (format_number(7.084), "7.08"), (format_number(0.4741), "0.474"), (format_number(1234.5), "1,234"), (format_number(0), "0"),
+        (format_number(7.084), "7.08"),
+        (format_number(0.4741), "0.474"),
+        (format_number(1234.5), "1,234"),
+        (format_number(0), "0"),
         (format_number(99.96), "100"),
-        (format_scaled(7_084_000), "7.08 M"), (format_scaled(999.9), "1.00 k"), (format_scaled(12), "12.0"),
-        (format_seconds(0.711), "711 ms"), (format_seconds(2.5), "2.50 s"), (format_seconds(None), "–"),
+        (format_scaled(7_084_000), "7.08 M"),
+        (format_scaled(999.9), "1.00 k"),
+        (format_scaled(12), "12.0"),
+        (format_seconds(0.711), "711 ms"),
+        (format_seconds(2.5), "2.50 s"),
+        (format_seconds(None), "–"),
         (format_rate(ConfidenceInterval(7.084e6, 4.07e5, 3, 0.95)), "7.08 ± 0.41 M"),
-        (format_rate(ConfidenceInterval(627e3, None, 1, 0.95)), "627 k"), (format_rate(None), "–"),
-        (format_bytes(2.9 * 2**30), "2.90 GiB"), (format_bytes(5 * 2**20), "5.00 MiB"),
-        (format_ratio(456.4), "456 ×"), (format_ratio(6.36), "6.36 ×"),
+        (format_rate(ConfidenceInterval(627e3, None, 1, 0.95)), "627 k"),
+        (format_rate(None), "–"),
+        (format_bytes(2.9 * 2**30), "2.90 GiB"),
+        (format_bytes(5 * 2**20), "5.00 MiB"),
+        (format_ratio(456.4), "456 ×"),
+        (format_ratio(6.36), "6.36 ×"),
     ],
-)  # fmt: skip
+)
 def test_numbers_in_words(said, expected):
     assert said == expected
 

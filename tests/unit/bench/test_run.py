@@ -64,7 +64,7 @@ def simulated(
             TrialRunner(world, world, world, {q.name: q for q in queries}, world.clock, world.sleep), {"x": "1"}, {"y": 2}
         )
 
-    monkeypatch.setattr(run_module, "rig", rig)
+    monkeypatch.setattr(run_module, "start_rig", rig)
     return starts
 
 
@@ -124,7 +124,7 @@ def test_a_system_that_cannot_start_says_why(monkeypatch):
         raise HeadraceError("flink cannot run", detail="no Java was found")
         yield
 
-    monkeypatch.setattr(run_module, "rig", rig)
+    monkeypatch.setattr(run_module, "start_rig", rig)
     assert "no Java was found" in runner("flink").run().failure
 
 

@@ -43,7 +43,7 @@ def test_interrupt_is_130(monkeypatch):
     def interrupted(wanted):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.cli.application", interrupted)
+    monkeypatch.setattr("headrace.cli.build_application", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["demo"])
     assert stopped.value.code == 130

@@ -197,7 +197,7 @@ def test_a_service_that_is_away_for_a_moment(monkeypatch):
         return ask(session, *given, **options)
 
     monkeypatch.setattr(RemoteSession, "ask", flaky)
-    monkeypatch.setattr("headrace.cli.shell.remote._PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("headrace.cli.shell.remote._RETRY_SECONDS", 2.0)
     with remote() as (target, append):
         target.add(ROWS, "q")
         tables = target.follow("q", 0)

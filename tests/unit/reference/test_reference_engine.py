@@ -56,7 +56,7 @@ def test_watermark_trails_by_the_delay(engine):
     assert engine.advance({"s": at(1, 6)}) == {"q": []}
     assert [row["total"] for row in engine.advance({"s": at(7)})["q"]] == [1]
     engine.advance({"s": at(4.9)})
-    assert engine.late("q") == {"s": 1}
+    assert engine.get_late_counts("q") == {"s": 1}
     engine.drain()
     assert results(engine, "q") == [(0, 1), (5, 2)]
 
@@ -69,7 +69,7 @@ def test_the_watermark_never_goes_back(engine):
     engine.advance({"s": at(9)})
     engine.advance({"s": at(2)})
     engine.advance({"s": at(3)})
-    assert engine.late("q") == {"s": 2}
+    assert engine.get_late_counts("q") == {"s": 2}
 
 
 def test_a_query_over_two_streams_waits_for_the_slower(engine):
@@ -92,7 +92,7 @@ def test_a_query_sees_only_rows_newer_than_all_before_it(engine):
     engine.advance({"s": at(6, 4, 2)})
     engine.drain()
     assert results(engine, "q") == [(5, 1)]
-    assert engine.late("q") == {"s": 0}
+    assert engine.get_late_counts("q") == {"s": 0}
 
 
 def test_t_is_the_newest_of_any_of_its_streams(engine):
@@ -161,7 +161,7 @@ def test_names_must_fit(engine):
         engine.add_stream(Stream("s", SCHEMA, "t"))
     for attempt in (
         lambda: engine.remove("p"),
-        lambda: engine.results("p"),
+        lambda: engine.get_results("p"),
         lambda: engine.advance({"v": []}),
         lambda: engine.add("r", counting("v")),
     ):

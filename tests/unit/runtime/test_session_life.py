@@ -175,7 +175,7 @@ def test_a_stream_of_results_has_a_batch_that_ends_while_it_reads(life: Life, mo
         if late:
             life.tick(late.pop(), n=2)
 
-    monkeypatch.setattr(query, "_rows", slowly)
+    monkeypatch.setattr(query, "_read_rows", slowly)
     assert [table["n"].to_pylist() for table in query.stream(timeout=0.05)] == [[1], [2]]
 
 
@@ -188,7 +188,7 @@ def test_results_are_looked_for_from_the_first_batch_of_a_query_on(life: Life, m
     life.tick(6, n=6)
     loaded = []
     load = result_files.open_result_file
-    monkeypatch.setattr(result_files, "load", lambda path: loaded.append(path.name) or load(path))
+    monkeypatch.setattr(result_files, "open_result_file", lambda path: loaded.append(path.name) or load(path))
     assert columns(query, "n") == [6]
     assert {int(name.partition("-")[0]) for name in loaded} == {5}
     life.again()
@@ -385,7 +385,7 @@ def test_an_unknown_back_end_is_refused(tmp_path: Path):
 
 
 def test_what_batches_did_is_remembered_but_not_for_ever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace.session.DETAILED", 2)
+    monkeypatch.setattr("headrace.session.DETAILED_BATCHES", 2)
     with hr.Session(backend="local") as session:
         source = hr.MemorySource("x INT, time TIMESTAMP")
         session.create_stream("s", source, time="time")

@@ -91,7 +91,7 @@ def test_a_service_that_is_busy_is_asked_again_unless_that_is_too_late(serve, mo
         session.add(COUNTING, name="one")
         with pytest.raises(SessionError, match="1 queries exist"):  # it says: come again in a minute
             session.add(COUNTING, name="two", wait=5)
-        monkeypatch.setattr("headrace.service.host.Host._batch_seconds", lambda _: 0.1)
+        monkeypatch.setattr("headrace.service.host.ServiceHost._longest_recent_batch", lambda _: 0.1)
         monkeypatch.setattr(service.host, "limits", ServiceLimits(waiting=0))  # it says: in a second
         begun = time.monotonic()
         with pytest.raises(SessionError, match="wait to become live"):

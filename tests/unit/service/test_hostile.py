@@ -181,7 +181,7 @@ def test_who_has_hung_up_is_not_answered(service: Service, monkeypatch):
     service.add(name="rows")
     entered: list[int] = []
     enter = service.host.acquire_reader_slot
-    monkeypatch.setattr(service.host, "enter", lambda: (entered.append(1), enter())[1])
+    monkeypatch.setattr(service.host, "acquire_reader_slot", lambda: (entered.append(1), enter())[1])
     for _ in range(50):
         with connected(service) as left:
             left.sendall(b"GET /v1/queries/rows/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -207,7 +207,7 @@ def test_readers_do_not_wait_for_what_others_ask(service: Service, monkeypatch):
     with service.http.stream("GET", "/v1/queries/rows/live") as following:
         told = events(following)
         assert next(told)[0] == "columns"
-        monkeypatch.setattr(service.host, "query", slow)
+        monkeypatch.setattr(service.host, "find_query", slow)
         url, patience = f"{service.url}/v1/queries/slow", {"timeout": 60}
         asking = [threading.Thread(target=httpx.get, args=[url], kwargs=patience) for _ in range(60)]
         for one in asking:

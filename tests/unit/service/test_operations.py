@@ -106,7 +106,7 @@ def test_what_happened_is_known_after_a_restart(service: Service):
 
 
 def test_what_happened_is_bounded(service: Service, monkeypatch):
-    monkeypatch.setattr("headrace.service.event_log._LINES", 3)
+    monkeypatch.setattr("headrace.service.event_log._MAX_FILE_LINES", 3)
     path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
     for number in range(4):
         service.add(name=f"q{number}")

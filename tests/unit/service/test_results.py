@@ -181,12 +181,12 @@ def test_rows_that_go_while_they_are_read_are_told_of(service: Service, monkeypa
     read = kept._read_batch
 
     def slowly(query, batch):
-        monkeypatch.setattr(kept, "_rows", read)
-        monkeypatch.setattr(kept, "_most_bytes", 1)
+        monkeypatch.setattr(kept, "_read_batch", read)
+        monkeypatch.setattr(kept, "_max_bytes", 1)
         kept.trim()
         return read(query, batch)
 
-    monkeypatch.setattr(kept, "_rows", slowly)
+    monkeypatch.setattr(kept, "_read_batch", slowly)
     piece = kept.read(query, BEGINNING, 1000)
     assert (piece.rows.num_rows, piece.missed) == (0, True)
 
@@ -282,7 +282,7 @@ def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
     settle(service, "late", 1)
     loaded = []
     load = service.host.kept._rows
-    monkeypatch.setattr(service.host.kept, "_rows", lambda query, batch: loaded.append(batch) or load(query, batch))
+    monkeypatch.setattr(service.host.kept, "_read_batch", lambda query, batch: loaded.append(batch) or load(query, batch))
     page = service.http.get("/v1/queries/late/results").json()
     assert (page["rows"], page["missed"]) == ([[4.0]], False)
     assert min(loaded) >= service.session.query("late").first_batch > 2
@@ -295,7 +295,7 @@ def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch
     settle(service, "rows", 1)
     assert pages(service, "rows", 10) == [[10.0]]
     looks = []
-    monkeypatch.setattr("headrace.service.result_log.results.files", lambda *given: looks.append(given) or [])
+    monkeypatch.setattr("headrace.service.result_log.result_files.list_result_files", lambda *given: looks.append(given) or [])
     service.work_off(2, 3)
     settle(service, "rows", 3)
     assert pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]
@@ -304,7 +304,7 @@ def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch
 
 def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Service, monkeypatch):
     """However fast batches come: here readers may take next to nothing, so that a second goes by from round to round."""
-    monkeypatch.setattr("headrace.service.notifier._SHARE", 1e-9)
+    monkeypatch.setattr("headrace.service.notifier._READER_CPU_SHARE", 1e-9)
     service.add(ROWS, name="rows")
     with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "beginning"}) as answer:
         begun, seen = time.monotonic(), []
@@ -361,7 +361,7 @@ def test_readers_have_every_row_once_also_when_some_are_slow(service: Service, m
         taken.append(before(self, made))
         return taken[-1]
 
-    monkeypatch.setattr(subscriptions._SseChannel, "offer", counted)
+    monkeypatch.setattr(subscriptions._SseChannel, "try_send", counted)
     wide = ", ".join(f"price AS price{number}" for number in range(20))
     service.add(f"SELECT price, {wide} FROM purchases", name="rows")
     batches, size, seen = 40, 500, {}

@@ -54,8 +54,8 @@ def test_a_cte_that_is_not_read_is_left_out(bind) -> None:
 def test_the_bounds_shown_are_those_of_the_windows_whose_results_are_joined(bind) -> None:
     inner = "SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '8 s', '4 s') GROUP BY user_id"
     plan = bind(f"WITH c AS ({inner}) SELECT window_start, l.n FROM c l JOIN c r ON l.n = r.n")
-    assert plan.outer.size == 4_000_000
-    assert plan.outer.span == 8_000_000
+    assert plan.outer.longest_window == 4_000_000
+    assert plan.outer.longest_span == 8_000_000
 
 
 WINDOWS = "SELECT *, time_bucket(INTERVAL {slide}, time) - i * INTERVAL {slide} AS w FROM {stream}, range({times}) t(i)"

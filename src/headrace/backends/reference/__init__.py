@@ -15,11 +15,11 @@ from headrace.backends.reference.query import ReferenceNestedQuery, ReferenceQue
 
 __all__ = [
     "ReferenceEngine",
-    "ReferenceQuery",
     "ReferenceNestedQuery",
+    "ReferenceQuery",
+    "add_event_time",
     "compute_aggregate",
     "evaluate",
     "is_true",
-    "add_event_time",
     "unnest_rows",
 ]

@@ -86,4 +86,5 @@ def _render_flink_side(shape: AggregationShape, size_us: int, slide_us: int) -> 
     assert shape.predicate is not None
     group = ["window_start", "window_end", backtick_name(shape.keys[0])]
     outputs = [*group, f"SUM({backtick_name(shape.aggregates[0].name)}) AS total"]
-    return f"({build_select(outputs, build_flink_source(shape.stream, size_us, slide_us), shape.predicate.to_sql(backtick_name), group)})"
+    source = build_flink_source(shape.stream, size_us, slide_us)
+    return f"({build_select(outputs, source, shape.predicate.to_sql(backtick_name), group)})"

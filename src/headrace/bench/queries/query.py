@@ -16,7 +16,7 @@ from headrace.bench.queries import dialects
 from headrace.bench.queries.dialects import AggregationShape, BenchAggregate, ColumnComparison
 from headrace.errors import HeadraceError
 
-__all__ = ["DIALECTS", "BenchQuery", "ColumnComparison", "BenchAggregate", "AggregationShape", "build_window_aggregation"]
+__all__ = ["DIALECTS", "AggregationShape", "BenchAggregate", "BenchQuery", "ColumnComparison", "build_window_aggregation"]
 
 DIALECTS = ("headrace", "spark", "flink", "duckdb")
 

@@ -75,9 +75,12 @@ def _render_section(group: ScenarioGroup) -> str:
     figures = [figure for figure in (draw(group) for draw in FIGURES) if figure is not None]
     headline_items = "".join(f"<li>{_escape_html(line)}</li>" for line in write_headlines(group))
     return (
-        f'<section id="{_section_id(group)}"><h2>{_escape_html(group.title)}</h2><p class="about">{_escape_html(group.description)}</p>'
-        f'<p class="parameters">{_render_parameters(group)}</p>{f"<ul class=headlines>{headline_items}</ul>" if headline_items else ""}'
-        f'{_render_summary(group)}<div class="figures">{"".join(_render_figure(group, figure) for figure in figures)}</div></section>'
+        f'<section id="{_section_id(group)}"><h2>{_escape_html(group.title)}</h2>'
+        f'<p class="about">{_escape_html(group.description)}</p>'
+        f'<p class="parameters">{_render_parameters(group)}</p>'
+        f"{f'<ul class=headlines>{headline_items}</ul>' if headline_items else ''}"
+        f"{_render_summary(group)}"
+        f'<div class="figures">{"".join(_render_figure(group, figure) for figure in figures)}</div></section>'
     )
 
 
@@ -107,25 +110,28 @@ def _render_summary_row(group: ScenarioGroup, cell: ResultCell, row: Sequence[st
     system = f'<th scope="row">{_render_legend_key(cell.sut, group.systems)}</th>'
     if row is None:
         reason = f"<strong>failed</strong> {_escape_html('; '.join(cell.failures))}"
-        return f'<tr class="failed {kind}">{system}<td>{format_parameters(group, cell)}</td><td colspan="{width - 2}">{reason}</td></tr>'
+        parameters = format_parameters(group, cell)
+        return f'<tr class="failed {kind}">{system}<td>{parameters}</td><td colspan="{width - 2}">{reason}</td></tr>'
     return f'<tr class="{kind}">{system}{"".join(f"<td>{_escape_html(value)}</td>" for value in row[1:])}</tr>'
 
 
 def _render_figure(group: ScenarioGroup, figure: ReportFigure) -> str:
     keys = "".join(_render_legend_key(sut, group.systems) for sut in figure.legend_systems)
     wide = "wide" if len(figure.panels) > 1 or (figure.name == "rate" and len(group.parameter_values) > 1) else ""
+    panels = "".join(_render_panel(figure, panel) for panel in figure.panels)
     return (
         f'<figure id="{_section_id(group)}-{figure.name}" class="{wide}"><figcaption><h3>{_escape_html(figure.title)}</h3>'
         f"<p>{_escape_html(figure.note)}</p>{f'<p class=legend>{keys}</p>' if keys else ''}</figcaption>"
-        f'<div class="panels n{min(len(figure.panels), 3)}">{"".join(_render_panel(figure, panel) for panel in figure.panels)}</div>'
+        f'<div class="panels n{min(len(figure.panels), 3)}">{panels}</div>'
         f"<details><summary>Numbers</summary>{_render_table(figure.header, figure.rows)}</details></figure>"
     )
 
 
 def _render_panel(figure: ReportFigure, panel: PlotPanel) -> str:
+    label = _escape_html(_make_aria_label(figure, panel.title))
     return (
         f'<div class="panel">{f"<h4>{_escape_html(panel.title)}</h4>" if panel.title else ""}'
-        f'<div class="plot" role="img" aria-label="{_escape_html(_make_aria_label(figure, panel.title))}" style="min-height:{panel.height}px">'
+        f'<div class="plot" role="img" aria-label="{label}" style="min-height:{panel.height}px">'
         f'<script type="application/json">{_to_script_json(panel.spec)}</script></div></div>'
     )
 

@@ -94,7 +94,7 @@ def _run_install_command(command: list[str]) -> None:
         raise HeadraceError(
             f"installing Apache Flink {FLINK_VERSION} failed",
             detail=completed.stderr[-1500:].strip(),
-            hint=f"check that 'pip install apache-flink=={FLINK_VERSION}' works in an empty environment, or run without system flink",
+            hint=f"check that 'pip install apache-flink=={FLINK_VERSION}' works in an empty environment, or leave out flink",
         )
 
 

@@ -95,8 +95,9 @@ class EmbeddedTarget:
                 return
             last_batch = self._session.last_batch
             if not self._session.wait(
-                lambda last_batch=last_batch: self._session.last_batch > last_batch or query.is_over, TICK_SECONDS
-            ):  # type: ignore[misc]
+                lambda last_batch=last_batch: self._session.last_batch > last_batch or query.is_over,  # type: ignore[misc]
+                TICK_SECONDS,
+            ):
                 yield query.schema.empty_table()
 
     def close(self) -> None:

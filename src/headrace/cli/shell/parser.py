@@ -521,8 +521,17 @@ def _parse_results(reader: _TokenReader) -> ResultsStatement:
 
 
 _STATEMENT_PARSERS: Mapping[str, Callable[[_TokenReader], Statement]] = {
-    "ADD": _parse_add, "REPLACE": _parse_replace, "REMOVE": _parse_remove, "SHOW": _parse_show, "EXPLAIN": _parse_explain, "DESCRIBE": _parse_describe,
-    "DESC": _parse_describe, "TAIL": _parse_tail, "RESULTS": _parse_results, "HELP": lambda _: HelpStatement(), "QUIT": lambda _: QuitStatement(),
+    "ADD": _parse_add,
+    "REPLACE": _parse_replace,
+    "REMOVE": _parse_remove,
+    "SHOW": _parse_show,
+    "EXPLAIN": _parse_explain,
+    "DESCRIBE": _parse_describe,
+    "DESC": _parse_describe,
+    "TAIL": _parse_tail,
+    "RESULTS": _parse_results,
+    "HELP": lambda _: HelpStatement(),
+    "QUIT": lambda _: QuitStatement(),
     "EXIT": lambda _: QuitStatement(),
-}  # fmt: skip
+}
 KEYWORDS = ("SELECT", *(word for word in _STATEMENT_PARSERS if word not in {"DESC", "EXIT"}))

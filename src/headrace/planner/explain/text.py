@@ -103,7 +103,8 @@ class _SlidingJoinExplanation:
         before = "" if probe.before_batch is None else f", rows before batch {probe.before_batch}"
         on = " and ".join(format_probe_conditions(self.plan, probe)) or "a cross product"
         note = _ROUTING_NOTES.get(probe.routing.kind, ", repartitioned")
-        yield f"probe {store.relation} (store {store.number}{before}) by {on}{note} · used by {format_users(self._list_query_names(probe.query_ids))}"
+        users = format_users(self._list_query_names(probe.query_ids))
+        yield f"probe {store.relation} (store {store.number}{before}) by {on}{note} · used by {users}"
         if probe.completed_queries:
             yield f"  → results of {format_list(self._list_query_names(probe.completed_queries))}"
         for feed in probe.feeds:
@@ -237,7 +238,8 @@ def _format_estimate(
     order = [(element if isinstance(element, WindowJoinLeaf) else element.leaf).input_index for element in path]
     if len(order) == 1:
         return f" · about {work.input_rows[order[0]]:,.0f} rows per window (model)"
-    return f" · about {work.estimate_cardinality(frozenset(order)):,.0f} rows per window, cost {estimate_order_cost(work, order):,.0f} (model)"
+    rows, cost = work.estimate_cardinality(frozenset(order)), estimate_order_cost(work, order)
+    return f" · about {rows:,.0f} rows per window, cost {cost:,.0f} (model)"
 
 
 def _format_measured_rows(
@@ -316,9 +318,8 @@ def _format_predicate_index(selection: PredicateIndex) -> list[str]:
     form = {CellLayout.GRID: "segments" if len(selection.dimensions) == 1 else "grid", CellLayout.SIGNATURES: "signatures"}[
         selection.layout
     ]
-    return [
-        f"selection: {predicates} → {form} of {selection.cell_count} cells over {format_list([_format_dimension(d) for d in selection.dimensions])}"
-    ]
+    dimensions = format_list([_format_dimension(dimension) for dimension in selection.dimensions])
+    return [f"selection: {predicates} → {form} of {selection.cell_count} cells over {dimensions}"]
 
 
 def _format_dimension(dimension: Dimension) -> str:

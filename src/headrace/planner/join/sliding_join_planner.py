@@ -355,9 +355,16 @@ class _LevelAssigner:
         level = max(arrives, self._find_ready_level(start, node))
         values_after = self._find_partition_values(node, store, edge, partition_values)
         probe = ProbeStep(
-            next(self.probe_numbers), node.visit.store_number, node.visit.before_batch, node.keys, edge, level, frozenset(node.query_ids), node.covered_relations,
+            next(self.probe_numbers),
+            node.visit.store_number,
+            node.visit.before_batch,
+            node.keys,
+            edge,
+            level,
+            frozenset(node.query_ids),
+            node.covered_relations,
             tuple(sorted(node.completed_queries)),
-        )  # fmt: skip
+        )
         feeds = tuple(self._build_feed(start, number, level, values_after) for number in sorted(node.fed_stores))
         children = tuple(self._build_probe(start, child, probe, values_after) for child in node.children.values())
         return replace(probe, feeds=feeds, children=children)

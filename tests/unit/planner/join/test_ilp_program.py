@@ -15,7 +15,7 @@ from headrace.planner.join.ilp import build_program
 
 def name(what, among, column):
     """x R: S[b] T[c]   y R: S[b]   w S[b]"""
-    if column < len(what.orders):
+    if column < len(what.order_variables):
         (_, start), ending = what.orders[column]
         return f"x {start}: {labels(among.order(ending).stores)}"
     column -= len(what.orders)
@@ -28,7 +28,7 @@ def name(what, among, column):
 def written(what, among):
     """Return rows as texts: 'x A − y B ≥ 0'."""
     found = []
-    for row in what.rows():
+    for row in what.iter_constraints():
         terms = sorted(("−" if coefficient < 0 else "+") + name(what, among, column) for coefficient, column in row.terms)
         found.append((" ".join(terms), "= 1" if row.upper == 1 else "≥ 0"))
         assert (row.lower, row.upper) in ((1, 1), (0, math.inf))

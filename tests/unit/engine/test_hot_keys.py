@@ -17,8 +17,8 @@ SQL = "SELECT a.n AS left_n, b.n AS right_n FROM TUMBLE(a, '5 seconds') a JOIN T
 
 @pytest.fixture
 def session(monkeypatch):
-    monkeypatch.setattr(window_join, "PAIRS", 4096)
-    monkeypatch.setattr(result_writer, "MANY_BYTES", 100_000)
+    monkeypatch.setattr(window_join, "MAX_PAIRS", 4096)
+    monkeypatch.setattr(result_writer, "FLUSH_BYTES", 100_000)
     with hr.Session(backend="local", partitions=2) as found:
         for name in "ab":
             source = hr.MemorySource("k INT, n INT, time TIMESTAMP")

@@ -231,8 +231,8 @@ def test_however_partners_are_found_they_are_those_that_the_language_says(condit
 @pytest.mark.parametrize("conditions", ["r.n = s.n", "r.x = s.x", "r.b = s.b AND r.c = s.c"])
 def test_equal_hashes_are_not_taken_for_equal_values(conditions: str, monkeypatch: pytest.MonkeyPatch):
     holds = next(found for text, _, found in WAYS if text == conditions)
-    monkeypatch.setattr(sliding_join, "hashes", lambda found, rows: np.zeros(rows, np.uint64))
-    monkeypatch.setattr(segment, "hashes", lambda found, rows: np.zeros(rows, np.uint64))
+    monkeypatch.setattr(sliding_join, "hash_keys", lambda found, rows: np.zeros(rows, np.uint64))
+    monkeypatch.setattr(segment, "hash_keys", lambda found, rows: np.zeros(rows, np.uint64))
     chance = np.random.default_rng(2)
     mine, theirs = drawn_rows(chance, 40), drawn_rows(chance, 40)
     assert [pair[:2] for pair in found_by(probe_of("r", ask(0, conditions)), mine, theirs)] == expected_by(holds, mine, theirs)
@@ -293,7 +293,7 @@ def test_only_so_many_pairs_are_held(conditions: str, most: int, monkeypatch: py
     mine = [{"b": k % 3} for k in range(30)]
     expected = found_by(loaded, mine, mine)
     assert len(expected) >= 300
-    monkeypatch.setattr(sliding_join, "PAIRS", most)
+    monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
     here, held = bucket("s", mine), []
     for pairs in Prober(loaded, arriving("r", mine)).find_pairs(here, here.sets):
         assert isinstance(pairs, ProbePairs)
@@ -306,8 +306,8 @@ def test_only_so_many_pairs_are_held(conditions: str, most: int, monkeypatch: py
 @pytest.mark.parametrize("most", [3, 1 << 18])
 def test_results_do_not_depend_on_how_many_pairs_are_held(most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     #   three batches; what one probe makes goes on to the next piece by piece
-    monkeypatch.setattr(sliding_join, "PAIRS", most)
-    monkeypatch.setattr(sliding_join, "PAIRS", most)
+    monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
+    monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     given = {name: [{"a": 100 * k + ord(name), "b": k % 3, "c": k % 2} for k in range(12)] for name in "rst"}
     with hr.Session(tmp_path / "checkpoint", backend="local", partitions=2) as session:

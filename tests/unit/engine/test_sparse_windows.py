@@ -45,7 +45,7 @@ def results(backend: str) -> list[list[dict]]:
 
 @pytest.mark.parametrize("few", [True, False, None])
 def test_both_ways_give_what_the_reference_gives(monkeypatch, few: bool | None) -> None:
-    monkeypatch.setattr(windows, "_FORCED", few)
+    monkeypatch.setattr(windows, "_FORCE_SPARSE", few)
     for found, expected in zip(results("local"), results("reference"), strict=True):
         assert expected
         same_rows(found, expected)

@@ -95,8 +95,8 @@ def test_any_layout_of_a_column_is_read(function: str):
     call, table = Call(function, (TEXT, PATTERN), BOOL), table_of(3)
     empty = pa.table({"text": pa.array(["", None], STRING), "pattern": pa.array(["", ""], STRING)})
     nothing = pa.table({name: pa.nulls(3, STRING) for name in ("text", "pattern")})
-    chunks = pa.concat_tables([table.slice_key(5, 9), table.slice_key(1, 20)])
-    for layout in (table.slice_key(0, 0), table.slice_key(7, 50), chunks, empty, nothing):
+    chunks = pa.concat_tables([table.slice(5, 9), table.slice(1, 20)])
+    for layout in (table.slice(0, 0), table.slice(7, 50), chunks, empty, nothing):
         check(call, layout)
 
 

@@ -18,7 +18,7 @@ from headrace.planner.join.strategy import JoinStrategy
 def priced_orders(join: JoinGraph, start: str, stores: tuple, figures: CardinalityModel, tasks: int) -> dict:
     """The steps of an order, told apart by all that makes them different, with what each costs."""
     order = (input_relation(start), *(store.relation for store in stores))
-    costs = estimate_step_costs(order, join, figures, dict.fromkeys(order, tasks), {store.relation: store.by for store in stores})
+    costs = estimate_step_costs(order, join, figures, dict.fromkeys(order, tasks), {store.relation: store.partitioned_by for store in stores})
     found = {}
     for k, cost in enumerate(costs, 1):
         made = join.subgraph(name for relation in order[: k + 1] for name in relation.relations)

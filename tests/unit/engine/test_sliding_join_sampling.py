@@ -157,7 +157,7 @@ def test_expressions_are_sketched_as_columns_are():
 
 
 def test_of_many_rows_some_are_looked_at(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sampling, "_ROWS", 1000)
+    monkeypatch.setattr(sampling, "_SKETCH_ROWS", 1000)
     chance = np.random.default_rng(1)
     left, right = (chance.integers(0, 100, 20_000).tolist() for _ in range(2))
     assert within(told(EQUAL, r={"b": left}, s={"b": right}), exact(left, right), 1.15)

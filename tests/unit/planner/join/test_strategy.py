@@ -46,7 +46,7 @@ PLAN_3 = plan(
 
 
 def drawn(tree):
-    return [f"{labels([visit.store])}{' !' if visit.answers else ''}" for visit in tree.walk()]
+    return [f"{labels([visit.store])}{' !' if visit.is_query_result else ''}" for visit in tree.walk()]
 
 
 def test_orders_that_begin_alike_are_walked_once():
@@ -63,7 +63,7 @@ def test_what_is_kept_is_filled_where_it_is_made():
     kept = plan(Q1.subgraph("ST"), S=(PartitionedStore(T, TC),), T=(PartitionedStore(S, SC),))
     probing = plan(
         Q1,
-        R=(PartitionedStore(kept.join, SB),),
+        R=(PartitionedStore(kept.join_graph, SB),),
         S=(PartitionedStore(T, TC), PartitionedStore(R, RB)),
         T=(PartitionedStore(S, SC), PartitionedStore(R, RB)),
     )
@@ -83,25 +83,25 @@ def test_the_same_store_under_other_predicates_is_another_visit():
 
 def test_a_plan_has_an_order_for_each_input():
     with pytest.raises(ValueError, match="one probe order for each input"):
-        JoinProbePlan(Q1, PLAN_1.orders[:2])
+        JoinProbePlan(Q1, PLAN_1.probe_orders[:2])
 
 
 def test_an_order_visits_every_other_input_once():
     with pytest.raises(ValueError, match="does not visit every other input"):
-        plan(Q1, R=(PartitionedStore(S, SB),), S=PLAN_1.order("S").stores, T=PLAN_1.order("T").stores)
+        plan(Q1, R=(PartitionedStore(S, SB),), S=PLAN_1.get_order("S").stores, T=PLAN_1.get_order("T").stores)
     twice = (PartitionedStore(S, SB), PartitionedStore(JoinGraph(frozenset("ST"), frozenset({ST})), SB))
     with pytest.raises(ValueError, match="does not visit every other input"):
-        plan(Q1, R=twice, S=PLAN_1.order("S").stores, T=PLAN_1.order("T").stores)
+        plan(Q1, R=twice, S=PLAN_1.get_order("S").stores, T=PLAN_1.get_order("T").stores)
 
 
 def test_what_is_probed_is_worked_off():
-    probing = plan(Q1, R=(PartitionedStore(Q1.subgraph("ST"), SB),), S=PLAN_1.order("S").stores, T=PLAN_1.order("T").stores)
+    probing = plan(Q1, R=(PartitionedStore(Q1.subgraph("ST"), SB),), S=PLAN_1.get_order("S").stores, T=PLAN_1.get_order("T").stores)
     with pytest.raises(ValueError, match="no plan for the materialized join S⋈T"):
         JoinStrategy((probing,), (), 0.0, 0.0, NOBODY)
 
 
 def test_texts():
-    assert str(PLAN_1.order("R")) == "⟨R, S[S.b], T[T.c]⟩"
+    assert str(PLAN_1.get_order("R")) == "⟨R, S[S.b], T[T.c]⟩"
     assert str(PartitionedStore(Q1.subgraph("ST"))) == "S⋈T[]"
 
 

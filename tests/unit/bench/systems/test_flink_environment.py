@@ -49,7 +49,7 @@ def test_an_environment_is_made_beside_its_place(cache, monkeypatch):
             made(Path(command[-1]))
         assert not (cache / f"flink-{FLINK_VERSION}").exists()
 
-    monkeypatch.setattr(module, "_run", run)
+    monkeypatch.setattr(module, "_run_install_command", run)
     assert ensure_flink_environment().home.is_relative_to(cache / f"flink-{FLINK_VERSION}")
     assert commands[1][-1] == f"apache-flink=={FLINK_VERSION}"
     assert [path.name for path in cache.iterdir()] == [f"flink-{FLINK_VERSION}"]
@@ -58,14 +58,14 @@ def test_an_environment_is_made_beside_its_place(cache, monkeypatch):
 def test_what_cannot_be_installed_is_told_and_leaves_nothing(cache, monkeypatch):
     fails = [sys.executable, "-c", "import sys; sys.exit('no such package')"]
     run = module._run_install_command
-    monkeypatch.setattr(module, "_run", lambda command: run(fails))
+    monkeypatch.setattr(module, "_run_install_command", lambda command: run(fails))
     with pytest.raises(HeadraceError, match=r"installing Apache Flink .* failed\ndetail: no such package\nhint: "):
         ensure_flink_environment()
     assert list(cache.iterdir()) == []
 
 
 def test_a_python_without_packages_needs_another_one(cache, monkeypatch):
-    monkeypatch.setattr(module, "_PYTHONS", ("1.0",))
+    monkeypatch.setattr(module, "_SUPPORTED_PYTHONS", ("1.0",))
     with pytest.raises(HeadraceError, match="has no package for Python"):
         ensure_flink_environment()
 

@@ -54,7 +54,7 @@ def test_sharing_saves_150_of_950_rows():
 def test_the_example_with_joins_kept_and_stores_partitioned():
     for tasks, weight in ((1, 0.0), (1, 1.0), (4, 1.0), (4, 0.1)):
         found = optimum([Q1, Q2], FIGURES, tasks, storage_weight=weight)
-        assert found.cost == pytest.approx(least_cost([Q1, Q2], FIGURES, tasks, storage_weight=weight))
+        assert found.total_cost == pytest.approx(least_cost([Q1, Q2], FIGURES, tasks, storage_weight=weight))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -69,7 +69,7 @@ def test_nothing_costs_less_than_the_optimum(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_costs_less_than_the_optimum_of_a_larger_query(seed):
     queries, figures = drawn(seed, 5, 1, 4, 1)
-    assert optimum(queries, figures, 3).cost == pytest.approx(least_cost(queries, figures, 3))
+    assert optimum(queries, figures, 3).total_cost == pytest.approx(least_cost(queries, figures, 3))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -77,7 +77,7 @@ def test_what_is_pruned_is_not_missed(seed):
     queries, figures = drawn(seed, 6, 4, 3 + seed % 2)
     for tasks, weight in ((1, 0.5), (3, 0.05), (2, 1.0)):
         pruned, everything = (optimum(queries, figures, tasks, storage_weight=weight, prune=prune) for prune in (True, False))
-        assert pruned.cost == pytest.approx(everything.cost)
+        assert pruned.total_cost == pytest.approx(everything.total_cost)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -24,4 +24,4 @@ def names(order):
 
 def labels(stores):
     """S[b] T[c]"""
-    return " ".join(f"{names([store.relation])}[{store.by.name if store.by else ''}]" for store in stores)
+    return " ".join(f"{names([store.relation])}[{store.partitioned_by.name if store.partitioned_by else ''}]" for store in stores)

@@ -107,7 +107,7 @@ def table_of(seed: int) -> pa.Table:
     names = [name_of(kind) for kind in TYPES]
     columns = [[draw(kind, rng) if rng.random() < 0.85 else None for _ in range(count)] for kind in TYPES]
     table = pa.table([pa.array(column, type=kind) for column, kind in zip(columns, TYPES, strict=True)], names=names)
-    return (table, table.slice_key(3, 30), pa.concat_tables([table.slice_key(0, 7), table.slice_key(9)]))[seed % 3]
+    return (table, table.slice(3, 30), pa.concat_tables([table.slice(0, 7), table.slice(9)]))[seed % 3]
 
 
 def name_of(kind: pa.DataType) -> str:
