@@ -1,4 +1,4 @@
-# `make` lists the recipes; `make demo` and `make test` need nothing but Python ≥ 3.11 and Java ≥ 17.
+# `make` lists the recipes; `make demo` and `make test` need only Python ≥ 3.11 and Java ≥ 17.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,19 +8,19 @@ TESTS  ?=
 export TZ := UTC
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast browser lint format clean java
+.PHONY: help demo test fast browser lint format api clean java
 
 help:  ## list the recipes
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
 
-demo: java $(STAMP)  ## watch queries come and go on a live stream (DEMO="--seconds 60 --queries 40")
+demo: java $(STAMP)  ## watch queries being added and removed on live streams (DEMO="--seconds 60 --queries 40")
 	@$(BIN)/headrace demo $(DEMO)
 
-test: java $(STAMP)  ## run all tests but those of the page: first those without Spark, then those with
+test: java $(STAMP)  ## run all tests except those of the page: first without Spark, then with Spark
 	$(BIN)/python -m pytest -n 2 -m 'not spark and not browser' $(TESTS)
 	$(BIN)/python -m pytest -m spark $(TESTS)
 
-fast: $(STAMP)  ## run the tests that need no Spark (nor Java)
+fast: $(STAMP)  ## run the tests that need neither Spark nor Java
 	$(BIN)/python -m pytest -n 2 -m 'not spark and not browser' $(TESTS)
 
 browser: $(STAMP)  ## run the tests of the page, in Chromium
@@ -31,18 +31,21 @@ lint: $(STAMP)  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(STAMP)  ## put the code into its format
+format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-clean:  ## remove the environment and whatever was built
+api: $(STAMP)  ## write docs/api.md from signatures and docstrings
+	$(BIN)/python scripts/make-api-reference
+
+clean:  ## remove the environment and all build output
 	rm -rf $(VENV) build out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse src/*.egg-info
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:
 	@scripts/check-java
 
-# The environment is made anew when pyproject.toml changes; an interrupted installation leaves no stamp behind.
+# The environment is updated when pyproject.toml changes; an interrupted installation leaves no stamp.
 $(STAMP): pyproject.toml
 	@scripts/check-python $(PYTHON)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

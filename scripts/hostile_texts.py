@@ -1,46 +1,46 @@
-# ruff: noqa: S608, INP001  made-up queries; a part of the script beside it
-"""Queries that mean too much, nothing, or harm: for `measure-hostile`."""
+# ruff: noqa: S608, INP001  generated queries; a module of the script measure-hostile
+"""Invalid, oversized and hostile queries, for `measure-hostile`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-JUST_TAKEN = 19_900  # characters: a little less than a query may have
+MAX_CHARACTERS = 19_900  # slightly below the limit of a query
 
 
-def filled(head: str, piece: Callable[[int], str], between: str, tail: str = "") -> str:
-    """Return a text just short enough to be read, of as many pieces as fit."""
+def fill_text(head: str, piece: Callable[[int], str], between: str, tail: str = "") -> str:
+    """Return a text of as many pieces as fit below the limit."""
     pieces, size, number = [], len(head) + len(tail), 0
-    while size + len(piece(number)) + len(between) <= JUST_TAKEN:
+    while size + len(piece(number)) + len(between) <= MAX_CHARACTERS:
         pieces.append(piece(number))
         size, number = size + len(pieces[-1]) + len(between), number + 1
     return f"{head}{between.join(pieces)}{tail}"
 
 
-def doubled(step: str, count: int, last: str = "SELECT a FROM {}") -> str:
-    """Return CTEs that each read the one before, twice."""
+def nest_ctes(step: str, count: int, last: str = "SELECT a FROM {}") -> str:
+    """Return a chain of CTEs that each read the previous one, often twice."""
     ctes = ["c0 AS (SELECT price AS a, time FROM purchases)", *(f"c{n} AS ({step.format(f'c{n - 1}')})" for n in range(1, count))]
     return f"WITH {', '.join(ctes)} {last.format(f'c{count - 1}')}"
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield queries that mean too much, nothing, or harm."""
+def iter_hostile_queries() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each query."""
     window, of = "TUMBLE(purchases, '1 second')", " FROM purchases"
     yield "a million tokens", f"SELECT {'1,' * 500_000}1{of}"
     yield "8 MiB of text", f"SELECT '{'x' * (8 * 1024 * 1024 - 200)}'{of}"
-    yield "ANDs", filled("SELECT price FROM purchases WHERE ", lambda n: f"price>{n}", " AND ")
+    yield "ANDs", fill_text("SELECT price FROM purchases WHERE ", lambda n: f"price>{n}", " AND ")
     yield "110 ANDs", "SELECT price FROM purchases WHERE " + " AND ".join(f"price>{n}" for n in range(110))
-    yield "ORs", filled("SELECT price FROM purchases WHERE ", lambda n: f"price={n}", " OR ")
-    yield "UNION ALL", filled("", lambda _: f"SELECT price{of}", " UNION ALL ")
-    yield "UNION ALL, doubled", doubled("SELECT a, time FROM {0} UNION ALL SELECT a, time FROM {0}", 40)
-    yield "columns, doubled", doubled("SELECT a * a AS a, time FROM {0}", 60)
-    yield "CASE", filled("SELECT CASE ", lambda n: f"WHEN price={n} THEN {n}", " ", f" END AS a{of}")
+    yield "ORs", fill_text("SELECT price FROM purchases WHERE ", lambda n: f"price={n}", " OR ")
+    yield "UNION ALL", fill_text("", lambda _: f"SELECT price{of}", " UNION ALL ")
+    yield "UNION ALL, doubled", nest_ctes("SELECT a, time FROM {0} UNION ALL SELECT a, time FROM {0}", 40)
+    yield "columns, doubled", nest_ctes("SELECT a * a AS a, time FROM {0}", 60)
+    yield "CASE", fill_text("SELECT CASE ", lambda n: f"WHEN price={n} THEN {n}", " ", f" END AS a{of}")
     yield "CASE, nested", f"SELECT {'CASE WHEN TRUE THEN ' * 800}1{' END' * 800} AS a{of}"
-    yield "columns", filled("SELECT ", lambda n: f"price+{n} AS c{n}", ",", of)
-    yield "aggregates", filled("SELECT ", lambda n: f"SUM(price+{n}) AS c{n}", ",", f" FROM {window}")
-    yield "stars", filled("SELECT ", lambda _: "*", ",", of)
-    yield "IN", filled("SELECT price FROM purchases WHERE user_id IN (", str, ",", ")")
-    yield "GROUP BY", filled(f"SELECT COUNT(*) AS n FROM {window} GROUP BY ", lambda n: f"price+{n}", ",")
+    yield "columns", fill_text("SELECT ", lambda n: f"price+{n} AS c{n}", ",", of)
+    yield "aggregates", fill_text("SELECT ", lambda n: f"SUM(price+{n}) AS c{n}", ",", f" FROM {window}")
+    yield "stars", fill_text("SELECT ", lambda _: "*", ",", of)
+    yield "IN", fill_text("SELECT price FROM purchases WHERE user_id IN (", str, ",", ")")
+    yield "GROUP BY", fill_text(f"SELECT COUNT(*) AS n FROM {window} GROUP BY ", lambda n: f"price+{n}", ",")
     yield "1,000 keys", f"SELECT COUNT(*) AS n FROM {window} GROUP BY {','.join(f'price+{n}' for n in range(1_000))}"
     yield "parentheses", f"SELECT {'(' * 9_000}1{')' * 9_000} AS a{of}"
     yield "open parentheses", f"SELECT {'(' * 19_000}"

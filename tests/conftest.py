@@ -1,6 +1,6 @@
-"""What all tests share: no example is timed, and in CI the drawn ones are the same in every run.
+"""Hypothesis settings of all tests: examples have no deadline, and in CI they are the same in every run.
 
-A machine that is busy must not fail a test, and a failure in CI must be the change's own.
+A busy machine must not fail a test, and a failure in CI must come from the change under test.
 """
 
 from __future__ import annotations

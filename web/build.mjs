@@ -1,5 +1,5 @@
-// Makes ../src/headrace/service/page/vendor from the locked packages: `npm ci && npm run build` gives the same bytes anywhere.
-// With --check nothing is written: it fails if what is there differs from what would be made.
+// Writes ../src/headrace/service/page/vendor from the locked packages; the bytes are the same on any machine.
+// With --check it writes nothing, and fails if the existing files differ from the build.
 import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -8,7 +8,7 @@ import { build } from "esbuild";
 const here = dirname(fileURLToPath(import.meta.url));
 const vendor = join(here, "../src/headrace/service/page/vendor");
 
-/** Bundles an entry; returns the files made, and the packages whose code is in them. */
+/** Bundles an entry; returns the files, and the packages whose code they contain. */
 async function bundle(entry, name) {
   const result = await build({
     absWorkingDir: here,
@@ -21,7 +21,7 @@ async function bundle(entry, name) {
     format: "esm",
     target: "es2022",
     charset: "utf8",
-    legalComments: "none", // the licences are in LICENSES.txt
+    legalComments: "none", // the licenses are in LICENSES.txt
   });
   const used = Object.values(result.metafile.outputs).flatMap((output) =>
     Object.entries(output.inputs)
@@ -31,8 +31,8 @@ async function bundle(entry, name) {
   return { files: [[name, result.outputFiles[0].contents]], used: used.filter(Boolean) };
 }
 
-/** Returns name, version and licence of a package, as text. */
-async function licence(name) {
+/** Returns name, version and license of a package, as text. */
+async function describeLicense(name) {
   const folder = join(here, "node_modules", name);
   const { version, license } = JSON.parse(await readFile(join(folder, "package.json"), "utf8"));
   const text = await readFile(join(folder, "LICENSE"), "utf8");
@@ -45,8 +45,8 @@ const parts = [
   await bundle("node_modules/uplot/dist/uPlot.min.css", "uplot.css"),
 ];
 const packages = [...new Set(parts.flatMap((part) => part.used))].sort();
-const licences = (await Promise.all(packages.map(licence))).join(`\n${"-".repeat(80)}\n\n`);
-const files = [...parts.flatMap((part) => part.files), ["LICENSES.txt", Buffer.from(licences)]];
+const licenses = (await Promise.all(packages.map(describeLicense))).join(`\n${"-".repeat(80)}\n\n`);
+const files = [...parts.flatMap((part) => part.files), ["LICENSES.txt", Buffer.from(licenses)]];
 
 await mkdir(vendor, { recursive: true });
 const different = [];
@@ -58,6 +58,6 @@ for (const [name, contents] of files) {
   console.log(`${name}  ${contents.length.toLocaleString("en")} bytes`);
 }
 if (process.argv.includes("--check") && different.length) {
-  console.error(`not what the locked packages give: ${different.join(", ")}; run 'npm ci && npm run build'`);
+  console.error(`files differ from the build: ${different.join(", ")}; run 'npm ci && npm run build'`);
   process.exit(1);
 }

@@ -1,4 +1,4 @@
-// What the page's editor uses of CodeMirror; nothing else gets into the bundle.
+// The parts of CodeMirror that the editor of the page uses; the bundle contains nothing else.
 export {
   autocompletion,
   closeBrackets,

@@ -1,4 +1,4 @@
-"""What the architecture tests look at: modules as syntax trees, documents as blocks, spans and tables."""
+"""The project as data for the architecture tests: modules as syntax trees, documents as blocks, code spans and tables."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "headrace"
-_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SENTENCE = "Every row carries the set of queries it still matters to; every operator works once for all of them."
+"""README, ARCHITECTURE and the module of the predicate index open with it."""
+_FENCED_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package; `name` is dotted and without `headrace.` (which itself is "headrace")."""
+    """A module of the package; `name` is dotted, without `headrace.`; the package itself is "headrace"."""
 
     path: Path
 
@@ -32,30 +34,39 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
-    def imports(self) -> set[str]:
-        """Every absolute name imported, at whatever depth; `from a import b` is a.b."""
-        found: set[str] = set()
+    @property
+    def docstring(self) -> str:
+        return (ast.get_docstring(self.tree) or "").strip()
+
+    @property
+    def classes(self) -> list[ast.ClassDef]:
+        """All class definitions, at any depth."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+
+    def list_imports(self) -> set[str]:
+        """Return all imported names, at any depth; `from a import b` is a.b."""
+        names: set[str] = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
+                names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{self.name}: relative import in line {node.lineno}"
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        return found
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        return names
 
-    def defines(self, dotted: str) -> bool:
-        """Tell whether there is a function, class, method or variable of that name."""
+    def defines(self, dotted_name: str) -> bool:
+        """Return whether the module defines a function, class, method, field or constant of that name."""
         body: list[ast.stmt] = self.tree.body
-        for name in dotted.split("."):
-            found = next((node for node in body if name in _names(node)), None)
-            if found is None:
+        for name in dotted_name.split("."):
+            definition = next((node for node in body if name in _defined_names(node)), None)
+            if definition is None:
                 return False
-            body = getattr(found, "body", [])
+            body = getattr(definition, "body", [])
         return True
 
 
-def _names(node: ast.stmt) -> set[str]:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+def _defined_names(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return {target.id for target in targets if isinstance(target, ast.Name)}
@@ -75,44 +86,48 @@ class Document:
     def name(self) -> str:
         return str(self.path.relative_to(ROOT))
 
-    def blocks(self, language: str) -> list[tuple[int, str]]:
-        """The fenced blocks of a language, each with the line its content begins at."""
-        return [(self.text.count("\n", 0, m.start()) + 2, m[2]) for m in _FENCED.finditer(self.text) if m[1] == language]
-
     @property
     def prose(self) -> str:
         """The text without its fenced blocks."""
-        return _FENCED.sub("", self.text)
+        return _FENCED_BLOCK.sub("", self.text)
 
-    def spans(self) -> set[str]:
-        """Everything in single back-quotes."""
+    def list_blocks(self, language: str) -> list[tuple[int, str]]:
+        """Return the fenced blocks of a language, each with the number of its first line."""
+        matches = (match for match in _FENCED_BLOCK.finditer(self.text) if match[1] == language)
+        return [(self.text.count("\n", 0, match.start()) + 2, match[2]) for match in matches]
+
+    def list_code_spans(self) -> set[str]:
+        """Return the texts in single back-quotes."""
         return set(re.findall(r"`([^`\n]+)`", self.prose))
 
-    def links(self) -> set[str]:
-        """The targets of links that stay in the repository."""
-        found = re.findall(r"\]\(([^)\s]+)\)", self.prose)
-        return {target for target in found if not re.match(r"[a-z]+:", target)}
+    def list_local_links(self) -> set[str]:
+        """Return the targets of links into this repository."""
+        targets = re.findall(r"\]\(([^)\s]+)\)", self.prose)
+        return {target for target in targets if not re.match(r"[a-z]+:", target)}
 
-    def anchors(self) -> set[str]:
-        """The headings, as GitHub makes links of them."""
+    def list_anchors(self) -> set[str]:
+        """Return the anchors that GitHub derives from the headings."""
         titles = re.findall(r"^#+ (.+)$", self.prose, re.MULTILINE)
         return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
-    def table(self, heading: str) -> dict[str, list[str]]:
-        """The two-column table below a heading: first cell → the comma-separated names of the second ("–" is none)."""
-        part = self.text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-        lines = [line.strip().strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
-        found: dict[str, list[str]] = {}
+    def get_section(self, heading: str) -> str:
+        """Return the text between a heading of the second level and the next one."""
+        return self.text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+    def read_table(self, heading: str) -> dict[str, list[str]]:
+        """Return the two-column table of a section: first cell → the comma-separated names of the second ("–" is none)."""
+        lines = [line.strip().strip("|").split("|") for line in self.get_section(heading).splitlines() if line.startswith("|")]
+        rows: dict[str, list[str]] = {}
         for first, second in lines[2:]:
             key = first.strip().strip("`")
-            assert key not in found, f"{key} has two rows"
-            found[key] = re.findall(r"[\w.]+", second)
-        return found
+            assert key not in rows, f"{key} has two rows"
+            rows[key] = re.findall(r"[\w.]+", second)
+        return rows
 
 
-def modules() -> list[Module]:
+def list_modules() -> list[Module]:
     return [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
-def documents() -> list[Document]:
+def list_documents() -> list[Document]:
     return [Document(path) for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]

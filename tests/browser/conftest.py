@@ -1,4 +1,4 @@
-"""A service that makes up its own rows, and Chromium looking at it. What is missing fails: nothing is skipped."""
+"""Fixtures: a service with generated streams, and its page in Chromium. A missing dependency fails the tests; none is skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 try:
     from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-    from support.browsing import PATIENCE_MS, Service, watched
+    from support.browser_page import TIMEOUT_MS, ServiceProcess, open_page
 except ImportError as error:
     raise RuntimeError("the browser tests need playwright: pip install -e '.[dev]'") from error
 
@@ -25,22 +25,22 @@ def browser() -> Iterator[Browser]:
         pytest.fail(
             f"the browser tests need Chromium ({', '.join(NAMES)}): apt-get install chromium, or set CHROMIUM to its path"
         )
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as started:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        found = started.chromium.launch(executable_path=path, args=options)
-        yield found
-        found.close()
+        chromium = started.chromium.launch(executable_path=path, args=options)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    made = Service(tmp_path_factory.mktemp("served"), "--demo")
-    made.start()
-    yield made
-    made.kill()
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("served"), "--demo")
+    process.start()
+    yield process
+    process.kill()
 
 
 @pytest.fixture
-def page(browser: Browser, service: Service, request: pytest.FixtureRequest) -> Iterator[Page]:
-    yield from watched(browser, service, request)
+def page(browser: Browser, service: ServiceProcess, request: pytest.FixtureRequest) -> Iterator[Page]:
+    yield from open_page(browser, service, request)

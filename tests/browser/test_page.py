@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from support.browsing import Service, watched
+from support.browser_page import ServiceProcess, open_page
 
 pytestmark = pytest.mark.browser
 
@@ -102,8 +102,8 @@ def test_streams_and_their_columns_are_completed(page: Page):
     expect(page.locator("#editor .cm-tooltip-autocomplete")).to_contain_text("purchases")
 
 
-def test_a_reload_shows_the_same_query(page: Page, service: Service):
-    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "kept"})
+def test_a_reload_shows_the_same_query(page: Page, service: ServiceProcess):
+    service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "kept"})
     page.goto("/#/q/kept")
     expect(page.locator("#workbench-title")).to_have_text("kept")
     expect(page.locator("#chart canvas")).to_be_visible()
@@ -113,8 +113,8 @@ def test_a_reload_shows_the_same_query(page: Page, service: Service):
     expect(page.locator("#chart canvas")).to_be_visible()
 
 
-def test_the_list_is_searched_and_used_by_keys(page: Page, service: Service):
-    service.ask(
+def test_the_list_is_searched_and_used_by_keys(page: Page, service: ServiceProcess):
+    service.request(
         "POST", "/v1/queries", {"sql": "SELECT user_id, price, time FROM purchases WHERE price > 99", "name": "dear_ones"}
     )
     page.goto("/")
@@ -128,8 +128,8 @@ def test_the_list_is_searched_and_used_by_keys(page: Page, service: Service):
     expect(page.locator("#table tbody tr").first).to_be_visible()
 
 
-def test_a_query_is_replaced(page: Page, service: Service):
-    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "changing"})
+def test_a_query_is_replaced(page: Page, service: ServiceProcess):
+    service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "changing"})
     page.goto("/#/q/changing")
     expect(page.locator("#workbench-title")).to_have_text("changing")
     expect(page.get_by_role("button", name="Replace")).to_be_disabled()
@@ -139,20 +139,20 @@ def test_a_query_is_replaced(page: Page, service: Service):
     expect(page.locator("#table tbody tr").first).to_be_visible()
 
 
-def test_ten_thousand_rows_a_second_are_sampled(page: Page, service: Service):
+def test_ten_thousand_rows_a_second_are_sampled(page: Page, service: ServiceProcess):
     fast = {"name": "fast", "source": "rate", "rows_per_second": 12_000, "time": "time"}
-    service.ask("POST", "/v1/streams", fast)
-    service.ask("POST", "/v1/queries", {"sql": "SELECT gem_pack, price, time FROM fast", "name": "flood"})
+    service.request("POST", "/v1/streams", fast)
+    service.request("POST", "/v1/queries", {"sql": "SELECT gem_pack, price, time FROM fast", "name": "flood"})
     page.goto("/#/q/flood")
     expect(page.locator("#results-sampled")).to_contain_text("sampled")
     expect(page.locator("#table tbody tr")).to_have_count(200)
     frames = page.evaluate(FRAMES)
-    service.ask("DELETE", "/v1/queries/flood")
+    service.request("DELETE", "/v1/queries/flood")
     assert frames > 15  # it still moves
 
 
-def test_rows_that_are_no_longer_kept_are_told_to_be_missed(page: Page, service: Service):
-    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "gappy"})
+def test_rows_that_are_no_longer_kept_are_told_to_be_missed(page: Page, service: ServiceProcess):
+    service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "gappy"})
     columns = [{"name": "total", "type": "DOUBLE"}]
     told = (("columns", columns), ("missed", {"from": "1.0", "to": "9.0"}), ("rows", {"rows": [[1.5]], "left_out": 0}))
     body = "".join(f"event: {kind}\nid: 9.0\ndata: {json.dumps(data)}\n\n" for kind, data in told)
@@ -161,8 +161,8 @@ def test_rows_that_are_no_longer_kept_are_told_to_be_missed(page: Page, service:
     expect(page.locator("#results-sampled")).to_have_text("some rows are no longer kept and were missed")
 
 
-def test_a_query_lights_up_what_it_uses(page: Page, service: Service):
-    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "lit"})
+def test_a_query_lights_up_what_it_uses(page: Page, service: ServiceProcess):
+    service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "lit"})
     page.goto("/#/plan")
     box = page.locator(".box-query").filter(has_text=re.compile("^lit$"))
     box.hover()
@@ -185,8 +185,8 @@ def test_figures_are_shown_on_top(page: Page):
         expect(page.locator(f"[data-tile={tile}] .tile-value")).not_to_have_text("–")
 
 
-def test_latency_state_and_cost_are_figures_of_a_query(page: Page, service: Service):
-    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "measured"})
+def test_latency_state_and_cost_are_figures_of_a_query(page: Page, service: ServiceProcess):
+    service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "measured"})
     page.goto("/#/q/measured")
     expect(page.locator("#facts")).to_have_text(
         re.compile(r"latency [\d.]+\s(ms|s).*state [\d.]+\s(B|KiB).*work .+/s, alone .+/s")
@@ -254,8 +254,8 @@ def test_functions_of_the_page(page: Page):
     assert page.evaluate(large) == told
 
 
-def test_it_goes_on_after_the_service_was_killed_and_started_again(page: Page, service: Service):
-    service.ask("POST", "/v1/queries", {"sql": TOTALS, "name": "survivor"})
+def test_it_goes_on_after_the_service_was_killed_and_started_again(page: Page, service: ServiceProcess):
+    service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "survivor"})
     page.goto("/#/q/survivor")
     expect(page.locator("#table tbody tr").first).to_be_visible()
     service.kill()
@@ -275,9 +275,9 @@ def test_it_goes_on_after_the_service_was_killed_and_started_again(page: Page, s
 @pytest.fixture
 def guarded(browser: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
     (tmp_path / "tokens").write_text(f"admin ann {TOKEN}\n")
-    service = Service(tmp_path / "checkpoint", "--tokens", str(tmp_path / "tokens"))
+    service = ServiceProcess(tmp_path / "checkpoint", "--tokens", str(tmp_path / "tokens"))
     service.start()
-    yield from watched(browser, service, request)
+    yield from open_page(browser, service, request)
     service.kill()
 
 

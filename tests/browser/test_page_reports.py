@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from headrace.bench.report import write_report
-from support.browsing import Service, watched
+from support.browser_page import ServiceProcess, open_page
 
 pytestmark = pytest.mark.browser
 
@@ -21,23 +21,23 @@ BACKGROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 19, 24)"}  # of t
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     folder = tmp_path_factory.mktemp("reports")
     for name in ("aggregation-1", "join-churn", "profit-1M", "sc1"):
         (folder / "out" / name).mkdir(parents=True)
         shutil.copy(RECORDED / f"{name}.json", folder / "out" / name / "result.json")
         write_report(folder / "out" / name)
     (folder / "tokens").write_text(f"read ann {TOKEN}\n")
-    made = Service(folder / "checkpoint", "--reports", str(folder / "out"), "--tokens", str(folder / "tokens"))
+    made = ServiceProcess(folder / "checkpoint", "--reports", str(folder / "out"), "--tokens", str(folder / "tokens"))
     made.start()
     yield made
     made.kill()
 
 
 @pytest.fixture
-def reports(browser: Browser, served: Service, request: pytest.FixtureRequest) -> Iterator[Page]:
+def reports(browser: Browser, served: ServiceProcess, request: pytest.FixtureRequest) -> Iterator[Page]:
     """The view with its list, the token given."""
-    for page in watched(browser, served, request):
+    for page in open_page(browser, served, request):
         page.goto("/#/reports")
         page.locator("#token-input").fill(TOKEN)
         page.keyboard.press("Enter")
@@ -46,10 +46,10 @@ def reports(browser: Browser, served: Service, request: pytest.FixtureRequest) -
 
 
 def test_an_answer_from_before_the_token_was_given_does_not_ask_again(
-    browser: Browser, served: Service, request: pytest.FixtureRequest
+    browser: Browser, served: ServiceProcess, request: pytest.FixtureRequest
 ):
     held: list[Route] = []
-    for page in watched(browser, served, request):
+    for page in open_page(browser, served, request):
         page.route("**/v1/queries", lambda route: held.append(route) if not held else route.continue_())
         page.goto("/#/reports")
         page.locator("#token-input").fill(TOKEN)

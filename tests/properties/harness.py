@@ -1,4 +1,4 @@
-"""Runs a scenario on a session, crashes included, for comparison with the oracle."""
+"""Runs a scenario on a session, with crashes and replanning, to compare its results with the oracle."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Row
 
 
 class Crashed(BaseException):
-    """What a fault raises: nothing in the engine may catch it."""
+    """Raised by a fault; no code of the engine may catch it."""
 
 
 @dataclass
 class Fault:
-    """Counts durable steps and raises at the one it was set to."""
+    """A fault hook of a session: counts durable steps and raises at the step `at`."""
 
     at: int | None = None
     crashes: int = 0
@@ -47,91 +47,96 @@ class Fault:
         self.at -= 1
 
 
-class Restless(WindowJoinOptimizer):
-    """Forces other orders and groups on joins at random batches, however little there is to gain; and other partitions."""
+class RandomReplanner(WindowJoinOptimizer):
+    """Changes join orders, groups and the number of partitions at random batches, whatever the gain."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random = Random(seed)
-        self.prober = RestlessProber(seed)
+        self.sliding_join_optimizer = RandomProbeOrders(seed)
 
-    def partitions(self) -> int | None:
-        """Return how many partitions there shall be from now on; None: as many as there are."""
+    def draw_partitions(self) -> int | None:
+        """Return a new number of partitions, or None to keep the current one."""
         return self._random.randint(1, 4) if self._random.random() < 0.3 else None
 
     def choose_join_orders(self, state: EngineState, live: Mapping[int, LiveQuery]) -> dict[int, JoinOrderVersion]:
-        found: dict[int, JoinOrderVersion] = {}
+        versions: dict[int, JoinOrderVersion] = {}
         for number, query in live.items():
             if isinstance(query.plan, WindowJoinQuery) and is_reorderable(query.plan) and self._random.random() < 0.5:
-                found[number] = JoinOrderVersion(self._random.choice(_orders(query.plan)), self._random.randrange(2))
-        return found
+                versions[number] = JoinOrderVersion(self._random.choice(_list_orders(query.plan)), self._random.randrange(2))
+        return versions
 
 
-def _orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
-    """Return the orders of a join that do not make far more rows: at most one more step of few has no equality."""
-    known = tuple(iter_conditions(plan))
-    most = count_cross_products(known, get_written_order(plan)) + (len(plan.inputs) < 4)
-    return [order for order in permutations(range(len(plan.inputs))) if count_cross_products(known, order) <= most]
+def _list_orders(plan: WindowJoinQuery) -> list[tuple[int, ...]]:
+    """Return the orders of a join without many more cross products than the written one: one more for up to three inputs."""
+    conditions = tuple(iter_conditions(plan))
+    limit = count_cross_products(conditions, get_written_order(plan)) + (len(plan.inputs) < 4)
+    return [order for order in permutations(range(len(plan.inputs))) if count_cross_products(conditions, order) <= limit]
 
 
-class RestlessProber(SlidingJoinOptimizer):
-    """Forces other probe orders on multi-way joins at random batches."""
+class RandomProbeOrders(SlidingJoinOptimizer):
+    """Changes the probe orders of sliding joins at random batches."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(background=False)
         self._random = Random(seed)
 
     def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
-        """Return any orders at all: by any stores, by way of joins that are kept, partitioned by anything."""
+        """Return random probe orders, with random intermediate results and partitionings."""
         if self._random.random() < 0.3:
             return super().choose_plan(state, probes)
         if self._random.random() < 0.5:
             return None
-        kept: dict[JoinGraph, OrdersByRelation] = {}
-        queries = {one.id: self._orders(one.join, kept) for one in probes.queries if self._random.random() < 0.7}
-        return ProbeOrderChoice(queries, kept, self._loose(probes))
+        materialized: dict[JoinGraph, OrdersByRelation] = {}
+        orders = {q.id: self._draw_orders(q.join, materialized) for q in probes.queries if self._random.random() < 0.7}
+        return ProbeOrderChoice(orders, materialized, self._draw_residuals(probes))
 
-    def _loose(self, probes: SlidingJoinPlan) -> frozenset[str]:
-        texts = sorted({one.text for query in probes.queries for one in query.predicates})
+    def _draw_residuals(self, probes: SlidingJoinPlan) -> frozenset[str]:
+        texts = sorted({predicate.text for query in probes.queries for predicate in query.predicates})
         return frozenset(text for text in texts if self._random.random() < 0.3)
 
-    def _orders(self, join: JoinGraph, kept: dict[JoinGraph, OrdersByRelation]) -> OrdersByRelation:
-        return {start: self._order(join, start, kept) for start in sorted(join.relations)}
+    def _draw_orders(self, join: JoinGraph, materialized: dict[JoinGraph, OrdersByRelation]) -> OrdersByRelation:
+        return {start: self._draw_order(join, start, materialized) for start in sorted(join.relations)}
 
-    def _order(self, join: JoinGraph, start: str, kept: dict[JoinGraph, OrdersByRelation]) -> tuple[ProbeTarget, ...]:
-        found: list[ProbeTarget] = []
+    def _draw_order(
+        self, join: JoinGraph, start: str, materialized: dict[JoinGraph, OrdersByRelation]
+    ) -> tuple[ProbeTarget, ...]:
+        targets: list[ProbeTarget] = []
         rest = sorted(join.relations - {start})
         while rest:
             size = self._random.choice((1, 1, 1, 2, 3)) if len(rest) > 1 else 1
             names = self._random.sample(rest, min(size, len(rest)))
             part = join.subgraph(names)
-            if len(names) > 1 and part not in kept:
-                kept[part] = {}
-                kept[part] = self._orders(part, kept)
-            sides = {
-                s for one in join.predicates_between(names, join.relations - set(names)) for s in one.sides if s.relation in names
+            if len(names) > 1 and part not in materialized:
+                materialized[part] = {}
+                materialized[part] = self._draw_orders(part, materialized)
+            attributes = {
+                side
+                for predicate in join.predicates_between(names, join.relations - set(names))
+                for side in predicate.sides
+                if side.relation in names
             }
-            found.append(ProbeTarget(part, self._random.choice([None, *sorted(sides)])))
+            targets.append(ProbeTarget(part, self._random.choice([None, *sorted(attributes)])))
             rest = [name for name in rest if name not in names]
-        return tuple(found)
+        return tuple(targets)
 
 
 @dataclass
 class Run:
-    """A session that goes on after every crash, as a new process would."""
+    """A run of a scenario; after every crash it recovers as a new process would."""
 
     scenario: Scenario
     directory: Path
     options: dict[str, Any]
     fault: Fault = field(default_factory=Fault)
-    wishes: list[AddQuery | RemoveQuery] = field(default_factory=list)
-    restless: Restless | None = None
+    unlogged: list[AddQuery | RemoveQuery] = field(default_factory=list)
+    replanner: RandomReplanner | None = None
 
     def open(self) -> None:
         self.session = hr.Session(self.directory, fault=self.fault, **self.options)
-        if self.restless is not None:
-            self.session._coordinator.window_join_optimizer = self.restless
-            self.session._coordinator.sliding_join_optimizer = self.restless.prober
+        if self.replanner is not None:
+            self.session._coordinator.window_join_optimizer = self.replanner
+            self.session._coordinator.sliding_join_optimizer = self.replanner.sliding_join_optimizer
         self.sources = {}
         for stream in self.scenario.streams:
             self.sources[stream.name] = hr.MemorySource(stream.schema)
@@ -141,28 +146,28 @@ class Run:
         self.open()
         for step in self.scenario.steps:
             if isinstance(step, AddQuery | RemoveQuery):
-                self.wishes.append(step)
-                self.ask(step)
+                self.unlogged.append(step)
+                self.apply(step)
             elif isinstance(step, Rows):
                 self.sources[step.stream].append(list(step.rows))
             elif isinstance(step, Crash):
                 self.fault.at = step.point
             elif isinstance(step, Advance):
-                if self.restless is not None and (wanted := self.restless.partitions()) is not None:
-                    self.session.rescale(wanted)
-                self.surely(lambda: self.session.advance())
+                if self.replanner is not None and (partitions := self.replanner.draw_partitions()) is not None:
+                    self.session.rescale(partitions)
+                self.retry_after_crash(lambda: self.session.advance())
                 self.fault.at = None
-                self.wishes = []
+                self.unlogged = []
             elif isinstance(step, Drain):
-                self.surely(lambda: self.session.drain())
+                self.retry_after_crash(lambda: self.session.drain())
 
-    def ask(self, step: AddQuery | RemoveQuery) -> None:
+    def apply(self, step: AddQuery | RemoveQuery) -> None:
         if isinstance(step, AddQuery):
             self.session.add(step.sql, name=step.name)
         else:
             self.session.remove(step.name)
 
-    def surely(self, action: Any) -> None:
+    def retry_after_crash(self, action: Any) -> None:
         try:
             action()
         except Crashed:
@@ -170,21 +175,20 @@ class Run:
             action()
 
     def recover(self) -> None:
-        """Let go of everything as a killed process would, open again, and repeat what was not logged yet."""
+        """Release everything as a killed process would, open the checkpoint again, and repeat changes that were not logged."""
         self.session._coordinator.backend.close()
         self.session._checkpoint.close()
         self.open()
-        for wish in self.wishes:
-            there = self.session.find(wish.name)
-            if isinstance(wish, AddQuery) and there is None:
-                self.session.add(wish.sql, name=wish.name)
-            elif isinstance(wish, RemoveQuery) and wish.name in {query.name for query in self.session.queries()}:
-                self.session.remove(wish.name)
+        for change in self.unlogged:
+            if isinstance(change, AddQuery) and self.session.find(change.name) is None:
+                self.session.add(change.sql, name=change.name)
+            elif isinstance(change, RemoveQuery) and change.name in {query.name for query in self.session.queries()}:
+                self.session.remove(change.name)
 
     def results(self, name: str) -> list[dict[str, Any]]:
-        found = self.session.find(name)
-        assert found is not None
-        return found.results().to_pylist()
+        query = self.session.find(name)
+        assert query is not None
+        return query.results().to_pylist()
 
     def close(self) -> None:
         self.session.close()

@@ -1,10 +1,10 @@
-"""Shared == alone == DuckDB: the property everything else serves.
+"""Shared == standalone == DuckDB: the central property of the engine.
 
     add ─┬─ rows ─ advance ─ rows ─┬─ crash ─ recover ─ advance ─ … ─ drain
          └─ remove                 └─ add
 
-Random streams with disorder, lateness, NULLs and skew; random queries that come and go between micro-batches; crashes
-at random durable steps. Every query must have emitted exactly what the oracle, which runs it alone, emits.
+Random streams with disorder, late rows, NULLs and skew; random queries that are added and removed between micro-batches; crashes
+at random durable steps. Every query must emit exactly the rows that the oracle emits, which runs it standalone.
 """
 
 from __future__ import annotations
@@ -17,43 +17,44 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from properties.harness import Restless, Run
-from support.compare import same_rows
+from properties.harness import RandomReplanner, Run
+from support.compare import assert_same_rows
 from support.duckdb_judge import DuckDBJudge, Judgement
-from support.oracle import batches, run_oracle
+from support.oracle import list_batches, run_oracle
 from support.strategies import AddQuery, Advance, RemoveQuery, Scenario, scenarios
 
 EXAMPLES = int(os.environ.get("HEADRACE_PROPERTY_RUNS", "25"))
 PHASES = tuple(Phase) if os.environ.get("HEADRACE_SHRINK", "1") == "1" else (Phase.explicit, Phase.reuse, Phase.generate)
-_SLOW = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
-
+_SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
 
 VERDICTS: Counter[str] = Counter()
 
 
-def check(scenario: Scenario, restless: Restless | None = None, **options: object) -> int:
-    """Play a scenario and compare every query with the oracle; return how many crashes there were."""
+def check(scenario: Scenario, replanner: RandomReplanner | None = None, **options: object) -> int:
+    """Run a scenario and compare every query with the oracle; return the number of crashes."""
     oracle = run_oracle(scenario)
-    second = DuckDBJudge(scenario.streams, batches(scenario), VERDICTS)
-    lasting = _always_there(scenario)
+    judge = DuckDBJudge(scenario.streams, list_batches(scenario), VERDICTS)
+    always_live = _find_always_live(scenario)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(scenario, Path(folder) / "checkpoint", options, restless=restless)
+        run = Run(scenario, Path(folder) / "checkpoint", options, replanner=replanner)
         run.play()
         try:
             for name, sql in scenario.queries.items():
                 try:
-                    found = run.session.find(name)
-                    if found is None:  # added and removed again before anything was logged, then crashed
+                    query = run.session.find(name)
+                    if query is None:  # added and removed before anything was logged, then crashed
                         assert not oracle.get_results(name)
                         continue
-                    assert (found.status == "failed") == (name in oracle.errors), found.error
-                    same_rows(run.results(name), oracle.get_results(name))
-                    assert found.late == {s: n for s, n in oracle.get_late_counts(name).items() if n}
+                    assert (query.status == "failed") == (name in oracle.errors), query.error
+                    assert_same_rows(run.results(name), oracle.get_results(name))
+                    assert query.late == {s: n for s, n in oracle.get_late_counts(name).items() if n}
                     judgement = (
-                        second.judge(sql) if name in lasting and found.status != "failed" else Judgement(None, "came late")
+                        judge.judge(sql)
+                        if name in always_live and query.status != "failed"
+                        else Judgement(None, "not always live")
                     )
                     if judgement.rows is not None:
-                        same_rows(run.results(name), judgement.rows, abs_=1e-6)
+                        assert_same_rows(run.results(name), judgement.rows, abs_=1e-6)
                 except AssertionError as error:
                     raise AssertionError(f"{name}: {sql}\n{error}") from error
         finally:
@@ -61,8 +62,8 @@ def check(scenario: Scenario, restless: Restless | None = None, **options: objec
     return run.fault.crashes
 
 
-def _always_there(scenario: Scenario) -> set[str]:
-    """Queries that DuckDB can judge: added before the first row, never removed."""
+def _find_always_live(scenario: Scenario) -> set[str]:
+    """Return the queries that DuckDB can judge: added before the first row, never removed."""
     names: set[str] = set()
     for step in scenario.steps:
         if isinstance(step, Advance):
@@ -73,12 +74,12 @@ def _always_there(scenario: Scenario) -> set[str]:
 
 
 @given(scenarios())
-@_SLOW
+@_SETTINGS
 def test_shared_equals_alone_under_churn_disorder_and_crashes(scenario: Scenario) -> None:
     check(scenario, backend="local", partitions=3)
 
 
 @given(scenarios(max_queries=8, max_batches=20), st.integers(0, 1000))
-@_SLOW
-def test_few_queries_long_streams_other_partitions_now_and_then(scenario: Scenario, seed: int) -> None:
-    check(scenario, Restless(seed) if seed % 2 else None, backend="local", partitions=1)
+@_SETTINGS
+def test_few_queries_long_streams_and_rescaling(scenario: Scenario, seed: int) -> None:
+    check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=1)

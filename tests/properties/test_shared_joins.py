@@ -1,31 +1,31 @@
-"""Shared == alone == DuckDB, for joins: the same property as for everything else, over scenarios in which most queries join."""
+"""Shared == standalone == DuckDB, for window joins: scenarios in which most queries are joins in TUMBLE and HOP windows."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from properties.harness import Restless
+from properties.harness import RandomReplanner
 from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
 from support.join_queries import joins, joins_without_equality, queries_with_joins
 from support.strategies import Scenario, scenarios
 
-_SLOW = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+_SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
 
 
 @given(scenarios(max_queries=12, texts=queries_with_joins()), st.integers(0, 1000))
-@_SLOW
+@_SETTINGS
 def test_joins_beside_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
-    check(scenario, Restless(seed), backend="local", partitions=3)
+    check(scenario, RandomReplanner(seed), backend="local", partitions=3)
 
 
 @given(scenarios(max_queries=3, max_batches=16, texts=joins(seed=1)), st.integers(0, 1000))
-@_SLOW
+@_SETTINGS
 def test_few_joins_long_streams(scenario: Scenario, seed: int) -> None:
-    check(scenario, Restless(seed) if seed % 2 else None, backend="local", partitions=2)
+    check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)
 
 
 @given(scenarios(max_queries=8, max_batches=8, texts=joins_without_equality()), st.integers(0, 1000))
-@_SLOW
+@_SETTINGS
 def test_joins_without_an_equality_share_rows_and_search_as_each_can(scenario: Scenario, seed: int) -> None:
-    check(scenario, Restless(seed) if seed % 2 else None, backend="local", partitions=2)
+    check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)

@@ -1,4 +1,4 @@
-"""One Spark session for the whole process: starting one takes longer than most tests."""
+"""One Spark session for all tests: starting Spark takes longer than most tests."""
 
 from __future__ import annotations
 

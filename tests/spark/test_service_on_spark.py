@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 import headrace as hr
-from support.served import SLOW, killed, serving
-from support.serving import events
+from support.in_process_service import parse_events
+from support.service_process import TIMEOUT_SECONDS, kill_process, run_service
 
 pytestmark = pytest.mark.spark
 
@@ -29,8 +29,10 @@ class Reader:
     def read(self, url: str, more: int) -> None:
         """Read until there are so many rows more, then hang up."""
         wanted, headers = len(self.rows) + more, {"Last-Event-ID": self._last} if self._last else {}
-        with httpx.stream("GET", f"{url}{self._path}", params={"from": "beginning"}, headers=headers, timeout=SLOW) as answer:
-            for kind, number, data in events(answer):
+        with httpx.stream(
+            "GET", f"{url}{self._path}", params={"from": "beginning"}, headers=headers, timeout=TIMEOUT_SECONDS
+        ) as answer:
+            for kind, number, data in parse_events(answer):
                 assert kind != "missed"
                 self._last = number
                 self.rows += data["rows"] if kind == "rows" else []
@@ -55,7 +57,7 @@ def test_killed_on_spark_it_goes_on(tmp_path: Path):
     """|--epoch--|--epoch--✗   |--goes on--|: the reader's rows of both are the query's results."""
     words = ("--demo", "--port", "0", "--checkpoint", str(tmp_path / "state"), "--interval", "0.05")
     counts, tops = Reader("counts"), Reader("tops")
-    with serving(*words, backend="spark") as (url, process):
+    with run_service(*words, backend="spark") as (url, process):
         session = hr.connect(url)
         session.add(COUNTS, name="counts")
         counts.read(url, 3)
@@ -63,13 +65,13 @@ def test_killed_on_spark_it_goes_on(tmp_path: Path):
         tops.read(url, 5)
         before, emitted = known(session), session.query("counts").page()
         assert any(one["kind"] == "epoch" for one in session.ask("GET", "/events").json())
-        left = killed(process)
+        left = kill_process(process)
     assert left  # a JVM, at least
     assert gone(left)
-    with serving(*words, backend="spark") as (url, _):
+    with run_service(*words, backend="spark") as (url, _):
         session = hr.connect(url)
         assert known(session) == before
-        assert session.query("counts").page().rows.slice_key(0, emitted.rows.num_rows) == emitted.rows
+        assert session.query("counts").page().rows.slice(0, emitted.rows.num_rows) == emitted.rows
         counts.read(url, 5)
         tops.read(url, 20)
         whole = {one: session.query(one).results() for one in ("counts", "tops")}

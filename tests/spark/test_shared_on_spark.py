@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.backends.spark import pipeline
 from headrace.errors import SessionError
-from properties.harness import Restless
+from properties.harness import RandomReplanner
 from properties.test_shared_equals_alone import check
 from support.join_queries import queries_with_joins
+from support.nested_queries import queries_with_nesting
 from support.sliding_queries import sliding_joins
-from support.stacked_queries import queries_with_stacks
 from support.strategies import Scenario, scenarios
 
 pytestmark = pytest.mark.spark
@@ -55,8 +55,8 @@ def test_shared_joins_equal_joins_alone_on_spark_with_crashes(spark: Any, data: 
 @given(st.data())
 @settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
 def test_windows_over_windows_on_spark_with_crashes_and_other_partitions(spark: Any, data: st.DataObject) -> None:
-    scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=4, texts=queries_with_stacks(seed=2)))
-    check(scenario, Restless(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
+    scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=4, texts=queries_with_nesting(seed=2)))
+    check(scenario, RandomReplanner(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
 
 
 @seed(20261118)
@@ -64,7 +64,7 @@ def test_windows_over_windows_on_spark_with_crashes_and_other_partitions(spark: 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
 def test_multiway_joins_on_spark_with_crashes_other_plans_and_partitions(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=5, texts=sliding_joins(seed=2)))
-    check(scenario, Restless(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
+    check(scenario, RandomReplanner(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
 
 
 def test_parcels_of_joins_become_state_and_last(spark: Any, tmp_path: Path) -> None:

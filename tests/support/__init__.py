@@ -1,1 +1,1 @@
-"""What tests share: random scenarios, the oracle's run of one, DuckDB as a second opinion, comparison of results."""
+"""Helpers for tests: random scenarios, the oracle's run of a scenario, DuckDB as a second oracle, comparison of results."""

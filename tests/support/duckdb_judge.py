@@ -1,8 +1,8 @@
-"""A second opinion: DuckDB computes, from the whole finite input, what a query must have emitted in the end.
+"""A second oracle: DuckDB computes from the complete finite input what a query must have emitted at the end.
 
-It shares no code with the project beyond the declaration of streams: the text is parsed here, windows become plain SQL
-(a join with a series of starts; sessions by `lag` and a running sum), DuckDB evaluates everything else. It can judge a
-query that was there from the start, and only when no row came late; otherwise it says why not.
+It shares no code with the engine except the declaration of streams: this module parses the text and rewrites windows to plain SQL
+(a join with a series of starts; sessions by `lag` and a running sum), and DuckDB evaluates the rest. It can judge a query only if
+the query was live from the start and no row was late; otherwise it returns the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAIVE = pa.timestamp("us")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The rows that must have been emitted, or None and the reason why that is not known."""
+    """The rows that the query must have emitted, or None and the reason why they are unknown."""
 
     rows: list[dict[str, Any]] | None
     reason: str = ""
@@ -42,7 +42,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Sliding when `slide` is given, else a session with `size` as its gap; microseconds."""
+    """A HOP window, or without `slide` a SESSION window with the gap `size`; in microseconds."""
 
     size: int
     slide: int | None
@@ -53,12 +53,12 @@ class _Window:
 
 
 class _CannotJudgeError(Exception):
-    """The query is outside what can be rewritten."""
+    """The judge cannot rewrite or check the query."""
 
 
 @dataclass(slots=True)
 class DuckDBJudge:
-    """Judges queries over one finite input; `verdicts` counts how many were judged ('judged') or not (the reason)."""
+    """Judges queries over one finite input; `verdicts` counts the judged queries ('judged') and the others by reason."""
 
     streams: Sequence[Stream]
     batches: Sequence[Batch]
@@ -72,10 +72,10 @@ class DuckDBJudge:
         self._connection.execute("SET threads = 1")
         for stream in self.streams:
             rows = [row for batch in self.batches for row in batch.get(stream.name, ()) if row[stream.time] is not None]
-            self._connection.register(stream.name, _table(stream, rows))
+            self._connection.register(stream.name, _to_naive_table(stream, rows))
 
     def judge(self, sql: str) -> Judgement:
-        """Return what the query must have emitted until the input was drained."""
+        """Return the rows that the query must have emitted when the input is drained."""
         try:
             judgement = Judgement(self._run(sql))
         except (_CannotJudgeError, duckdb.OutOfRangeException) as problem:
@@ -85,45 +85,45 @@ class DuckDBJudge:
 
     def _run(self, sql: str) -> list[dict[str, Any]]:
         if sql.startswith("WITH "):
-            return self._stacked(sql)
+            return self._judge_nested(sql)
         if "SLIDING(" in sql:
-            return self._fetched(self._slid(sql))
+            return self._fetch_rows(self._rewrite_sliding_join(sql))
         if " JOIN " in sql:
-            return self._fetched(self._joined(sql))
+            return self._fetch_rows(self._rewrite_window_join(sql))
         text, window = _without_window(sql)
         tree = sqlglot.parse_one(text, read="spark")
         if window is not None:
             self._check_nothing_late(tree, window)
             tree = _with_windows(tree, window)
-        return self._fetched(tree)
+        return self._fetch_rows(tree)
 
-    def _stacked(self, sql: str) -> list[dict[str, Any]]:
-        """Judge each inner query (see `support.stacked_queries`), and let the next one read what was found as a stream."""
+    def _judge_nested(self, sql: str) -> list[dict[str, Any]]:
+        """Judge each inner query (see `support.nested_queries`); the next query reads its rows as a stream."""
         inner = re.findall(r"(\w+) AS \(\n(.*)\n\)\n", sql)
         outer = sql.rpartition("\n)\n")[2]
         for name, text in inner:
             _check_windows(text)
-            self._connection.register("found", self._fetched_table(text))
-            late = "make_timestamp(epoch_us(w1) - 1) AS time"
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {late} FROM found")
+            self._connection.register("inner_rows", self._fetch_table(text))
+            time = "make_timestamp(epoch_us(w1) - 1) AS time"
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT *, {time} FROM inner_rows")
         _check_windows(outer)
         return self._run(outer)
 
-    def _fetched_table(self, text: str) -> pa.Table:
+    def _fetch_table(self, text: str) -> pa.Table:
         rows = self._run(text)
         if not rows:
-            raise _CannotJudgeError("no results to go on with")
+            raise _CannotJudgeError("the inner query has no results")
         plain = [{k: v.replace(tzinfo=None) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
         return pa.Table.from_pylist(plain)
 
-    def _fetched(self, tree: exp.Expr) -> list[dict[str, Any]]:
-        tree = tree.transform(_rewritten)
+    def _fetch_rows(self, tree: exp.Expr) -> list[dict[str, Any]]:
+        tree = tree.transform(_rewrite_percentiles)
         cursor = self._connection.execute(tree.sql("duckdb").replace("TIMESTAMPTZ", "TIMESTAMP"))
         names = [column[0] for column in cursor.description or ()]
-        return [dict(zip(names, map(_value, row), strict=True)) for row in cursor.fetchall()]
+        return [dict(zip(names, map(_to_utc, row), strict=True)) for row in cursor.fetchall()]
 
-    def _joined(self, sql: str) -> exp.Expr:
-        """Return a join of sides that carry their windows: these must end together."""
+    def _rewrite_window_join(self, sql: str) -> exp.Expr:
+        """Return a join of inputs that carry their windows, on equal window ends."""
         sides: list[tuple[str, _Window]] = []
 
         def side(match: re.Match[str]) -> str:
@@ -133,7 +133,7 @@ class DuckDBJudge:
         tree = sqlglot.parse_one(_FROM_WINDOW.sub(side, sql), read="spark")
         kinds = {f"{join.side} {join.kind}".upper() for join in tree.args["joins"]}
         if len(sides) > 2 and any("RIGHT" in kind or "FULL" in kind for kind in kinds):
-            raise _CannotJudgeError("a row of a longer join may lack its first side")
+            raise _CannotJudgeError("a row of a longer outer join may lack its first input")
         self._check_on_time({stream for stream, _ in sides}, strictly=False)
         for number, join in enumerate(tree.args["joins"], 1):
             same = sqlglot.parse_one(f"t0.window_end = t{number}.window_end")
@@ -144,12 +144,12 @@ class DuckDBJudge:
         bounds = {"window_end": end, "window_start": f"make_timestamp(epoch_us({end}) - {longest})"}
 
         ends = {f"(epoch_us(window_end) - {window.size}) % {window.slide} = 0" for _, window in sides}
-        together = [sqlglot.parse_one(one, read="duckdb") for one in sorted(ends)]
+        common_ends = [sqlglot.parse_one(end_condition, read="duckdb") for end_condition in sorted(ends)]
 
-        def placed(node: exp.Expr) -> exp.Expr:
+        def place_windows(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Table) and node.name.startswith("side"):
                 stream, window = sides[int(node.name.removeprefix("side"))]
-                rows = _over(_sliding(exp.select("*", "epoch_us(time) AS __t").from_(stream), window), "*").where(*together)
+                rows = _over(_sliding(exp.select("*", "epoch_us(time) AS __t").from_(stream), window), "*").where(*common_ends)
                 return rows.subquery(node.alias or "side")
             if isinstance(node, exp.Column) and not node.table and node.name in bounds:
                 return sqlglot.parse_one(bounds[node.name], read="duckdb")
@@ -159,10 +159,10 @@ class DuckDBJudge:
         if grouped:
             keys = [*(tree.args["group"].expressions if tree.args.get("group") else []), exp.column("window_end")]
             tree.set("group", exp.Group(expressions=keys))
-        return tree.transform(placed)
+        return tree.transform(place_windows)
 
-    def _slid(self, sql: str) -> exp.Expr:
-        """Return a join in sliding windows as one over all rows: nobody is older than another by more than its range."""
+    def _rewrite_sliding_join(self, sql: str) -> exp.Expr:
+        """Return a join in SLIDING windows as a join over all rows: each row is within its range of every other row."""
         ranges: dict[str, int] = {}
 
         def plain(node: exp.Expr) -> exp.Expr:
@@ -176,16 +176,16 @@ class DuckDBJudge:
 
         tree = sqlglot.parse_one(sql, read="spark").transform(plain)
         self._check_on_time({table.name for table in tree.find_all(exp.Table)}, strictly=False)
-        meet = [f"epoch_us({a}.time) + {ranges[a]} >= epoch_us({b}.time)" for a in ranges for b in ranges if a != b]
-        return tree.where(*(sqlglot.parse_one(one, read="duckdb") for one in meet))
+        in_range = [f"epoch_us({a}.time) + {ranges[a]} >= epoch_us({b}.time)" for a in ranges for b in ranges if a != b]
+        return tree.where(*(sqlglot.parse_one(condition, read="duckdb") for condition in in_range))
 
     def _check_nothing_late(self, tree: exp.Expr, window: _Window) -> None:
         self._check_on_time({table.name for table in tree.find_all(exp.Table)}, strictly=window.is_session)
 
     def _check_on_time(self, read: set[str], *, strictly: bool) -> None:
-        """Refuse unless every row was, on arrival, after the watermark (at it will do when windows are on a grid)."""
+        """Raise if a row arrived behind the watermark; `strictly`: or at it (for sessions)."""
         streams = [stream for stream in self.streams if stream.name in read]
-        if not streams:  # results are never late
+        if not streams:  # a stream of results has no late rows
             return
         newest = dict.fromkeys((stream.name for stream in streams), -math.inf)
         for batch in self.batches:
@@ -193,19 +193,19 @@ class DuckDBJudge:
             for stream in streams:
                 times = [_micros(row[stream.time]) for row in batch.get(stream.name, ()) if row[stream.time] is not None]
                 if any(time < watermark or (strictly and time == watermark) for time in times):
-                    raise _CannotJudgeError("a row came late")
+                    raise _CannotJudgeError("a row is late")
                 newest[stream.name] = max([newest[stream.name], *times])
 
 
 def _check_windows(text: str) -> None:
     if re.search(r"(FROM|JOIN) (results|more)\b", text) or "UNION" in text:
-        raise _CannotJudgeError("results that are in no window of their own")
+        raise _CannotJudgeError("results without a window of their own")
     if "SESSION" in text:
-        raise _CannotJudgeError("sessions among windows over windows")
+        raise _CannotJudgeError("sessions in a nested query")
 
 
-def _table(stream: Stream, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the rows with plain UTC timestamps, which DuckDB computes with without any extension."""
+def _to_naive_table(stream: Stream, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the rows with naive UTC timestamps, for which DuckDB needs no extension."""
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=stream.schema.to_arrow())
     fields = [pa.field(each.name, _NAIVE if pa.types.is_timestamp(each.type) else each.type) for each in table.schema]
     return table.cast(pa.schema(fields))
@@ -215,12 +215,12 @@ def _micros(time: datetime) -> int:
     return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _value(value: Any) -> Any:
+def _to_utc(value: Any) -> Any:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
 def _without_window(sql: str) -> tuple[str, _Window | None]:
-    """Return the text over plain columns `window_start` and `window_end`, and the window it had, in either spelling."""
+    """Return the text over plain columns `window_start` and `window_end`, and its window, in either syntax."""
     if match := _FROM_WINDOW.search(sql):
         return sql[: match.start()] + match[2] + sql[match.end() :], _window(match[1], match[3])
     if match := _GROUP_WINDOW.search(sql):
@@ -235,7 +235,7 @@ def _window(name: str, lengths: str) -> _Window:
 
 
 def _with_windows(tree: exp.Expr, window: _Window) -> exp.Select:
-    """Return the aggregation over rows that carry their window; selection moves below, as sessions need it."""
+    """Return the aggregation over rows that carry their window; WHERE moves below, because sessions depend on it."""
     if not isinstance(tree, exp.Select) or tree.find(exp.Join):
         raise _CannotJudgeError("not a plain aggregation")
     group, where = tree.args.get("group"), tree.args.get("where")
@@ -253,7 +253,7 @@ def _with_windows(tree: exp.Expr, window: _Window) -> exp.Select:
 
 
 def _sliding(rows: exp.Select, window: _Window) -> exp.Select:
-    """One copy of a row for each window that holds it: starts go down from the last one ≤ t while t < start + size."""
+    """Return a copy of a row for each of its windows: starts descend from the last one ≤ t while t < start + size."""
     size, slide = window.size, window.slide
     last = f"__t - ((__t % {slide}) + {slide}) % {slide}"
     series = f"unnest(generate_series({last}, __t - {size} + 1, -{slide})) AS __start"
@@ -262,8 +262,8 @@ def _sliding(rows: exp.Select, window: _Window) -> exp.Select:
 
 
 def _sessions(rows: exp.Select, keys: Sequence[exp.Expr], gap: int) -> exp.Select:
-    """Number the rows that begin a session, per key; all rows of one number are one session."""
-    by = ", ".join(["1", *(f"({key.transform(_rewritten).sql('duckdb')})" for key in keys)])
+    """Number the rows that begin a session, per key; rows with the same number are one session."""
+    by = ", ".join(["1", *(f"({key.transform(_rewrite_percentiles).sql('duckdb')})" for key in keys)])
     begins = f"CASE WHEN __t - lag(__t) OVER (PARTITION BY {by} ORDER BY __t) <= {gap} THEN 0 ELSE 1 END AS __begins"
     numbered = _over(_over(rows, "*", begins), "*", f"sum(__begins) OVER (PARTITION BY {by} ORDER BY __t) AS __session")
     each = f"OVER (PARTITION BY {by}, __session)"
@@ -275,8 +275,8 @@ def _over(rows: exp.Select, *outputs: str) -> exp.Select:
     return exp.select(*(sqlglot.parse_one(output, read="duckdb") for output in outputs)).from_(rows.subquery("rows_below"))
 
 
-def _rewritten(node: exp.Expr) -> exp.Expr:
-    """Say in DuckDB's words what the transpiler says wrongly: percentiles interpolate, over doubles."""
+def _rewrite_percentiles(node: exp.Expr) -> exp.Expr:
+    """Rewrite percentiles, which the transpiler gets wrong: they interpolate, over doubles."""
     if isinstance(node, exp.Median):
         return _quantile("quantile_cont", node.this, exp.Literal.number("0.5"))
     if isinstance(node, exp.Quantile):

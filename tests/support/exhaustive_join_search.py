@@ -1,6 +1,6 @@
-"""The least cost of joins worked off together, by trying everything: what the integer program is judged by.
+"""The least cost of a shared plan of sliding joins, found by exhaustive search, to check the integer program against.
 
-It knows orders, partitionings and the cost model; steps, the forest of them, and the program it does not.
+It uses the engine's probe orders, partitionings and cost model, but not its steps, its probe trees or its integer program.
 """
 
 from __future__ import annotations
@@ -15,57 +15,67 @@ from headrace.planner.join.join_graph import JoinGraph, input_relation
 from headrace.planner.join.strategy import JoinStrategy
 
 
-def priced_orders(join: JoinGraph, start: str, stores: tuple, figures: CardinalityModel, tasks: int) -> dict:
-    """The steps of an order, told apart by all that makes them different, with what each costs."""
+def price_steps(join: JoinGraph, start: str, stores: tuple, statistics: CardinalityModel, tasks: int) -> dict:
+    """Return the cost of each step of a probe order; equal steps of several orders have equal keys."""
     order = (input_relation(start), *(store.relation for store in stores))
-    costs = estimate_step_costs(order, join, figures, dict.fromkeys(order, tasks), {store.relation: store.partitioned_by for store in stores})
-    found = {}
+    costs = estimate_step_costs(
+        order, join, statistics, dict.fromkeys(order, tasks), {store.relation: store.partitioned_by for store in stores}
+    )
+    priced = {}
     for k, cost in enumerate(costs, 1):
-        made = join.subgraph(name for relation in order[: k + 1] for name in relation.relations)
-        found[start, stores[:k], made] = cost
-    return found
+        joined = join.subgraph(name for relation in order[: k + 1] for name in relation.relations)
+        priced[start, stores[:k], joined] = cost
+    return priced
 
 
-def cost_of(strategy: JoinStrategy, figures: CardinalityModel, tasks: int, storage_weight: float = 1.0) -> tuple[float, float]:
-    """What a strategy costs, counted anew from its orders: rows to be probed, rows to be kept."""
+def compute_cost(
+    strategy: JoinStrategy, statistics: CardinalityModel, tasks: int, storage_weight: float = 1.0
+) -> tuple[float, float]:
+    """Return the probe cost and the storage cost of a strategy, computed from its probe orders."""
     steps: dict = {}
     for plan in (*strategy.query_plans, *strategy.materialized_plans):
         for order in plan.probe_orders:
-            steps.update(priced_orders(plan.join_graph, order.start, order.stores, figures, tasks))
-    return sum(steps.values()), storage_weight * sum(figures.estimate_arrivals(store.relation) for store in strategy.stores)
+            steps.update(price_steps(plan.join_graph, order.start, order.stores, statistics, tasks))
+    return sum(steps.values()), storage_weight * sum(statistics.estimate_arrivals(store.relation) for store in strategy.stores)
 
 
-def least_cost(
-    queries: Sequence[JoinGraph], figures: CardinalityModel, tasks: int, *, storage_weight: float = 1.0, keeping: bool = True
+def find_least_cost(
+    queries: Sequence[JoinGraph],
+    statistics: CardinalityModel,
+    tasks: int,
+    *,
+    storage_weight: float = 1.0,
+    use_intermediates: bool = True,
 ) -> float:
-    """Try all orders for all targets, those of kept joins as they come to be needed; give up what is dearer already."""
-    by = find_partitionings(queries)
+    """Try all orders of all targets, with those of intermediate results as they become necessary; prune by the best cost."""
+    partitionings = find_partitionings(queries)
     best = math.inf
 
     @cache
     def options(join: JoinGraph, start: str) -> list:
-        found = []
-        for order in enumerate_probe_orders(join, start, use_intermediates=keeping):
-            found += [
-                (priced_orders(join, start, stores, figures, tasks), stores) for stores in enumerate_partitioned_stores(order, by)
+        priced_orders = []
+        for order in enumerate_probe_orders(join, start, use_intermediates=use_intermediates):
+            priced_orders += [
+                (price_steps(join, start, stores, statistics, tasks), stores)
+                for stores in enumerate_partitioned_stores(order, partitionings)
             ]
-        return sorted(found, key=lambda one: sum(one[0].values()))
+        return sorted(priced_orders, key=lambda option: sum(option[0].values()))
 
-    def search(waiting: tuple, done: frozenset, steps: frozenset, stores: frozenset, cost: float) -> None:
+    def search(pending: tuple, planned: frozenset, steps: frozenset, stores: frozenset, cost: float) -> None:
         nonlocal best
         if cost >= best:
             return
-        if not waiting:
+        if not pending:
             best = cost
             return
-        (join, start), rest = waiting[0], waiting[1:]
+        (join, start), rest = pending[0], pending[1:]
         for costs, visited in options(join, start):
-            more = sum(price for step, price in costs.items() if step not in steps)
-            new = [store for store in visited if store not in stores]
-            more += storage_weight * sum(figures.estimate_arrivals(store.relation) for store in new)
-            joins = {store.relation for store in new if not store.relation.is_input}
-            targets = tuple((one, name) for one in joins for name in sorted(one.relations) if (one, name) not in done)
-            search(rest + targets, done | set(targets), steps | costs.keys(), stores | set(new), cost + more)
+            added_cost = sum(price for step, price in costs.items() if step not in steps)
+            new_stores = [store for store in visited if store not in stores]
+            added_cost += storage_weight * sum(statistics.estimate_arrivals(store.relation) for store in new_stores)
+            joins = {store.relation for store in new_stores if not store.relation.is_input}
+            targets = tuple((join, name) for join in joins for name in sorted(join.relations) if (join, name) not in planned)
+            search(rest + targets, planned | set(targets), steps | costs.keys(), stores | set(new_stores), cost + added_cost)
 
     wanted = tuple((query, name) for query in queries for name in sorted(query.relations))
     search(wanted, frozenset(wanted), frozenset(), frozenset(), 0.0)

@@ -1,4 +1,4 @@
-"""A driver in this process, with a clock that goes on when it is told to."""
+"""A benchmark driver in this process, with a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BEGIN = 1_800_000_000  # seconds
 BEGIN_US = BEGIN * 1_000_000
 
 
-class Rig:
-    """Ports are open and threads serve them, but rows are born only by `after`."""
+class InProcessDriver:
+    """A driver with open ports and serving threads; only `advance` produces rows."""
 
     def __init__(self, *streams: StreamSpec, capacity_rows: int = 1_000_000) -> None:
         self.seconds = float(BEGIN)
@@ -28,11 +28,11 @@ class Rig:
     def start(self, rate: float | RateScript | None) -> None:
         self.hub.start(RateScript.constant(rate) if isinstance(rate, int | float) else rate)
 
-    def after(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.seconds = round(self.seconds + seconds, 6)
         self.hub.tick()
 
-    def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+    def request(self, request: str, **arguments: Any) -> dict[str, Any]:
         return self.connection.send_request(request, **arguments)
 
     def __enter__(self) -> Self:
@@ -43,6 +43,6 @@ class Rig:
         self.driver.close()
 
 
-def small(name: str = "s", generator: str = "fields", **more: Any) -> StreamSpec:
-    """A stream whose pool is quickly made."""
+def small_stream(name: str = "s", generator: str = "fields", **more: Any) -> StreamSpec:
+    """Return a stream with a small pool of rows."""
     return StreamSpec(name, generator, **{"keys": 10, "pool_rows": 1000, **more})

@@ -1,4 +1,4 @@
-"""A service on a free port of loopback, in this process: a session on the local back-end, and uvicorn in a thread."""
+"""A service in this process, on a free port of loopback: a session on the local back-end, and uvicorn in a thread."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.service.host import ServiceHost
 from headrace.service.server import Server
 
 COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
-COUNTING = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(purchases, '1 second')"
+COUNT_QUERY = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(purchases, '1 second')"
 
 
 class Service:
-    """Started at once; `close` ends it, `url` stays the same over `again`."""
+    """A running service; the constructor starts it, `restart` keeps its `url`, `close` stops it."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Service:
         self._checkpoint, self._limits, self._tokens = checkpoint, limits or ServiceLimits(), tokens or TokenRegistry()
         self._reports, self._origins = reports, origins
         self.port = 0
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
         self.host = ServiceHost(self.session, self._tokens, self._limits, reports=self._reports, origins=self._origins)
         listening = socket.create_server(("127.0.0.1", self.port))
@@ -47,18 +47,18 @@ class Service:
         self._server = Server(self.host)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
-        until = time.monotonic() + 20
+        deadline = time.monotonic() + 20
         while not self._server.started:
-            assert time.monotonic() < until, "the service does not start"
+            assert time.monotonic() < deadline, "the service does not start"
             assert self._thread.is_alive(), "the service ended"
             time.sleep(0.01)
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=20)
 
-    def again(self) -> None:
-        """End, and start on the same checkpoint and port."""
+    def restart(self) -> None:
+        """Stop the service and start it again on the same checkpoint and port."""
         self.close()
-        self._begin()
+        self._start()
 
     def close(self) -> None:
         self.http.close()
@@ -70,37 +70,37 @@ class Service:
         answer = self.http.post("/v1/streams", json={"source": "memory", "name": name, "columns": COLUMNS, "time": "time"})
         assert answer.status_code == 201, answer.text
 
-    def add(self, sql: str = COUNTING, **given: Any) -> httpx.Response:
+    def add(self, sql: str = COUNT_QUERY, **given: Any) -> httpx.Response:
         return self.http.post("/v1/queries", json={"sql": sql, **given})
 
-    def work_off(self, *seconds: float) -> None:
-        """Add a purchase at each of these seconds, and wait until each was read."""
+    def append_and_wait(self, *seconds: float) -> None:
+        """Append a purchase at each of these seconds, and wait after each until a micro-batch has read it."""
         for second in seconds:
             rows = self.http.get("/v1/streams/purchases").json()["rows"]
             self.append(second)
-            until = time.monotonic() + 20
+            deadline = time.monotonic() + 20
             while self.http.get("/v1/streams/purchases").json()["rows"] == rows:
-                assert time.monotonic() < until
+                assert time.monotonic() < deadline
                 time.sleep(0.01)
 
     def append(self, *seconds: float, stream: str = "purchases", price: float = 10.0) -> None:
-        """Add a purchase at each of these seconds."""
-        rows = [{"user_id": 1, "gem_pack": 1, "price": price, "time": at(second)} for second in seconds]
+        """Append a purchase at each of these seconds."""
+        rows = [{"user_id": 1, "gem_pack": 1, "price": price, "time": timestamp(second)} for second in seconds]
         answer = self.http.post(f"/v1/streams/{stream}/rows", json=rows)
         assert answer.status_code == 202, answer.text
 
 
-def at(second: float) -> str:
+def timestamp(second: float) -> str:
     return f"2026-01-01T00:{int(second // 60):02d}:{second % 60:09.6f}Z"
 
 
-def events(answer: httpx.Response) -> Iterator[tuple[str, str, Any]]:
-    """Yield (kind, id, data) of server-sent events."""
-    found: dict[str, str] = {}
+def parse_events(answer: httpx.Response) -> Iterator[tuple[str, str, Any]]:
+    """Yield (kind, id, data) of each server-sent event."""
+    fields: dict[str, str] = {}
     for line in answer.iter_lines():
         name, _, value = line.partition(": ")
         if line:
-            found[name] = value
-        elif found:
-            yield found["event"], found["id"], json.loads(found["data"])
-            found = {}
+            fields[name] = value
+        elif fields:
+            yield fields["event"], fields["id"], json.loads(fields["data"])
+            fields = {}

@@ -15,14 +15,14 @@ from support.strategies import AddQuery, Advance, Drain, RemoveQuery, Rows, Scen
 
 
 def run_oracle(scenario: Scenario) -> ReferenceEngine:
-    """Return the engine after the last step; crashes do not matter to it."""
+    """Return the reference engine after the last step; crashes do not affect it."""
     engine, declared = ReferenceEngine(), tuple(replace(stream, delay=0) for stream in scenario.streams)
     for stream in scenario.streams:
         engine.add_stream(stream)
     pending: dict[str, list[dict[str, Any]]] = {}
     for step in scenario.steps:
         if isinstance(step, AddQuery):
-            engine.add(step.name, _bound(step.sql, declared))
+            engine.add(step.name, _bind(step.sql, declared))
         elif isinstance(step, RemoveQuery):
             engine.remove(step.name)
         elif isinstance(step, Rows):
@@ -36,12 +36,12 @@ def run_oracle(scenario: Scenario) -> ReferenceEngine:
 
 
 @lru_cache(maxsize=8192)
-def _bound(sql: str, streams: tuple[Stream, ...]) -> LogicalQuery:
-    """Bind once: the same texts come over and over. Streams are given without their delay, which does not matter here."""
+def _bind(sql: str, streams: tuple[Stream, ...]) -> LogicalQuery:
+    """Bind a query, cached: the same texts repeat. Streams are passed without their delay, which does not affect binding."""
     return bind_query(sql, Catalog.of(streams))
 
 
-def batches(scenario: Scenario) -> list[dict[str, list[dict[str, Any]]]]:
+def list_batches(scenario: Scenario) -> list[dict[str, list[dict[str, Any]]]]:
     """Return the rows of each micro-batch, by stream."""
     result: list[dict[str, list[dict[str, Any]]]] = []
     pending: dict[str, list[dict[str, Any]]] = {}

@@ -1,7 +1,7 @@
-"""Random query texts over the streams of `support.rows`. Numbers are small: nothing overflows.
+"""Random SQL queries over the streams of `support.rows`. Numbers are small: nothing overflows.
 
-Every output has an alias, so that results can be compared by column whoever names columns. A grammar over `Random` fills
-a pool of texts, shortest first; a strategy draws from the pool, so that a query costs one draw and shrinks to a short one.
+Every output has an alias, so that results of different engines have the same column names. A grammar over `Random` fills a pool
+of texts, shortest first; a strategy draws from the pool, so that a query costs one draw and shrinks to a short text.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SLIDES = (
 
 
 def comparison(random: Random) -> str:
-    """One comparison of a column with a constant, the common case."""
+    """Return a comparison of a column with a constant, the common case."""
     column = random.choice(tuple(_CONSTANTS))
     return f"{column} {random.choice(_OPERATORS)} {random.choice(_CONSTANTS[column])}"
 
@@ -83,20 +83,20 @@ def _between(random: Random) -> str:
 
 
 def atom(random: Random) -> str:
-    """A predicate without AND and OR, mostly a comparison."""
+    """Return a predicate without AND and OR, mostly a comparison."""
     odd: Callable[[Random], str] = lambda random: random.choice(_ODD_ATOMS)  # noqa: E731
     return random.choice((comparison, comparison, comparison, _choices, _between, odd, odd))(random)
 
 
-def _combined(random: Random) -> str:
+def _combination(random: Random) -> str:
     parts = [atom(random) for _ in range(random.randint(2, 3))]
     text = f" {random.choice(('AND', 'AND', 'OR'))} ".join(f"({part})" for part in parts)
     return f"NOT ({text})" if random.random() < 0.15 else text
 
 
 def predicate(random: Random) -> str:
-    """A condition for WHERE."""
-    return random.choice((comparison, comparison, atom, _combined))(random)
+    """Return a condition for WHERE."""
+    return random.choice((comparison, comparison, atom, _combination))(random)
 
 
 def _where(random: Random) -> str:
@@ -104,7 +104,7 @@ def _where(random: Random) -> str:
 
 
 def aggregate(random: Random) -> str:
-    """One aggregate call."""
+    """Return an aggregate call."""
     kind = random.randrange(10)
     if kind <= 1:
         return "COUNT(*)"
@@ -140,8 +140,8 @@ _HAVINGS = (
 )  # fmt: skip
 
 
-def length(milliseconds: int) -> str:
-    """Return a length of time as SQL text."""
+def duration_text(milliseconds: int) -> str:
+    """Return a duration as SQL text."""
     if milliseconds % 60_000 == 0:
         return f"'{milliseconds // 60_000} minutes'"
     return f"'{milliseconds // 1000} seconds'" if milliseconds % 1000 == 0 else f"'{milliseconds} milliseconds'"
@@ -151,8 +151,8 @@ def _window(random: Random) -> tuple[str, str]:
     """Return the name of a window function and its arguments after the stream."""
     kind = random.choice(("TUMBLE", "HOP", "HOP", "SESSION"))
     if kind == "HOP":
-        return kind, ", ".join(map(length, random.choice(_SLIDES)))
-    return kind, length(random.choice(_LENGTHS if kind == "TUMBLE" else _LENGTHS[:7]))
+        return kind, ", ".join(map(duration_text, random.choice(_SLIDES)))
+    return kind, duration_text(random.choice(_LENGTHS if kind == "TUMBLE" else _LENGTHS[:7]))
 
 
 def _union(random: Random) -> str:
@@ -165,7 +165,7 @@ def _value(random: Random) -> str:
 
 
 def aggregation(random: Random) -> str:
-    """A windowed aggregation, in either spelling."""
+    """Return a windowed aggregation, in either syntax of windows."""
     kind, lengths = _window(random)
     union = random.random() < 0.1
     grouped = union or random.random() < 0.5  # GROUP BY window(…) rather than FROM HOP(…)
@@ -190,7 +190,7 @@ _OUTPUTS = (
 
 
 def selection(random: Random) -> str:
-    """A stateless query."""
+    """Return a stateless query."""
     chosen = random.choices(_OUTPUTS, k=random.randint(1, 4))
     head = f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(chosen))} FROM"
     if random.random() < 0.1:
@@ -200,23 +200,28 @@ def selection(random: Random) -> str:
 
 @lru_cache
 def pool(make: Callable[[Random], str], size: int, seed: int) -> tuple[str, ...]:
-    """Return different texts made by `make`, shortest first."""
+    """Return distinct texts made by `make`, shortest first."""
     random, texts = Random(seed), dict[str, None]()
     while len(texts) < size:
         texts[make(random)] = None
     return tuple(sorted(texts, key=lambda text: (len(text), text)))
 
 
+def draw_from_pool(make: Callable[[Random], str], size: int, seed: int) -> st.SearchStrategy[str]:
+    """Draw a text of a pool, which is made at the first draw: importing a test module must not cost seconds."""
+    return st.deferred(lambda: st.sampled_from(pool(make, size, seed)))
+
+
 def aggregations(seed: int = 0, size: int = 3000) -> st.SearchStrategy[str]:
     """Draw a windowed aggregation."""
-    return st.sampled_from(pool(aggregation, size, seed))
+    return draw_from_pool(aggregation, size, seed)
 
 
 def selections(seed: int = 0, size: int = 500) -> st.SearchStrategy[str]:
     """Draw a stateless query."""
-    return st.sampled_from(pool(selection, size, seed))
+    return draw_from_pool(selection, size, seed)
 
 
 def queries(seed: int = 0) -> st.SearchStrategy[str]:
-    """Draw any query, mostly an aggregation; another seed has other texts."""
+    """Draw any query, mostly an aggregation; each seed has its own texts."""
     return st.one_of(aggregations(seed), aggregations(seed), aggregations(seed), aggregations(seed), selections(seed))

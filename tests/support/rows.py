@@ -1,7 +1,7 @@
 """Random rows: one schema, small domains so that groups collide, hot keys, NULLs, disorder.
 
-A row is decoded from two small integers (which of the prepared rows, and how time passes), so that it costs two draws and
-shrinks fast, to a row of plain zeros.
+A row is decoded from two small integers (the index of a prepared row, and a timing), so that it costs two draws and shrinks fast,
+to a row of zeros.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMA = Schema.parse(
 )
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 
-# The first of each is the simplest; repetition is skew.
+# The first value of each column is the simplest; repeated values are the skew.
 _POOLS: dict[str, tuple[Any, ...]] = {
     "k": (0, 0, 0, 0, 1, 1, 2, 3, None),
     "x": (0, 1, 2, 3, 5, 7, -3, 10, 50, 100, None),
@@ -37,12 +37,12 @@ _POOLS: dict[str, tuple[Any, ...]] = {
 }
 _SPECIAL = (math.nan, math.inf, -math.inf)
 _STEPS = (0, 250, 1_000, 1_000, 1, 2_500, 4_000, 10_000)  # milliseconds from one row to the next
-_BACK = (0, 0, 0, 0, 0, 400, 2_000, 5_000, 20_000)  # milliseconds a row lags behind
-_TIMINGS = len(_STEPS) * len(_BACK)  # one more: no event time
+_DELAYS = (0, 0, 0, 0, 0, 400, 2_000, 5_000, 20_000)  # milliseconds a row lags behind
+_TIMINGS = len(_STEPS) * len(_DELAYS)  # and one more timing: no event time
 
 
-def _prepared() -> Iterator[dict[str, Any]]:
-    """Yield the simplest row, every row that differs from it in one column, many that differ in all, those with odd doubles."""
+def _prepare_rows() -> Iterator[dict[str, Any]]:
+    """Yield the simplest row, all rows that differ from it in one column, many random rows, and rows with special doubles."""
     simplest = {name: pool[0] for name, pool in _POOLS.items()}
     yield simplest
     for name, pool in _POOLS.items():
@@ -53,20 +53,20 @@ def _prepared() -> Iterator[dict[str, Any]]:
     yield from ({name: random.choice(pool) for name, pool in _POOLS.items()} | {"y": special} for special in _SPECIAL * 3)
 
 
-_ROWS = tuple({name: row[name] for name in SCHEMA.names if name != "time"} for row in _prepared())
+_ROWS = tuple({name: row[name] for name in SCHEMA.names if name != "time"} for row in _prepare_rows())
 _PLAIN = len(_ROWS) - 3 * len(_SPECIAL)
 
 
 @dataclass(frozen=True, slots=True)
 class RowCode:
-    """A row before its clock is known: `fields` picks the values, `timing` how time passes."""
+    """An undecoded row: `fields` is the index of the prepared row, `timing` the time step and delay."""
 
     fields: int
     timing: int
 
 
 def row_codes(*, special: bool = True) -> st.SearchStrategy[RowCode]:
-    """Draw one row; `special` allows NaN, infinities and missing event times."""
+    """Draw a row; `special` allows NaN, infinities and missing event times."""
     values = st.integers(0, (len(_ROWS) if special else _PLAIN) - 1)
     return st.tuples(values, st.integers(0, _TIMINGS - (not special))).map(lambda pair: RowCode(*pair))
 
@@ -78,7 +78,7 @@ def decode(codes: Sequence[RowCode], clock: int) -> tuple[list[dict[str, Any]], 
         back, step = divmod(code.timing, len(_STEPS))
         clock += _STEPS[step]
         missing = code.timing == _TIMINGS
-        rows.append(_ROWS[code.fields] | {"time": None if missing else BASE + timedelta(milliseconds=clock - _BACK[back])})
+        rows.append(_ROWS[code.fields] | {"time": None if missing else BASE + timedelta(milliseconds=clock - _DELAYS[back])})
     return rows, clock
 
 

@@ -1,4 +1,4 @@
-"""`headrace serve` as a process of its own."""
+"""`headrace serve` in its own process."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ import httpx
 import psutil
 import pytest
 
-SLOW = 60.0
+TIMEOUT_SECONDS = 60.0
 COMMAND = [sys.executable, "-c", "from headrace.cli import main; main()", "serve"]
 
 
 @contextmanager
-def serving(*words: str, backend: str = "local") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start the command; yields its address and process, which is ended if it is still there."""
+def run_service(*words: str, backend: str = "local") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start the command; yield its address and process, and kill the process at the end if it still runs."""
     command = [*COMMAND, "--backend", backend, *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "300"})
     try:
         assert process.stderr is not None
-        said = ""
+        output = ""
         for line in process.stderr:
-            said += line
-            if found := re.search(r"headrace serves (http://\S+?),", line):
-                wait(partial(healthy, found[1].replace("0.0.0.0", "127.0.0.1")))
-                yield found[1], process
+            output += line
+            if address := re.search(r"headrace serves (http://\S+?),", line):
+                wait_until(partial(is_healthy, address[1].replace("0.0.0.0", "127.0.0.1")))
+                yield address[1], process
                 return
-        pytest.fail(f"it ended with {process.wait()}: {said}")
+        pytest.fail(f"the service ended with {process.wait()}: {output}")
     finally:
         process.kill()
         process.wait()
 
 
-def killed(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Kill a process with SIGKILL; return what it had started, and that may still run for a moment."""
+def kill_process(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Kill a process with SIGKILL; return its child processes, which may still run for a moment."""
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
     return children
 
 
-def healthy(url: str) -> bool:
+def is_healthy(url: str) -> bool:
     try:
         return httpx.get(f"{url}/v1/health", timeout=5).status_code == 200
     except httpx.TransportError:
         return False
 
 
-def wait(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + SLOW
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.05)

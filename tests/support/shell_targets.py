@@ -1,4 +1,4 @@
-"""Targets for tests of the shell: a session in this process, and the same behind HTTP."""
+"""Targets for tests of the shell: a session in this process, and a session behind HTTP."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.cli.shell.target import ShellTarget
 from headrace.connectors import MemorySource
 from headrace.service.auth import TokenRegistry
 from headrace.session import Session
-from support.serving import Service
+from support.in_process_service import Service
 
 Append = Callable[..., None]
 
 
-def declare(session: Session) -> Append:
-    """Declare a stream t and return what adds rows (key, value, second) to it."""
+def declare_stream(session: Session) -> Append:
+    """Declare a stream t; return a function that appends rows (key, value, second) to it."""
     source = MemorySource("k INT, v BIGINT, time TIMESTAMP")
     session.create_stream("t", source, time="time", watermark="1 second")
 
@@ -31,31 +31,31 @@ def declare(session: Session) -> Append:
 
 
 @contextlib.contextmanager
-def embedded() -> Iterator[tuple[ShellTarget, Append]]:
+def embedded_target() -> Iterator[tuple[ShellTarget, Append]]:
     session = Session(backend="local", partitions=2)
-    append = declare(session)
+    append = declare_stream(session)
     with contextlib.closing(EmbeddedTarget(session)) as target:
         yield target, append
 
 
 @contextlib.contextmanager
-def served(tokens: TokenRegistry | None = None) -> Iterator[tuple[str, Append]]:
-    """Serve a session in a thread; yield its address."""
+def serve_session(tokens: TokenRegistry | None = None) -> Iterator[tuple[str, Append]]:
+    """Serve a session in a thread; yield its address and the function that appends rows."""
     with (
-        tempfile.TemporaryDirectory() as place,
-        contextlib.closing(Service(Path(place) / "checkpoint", tokens=tokens)) as service,
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(Service(Path(folder) / "checkpoint", tokens=tokens)) as service,
     ):
-        yield service.url, declare(service.session)
+        yield service.url, declare_stream(service.session)
 
 
 @contextlib.contextmanager
-def remote() -> Iterator[tuple[ShellTarget, Append]]:
-    with served() as (url, append), contextlib.closing(open_remote(url, None)) as target:
+def remote_target() -> Iterator[tuple[ShellTarget, Append]]:
+    with serve_session() as (url, append), contextlib.closing(open_remote(url, None)) as target:
         yield target, append
 
 
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    limit = time.monotonic() + seconds
+def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < limit, "it did not happen in time"
+        assert time.monotonic() < deadline, "timeout"
         time.sleep(0.005)

@@ -1,7 +1,7 @@
-"""Random joins in SLIDING windows over the streams of `support.rows`, as texts: 2 to 5 relations, conditions of every kind.
+"""Random SQL of joins in SLIDING windows over the streams of `support.rows`: 2 to 5 inputs, conditions of every kind.
 
-Sides are called t0, t1 …; a stream is joined with itself often, since there are only two. Sides stand in the text in any
-order, in JOIN … ON, in a list with WHERE, or inside sub-queries that are joins themselves.
+Inputs are named t0, t1 …; self-joins are frequent, because there are only two streams. Inputs stand in any order, in JOIN … ON,
+in a list with WHERE, or inside sub-queries that are joins themselves.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from random import Random
 from hypothesis import strategies as st
 
 from support.join_queries import joins
-from support.queries import aggregations, length, pool, predicate
+from support.queries import aggregations, draw_from_pool, duration_text, predicate
 
 _RANGES = (0, 1, 1000, 2000, 5000, 5000, 10_000, 30_000, 30_000, 60_000)
 _LATENESS = (0, 0, 0, 0, 500, 3000)
 _KEYS = ("k", "k", "k", "k", "b", "b", "s", "x", "day", "d", "y", "f")
-_EQUAL = (
+_EQUALITIES = (
     ("{0}.x % 3", "{1}.k"), ("{0}.k + 1", "{1}.x"), ("upper({0}.s)", "upper({1}.s)"), ("{0}.x", "{1}.f"), ("{0}.k", "{1}.y"),
 )  # fmt: skip
 _THETA = (
@@ -37,13 +37,13 @@ def _condition(random: Random, left: str, right: str) -> str:
         key = random.choice(_KEYS)
         return f"{left}.{key} = {right}.{key}"
     if draw < 0.6:
-        return " = ".join(text.format(left, right) for text in random.choice(_EQUAL))
+        return " = ".join(text.format(left, right) for text in random.choice(_EQUALITIES))
     return f"({random.choice(_THETA).format(left, right)})"
 
 
 @dataclass(frozen=True)
 class Side:
-    """A stream, or some of its rows, in a window; lengths are as they are written."""
+    """A stream, or a selection of it, in a SLIDING window; lengths as SQL text."""
 
     name: str
     stream: str
@@ -58,7 +58,7 @@ class Side:
 
 @dataclass(frozen=True)
 class SlidingJoin:
-    """A join before it is written: sides, the conditions that each has with those before it, outputs c0, c1, …"""
+    """A join before it becomes SQL: inputs, the conditions of each input with earlier ones, outputs c0, c1, …"""
 
     sides: tuple[Side, ...]
     conditions: tuple[tuple[str, ...], ...]
@@ -70,16 +70,16 @@ class SlidingJoin:
 
     @property
     def all_conditions(self) -> list[str]:
-        return [one for found in self.conditions for one in found]
+        return [condition for conditions in self.conditions for condition in conditions]
 
-    def listed(self, random: Random) -> str:
-        """Sides in a list, all conditions in WHERE, both in any order."""
+    def to_list_sql(self, random: Random) -> str:
+        """Return SQL with the inputs in a list and all conditions in WHERE, both in random order."""
         sides = [side.text for side in random.sample(self.sides, len(self.sides))]
-        every = self.all_conditions
-        return f"SELECT {self.selected} FROM {', '.join(sides)} WHERE {' AND '.join(random.sample(every, len(every)))}"
+        conditions = self.all_conditions
+        return f"SELECT {self.selected} FROM {', '.join(sides)} WHERE {' AND '.join(random.sample(conditions, len(conditions)))}"
 
-    def joined(self) -> str:
-        """Sides one after the other, in JOIN … ON."""
+    def to_join_sql(self) -> str:
+        """Return SQL with the inputs in order, in JOIN … ON."""
         text = self.sides[0].text
         for side, conditions in zip(self.sides[1:], self.conditions[1:], strict=True):
             text += f" JOIN {side.text} ON {' AND '.join(conditions)}"
@@ -89,23 +89,23 @@ class SlidingJoin:
 def _side(random: Random, number: int) -> Side:
     stream = random.choice(("alpha", "beta"))
     chosen = predicate(random) if random.random() < 0.15 else None
-    late = random.choice(_LATENESS)
-    lengths = (length(random.choice(_RANGES)), *((length(late),) if late else ()))
+    lateness = random.choice(_LATENESS)
+    lengths = (duration_text(random.choice(_RANGES)), *((duration_text(lateness),) if lateness else ()))
     return Side(f"t{number}", stream, lengths, chosen)
 
 
 def _conditions(random: Random, names: list[str]) -> Iterator[tuple[str, ...]]:
     for number in range(1, len(names)):
-        found = [_condition(random, random.choice(names[:number]), names[number])]
+        conditions = [_condition(random, random.choice(names[:number]), names[number])]
         if random.random() < 0.15 or (len(names) > 3 and random.random() < 0.3):
-            found.append(_condition(random, random.choice(names[:number]), names[number]))
+            conditions.append(_condition(random, random.choice(names[:number]), names[number]))
         if number > 1 and random.random() < 0.1:
-            found.append(random.choice(_THREE).format(*random.sample(names[: number + 1], 3)))
-        yield tuple(found)
+            conditions.append(random.choice(_THREE).format(*random.sample(names[: number + 1], 3)))
+        yield tuple(conditions)
 
 
-def drawn_join(random: Random) -> SlidingJoin:
-    """Return a join in sliding windows."""
+def draw_join(random: Random) -> SlidingJoin:
+    """Draw a join in SLIDING windows."""
     count = random.choice((2, 2, 2, 3, 3, 3, 4, 4, 5))
     names = [f"t{number}" for number in range(count)]
     sides = tuple(_side(random, number) for number in range(count))
@@ -115,16 +115,16 @@ def drawn_join(random: Random) -> SlidingJoin:
 
 
 def sliding_join(random: Random) -> str:
-    """Return a join in sliding windows, as a text."""
-    found = drawn_join(random)
-    return found.listed(random) if random.random() < 0.3 else found.joined()
+    """Return the SQL of a join in SLIDING windows."""
+    join = draw_join(random)
+    return join.to_list_sql(random) if random.random() < 0.3 else join.to_join_sql()
 
 
 def sliding_joins(seed: int = 0, size: int = 2000) -> st.SearchStrategy[str]:
-    """Draw a join in sliding windows."""
-    return st.sampled_from(pool(sliding_join, size, seed))
+    """Draw the SQL of a join in SLIDING windows."""
+    return draw_from_pool(sliding_join, size, seed)
 
 
 def queries_with_sliding_joins(seed: int = 0) -> st.SearchStrategy[str]:
-    """Draw any query, mostly a join in sliding windows."""
+    """Draw any query, mostly a join in SLIDING windows."""
     return st.one_of(sliding_joins(seed), sliding_joins(seed), sliding_joins(seed), joins(seed), aggregations(seed))

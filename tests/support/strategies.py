@@ -1,4 +1,4 @@
-"""Random scenarios: streams, and what happens to them step by step until they are drained."""
+"""Random scenarios: streams, and steps (queries, rows, micro-batches, crashes) until the streams are drained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.rows import RowCode, decode, row_codes, streams
 
 @dataclass(frozen=True, slots=True)
 class AddQuery:
-    """Add a query; no live query has that name."""
+    """Add a query under a name that no live query has."""
 
     name: str
     sql: str
@@ -30,7 +30,7 @@ class RemoveQuery:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Append rows to a stream, to be read by the next `Advance`."""
+    """Append rows to a stream; the next `Advance` reads them."""
 
     stream: str
     rows: tuple[dict[str, Any], ...]
@@ -38,12 +38,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Run one micro-batch over everything appended since the last one."""
+    """Run one micro-batch over all rows appended since the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Fail at the given point (0 to 9, whatever the harness makes of it) of the next `Advance`, then recover and repeat it."""
+    """Fail at a point (0 to 9, interpreted by the harness) of the next `Advance`, then recover and repeat it."""
 
     point: int
 
@@ -58,20 +58,20 @@ Step: TypeAlias = AddQuery | RemoveQuery | Rows | Advance | Crash | Drain
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Streams and steps, valid as they stand: names unique among the live, only live queries removed, `Drain` at the end."""
+    """Streams and valid steps: names are unique among live queries, only live queries are removed, `Drain` is last."""
 
     streams: tuple[Stream, ...]
     steps: tuple[Step, ...]
 
     @property
     def queries(self) -> dict[str, str]:
-        """All queries ever added, name to text (of the last one of that name)."""
+        """All queries ever added, name → SQL; the last one if a name was used again."""
         return {step.name: step.sql for step in self.steps if isinstance(step, AddQuery)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
-    """What is wished for one micro-batch; a removal is an index into the live queries, modulo their number."""
+class _BatchPlan:
+    """The drawn changes and rows of one micro-batch; a removal is an index into the live queries, modulo their number."""
 
     removals: tuple[int, ...]
     additions: tuple[str, ...]
@@ -87,47 +87,47 @@ def scenarios(
     texts: st.SearchStrategy[str] | None = None,
     special: bool = True,
 ) -> st.SearchStrategy[Scenario]:
-    """Draw a scenario; `texts` are the queries to choose from, `special` as in `row_codes`."""
+    """Draw a scenario; `texts` draws the queries, `special` is that of `row_codes`."""
     chosen = queries() if texts is None else texts
     row = row_codes(special=special)
     few = st.lists(row, max_size=4)
     rounds = st.builds(
-        _Round,
+        _BatchPlan,
         _tuples(st.lists(st.integers(0, 20), max_size=2)),
         _tuples(st.lists(chosen, max_size=max(1, max_queries // 10))),
         st.tuples(_tuples(few | st.lists(row, min_size=8, max_size=20)), _tuples(few)),
         st.none() | st.integers(0, 9) if crashes else st.none(),
     )
     first = st.lists(chosen, min_size=1, max_size=max_queries)
-    return st.builds(_scenario, streams(), first, st.lists(rounds, max_size=max_batches), st.just(max_queries))
+    return st.builds(_build_scenario, streams(), first, st.lists(rounds, max_size=max_batches), st.just(max_queries))
 
 
 def _tuples(lists: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[tuple[Any, ...]]:
     return lists.map(tuple)
 
 
-def _scenario(declared: tuple[Stream, ...], first: list[str], rounds: Sequence[_Round], max_queries: int) -> Scenario:
-    opening = _Round((), tuple(first), ((), ()), None)
+def _build_scenario(declared: tuple[Stream, ...], first: list[str], rounds: Sequence[_BatchPlan], max_queries: int) -> Scenario:
+    opening = _BatchPlan((), tuple(first), ((), ()), None)
     return Scenario(declared, (*_steps(declared, [opening, *rounds], max_queries), Advance(), Drain()))
 
 
-def _steps(declared: tuple[Stream, ...], rounds: Iterable[_Round], max_queries: int) -> Iterator[Step]:
-    """Turn wishes into valid steps, dropping the void ones."""
+def _steps(declared: tuple[Stream, ...], rounds: Iterable[_BatchPlan], max_queries: int) -> Iterator[Step]:
+    """Turn drawn changes into valid steps; drop those without effect."""
     live: list[str] = []
     added, clocks = 0, [0, 0]
-    for index, wish in enumerate(rounds):
-        for position in wish.removals:
+    for index, plan in enumerate(rounds):
+        for position in plan.removals:
             if live:
                 yield RemoveQuery(live.pop(position % len(live)))
-        for sql in wish.additions[: max_queries - added]:
+        for sql in plan.additions[: max_queries - added]:
             live.append(f"q{added}")
             added += 1
             yield AddQuery(live[-1], sql)
-        for side, codes in enumerate(wish.arrivals):
+        for side, codes in enumerate(plan.arrivals):
             rows, clocks[side] = decode(codes, clocks[side])
             if rows:
                 yield Rows(declared[side].name, tuple(rows))
-        if wish.crash is not None:
-            yield Crash(wish.crash)
+        if plan.crash is not None:
+            yield Crash(plan.crash)
         if index:
             yield Advance()

@@ -2,7 +2,8 @@
 
 A shuffle by key partition connects the stages; a back-end has to provide nothing else (see `runtime.backend`). Workers keep
 no state between batches, only caches of immutable checkpoint files. Every file a worker writes is named after the batch and
-the partition, so a replayed batch overwrites the files of the failed attempt. `stage_messages` defines the messages.
+the partition, so a replayed batch overwrites the files of the failed attempt. `batch_job` and `stage_messages` define the
+messages.
 
     map stage     read → selection → slicing → aggregation | sessions | routing → shuffle blocks
     reduce stage  shuffle blocks + stored partials → windows that close → finalize → sinks; open windows → state file

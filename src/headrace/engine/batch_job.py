@@ -19,20 +19,20 @@ from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.joins.join_buffer import BufferedRows
 from headrace.engine.joins.joiner import Joiner, build_joiners
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
-from headrace.engine.joins.query_sets import QueryBitmaps, QuerySetAssigner
 from headrace.engine.joins.sampling import RelationSample
 from headrace.engine.joins.segment import PackedRows, StateSegment
 from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
+from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner
 from headrace.engine.operators.selection import CellAssigner
 from headrace.engine.operators.sessions import SessionRuns
 from headrace.model.stream import Stream
+from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.plan.derived import UnnestedStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.planner.changelog import compute_query_level
 from headrace.planner.components import Component
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
-from headrace.planner.slicing import MAX_TIME, MIN_TIME
 from headrace.storage import container
 from headrace.storage.udf_store import load_udfs
 

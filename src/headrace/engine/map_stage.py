@@ -16,21 +16,21 @@ import pyarrow.compute as pc
 
 from headrace.connectors import Range, read_range
 from headrace.engine.batch_job import BatchJob, LoadedPlan, MapReport, ShuffleBlock, StreamJob
+from headrace.engine.failures import QueryFailures
 from headrace.engine.joins.ingest import StreamIngest
 from headrace.engine.joins.join_buffer import buffer_rows, estimate_key_count
-from headrace.engine.joins.query_sets import QueryBitmaps, QuerySetAssigner, make_bitmap
 from headrace.engine.operators.aggregation import aggregate_batch
 from headrace.engine.operators.late_rows import count_late_in_aggregation, count_late_in_buffer, mask_open_rows
+from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner, make_bitmap
 from headrace.engine.operators.selection import CellAssigner, CellAssignment
 from headrace.engine.operators.sessions import build_runs
 from headrace.engine.operators.stateless import route_rows
 from headrace.engine.operators.unnest import find_needed_columns, list_unnested_streams, unnest_rows
-from headrace.engine.results import QueryFailures
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.errors import SourceError
+from headrace.model.time import MIN_TIME
 from headrace.planner.predicate_index import Dimension
 from headrace.planner.shared_plan import JoinBuffer, SharedAggregation, SharedOperator, Subscriber
-from headrace.planner.slicing import MIN_TIME
 from headrace.planner.statistics import format_key_tuple
 
 

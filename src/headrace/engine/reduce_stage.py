@@ -28,6 +28,8 @@ from headrace.engine.batch_job import (
 )
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.compute.columns import combine_chunks, from_numbers, to_numbers
+from headrace.engine.failures import QueryFailures
+from headrace.engine.joins.buffer_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.join_buffer import BufferedRows
 from headrace.engine.joins.joiner import Joiner
 from headrace.engine.joins.sliding_join import SlidingJoinLevel, message_from_block
@@ -35,20 +37,21 @@ from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel
 from headrace.engine.joins.window_join_output import JoinOutputs
 from headrace.engine.map_stage import MapPass
 from headrace.engine.operators import sessions
-from headrace.engine.operators.compaction import ShuffleFilePromoter, compact_buffers, compact_slices, make_constant_loader
+from headrace.engine.operators.compaction import compact_slices, make_constant_loader
 from headrace.engine.operators.windows import SlicePartial, build_due_windows, evaluate_windows
 from headrace.engine.repartition import PartitionFilter
 from headrace.engine.result_writer import ResultWriter
-from headrace.engine.results import BatchResults, QueryFailures
 from headrace.engine.stage_messages import LevelMessage
+from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.types import TIMESTAMP
 from headrace.model.window import HopWindow, SessionWindow
 from headrace.plan.derived import HIDDEN_TIME
 from headrace.plan.logical import AggregateQuery, StatelessQuery
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.shared_plan import JoinBuffer, SharedAggregation
-from headrace.planner.slicing import MAX_TIME, MIN_TIME, find_closing_windows, find_last_window_end
+from headrace.planner.slicing import find_closing_windows, find_last_window_end
 from headrace.storage import container
+from headrace.storage.result_files import BatchResults
 
 
 def run_reduce_task(

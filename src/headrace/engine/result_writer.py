@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from headrace.connectors import NoopSink
 from headrace.engine.batch_job import BatchJob
-from headrace.engine.results import BatchResults, QueryFailures
+from headrace.engine.failures import QueryFailures
 from headrace.errors import HeadraceError
 from headrace.planner.shared_plan import LiveQuery
 from headrace.storage import container
+from headrace.storage.result_files import BatchResults
 
 FLUSH_BYTES = 64 << 20
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from headrace.engine.batch_job import ShuffleBlock
 from headrace.engine.joins.joined_rows import JoinTable
-from headrace.engine.joins.query_sets import QueryBitmaps
 from headrace.engine.joins.sliding_join import SlidingJoinMessage
+from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.engine.operators.sessions import SessionRuns
 
 

@@ -11,6 +11,10 @@ from fractions import Fraction
 
 from headrace.errors import HeadraceError
 
+MIN_TIME = -(1 << 63)  # −∞ as a 64-bit event time
+MAX_TIME = (1 << 63) - 1
+
+
 _MICROSECONDS_PER_UNIT = {
     "microsecond": 1, "us": 1, "µs": 1, "millisecond": 1_000, "ms": 1_000, "second": 1_000_000, "sec": 1_000_000,
     "s": 1_000_000, "minute": 60_000_000, "min": 60_000_000, "m": 60_000_000, "hour": 3_600_000_000, "h": 3_600_000_000,

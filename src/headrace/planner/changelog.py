@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.model.stream import Stream
+from headrace.model.time import MIN_TIME
 from headrace.plan.derived import (
     MAX_INNER_QUERIES,
     AnyQuery,
@@ -27,7 +28,6 @@ from headrace.plan.logical import LogicalQuery
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.window_join_plan import canonicalize_join
 from headrace.planner.shared_plan import LiveQuery
-from headrace.planner.slicing import MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)

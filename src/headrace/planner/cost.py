@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from headrace.plan.derived import AnyQuery
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import Changelog, apply_changelog, root_query_id, split_query
-from headrace.planner.explain.text import estimate_shared_cost, estimate_standalone_costs
 from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
 from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep, build_chains
+from headrace.planner.operator_grouping import estimate_layout_costs
 from headrace.planner.shared_plan import (
     JoinBuffer,
     LiveQuery,
@@ -27,6 +27,7 @@ from headrace.planner.shared_plan import (
     StatelessRouter,
     StreamPlan,
 )
+from headrace.planner.statistics import StreamStatistics, estimate_load
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +173,20 @@ def estimate_added_cost(live: Sequence[LiveQuery], query: AnyQuery, cost_model: 
     both = apply_changelog(live, Changelog(additions))
     alone = tuple(each for each in both if each not in live)
     return CostChange(*(sum_shared_costs(cost_model(queries)) for queries in (live, both, alone)))
+
+
+def estimate_shared_cost(operator: SharedOperator, stats: StreamStatistics) -> float:
+    """Return the model's cost of an operator per row, in nanoseconds."""
+    operator_load = estimate_load((m.window for m in operator.subscribers), operator.keys, stats)
+    return {c.layout: c.nanoseconds for c in estimate_layout_costs(operator.predicate_index.predicates, operator_load)}[
+        operator.predicate_index.layout
+    ] / operator_load.rows
+
+
+def estimate_standalone_costs(operator: SharedOperator, stats: StreamStatistics) -> list[float]:
+    """Return the standalone cost per row of each subscriber, in nanoseconds."""
+    rows = estimate_load((m.window for m in operator.subscribers), operator.keys, stats).rows
+    return [
+        min(c.nanoseconds for c in estimate_layout_costs([m.predicate], estimate_load([m.window], m.keys, stats))) / rows
+        for m in operator.subscribers
+    ]

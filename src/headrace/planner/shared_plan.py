@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from headrace.model.expression import Expression, column_names
+from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, SessionWindow, Window, WindowEnds
 from headrace.plan.derived import UnnestedStream
 from headrace.plan.logical import AggregateQuery, LogicalQuery, StatelessQuery
@@ -21,7 +22,7 @@ from headrace.planner.components import Component, derive_branch_components
 from headrace.planner.join.window_join_plan import JoinOrderVersion, count_extra_shuffles, find_needed_columns, iter_buffer_keys
 from headrace.planner.operator_grouping import group_subscribers
 from headrace.planner.predicate_index import PredicateIndex, build_predicate_index
-from headrace.planner.slicing import MIN_TIME, derive_progressions
+from headrace.planner.slicing import derive_progressions
 from headrace.planner.statistics import DEFAULT_STATISTICS, StreamStatistics
 
 

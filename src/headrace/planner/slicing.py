@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
+from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, first_window_start, last_window_start
 
 EventTimes = npt.NDArray[np.int64]
-MIN_TIME = int(np.iinfo(np.int64).min)  # −∞ as a 64-bit time
-MAX_TIME = int(np.iinfo(np.int64).max)
 _MAX_DENSE_SLICES = 4096
 
 

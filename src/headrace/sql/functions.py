@@ -1,6 +1,6 @@
 """Scalar SQL functions and UDFs, and the contract of the calls that evaluators receive.
 
-The binder lowers every function to a `Call` of `headrace.model.expression.FUNCTIONS` with exactly these arguments
+The binder lowers every function to a `Call` of `headrace.model.expression.BUILTIN_FUNCTIONS` with exactly these arguments
 (“same” = the arguments have one type, which is the type of the result):
 
 =============================  ====================================================================================

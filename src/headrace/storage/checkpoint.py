@@ -20,7 +20,7 @@ from typing import Any
 from headrace.errors import CheckpointError
 from headrace.storage.posix import replace_file
 
-CHECKPOINT_FORMAT = 5
+CHECKPOINT_FORMAT = 6
 _FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources", "exchange", "functions")
 _ENTRIES_KEPT = 2
 

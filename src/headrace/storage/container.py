@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import CheckpointError
+from headrace.storage.posix import sync_descriptor
 
 _MAGIC = b"HRPK1\0\0\0"
 _ALIGNMENT = 64
@@ -51,7 +52,7 @@ def write(path: Path, value: object, *, sync: bool = True) -> None:
         file.writelines(_encode_chunks(value))
         if sync:
             file.flush()
-            os.fsync(file.fileno())
+            sync_descriptor(file.fileno())
     scratch.replace(path)
 
 

@@ -6,14 +6,62 @@ its memory does not grow with the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.engine.results import BatchResults
 from headrace.storage import container
+
+
+@dataclass(slots=True)
+class BatchResults:
+    """Result rows of many queries: few tables, and an index of the row ranges of each query."""
+
+    tables: list[pa.RecordBatch] = field(default_factory=list)
+    index: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """The approximate memory of the rows."""
+        return sum(table.nbytes for table in self.tables)
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self.tables, self.index = [], {}
+
+    def add(self, queries: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
+        """Add rows sorted by query; `queries` holds the query of each row."""
+        if rows.num_rows == 0:
+            return
+        cuts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1], [True]]))
+        for first, last in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            self.index.setdefault(int(queries[first]), []).append((len(self.tables), first, last))
+        self.tables.append(rows)
+
+    def get_rows(self, query: int) -> list[pa.RecordBatch]:
+        """Return the rows of one query."""
+        return [self.tables[t].slice(first, last - first) for t, first, last in self.index.get(query, [])]
+
+    def count_rows(self, query: int) -> int:
+        """Return the number of rows of one query."""
+        return sum(last - first for _, first, last in self.index.get(query, []))
+
+    def drop_queries(self, queries: Iterable[int]) -> None:
+        """Drop the rows of queries that failed or whose rows were already written."""
+        for query in queries:
+            self.index.pop(query, None)
+        used_tables = {table for ranges in self.index.values() for table, _, _ in ranges}
+        if len(used_tables) < len(self.tables):
+            new_index = {table: i for i, table in enumerate(sorted(used_tables))}
+            self.tables = [self.tables[table] for table in sorted(used_tables)]
+            self.index = {
+                query: [(new_index[table], first, last) for table, first, last in ranges] for query, ranges in self.index.items()
+            }
 
 
 def read_query_rows(folder: Path, query: int, after: int, until: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
@@ -22,6 +70,19 @@ def read_query_rows(folder: Path, query: int, after: int, until: int) -> Iterato
         rows = open_result_file(path).get_rows(query)
         if rows:
             yield batch, rows
+
+
+def read_last_rows(folder: Path, query: int, after: int, until: int, limit: int) -> list[pa.RecordBatch]:
+    """Return the last `limit` rows of a query in the batches (after, until], oldest first; opens the newest files only."""
+    newest: list[pa.RecordBatch] = []
+    missing = limit
+    for _, path in reversed(list_result_files(folder, after, until)):
+        if missing == 0:
+            break
+        for rows in reversed(open_result_file(path).get_rows(query)):
+            newest.append(rows.slice(max(0, rows.num_rows - missing)))
+            missing -= newest[-1].num_rows
+    return newest[::-1]
 
 
 def list_result_files(folder: Path, after: int, until: int) -> list[tuple[int, Path]]:

@@ -18,7 +18,7 @@ from headrace.bench.driver.rates import RateScript
 from headrace.bench.driver.server import open_driver
 from headrace.connectors.tcp import RequestRejectedError, TcpConnection
 from headrace.errors import HeadraceError
-from support.driving import BEGIN_US, Rig, small
+from support.in_process_driver import BEGIN_US, InProcessDriver, small_stream
 
 SECOND = 1_000_000
 GROUP = {"stream": "s", "group": "g"}
@@ -34,35 +34,35 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def rig():
-    with Rig(small()) as made:
+    with InProcessDriver(small_stream()) as made:
         yield made
 
 
 # Rows as Arrow
 
 
-def test_what_there_is(rig: Rig):
-    answer = rig.ask("describe")
-    assert answer["streams"] == {"s": {"schema": small().schema.to_ddl(), "time": "time", "partitions": 2}}
-    with Rig(small()) as other:
-        assert other.ask("describe")["identity"] != answer["identity"]
+def test_what_there_is(rig: InProcessDriver):
+    answer = rig.request("describe")
+    assert answer["streams"] == {"s": {"schema": small_stream().schema.to_ddl(), "time": "time", "partitions": 2}}
+    with InProcessDriver(small_stream()) as other:
+        assert other.request("describe")["identity"] != answer["identity"]
 
 
-def test_rows_are_those_of_the_pool_with_their_times(rig: Rig):
+def test_rows_are_those_of_the_pool_with_their_times(rig: InProcessDriver):
     rig.start(10_000)
-    rig.after(0.3)
-    status = rig.ask("status", **GROUP)
+    rig.advance(0.3)
+    status = rig.request("status", **GROUP)
     assert (status["produced"], status["read"], status["committed"]) == ([1500, 1500], [0, 0], [0, 0])
-    pool = build_pools(small())[1]
+    pool = build_pools(small_stream())[1]
     table = rig.connection.read("s", 1, "g", 700, 1300)  # twice across the end of the pool
-    assert table.schema.equals(small().schema.to_arrow())
+    assert table.schema.equals(small_stream().schema.to_arrow())
     assert table["f3"].to_pylist() == [pool.columns["f3"][row % 500].as_py() for row in range(700, 1300)]
     assert table["time"].combine_chunks().view(pa.int64()).to_pylist() == [BEGIN_US + 200 * (row + 1) for row in range(700, 1300)]
 
 
-def test_only_the_columns_asked_for_travel(rig: Rig):
+def test_only_the_columns_asked_for_travel(rig: InProcessDriver):
     rig.start(10_000)
-    rig.after(0.3)
+    rig.advance(0.3)
     table = rig.connection.read("s", 0, "g", 0, 1000, ["time", "f2"])
     assert table.column_names == ["time", "f2"]
     whole = rig.connection.read("s", 0, "g", 0, 1000)
@@ -72,10 +72,10 @@ def test_only_the_columns_asked_for_travel(rig: Rig):
 
 @pytest.mark.parametrize("generator", ["purchases", "ads", "persons", "auctions", "bids"])
 def test_every_generator_is_served(generator: str):
-    spec = small(generator=generator, partitions=1)
-    with Rig(spec) as rig:
+    spec = small_stream(generator=generator, partitions=1)
+    with InProcessDriver(spec) as rig:
         rig.start(100_000)
-        rig.after(1)
+        rig.advance(1)
         rows = build_pools(spec)[0].rows
         start = min(rows - 10, 50_000)
         table = rig.connection.read("s", 0, "g", start, start + 20)
@@ -84,18 +84,18 @@ def test_every_generator_is_served(generator: str):
         assert table.num_rows == 20
 
 
-def test_read_and_committed(rig: Rig):
+def test_read_and_committed(rig: InProcessDriver):
     rig.start(1000)
-    rig.after(1)
+    rig.advance(1)
     rig.connection.read("s", 0, "g", 0, 300)
     rig.connection.read("s", 1, "g", 100, 200)  # something is missing before it
-    until(lambda: rig.ask("status", **GROUP)["read"] == [300, 0])
-    rig.ask("commit", **GROUP, positions=[250, 0])
-    assert rig.ask("status", **GROUP)["committed"] == [250, 0]
-    assert rig.ask("totals")["committed"] == 250
-    assert rig.ask("status", stream="s", group="new", **{"from": "now"})["read"] == [500, 500]
-    rig.ask("leave", **GROUP)
-    assert rig.ask("totals")["read"] == 1000
+    until(lambda: rig.request("status", **GROUP)["read"] == [300, 0])
+    rig.request("commit", **GROUP, positions=[250, 0])
+    assert rig.request("status", **GROUP)["committed"] == [250, 0]
+    assert rig.request("totals")["committed"] == 250
+    assert rig.request("status", stream="s", group="new", **{"from": "now"})["read"] == [500, 500]
+    rig.request("leave", **GROUP)
+    assert rig.request("totals")["read"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_read_and_committed(rig: Rig):
         (b'{"request": "read", "group": "g", "stream": "s", "partition": 0, "start": 0, "stop": 0, "columns": []}', "no columns"),
     ],
 )
-def test_a_bad_request_is_answered_and_the_next_one_too(rig: Rig, line: bytes, says: str):
+def test_a_bad_request_is_answered_and_the_next_one_too(rig: InProcessDriver, line: bytes, says: str):
     with socket.create_connection(("127.0.0.1", rig.driver.port), 10) as sock, sock.makefile("rb") as file:
         sock.sendall(line + b"\n")
         assert says in json.loads(file.readline())["error"]
@@ -130,45 +130,45 @@ def test_a_bad_request_is_answered_and_the_next_one_too(rig: Rig, line: bytes, s
         assert json.loads(file.readline())["produced"] == 0
 
 
-def test_a_consumer_that_hangs_up_hurts_nobody(rig: Rig):
+def test_a_consumer_that_hangs_up_hurts_nobody(rig: InProcessDriver):
     rig.start(1_000_000)
-    rig.after(1)
+    rig.advance(1)
     request = {"request": "read", **GROUP, "partition": 0, "start": 0, "stop": 500_000}
     with socket.create_connection(("127.0.0.1", rig.driver.port), 10) as sock:
         sock.sendall(json.dumps(request).encode() + b"\n")
         sock.recv(10)
-    assert rig.ask("status", **GROUP)["read"][1] == 0
+    assert rig.request("status", **GROUP)["read"][1] == 0
     assert rig.connection.read("s", 0, "g", 0, 10).num_rows == 10
 
 
-def test_an_endless_request_ends_the_conversation(rig: Rig):
+def test_an_endless_request_ends_the_conversation(rig: InProcessDriver):
     with socket.create_connection(("127.0.0.1", rig.driver.port), 10) as sock:
         try:
             sock.sendall(b"x" * (3 << 20))
             assert sock.recv(10) == b""
         except ConnectionError:
             pass
-    assert rig.ask("totals")["produced"] == 0
+    assert rig.request("totals")["produced"] == 0
 
 
 def test_streams_share_the_rate():
-    with Rig(small("a", share=0.25), small("b", share=0.75, partitions=1)) as rig:
+    with InProcessDriver(small_stream("a", share=0.25), small_stream("b", share=0.75, partitions=1)) as rig:
         rig.start(1000)
-        rig.after(2)
-        produced = {name: rig.ask("status", stream=name, group="g")["produced"] for name in "ab"}
+        rig.advance(2)
+        produced = {name: rig.request("status", stream=name, group="g")["produced"] for name in "ab"}
         assert produced == {"a": [250, 250], "b": [1500]}
 
 
 def test_a_full_queue_ends_all_streams():
-    with Rig(small("a", share=1), small("b", share=3), capacity_rows=100) as rig:
+    with InProcessDriver(small_stream("a", share=1), small_stream("b", share=3), capacity_rows=100) as rig:
         rig.start(100)
         for _ in range(50):
-            rig.after(0.1)
-        totals = rig.ask("totals")
+            rig.advance(0.1)
+        totals = rig.request("totals")
         assert totals["overflowed"]
         assert totals["produced"] < 300
-        rig.after(10)
-        assert rig.ask("totals")["produced"] == totals["produced"]
+        rig.advance(10)
+        assert rig.request("totals")["produced"] == totals["produced"]
 
 
 # Rows as text
@@ -179,41 +179,41 @@ def lines_of(sock: socket.socket, count: int) -> list[str]:
         return [file.readline() for _ in range(count)]
 
 
-def test_text_begins_with_the_next_row_and_is_read_as_it_is_taken(rig: Rig):
+def test_text_begins_with_the_next_row_and_is_read_as_it_is_taken(rig: InProcessDriver):
     with socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][1]), 10) as sock:
         until(lambda: rig.hub.streams["s"].queue._partitions[1].cursors != {})
         rig.start(1000)
-        rig.after(1)
+        rig.advance(1)
         found = lines_of(sock, 500)
-        pool = build_pools(small())[1]
+        pool = build_pools(small_stream())[1]
         assert found[499].split(",")[:2] == [str(pool.columns[name][499].as_py()) for name in ("key", "f1")]
         assert found[0].endswith(",2027-01-15 08:00:00.002000\n")
         until(lambda: rig.hub.streams["s"].queue.get_progress().read == (0, 500))
         assert rig.hub.streams["s"].queue.get_progress().committed == (0, 500)
         with socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][1]), 10) as late:
             until(lambda: len(rig.hub.streams["s"].queue._partitions[1].cursors) == 2)
-            rig.after(1)
+            rig.advance(1)
             assert lines_of(late, 500) == lines_of(sock, 500)
-    assert rig.ask("totals")["served_bytes"] > 1000
+    assert rig.request("totals")["served_bytes"] > 1000
 
 
-def test_a_dropped_line_is_noted_and_keeps_nothing(rig: Rig):
+def test_a_dropped_line_is_noted_and_keeps_nothing(rig: InProcessDriver):
     rig.start(1000)
     with socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][0]), 10):
         until(lambda: rig.hub.streams["s"].queue._partitions[0].cursors != {})
-    until(lambda: rig.after(0.1) or rig.ask("totals")["dropped"] == 1)
+    until(lambda: rig.advance(0.1) or rig.request("totals")["dropped"] == 1)
     assert rig.hub.streams["s"].queue._partitions[0].cursors == {}
 
 
 def test_text_that_nobody_takes_stays():
     with (
-        Rig(small(pool_rows=10_000), capacity_rows=10_000_000) as rig,
+        InProcessDriver(small_stream(pool_rows=10_000), capacity_rows=10_000_000) as rig,
         socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][0]), 10),
     ):
         until(lambda: rig.hub.streams["s"].queue._partitions[0].cursors != {})
         rig.start(2_000_000)
-        rig.after(4)
-        totals = rig.ask("totals")
+        rig.advance(4)
+        totals = rig.request("totals")
         assert totals["produced"] == 8_000_000
         assert totals["read"] < 4_000_000  # the socket takes what it has room for, and no more
 
@@ -225,17 +225,17 @@ def test_text_that_nobody_takes_stays():
 #  partition 1   row 1, 3, 5 …      pulled: 500 rows after 2 s
 
 
-def test_when_a_row_was_pulled(rig: Rig):
+def test_when_a_row_was_pulled(rig: InProcessDriver):
     rig.start(500)
-    rig.after(1)
+    rig.advance(1)
     rig.connection.read("s", 0, "g", 0, 250)
-    until(lambda: rig.ask("status", **GROUP)["read"][0] == 250)
-    rig.after(1)
+    until(lambda: rig.request("status", **GROUP)["read"][0] == 250)
+    rig.advance(1)
     for partition in (0, 1):
         rig.connection.read("s", partition, "g", 0, 500)
-    until(lambda: rig.ask("status", **GROUP)["read"] == [500, 500])
-    rig.after(1)
-    log = DriverLog.from_json(rig.ask("log"))
+    until(lambda: rig.request("status", **GROUP)["read"] == [500, 500])
+    rig.advance(1)
+    log = DriverLog.from_json(rig.request("log"))
     assert log.pulled_at("s", [BEGIN_US + 2000, BEGIN_US + 1_900_000]).tolist() == [BEGIN_US + SECOND, BEGIN_US + 2 * SECOND]
     assert log.pulled_at("s", [BEGIN_US + 2_500_000, BEGIN_US]).tolist() == [NO_TIME, NO_TIME]
     ends = [BEGIN_US, BEGIN_US + 2000, BEGIN_US + 2001, BEGIN_US + 2_000_001, BEGIN_US + 9 * SECOND]
@@ -254,21 +254,21 @@ def test_when_a_row_was_pulled(rig: Rig):
 
 
 def test_with_disorder_late_rows_are_waited_for():
-    with Rig(small(disorder=1.0, partitions=1)) as rig:
-        rig.ask("status", **GROUP)
+    with InProcessDriver(small_stream(disorder=1.0, partitions=1)) as rig:
+        rig.request("status", **GROUP)
         rig.start(100)
         for _ in range(3):
-            rig.after(1)
-            stop = rig.ask("status", **GROUP)["produced"][0]
+            rig.advance(1)
+            stop = rig.request("status", **GROUP)["produced"][0]
             rig.connection.read("s", 0, "g", 0, stop)
-            until(lambda stop=stop: rig.ask("status", **GROUP)["read"] == [stop])
+            until(lambda stop=stop: rig.request("status", **GROUP)["read"] == [stop])
         rig.start(None)
-        log = DriverLog.from_json(rig.ask("log"))
+        log = DriverLog.from_json(rig.request("log"))
         assert log.pulled_at("s", [BEGIN_US + 900_000]).tolist() == [BEGIN_US + 2 * SECOND]
 
 
-def test_an_empty_diary(rig: Rig):
-    log = DriverLog.from_json(rig.ask("log"))
+def test_an_empty_diary(rig: InProcessDriver):
+    log = DriverLog.from_json(rig.request("log"))
     assert log.event_time_before("s", np.array([BEGIN_US])).tolist() == [NO_TIME]
     assert log.pulled_at("s", np.array([BEGIN_US])).tolist() == [NO_TIME]
     assert log.event_time_before("s", []).tolist() == []
@@ -278,7 +278,7 @@ def test_an_empty_diary(rig: Rig):
 
 
 def test_a_driver_in_a_process_of_its_own():
-    with DriverProcess([small(), small("t", "bids", share=2)], 1_000_000) as driver:
+    with DriverProcess([small_stream(), small_stream("t", "bids", share=2)], 1_000_000) as driver:
         assert driver.status().produced == 0
         begun = driver.start(RateScript.constant(30_000))
         until(lambda: driver.status().produced > 1000)
@@ -295,7 +295,7 @@ def test_a_driver_in_a_process_of_its_own():
 
 
 def test_a_dead_driver_raises():
-    with DriverProcess([small()], 1000) as driver:
+    with DriverProcess([small_stream()], 1000) as driver:
         driver._process.kill()
         driver._process.wait()
         with pytest.raises(HeadraceError, match="the driver process ended with code -9"):
@@ -312,8 +312,8 @@ def test_a_driver_that_cannot_start_says_why():
     [
         ({}, "KeyError"),
         ({"streams": [3], "capacity_rows": 1}, "invalid driver configuration"),
-        ({"streams": [small().to_json()] * 2, "capacity_rows": 1}, "different names\ndetail: given: s, s"),
-        ({"streams": [small().to_json()], "capacity_rows": 0}, "capacity_rows is 0"),
+        ({"streams": [small_stream().to_json()] * 2, "capacity_rows": 1}, "different names\ndetail: given: s, s"),
+        ({"streams": [small_stream().to_json()], "capacity_rows": 0}, "capacity_rows is 0"),
     ],
 )
 def test_configurations_that_are_refused(config, says):

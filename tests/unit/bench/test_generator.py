@@ -14,7 +14,7 @@ from headrace.bench.driver.generator import RowPool, build_pools
 from headrace.bench.driver.streams import STREAM_SCHEMAS, StreamSpec
 from headrace.connectors import GENERATORS
 from headrace.errors import HeadraceError
-from support.driving import small
+from support.in_process_driver import small_stream
 
 
 def counts(distribution: str, rows: int = 100_000, keys: int = 100) -> np.ndarray:
@@ -53,7 +53,7 @@ def test_a_single_key():
 
 @pytest.mark.parametrize("generator", STREAM_SCHEMAS)
 def test_columns_are_those_of_the_schema(generator):
-    spec = small(generator=generator, partitions=3)
+    spec = small_stream(generator=generator, partitions=3)
     for pool in build_pools(spec):
         expected = spec.schema.to_arrow().remove(len(spec.schema) - 1)
         assert pa.schema([(name, column.type) for name, column in pool.columns.items()]).equals(expected)
@@ -64,14 +64,14 @@ def test_columns_are_those_of_the_schema(generator):
 
 @pytest.mark.parametrize("generator", STREAM_SCHEMAS)
 def test_the_same_seed_gives_the_same_rows(generator):
-    first, again, other = (build_pools(small(generator=generator, seed=seed))[1] for seed in (1, 1, 2))
+    first, again, other = (build_pools(small_stream(generator=generator, seed=seed))[1] for seed in (1, 1, 2))
     assert first.columns == again.columns
     assert first.columns != other.columns
 
 
 def test_rows_are_dealt_to_partitions_in_turn():
-    whole = build_pools(small(partitions=1, pool_rows=999))[0]
-    parts = build_pools(small(partitions=3, pool_rows=999))
+    whole = build_pools(small_stream(partitions=1, pool_rows=999))[0]
+    parts = build_pools(small_stream(partitions=3, pool_rows=999))
     assert whole.rows == 999
     for number, part in enumerate(parts):
         for name, column in part.columns.items():
@@ -79,7 +79,7 @@ def test_rows_are_dealt_to_partitions_in_turn():
 
 
 def test_round_robin_goes_on_at_the_end_of_the_pool():
-    first, second = build_pools(small(distribution="round_robin", keys=7, partitions=2, pool_rows=100))
+    first, second = build_pools(small_stream(distribution="round_robin", keys=7, partitions=2, pool_rows=100))
     assert first.rows == 56  # 112 rows in all: the next multiple of 7 and 2
     dealt = [
         key for pair in zip(first.columns["key"].to_pylist(), second.columns["key"].to_pylist(), strict=True) for key in pair
@@ -89,7 +89,9 @@ def test_round_robin_goes_on_at_the_end_of_the_pool():
 
 def test_one_row_in_so_many_has_the_key_of_the_same_row_elsewhere_and_no_key_comes_again():
     def keys(name: str, seed: int) -> list[int]:
-        spec = small(generator=name, key="user_id", keys=1_000_000, match_every=10, seed=seed, partitions=2, pool_rows=1000)
+        spec = small_stream(
+            generator=name, key="user_id", keys=1_000_000, match_every=10, seed=seed, partitions=2, pool_rows=1000
+        )
         dealt = [pool.slice_column("user_id", first, first + 500).to_pylist() for first in (0, 500) for pool in build_pools(spec)]
         return [key for pair in (dealt[:2], dealt[2:]) for both in zip(*pair, strict=True) for key in both]
 
@@ -102,19 +104,21 @@ def test_one_row_in_so_many_has_the_key_of_the_same_row_elsewhere_and_no_key_com
 
 
 def test_nearly_all_keys_of_a_wide_range_come():
-    pool = build_pools(small(generator="purchases", keys=20_000, partitions=1))[0]
+    pool = build_pools(small_stream(generator="purchases", keys=20_000, partitions=1))[0]
     assert len(pool.columns["gem_pack"].unique()) > 0.97 * 20_000
 
 
 @pytest.mark.parametrize("column", ["gem_pack", "user_id"])
 def test_two_streams_share_the_range_of_the_chosen_key(column):
-    ads, purchases = (build_pools(small(generator=g, key=column, keys=50))[0].columns[column] for g in ("ads", "purchases"))
+    ads, purchases = (
+        build_pools(small_stream(generator=g, key=column, keys=50))[0].columns[column] for g in ("ads", "purchases")
+    )
     assert set(ads.to_pylist()) == set(purchases.to_pylist()) == set(range(50))
     assert ads != purchases
 
 
 def test_taking_rows_copies_nothing():
-    pool = build_pools(small(partitions=1))[0]
+    pool = build_pools(small_stream(partitions=1))[0]
     part = pool.slice_column("f1", 2_100, 2_200)
     assert part.to_pylist() == pool.columns["f1"].to_pylist()[100:200]
     assert part.buffers()[1].address == pool.columns["f1"].buffers()[1].address
@@ -177,7 +181,7 @@ def test_pools_of_nexmark_keep_the_proportions():
 
 
 def test_json_and_back():
-    spec = small("bids", "ads", distribution="zipf", share=0.3, disorder=0.5, watermark=1.0, key="ad_id")
+    spec = small_stream("bids", "ads", distribution="zipf", share=0.3, disorder=0.5, watermark=1.0, key="ad_id")
     assert StreamSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     assert spec.schema == GENERATORS["ads"].schema
 
@@ -198,7 +202,7 @@ def test_json_and_back():
 )
 def test_refusals(given, says):
     with pytest.raises(HeadraceError, match=says):
-        small(**given)
+        small_stream(**given)
 
 
 def test_json_that_is_no_stream():

@@ -11,7 +11,7 @@ from headrace.bench.driver.generator import RowPool, build_pools
 from headrace.bench.driver.serving import LineRenderer
 from headrace.bench.driver.streams import STREAM_SCHEMAS
 from headrace.model.types import TIMESTAMP
-from support.driving import small
+from support.in_process_driver import small_stream
 
 NOON = 1_767_268_800_000_000  # 2026-01-01T12:00Z
 
@@ -19,7 +19,7 @@ NOON = 1_767_268_800_000_000  # 2026-01-01T12:00Z
 @pytest.mark.parametrize("generator", STREAM_SCHEMAS)
 @pytest.mark.parametrize("around", [0, 3])
 def test_lines_read_back_as_the_rows(generator, around):
-    spec = small(generator=generator)
+    spec = small_stream(generator=generator)
     pool = build_pools(spec)[1]
     start = pool.rows * around + 17
     times = NOON + np.cumsum(np.random.default_rng(0).integers(0, 100_000, 200))  # across several seconds

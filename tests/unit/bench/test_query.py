@@ -25,7 +25,7 @@ from headrace.connectors import generate
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 TOTAL = BenchAggregate("SUM", "f1", "total", integer=True)
 AGGREGATIONS = (
@@ -145,7 +145,7 @@ def test_duckdb_gives_what_the_reference_gives(made):
     tables = {name: rows(name) for name in ("purchases", "ads", "fields", "bids", "auctions", "persons")}
     for query in made.queries(8 if made == NexmarkAggregations() else 4):
         used = {name: tables[name] for name in query.streams}
-        same_rows(by_duckdb(query, used), by_reference(query, used))
+        assert_same_rows(by_duckdb(query, used), by_reference(query, used))
 
 
 def test_the_tables_make_both_say_something():

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from headrace.bench.driver.queue import GroupCursor, StreamQueue
 from headrace.bench.driver.rates import RateScript
 from headrace.errors import HeadraceError
-from support.driving import small
+from support.in_process_driver import small_stream
 
 SECOND = 1_000_000
 
 
 def queue_at(rate: float, *ticks: float, capacity: int = 1000, **more) -> StreamQueue:
-    queue = StreamQueue(small(**{"partitions": 2, **more}), capacity)
+    queue = StreamQueue(small_stream(**{"partitions": 2, **more}), capacity)
     queue.start(RateScript.constant(rate), 0)
     for tick in ticks:
         queue.advance(round(tick * SECOND))

@@ -150,7 +150,7 @@ def test_a_system_killed_in_the_middle_gives_a_reason_and_no_number():
 
     class Killer(ScenarioRunner):
         @contextlib.contextmanager
-        def started(self, queries, rate):
+        def start_system(self, queries, rate):
             with super().start_system(queries, rate) as ready:
                 self.pid = ready.trial_runner.sut.pids()[0]
                 yield ready

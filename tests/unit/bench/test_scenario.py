@@ -136,7 +136,7 @@ def test_queries_that_live_longest_go_first():
     ],
 )
 def test_schedules(schedule, seconds, expected):
-    assert schedule.changes(seconds) == tuple(QueryChange(*each) for each in expected)
+    assert schedule.list_changes(seconds) == tuple(QueryChange(*each) for each in expected)
     assert parse_ad_hoc(json.loads(json.dumps(ad_hoc_to_json(schedule)))) == schedule
 
 

@@ -78,7 +78,7 @@ def test_columns_have_the_values_of_their_domains(tables, name):
     assert counts.max() < 2.2 * len(column) / len(domain) + 10
 
 
-@pytest.mark.parametrize("edge", TPCH_EDGES, ids=lambda edge: "-".join(sorted(edge.columns())))
+@pytest.mark.parametrize("edge", TPCH_EDGES, ids=lambda edge: "-".join(sorted(edge.collect_columns())))
 def test_selectivities_are_what_edges_say(tables, edge):
     left, right = tables[edge.left], tables[edge.right]
     own, others = map(list, zip(*edge.pairs, strict=True))

@@ -134,7 +134,7 @@ def test_a_session_takes_it_like_a_text() -> None:
         rows.append([{"a": a, "time": datetime(2024, 1, 1, 0, 0, s, tzinfo=UTC)} for a, s in ((1, 0), (2, 1), (1, 5), (1, 20))])
         session.advance()
         assert found.results().to_pylist() == [{"a": 1, "before": datetime(2024, 1, 1, tzinfo=UTC)}]
-        with pytest.raises(hr.HeadraceError, match="query 'again' is already there"):
+        with pytest.raises(hr.HeadraceError, match="query 'again' already exists"):
             session.add(query, name="again")
 
 

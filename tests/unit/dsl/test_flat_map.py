@@ -292,7 +292,7 @@ def test_what_it_raises_fails_those_who_unfold_by_it(session) -> None:
 
 
 def test_plans(session) -> None:
-    catalog = session.coordinator.catalog()
+    catalog = session.coordinator.build_catalog()
     one = bind_query("SELECT w FROM tweets LATERAL VIEW explode(words(text)) t AS w", catalog)
     two = bind_query("SELECT w FROM (SELECT a, text AS x FROM tweets) LATERAL VIEW explode(words(x)) AS w", catalog)
     assert isinstance(one, NestedQuery)

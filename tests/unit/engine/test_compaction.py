@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StateRef
+from headrace.engine.joins.buffer_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.join_buffer import BufferedRows
-from headrace.engine.operators.compaction import ShuffleFilePromoter, compact_buffers
 from headrace.storage import container
 
 

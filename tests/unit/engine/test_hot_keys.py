@@ -9,7 +9,7 @@ import pytest
 import headrace as hr
 from headrace.engine import result_writer
 from headrace.engine.joins import window_join
-from headrace.engine.results import BatchResults
+from headrace.storage.result_files import BatchResults
 
 ROWS = 600
 SQL = "SELECT a.n AS left_n, b.n AS right_n FROM TUMBLE(a, '5 seconds') a JOIN TUMBLE(b, '5 seconds') b ON a.k = b.k"

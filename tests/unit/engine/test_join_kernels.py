@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.joins.index import match_keys
-from headrace.engine.joins.query_sets import count_words, make_bitmap, resize_bitmaps
 from headrace.engine.kernels import join as join_kernels
+from headrace.engine.operators.query_sets import count_words, make_bitmap, resize_bitmaps
 
 BITS = st.sets(st.integers(0, 99), max_size=6)
 ROWS = st.lists(st.tuples(st.integers(0, 3), BITS), max_size=12)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def played(
 def alike(schema: str, sql: str, batches: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     expected = played("reference", schema, sql, batches)
     for partitions in (1, 4):
-        same_rows(played("local", schema, sql, batches, partitions), expected)
+        assert_same_rows(played("local", schema, sql, batches, partitions), expected)
     return expected
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 
 from headrace.backends.reference.evaluate import is_true
-from headrace.engine.joins.query_sets import QuerySetAssigner
+from headrace.engine.operators.query_sets import QuerySetAssigner
 from headrace.engine.row_batch import RowBatch
 from headrace.model.stream import Stream
 from headrace.plan.logical import StatelessQuery

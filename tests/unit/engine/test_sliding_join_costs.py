@@ -112,7 +112,7 @@ def joined(given: Mapping[str, list[dict[str, object]]], among: str) -> int:
 def test_storage_is_exactly_as_estimated_and_probes_nearly(run):
     prober, given, plan, stores = run
     (query,) = plan.queries
-    held = {str(one.relation): sum(ref.rows for ref in stores if ref.store == one.number) for one in plan.stores}
+    held = {str(one.relation): sum(ref.row_count for ref in stores if ref.store == one.number) for one in plan.stores}
     expected = dict.fromkeys("rstu", ROWS)
     if prober.shape == "left deep":
         expected |= {"r⋈s": joined(given, "rs"), "r⋈s⋈t": joined(given, "rst")}

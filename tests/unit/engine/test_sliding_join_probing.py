@@ -26,7 +26,7 @@ from headrace.engine.kernels import probe as probe_kernels
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.sliding_join_planner import plan_sliding_joins
-from support.asking import COLUMNS, ask, choice, text_of
+from support.sliding_join_plans import COLUMNS, join_sql, make_join, parse_choice
 
 SECOND = 1_000_000
 TYPES = {"a": pa.int32(), "b": pa.int32(), "c": pa.int32(), "d": pa.int32(), "x": pa.float64(), "n": pa.string()}
@@ -99,7 +99,7 @@ SIDES = {"r": "s[]", "s": "r[]"}
 
 
 def plan_of(*queries: NormalizedJoin) -> SlidingJoinPlan:
-    return plan_sliding_joins(queries, choice(*((one, SIDES) for one in queries)), 0, 1, {one.id: 0 for one in queries})
+    return plan_sliding_joins(queries, parse_choice(*((one, SIDES) for one in queries)), 0, 1, {one.id: 0 for one in queries})
 
 
 def columns(relation: str, rows: Sequence[Row]) -> dict[str, pa.Array]:
@@ -216,7 +216,7 @@ def way(loaded: LoadedProbe) -> str:
 @pytest.mark.parametrize(("conditions", "how", "holds"), WAYS, ids=[text for text, *_ in WAYS])
 def test_however_partners_are_found_they_are_those_that_the_language_says(conditions: str, how: str, holds, start: str):
     #   odd values throughout: NULL, NaN, −0.0, the empty text
-    loaded = probe_of(start, ask(0, conditions, {"r": "4 s", "s": "9 s"}))
+    loaded = probe_of(start, make_join(0, conditions, {"r": "4 s", "s": "9 s"}))
     assert way(loaded) == how
     chance = np.random.default_rng(11)
     mine, theirs = drawn_rows(chance, 50), drawn_rows(chance, 70)
@@ -235,19 +235,21 @@ def test_equal_hashes_are_not_taken_for_equal_values(conditions: str, monkeypatc
     monkeypatch.setattr(segment, "hash_keys", lambda found, rows: np.zeros(rows, np.uint64))
     chance = np.random.default_rng(2)
     mine, theirs = drawn_rows(chance, 40), drawn_rows(chance, 40)
-    assert [pair[:2] for pair in found_by(probe_of("r", ask(0, conditions)), mine, theirs)] == expected_by(holds, mine, theirs)
+    assert [pair[:2] for pair in found_by(probe_of("r", make_join(0, conditions)), mine, theirs)] == expected_by(
+        holds, mine, theirs
+    )
 
 
 def test_of_whole_keys_equal_hashes_are_equal_values():
-    assert not probe_of("r", ask(0, "r.b = s.b")).conditions
-    assert probe_of("r", ask(0, "r.n = s.n")).conditions
+    assert not probe_of("r", make_join(0, "r.b = s.b")).conditions
+    assert probe_of("r", make_join(0, "r.n = s.n")).conditions
 
 
 def test_windows_of_each_query():
     #   r  ●0                     query 0: r lives 10 s, s 2 s       query 1: r lives 3 s, s 8 s
     #   s        ○3      ○9       ○3: both;  ○9: query 0
     #   r                   ●12   ○9 is 3 s older: too old for query 0, not for query 1
-    short, long = ask(0, "r.b = s.b", {"r": "10 s", "s": "2 s"}), ask(1, "r.b = s.b", {"r": "3 s", "s": "8 s"})
+    short, long = make_join(0, "r.b = s.b", {"r": "10 s", "s": "2 s"}), make_join(1, "r.b = s.b", {"r": "3 s", "s": "8 s"})
     loaded = probe_of("r", short, long)
     mine, theirs = [{"b": 1, "at": 0}, {"b": 1, "at": 12}], [{"b": 1, "at": 3}, {"b": 1, "at": 9}, {"b": 1, "at": 11}]
     assert found_by(loaded, mine, theirs) == [(0, 0, 0b11), (0, 1, 0b01), (1, 1, 0b10), (1, 2, 0b11)]
@@ -256,7 +258,7 @@ def test_windows_of_each_query():
 
 
 def test_rows_are_joined_for_those_who_want_both_of_them():
-    loaded = probe_of("r", ask(0, "r.b = s.b"), ask(1, "r.b = s.b AND r.c < s.c"))
+    loaded = probe_of("r", make_join(0, "r.b = s.b"), make_join(1, "r.b = s.b AND r.c < s.c"))
     mine = [{"b": 1, "c": 1, "for": 0b11}, {"b": 1, "c": 1, "for": 0b01}, {"b": 1, "c": 9}]
     theirs = [{"b": 1, "c": 5, "for": 0b10}, {"b": 1, "c": 5, "for": 0b11}, {"b": 2, "c": 5}]
     assert found_by(loaded, mine, theirs) == [(0, 0, 0b10), (0, 1, 0b11), (1, 1, 0b01), (2, 1, 0b01)]
@@ -264,10 +266,10 @@ def test_rows_are_joined_for_those_who_want_both_of_them():
 
 def test_partners_from_before_a_batch():
     #   stored in batches 3, 4, 5 and 4; the probe is for rows of before batch 5
-    query = ask(0, "r.b = s.b")
+    query = make_join(0, "r.b = s.b")
     first = plan_of(query)
     born = {one.number: 0 for one in first.stores}
-    moved = choice((query, {"r": "s[b]", "s": "r[]"}))
+    moved = parse_choice((query, {"r": "s[b]", "s": "r[]"}))
     plan = plan_sliding_joins((query,), moved, 5, 1, {0: 0}, first, born)
     old = next(probe for name, probe in plan.probes if name == "r" and probe.before_batch == 5)
     theirs = [{"b": 1, "born": 3}, {"b": 1, "born": 4}, {"b": 1, "born": 5}, {"b": 1, "born": 4}]
@@ -277,7 +279,7 @@ def test_partners_from_before_a_batch():
 
 
 def test_no_partners_no_rows():
-    loaded = probe_of("r", ask(0, "r.b = s.b"))
+    loaded = probe_of("r", make_join(0, "r.b = s.b"))
     assert found_by(loaded, [{"b": 1}], [{"b": 2}]) == []
     assert found_by(loaded, [{"b": None}], [{"b": None}]) == []
     assert found_by(loaded, [{"b": 1, "at": 0}], [{"b": 1, "at": 11}]) == []
@@ -289,7 +291,7 @@ def test_no_partners_no_rows():
 @pytest.mark.parametrize("most", [1, 7, 64])
 @pytest.mark.parametrize("conditions", ["r.b = s.b", "r.b < s.b", "r.b <> s.b"])
 def test_only_so_many_pairs_are_held(conditions: str, most: int, monkeypatch: pytest.MonkeyPatch):
-    loaded = probe_of("r", ask(0, conditions))
+    loaded = probe_of("r", make_join(0, conditions))
     mine = [{"b": k % 3} for k in range(30)]
     expected = found_by(loaded, mine, mine)
     assert len(expected) >= 300
@@ -314,7 +316,7 @@ def test_results_do_not_depend_on_how_many_pairs_are_held(most: int, monkeypatch
         sources = {name: hr.MemorySource(COLUMNS) for name in "rst"}
         for name, source in sources.items():
             session.create_stream(name, source, time="time")
-        query = session.add(text_of("r.b = s.b AND s.c = t.c"))
+        query = session.add(join_sql("r.b = s.b AND s.c = t.c"))
         for batch in range(3):
             for name, source in sources.items():
                 rows = given[name][4 * batch : 4 * batch + 4]

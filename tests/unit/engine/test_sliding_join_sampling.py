@@ -18,7 +18,7 @@ from headrace.engine.joins.segment import PackedRows
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_planner import plan_sliding_joins
 from headrace.runtime.sliding_join_epochs import choose_orders
-from support.asking import ask
+from support.sliding_join_plans import make_join
 
 TYPES = {"a": pa.int32(), "b": pa.int32(), "c": pa.int32(), "d": pa.int32(), "x": pa.float64(), "n": pa.string()}
 
@@ -56,8 +56,8 @@ def exact(left, right) -> float:
     return sum(count * theirs[value] for value, count in ours.items()) / (len(left) * len(right))
 
 
-EQUAL = ask(0, "r.b = s.b")
-TEXTS = ask(0, "r.n = s.n")
+EQUAL = make_join(0, "r.b = s.b")
+TEXTS = make_join(0, "r.n = s.n")
 
 
 def within(found: float, expected: float, factor: float) -> bool:
@@ -149,7 +149,7 @@ def test_texts(keys: int):
 
 
 def test_expressions_are_sketched_as_columns_are():
-    query = ask(0, "r.b + 1 = s.b * 2")
+    query = make_join(0, "r.b + 1 = s.b * 2")
     chance = np.random.default_rng(3)
     left, right = (chance.integers(0, 100, 1000) for _ in range(2))
     expected = exact((left + 1).tolist(), (right * 2).tolist())
@@ -188,20 +188,20 @@ def test_other_conditions_are_tried_on_rows_that_were_kept(conditions: str, expe
     columns = {
         name: {"x": chance.random(6000).tolist(), "b": chance.integers(0, 10, 6000).tolist(), "a": [0] * 6000} for name in "rs"
     }
-    assert within(told(ask(0, conditions), 3, **columns), expected, factor)
+    assert within(told(make_join(0, conditions), 3, **columns), expected, factor)
 
 
 def test_what_holds_for_no_pair_that_was_tried_is_not_thought_to_hold_never():
-    found = told(ask(0, "r.b > s.b + 1000"), r={"b": list(range(100))}, s={"b": list(range(100))})
+    found = told(make_join(0, "r.b > s.b + 1000"), r={"b": list(range(100))}, s={"b": list(range(100))})
     assert 0 < found < 1e-3
 
 
 def test_a_condition_that_is_unknown_does_not_hold():
-    assert told(ask(0, "r.b <> s.b"), r={"b": [None] * 40}, s={"b": list(range(40))}) < 1e-3
+    assert told(make_join(0, "r.b <> s.b"), r={"b": [None] * 40}, s={"b": list(range(40))}) < 1e-3
 
 
 def test_nothing_is_said_of_relations_that_were_not_seen():
-    query = ask(0, "r.b = s.b AND s.c = t.c")
+    query = make_join(0, "r.b = s.b AND s.c = t.c")
     probes = loaded(query)
     samples = {name: [sample_relation(probes, name, rows(name, a=[0], b=[1], c=[2]))] for name in "rs"}
     assert [str(one) for one in estimate_selectivities([query], samples)] == ["r.b = s.b"]
@@ -209,7 +209,7 @@ def test_nothing_is_said_of_relations_that_were_not_seen():
 
 def test_samples_from_before_a_query_came_do_not_know_its_columns():
     #   the first sample was taken when nobody looked at column c
-    before, after = ask(0, "r.b = s.b"), ask(0, "r.b = s.b AND r.c < s.c AND r.d = s.d")
+    before, after = make_join(0, "r.b = s.b"), make_join(0, "r.b = s.b AND r.c < s.c AND r.d = s.d")
     samples = {
         name: [
             sample_relation(loaded(before), name, rows(name, a=[0] * 50, b=range(50))),

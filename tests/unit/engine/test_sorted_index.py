@@ -26,7 +26,7 @@ from headrace.engine.joins.index import (
     search_ranges,
 )
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
-from headrace.engine.joins.query_sets import make_bitmap
+from headrace.engine.operators.query_sets import make_bitmap
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal, combine_conjuncts
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {

@@ -11,7 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.engine.operators import windows
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 QUERIES = [
     "SELECT window_start, k, COUNT(*) AS n, COUNT(x) AS m, SUM(x) AS total, SUM(y) AS ys, AVG(y) AS a FROM HOP(s, '5 s', '1 s') GROUP BY k",
@@ -48,4 +48,4 @@ def test_both_ways_give_what_the_reference_gives(monkeypatch, few: bool | None) 
     monkeypatch.setattr(windows, "_FORCE_SPARSE", few)
     for found, expected in zip(results("local"), results("reference"), strict=True):
         assert expected
-        same_rows(found, expected)
+        assert_same_rows(found, expected)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.stream import Stream
+from headrace.model.time import MIN_TIME
 from headrace.model.types import Schema
 from headrace.planner.changelog import (
     Changelog,
@@ -19,7 +20,6 @@ from headrace.planner.explain.text import explain
 from headrace.planner.operator_grouping import choose_layout
 from headrace.planner.predicate_index import CellLayout
 from headrace.planner.shared_plan import LiveQuery, plan_stream
-from headrace.planner.slicing import MIN_TIME
 from headrace.planner.statistics import OperatorLoad
 from headrace.sql import Catalog, bind_query
 

@@ -6,15 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import HopWindow, window_starts_containing
-from headrace.planner.slicing import (
-    MAX_TIME,
-    MIN_TIME,
-    compute_slice_edges,
-    derive_progressions,
-    find_closing_windows,
-    find_last_window_end,
-)
+from headrace.planner.slicing import compute_slice_edges, derive_progressions, find_closing_windows, find_last_window_end
 
 windows = st.builds(HopWindow, st.integers(1, 50), st.integers(1, 30))
 times = st.lists(st.integers(-300, 300), min_size=1, max_size=30)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import headrace as hr
 from headrace.model.stream import Stream
+from headrace.model.time import MIN_TIME
 from headrace.model.types import Schema
 from headrace.planner.predicate_index import CellLayout
 from headrace.planner.shared_plan import LiveQuery, plan_stream
-from headrace.planner.slicing import MIN_TIME
 from headrace.planner.statistics import StreamStatistics, build_statistics, merge_key_counts, update_rate
 from headrace.runtime.coordinator import Coordinator
 from headrace.sql import Catalog, bind_query
@@ -23,8 +23,8 @@ def plan(texts: list[str], stats: StreamStatistics):
 
 def test_a_large_grid_is_taken_only_where_there_are_rows_to_fill_it() -> None:
     few, many = (plan(WIDE, StreamStatistics(rate, (("k", 1_000),))) for rate in (1_000, 10_000_000))
-    assert [store.selection.layout for store in few.stores] == [CellLayout.SIGNATURES]
-    assert [store.selection.layout for store in many.stores] == [CellLayout.GRID]
+    assert [store.predicate_index.layout for store in few.stores] == [CellLayout.SIGNATURES]
+    assert [store.predicate_index.layout for store in many.stores] == [CellLayout.GRID]
 
 
 def test_very_fine_windows_are_kept_apart_where_their_slices_would_cost_the_others() -> None:

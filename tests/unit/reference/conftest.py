@@ -1,4 +1,4 @@
-"""Make `support` importable whatever directory pytest was started on."""
+"""Makes `support` importable from any directory."""
 
 import sys
 from pathlib import Path

@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.model.stream import Stream
-from support.compare import same_rows
+from support.compare import assert_same_rows
 from support.duckdb_judge import DuckDBJudge
 from support.join_queries import joins, joins_without_equality
-from support.oracle import batches, run_oracle
+from support.oracle import list_batches, run_oracle
 from support.queries import aggregations, queries
 from support.rows import SCHEMA, RowCode, decode, row_codes
 from support.strategies import AddQuery, Advance, Drain, Rows, Scenario, scenarios
@@ -30,14 +30,14 @@ def from_the_start(texts: list[str], parts: list[list[RowCode]], delay: int) -> 
 
 
 def compare(scenario: Scenario, verdicts: Counter[str]) -> None:
-    engine, judge = run_oracle(scenario), DuckDBJudge(scenario.streams, batches(scenario), verdicts)
+    engine, judge = run_oracle(scenario), DuckDBJudge(scenario.streams, list_batches(scenario), verdicts)
     assert engine.errors == {}
     for name, text in scenario.queries.items():
         judgement = judge.judge(text)
         if judgement.rows is None:
             continue
         try:
-            same_rows(engine.get_results(name), judgement.rows, abs_=LOOSE)
+            assert_same_rows(engine.get_results(name), judgement.rows, abs_=LOOSE)
         except AssertionError as difference:
             raise AssertionError(f"{text}\n{difference}") from None
 

@@ -5,28 +5,28 @@ from decimal import Decimal
 
 import pytest
 
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 
 def test_order_does_not_matter_but_number_does():
-    same_rows([{"a": 1}, {"a": 2}], [{"a": 2}, {"a": 1}])
+    assert_same_rows([{"a": 1}, {"a": 2}], [{"a": 2}, {"a": 1}])
     with pytest.raises(AssertionError, match="missing: a=1"):
-        same_rows([{"a": 1}, {"a": 2}], [{"a": 1}, {"a": 1}])
+        assert_same_rows([{"a": 1}, {"a": 2}], [{"a": 1}, {"a": 1}])
 
 
 def test_floats_are_close_and_nan_is_nan():
-    same_rows([{"a": 1.0 + 1e-12}, {"a": math.nan}], [{"a": 1.0}, {"a": math.nan}])
-    same_rows([{"a": 1.5}], [{"a": Decimal("1.5")}])
+    assert_same_rows([{"a": 1.0 + 1e-12}, {"a": math.nan}], [{"a": 1.0}, {"a": math.nan}])
+    assert_same_rows([{"a": 1.5}], [{"a": Decimal("1.5")}])
     with pytest.raises(AssertionError):
-        same_rows([{"a": 1.0 + 1e-6}], [{"a": 1.0}])
+        assert_same_rows([{"a": 1.0 + 1e-6}], [{"a": 1.0}])
 
 
 @pytest.mark.parametrize(("left", "right"), [(None, 0), (1, True), ("1", 1), (1.0, None), ({}, {"b": 1})])
 def test_kinds_stay_apart(left, right):
     with pytest.raises(AssertionError):
-        same_rows([{"a": left}], [{"a": right}])
+        assert_same_rows([{"a": left}], [{"a": right}])
 
 
 def test_the_message_is_short():
     with pytest.raises(AssertionError, match="and 90 more"):
-        same_rows([{"a": n} for n in range(100)], [])
+        assert_same_rows([{"a": n} for n in range(100)], [])

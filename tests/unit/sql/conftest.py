@@ -1,4 +1,4 @@
-"""The streams that all tests of the SQL front end read."""
+"""The streams of all tests of the SQL front end."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from headrace.errors import SqlError
 from headrace.plan.derived import NestedQuery
 from headrace.plan.logical import AggregateQuery
 from headrace.plan.window_join import WindowJoinQuery
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 BASE = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 PURCHASES, ADS = (
@@ -84,7 +84,7 @@ def test_they_give_what_duckdb_gives() -> None:
         for query, text in queries:
             expected = judged(tables, text)
             assert expected
-            same_rows(query.results().to_pylist(), expected)
+            assert_same_rows(query.results().to_pylist(), expected)
 
 
 def test_a_join_of_aggregations_is_one_aggregation(bind) -> None:

@@ -20,7 +20,7 @@ from headrace.plan.logical import LogicalQuery
 from headrace.plan.sliding_join import MAX_SLIDING_JOIN_INPUTS, SlidingInput, SlidingJoinQuery
 from headrace.sql import Catalog, bind_query
 from support.rows import SCHEMA
-from support.sliding_queries import Side, SlidingJoin, drawn_join
+from support.sliding_queries import Side, SlidingJoin, draw_join
 
 Bind = Callable[[str], LogicalQuery]
 SECOND = 1_000_000
@@ -89,13 +89,13 @@ def _length(text: str) -> str:
 @pytest.mark.parametrize("seed", range(150))
 def test_the_order_of_sides_conditions_and_calls_means_nothing(seed: int) -> None:
     random = Random(seed)
-    join = drawn_join(random)
-    plan = plan_of(join.joined())
+    join = draw_join(random)
+    plan = plan_of(join.to_join_sql())
     for _ in range(3):
         other = shuffled(join, random)
         for text in (
-            other.joined(),
-            join.listed(random),
+            other.to_join_sql(),
+            join.to_list_sql(random),
             built(join, random),
             nested(join, random, False),
             nested(join, random, True),

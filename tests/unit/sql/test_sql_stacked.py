@@ -15,7 +15,7 @@ import headrace as hr
 from headrace.plan.derived import HIDDEN_BOUNDS, NestedQuery
 from headrace.plan.logical import AggregateQuery, StatelessQuery
 from headrace.plan.window_join import WindowJoinQuery
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 COUNTS = "SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id"
 
@@ -106,4 +106,4 @@ def test_they_give_what_duckdb_gives(text: str, judge: str) -> None:
             session.advance()
         session.drain()
         assert expected
-        same_rows(query.results().to_pylist(), expected)
+        assert_same_rows(query.results().to_pylist(), expected)

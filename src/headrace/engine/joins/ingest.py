@@ -16,16 +16,16 @@ from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.compute.keys import assign_partitions
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
-from headrace.engine.joins.query_sets import QueryBitmaps
 from headrace.engine.joins.sampling import RelationSample, sample_relation
 from headrace.engine.joins.segment import PackedRows
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.kernels import probe as probe_kernels
+from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.engine.row_batch import RowBatch
 from headrace.model.expression import Expression
+from headrace.model.time import MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_plan import ProbeRouting, RoutingKind
-from headrace.planner.slicing import MIN_TIME
 
 
 def route_to_probe(

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.keys import assign_partitions, encode_keys
-from headrace.engine.joins.query_sets import QueryBitmaps, QuerySetAssigner
 from headrace.engine.kernels import join as join_kernels
+from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.model.expression import Expression
 from headrace.planner.shared_plan import JoinBuffer

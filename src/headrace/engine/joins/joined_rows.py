@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.engine.compute.evaluator import Evaluator
-from headrace.engine.joins.query_sets import QueryBitmaps
+from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.plan.window_join import split_joined_name
 
 Integers = npt.NDArray[np.int64]

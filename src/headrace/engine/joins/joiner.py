@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable
+from headrace.model.time import MAX_TIME
 from headrace.plan.logical import AggregateBranch, AggregateQuery
 from headrace.plan.window_join import JoinNode, WindowJoinQuery, iter_join_nodes, present_column, split_joined_name
 from headrace.planner.components import Component, derive_components
@@ -18,7 +19,6 @@ from headrace.planner.join.window_join_plan import (
     find_needed_columns,
 )
 from headrace.planner.shared_plan import LiveQuery
-from headrace.planner.slicing import MAX_TIME
 
 JoinPath = tuple[WindowJoinLeaf | WindowJoinStep, ...]
 

@@ -10,8 +10,8 @@ from functools import cached_property
 import pyarrow as pa
 
 from headrace.engine.joins.index import ComparisonBound, choose_bounds, find_bound, is_integral_type
-from headrace.engine.joins.query_sets import QueryBitmaps, QuerySetAssigner, count_words, make_bitmap
 from headrace.engine.joins.segment import IndexKeys
+from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner, count_words, make_bitmap
 from headrace.model.expression import Call, Column, Expression, column_names, walk_expression
 from headrace.planner.join.join_graph import Attribute
 from headrace.planner.join.normalized_join import (

@@ -19,8 +19,8 @@ from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.compute.keys import hash_keys
 from headrace.engine.joins.index import SortedIndex, build_sorted_index
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
-from headrace.engine.joins.query_sets import QueryBitmaps, resize_bitmaps
 from headrace.engine.kernels import probe as probe_kernels
+from headrace.engine.operators.query_sets import QueryBitmaps, resize_bitmaps
 from headrace.model.expression import Expression
 from headrace.planner.join.normalized_join import time_column_of
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 from headrace.engine.batch_job import BatchJob, SegmentRef, ShuffleBlock
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.keys import hash_keys
+from headrace.engine.failures import QueryFailures
 from headrace.engine.joins.index import search_ranges
 from headrace.engine.joins.ingest import route_to_probe, route_to_store
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.joins.probe_plan import LoadedProbe
-from headrace.engine.joins.query_sets import QueryBitmaps
 from headrace.engine.joins.segment import (
     Bitmasks,
     Integers,
@@ -36,9 +36,10 @@ from headrace.engine.joins.segment import (
 from headrace.engine.joins.state_store import JoinStateStore
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.kernels import probe as probe_kernels
-from headrace.engine.results import BatchResults, QueryFailures
+from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.join.sliding_join_plan import ProbeRouting, ProbeStep, RoutingKind, StoreFeed
+from headrace.storage.result_files import BatchResults
 
 MAX_PAIRS = 1 << 18  # limit of pairs in memory at once
 _MIN_PAIRS = 1 << 12

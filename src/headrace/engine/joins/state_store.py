@@ -15,13 +15,13 @@ from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.keys import assign_partitions
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
-from headrace.engine.joins.query_sets import QueryBitmaps, resize_bitmaps
 from headrace.engine.joins.segment import Integers, StateSegment, build_indexes, merge_segments
 from headrace.engine.kernels import join as join_kernels
+from headrace.engine.operators.query_sets import QueryBitmaps, resize_bitmaps
+from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.join.sliding_join_plan import StoreSpec
 from headrace.planner.shared_plan import Backfill
-from headrace.planner.slicing import MAX_TIME, MIN_TIME
 from headrace.storage import container
 
 _COMBINE_ROWS = 1 << 20  # rows per segment: copying so many costs less than many reads of each segment

@@ -27,9 +27,9 @@ from headrace.engine.joins.index import IndexCache, RangeSearch, ResidualPredica
 from headrace.engine.joins.join_buffer import BufferedRows
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection, select_all_rows
 from headrace.engine.joins.joiner import Joiner, JoinPath, leaf_of
-from headrace.engine.joins.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
 from headrace.engine.joins.window_join_output import JoinOutputs, JoinRoundOutputs
 from headrace.engine.kernels import join as join_kernels
+from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
 from headrace.engine.stage_messages import ForwardedRows, LevelMessage
 from headrace.model.expression import TRUE, Expression
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns

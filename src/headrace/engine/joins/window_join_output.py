@@ -18,19 +18,20 @@ import pyarrow as pa
 from headrace.engine.compute.accumulators import Accumulator, reduce_listed
 from headrace.engine.compute.columns import combine_chunks, from_numbers, take, to_numbers, widen_integers
 from headrace.engine.compute.keys import assign_partitions, encode_keys
+from headrace.engine.failures import QueryFailures
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.joins.joiner import Joiner
-from headrace.engine.joins.query_sets import make_bitmap
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.finalize import CombinedRows, ListedValues, finalize_rows
+from headrace.engine.operators.query_sets import make_bitmap
 from headrace.engine.operators.sessions import SessionRuns, merge_components, take_runs
-from headrace.engine.results import BatchResults, QueryFailures
 from headrace.engine.stage_messages import ForwardedRows, LevelMessage
 from headrace.model.expression import TRUE, Expression
 from headrace.model.types import TIMESTAMP
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.planner.components import Component
 from headrace.planner.join.window_join_plan import WindowJoinStep
+from headrace.storage.result_files import BatchResults
 
 Integers = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""Compiled loops over rows and cells: selection, accumulation, windows and hashes; numba compiles each once and caches it.
+"""Compiled loops of selection: the cell of each row, and the slot of each row and cell; numba caches them on disk.
 
 All kernels are data-driven: constants, boundaries, spans and offsets are arguments, so a new query of a known shape compiles
 nothing. A `valid` array of length zero means that there are no NULLs. An id or cell of −1 means: dropped.

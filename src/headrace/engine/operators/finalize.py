@@ -17,12 +17,13 @@ import pyarrow as pa
 from headrace.engine.compute.columns import Numbers, combine_chunks, from_numbers
 from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.compute.lower import lower_aggregate, lower_listed
-from headrace.engine.results import BatchResults, QueryFailures
+from headrace.engine.failures import QueryFailures
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Expression, column_names
 from headrace.model.types import TIMESTAMP, Schema
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.planner.components import Component, derive_branch_components, locate_components
+from headrace.storage.result_files import BatchResults
 
 Integers = npt.NDArray[np.int64]
 

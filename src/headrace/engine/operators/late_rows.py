@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from headrace.engine.joins.query_sets import QuerySetAssigner
+from headrace.engine.operators.query_sets import QuerySetAssigner
 from headrace.engine.operators.selection import CellAssignment
 from headrace.engine.row_batch import RowBatch
 from headrace.model.window import HopWindow, SessionWindow

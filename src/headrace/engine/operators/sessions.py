@@ -18,15 +18,16 @@ import pyarrow as pa
 from headrace.engine.compute.accumulators import Accumulator, allocate_neutral, combine_partials, reduce_listed
 from headrace.engine.compute.columns import Numbers, take, widen_integers
 from headrace.engine.compute.keys import encode_keys
+from headrace.engine.failures import QueryFailures
 from headrace.engine.kernels import window as window_kernels
 from headrace.engine.operators.finalize import CombinedRows, ListedValues, finalize_rows
 from headrace.engine.operators.selection import CellAssignment, group_rows_by_predicate
-from headrace.engine.results import BatchResults, QueryFailures
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.model.window import SessionWindow
 from headrace.plan.logical import AggregateQuery
 from headrace.planner.components import Component
 from headrace.planner.shared_plan import SessionAggregation, Subscriber
+from headrace.storage.result_files import BatchResults
 
 Integers = npt.NDArray[np.int64]
 

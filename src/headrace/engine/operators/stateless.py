@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
+from headrace.engine.failures import QueryFailures
 from headrace.engine.operators.selection import CellAssignment, group_rows_by_predicate
-from headrace.engine.results import QueryFailures
 from headrace.engine.row_batch import RowBatch
 from headrace.planner.shared_plan import StatelessRouter
 

@@ -17,14 +17,15 @@ import pyarrow as pa
 from headrace.engine.compute.accumulators import PartialAggregate, ValueEntries, allocate_neutral, neutral_extreme, reduce_listed
 from headrace.engine.compute.columns import Numbers, take, widen_integers
 from headrace.engine.compute.keys import unify_keys
+from headrace.engine.failures import QueryFailures
 from headrace.engine.kernels import window as window_kernels
 from headrace.engine.operators.finalize import CombinedRows, ListedValues, finalize_rows
 from headrace.engine.operators.selection import CellAssigner
-from headrace.engine.results import BatchResults, QueryFailures
 from headrace.plan.logical import AggregateQuery
 from headrace.planner.components import Component
 from headrace.planner.predicate_index import CellLayout, CellSpans, compute_cell_spans
 from headrace.planner.shared_plan import SharedAggregation
+from headrace.storage.result_files import BatchResults
 
 Integers = npt.NDArray[np.int64]
 _MAX_ACCUMULATORS = 1 << 23

@@ -14,13 +14,13 @@ from headrace.model.window import HopWindow, SessionWindow, format_duration
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.plan.window_join import WindowJoinQuery, split_joined_name
+from headrace.planner.cost import estimate_shared_cost, estimate_standalone_costs
 from headrace.planner.explain.plan_graph import format_probe_conditions
 from headrace.planner.explain.wording import format_list, format_users, pluralize
 from headrace.planner.join.normalized_join import format_expression
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, SlidingJoinPlan, StoreSpec
 from headrace.planner.join.window_join_order import JoinStatistics, JoinWorkload, estimate_order_cost
 from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep, build_chains
-from headrace.planner.operator_grouping import estimate_layout_costs
 from headrace.planner.predicate_index import CellLayout, Dimension, PredicateIndex
 from headrace.planner.shared_plan import (
     JoinBuffer,
@@ -31,7 +31,7 @@ from headrace.planner.shared_plan import (
     StatelessRouter,
     StreamPlan,
 )
-from headrace.planner.statistics import StreamStatistics, estimate_load
+from headrace.planner.statistics import StreamStatistics
 
 _ROUTING_NOTES = {RoutingKind.BROADCAST: ", broadcast to every partition", RoutingKind.LOCAL: "", RoutingKind.STORED: ""}
 
@@ -333,23 +333,6 @@ def _format_saving(operator: SharedOperator, stats: StreamStatistics) -> str:
     """Compare the cost of the shared selection with the sum of standalone costs, at the rate known during planning."""
     shared, standalone = estimate_shared_cost(operator, stats), sum(estimate_standalone_costs(operator, stats))
     return f"{shared:.0f} ns/row shared, {standalone:.0f} ns/row standalone (model)"
-
-
-def estimate_shared_cost(operator: SharedOperator, stats: StreamStatistics) -> float:
-    """Return the model's cost of an operator per row, in nanoseconds."""
-    operator_load = estimate_load((m.window for m in operator.subscribers), operator.keys, stats)
-    return {c.layout: c.nanoseconds for c in estimate_layout_costs(operator.predicate_index.predicates, operator_load)}[
-        operator.predicate_index.layout
-    ] / operator_load.rows
-
-
-def estimate_standalone_costs(operator: SharedOperator, stats: StreamStatistics) -> list[float]:
-    """Return the standalone cost per row of each subscriber, in nanoseconds."""
-    rows = estimate_load((m.window for m in operator.subscribers), operator.keys, stats).rows
-    return [
-        min(c.nanoseconds for c in estimate_layout_costs([m.predicate], estimate_load([m.window], m.keys, stats))) / rows
-        for m in operator.subscribers
-    ]
 
 
 def _format_operator_users(operator: SharedOperator | JoinBuffer, names: Mapping[int, str]) -> str:

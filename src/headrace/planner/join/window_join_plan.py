@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from headrace.model.expression import TRUE, Call, Column, Expression, column_names, combine_conjuncts, split_conjuncts
+from headrace.model.time import MIN_TIME
 from headrace.plan.window_join import (
     JoinEquality,
     JoinKind,
@@ -32,7 +33,6 @@ from headrace.plan.window_join import (
     split_joined_name,
     to_stream_columns,
 )
-from headrace.planner.slicing import MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)

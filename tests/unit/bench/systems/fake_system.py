@@ -25,10 +25,10 @@ class Fake:
 
     def change(self, added, removed):
         for name in removed:
-            self.tell.removed(name)
+            self.tell.report_removed(name)
         for query in added:
             self.broken = self.broken or query.name == "breaks"
-            self.tell.live(query.name)
+            self.tell.report_live(query.name)
 
     def check(self):
         if self.broken:

@@ -584,7 +584,7 @@ def test_a_damaged_description_is_noticed():
     for place in range(20 + head):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << (place % 8)
-        with pytest.raises(ValueError, match="packed"):
+        with pytest.raises(ValueError, match="container"):
             container.unpack(bytes(damaged))
 
 

@@ -19,7 +19,7 @@ from headrace.planner.join.candidates import (
 from headrace.planner.join.cost import HistoryCardinality, WindowCardinality, estimate_step_costs
 from headrace.planner.join.join_graph import Attribute, JoinGraph, input_relation, make_equality, make_theta_predicate
 from headrace.planner.join.strategy import PartitionedStore
-from support.multiway_queries import Environment, workload
+from support.random_join_graphs import JoinEnvironment, draw_workload
 
 
 def found(query, start, **options):
@@ -51,8 +51,8 @@ def test_candidate_orders_of_the_example():
 
 
 def test_without_keeping_orders_visit_inputs_only():
-    assert found(Q1, "R", keeping=False) == {"R S T"}
-    assert found(Q1, "S", keeping=False) == {"S T R", "S R T"}
+    assert found(Q1, "R", use_intermediates=False) == {"R S T"}
+    assert found(Q1, "S", use_intermediates=False) == {"S T R", "S R T"}
 
 
 def test_partitionings_serve_all_queries():
@@ -107,13 +107,13 @@ def test_the_same_store_under_another_predicate_is_another_step():
 @pytest.mark.parametrize("tasks", [1, 3])
 @pytest.mark.parametrize("prune", [False, True])
 def test_steps_cost_what_the_cost_model_says(tasks, prune):
-    environment = Environment.drawn(Random(3), 6)
-    queries = environment.queries(Random(4), 4, 4)
+    environment = JoinEnvironment.draw(Random(3), 6)
+    queries = environment.draw_queries(Random(4), 4, 4)
     names_ = environment.relations
     selectivities = {one: 0.01 * (k % 7 + 1) for k, one in enumerate(environment.equalities.values())}
     rates = {name: 10.0 * (k + 1) for k, name in enumerate(names_)}
     for figures in (
-        environment.figures(),
+        environment.statistics(),
         WindowCardinality(rates, {name: 2.0 + k for k, name in enumerate(names_)}, selectivities),
     ):
         among = generate_candidates(queries, figures, tasks, prune=prune)
@@ -148,7 +148,7 @@ def test_copies_to_all_partitions_are_left_out_where_another_store_is_no_dearer(
 
 
 def test_orders_go_nowhere_twice():
-    queries, figures = workload(5, 8, 5, 5)
+    queries, figures = draw_workload(5, 8, 5, 5)
     among = generate_candidates(queries, figures, 2)
     for (join, start), endings in among.last_steps.items():
         for ending in endings:

@@ -9,8 +9,8 @@ from headrace.planner.join.baselines import merge_common_subplans, optimize_indi
 from headrace.planner.join.candidates import generate_candidates, list_targets, price_choice, prune_choice
 from headrace.planner.join.greedy import choose_greedily, improve_choice, optimize_greedily
 from headrace.planner.join.optimizer import optimize_sliding_joins
-from support.multiway_exhaustive import cost_of
-from support.multiway_queries import workload
+from support.exhaustive_join_search import compute_cost
+from support.random_join_graphs import draw_workload
 
 
 def test_equal_beginnings_of_individually_best_orders_count_once():
@@ -34,7 +34,7 @@ def test_what_is_kept_pays():
 @pytest.mark.parametrize("size", [3, 4, 5])
 @pytest.mark.parametrize("tasks", [1, 4])
 def test_a_greedy_choice_is_complete_and_never_dearer_for_looking_again(size, tasks):
-    queries, figures = workload(size, 12, 8, size)
+    queries, figures = draw_workload(size, 12, 8, size)
     among = generate_candidates(queries, figures, tasks)
     costs = []
     for rounds in range(4):
@@ -58,10 +58,10 @@ def test_a_query_that_another_one_probes_is_counted_once():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_more_is_looked_at_together_the_less_it_costs(seed):
-    queries, figures = workload(seed, 8, 12, 3)
+    queries, figures = draw_workload(seed, 8, 12, 3)
     alone = optimize_individually(queries, figures, 4)
     together = merge_common_subplans(alone, figures, 4)
-    assert (together.probe_cost, together.storage_cost) == pytest.approx(cost_of(together, figures, 4))
+    assert (together.probe_cost, together.storage_cost) == pytest.approx(compute_cost(together, figures, 4))
     assert optimize_sliding_joins(queries, figures, 4).total_cost <= together.total_cost < sum(one.total_cost for one in alone)
     assert optimize_sliding_joins(queries, figures, 4).total_cost <= optimize_greedily(queries, figures, 4).total_cost
 
@@ -72,6 +72,6 @@ def test_each_query_alone_is_what_it_is_among_one():
 
 
 def test_ten_relations_save_two_fifths_of_the_probes():
-    queries, figures = workload(1, 10, 100, 3)
+    queries, figures = draw_workload(1, 10, 100, 3)
     alone = optimize_individually(queries, figures, 4)
     assert optimize_sliding_joins(queries, figures, 4).probe_cost < 0.6 * sum(one.probe_cost for one in alone)

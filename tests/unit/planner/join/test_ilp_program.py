@@ -16,13 +16,13 @@ from headrace.planner.join.ilp import build_program
 def name(what, among, column):
     """x R: S[b] T[c]   y R: S[b]   w S[b]"""
     if column < len(what.order_variables):
-        (_, start), ending = what.orders[column]
-        return f"x {start}: {labels(among.order(ending).stores)}"
-    column -= len(what.orders)
-    if column < len(what.steps):
-        number = what.steps[column]
-        return f"y {among.steps[number].start}: {labels(among.order(number).stores)}"
-    return f"w {labels([among.stores[what.stores[column - len(what.steps)]]])}"
+        (_, start), ending = what.order_variables[column]
+        return f"x {start}: {labels(among.get_order(ending).stores)}"
+    column -= len(what.order_variables)
+    if column < len(what.step_variables):
+        number = what.step_variables[column]
+        return f"y {among.steps[number].start}: {labels(among.get_order(number).stores)}"
+    return f"w {labels([among.stores[what.store_variables[column - len(what.step_variables)]]])}"
 
 
 def written(what, among):
@@ -85,20 +85,20 @@ def test_costs_are_those_of_steps_and_stores(example):
 
 def test_sizes(example):
     among, what, _ = example
-    assert what.variable_count == len(what.orders) + len(what.steps) + len(what.stores)
-    assert len(what.orders) == sum(map(len, among.last_steps.values()))
-    assert set(what.steps) == {step.before for step in among.steps} - {None}
-    assert what.starts[-1] == len(what.columns) == len(what.coefficients)
+    assert what.variable_count == len(what.order_variables) + len(what.step_variables) + len(what.store_variables)
+    assert len(what.order_variables) == sum(map(len, among.last_steps.values()))
+    assert set(what.step_variables) == {step.previous for step in among.steps} - {None}
+    assert what.row_starts[-1] == len(what.columns) == len(what.coefficients)
 
 
 def test_a_choice_is_a_solution_of_the_same_cost(example):
     among, what, _ = example
     choice = choose_greedily(among)
-    values = what.values(among, choice)
+    values = what.encode_choice(among, choice)
     assert what.costs @ values == pytest.approx(sum(price_choice(among, choice)))
-    for row in what.rows():
+    for row in what.iter_constraints():
         assert row.lower <= sum(coefficient * values[column] for coefficient, column in row.terms) <= row.upper
-    assert what.choice(values) == choice
+    assert what.decode_choice(values) == choice
 
 
 def test_stores_of_inputs_that_cost_nothing_need_no_variable():

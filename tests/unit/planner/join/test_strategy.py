@@ -21,7 +21,7 @@ from headrace.planner.join.strategy import (
     SolverReport,
     build_probe_trees,
 )
-from support.multiway_queries import workload
+from support.random_join_graphs import draw_workload
 
 R, S, T = (input_relation(name) for name in "RST")
 VE, SE = Attribute("V", "e"), Attribute("S", "e")
@@ -70,7 +70,7 @@ def test_what_is_kept_is_filled_where_it_is_made():
     trees = {tree.start: tree for tree in build_probe_trees(JoinStrategy((probing,), (kept,), 0.0, 0.0, NOBODY))}
     assert drawn(trees["R"]) == ["ST[b] !"]
     (visit,) = trees["S"].children
-    assert (visit.is_query_result, visit.filled_stores) == (False, (PartitionedStore(kept.join, SB),))
+    assert (visit.is_query_result, visit.filled_stores) == (False, (PartitionedStore(kept.join_graph, SB),))
     assert [below.is_query_result for below in visit.children] == [True]
 
 
@@ -95,7 +95,9 @@ def test_an_order_visits_every_other_input_once():
 
 
 def test_what_is_probed_is_worked_off():
-    probing = plan(Q1, R=(PartitionedStore(Q1.subgraph("ST"), SB),), S=PLAN_1.get_order("S").stores, T=PLAN_1.get_order("T").stores)
+    probing = plan(
+        Q1, R=(PartitionedStore(Q1.subgraph("ST"), SB),), S=PLAN_1.get_order("S").stores, T=PLAN_1.get_order("T").stores
+    )
     with pytest.raises(ValueError, match="no plan for the materialized join S⋈T"):
         JoinStrategy((probing,), (), 0.0, 0.0, NOBODY)
 
@@ -107,7 +109,7 @@ def test_texts():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_trees_answer_every_query_from_every_input_once(seed):
-    queries, figures = workload(seed, 10, 12, 4)
+    queries, figures = draw_workload(seed, 10, 12, 4)
     found = optimize_sliding_joins(queries, figures, 4)
     trees = build_probe_trees(found)
     answered = [(tree.start, visit.result) for tree in trees for visit in tree.walk() if visit.is_query_result]

@@ -1,0 +1,25 @@
+"""Shared == standalone, for joins in SLIDING windows: any conditions, 2 to 5 inputs, together with other queries."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from properties.harness import RandomReplanner
+from properties.test_shared_equals_alone import EXAMPLES, PHASES, check
+from support.sliding_queries import queries_with_sliding_joins, sliding_joins
+from support.strategies import Scenario, scenarios
+
+_SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
+
+
+@given(scenarios(max_queries=10, texts=queries_with_sliding_joins()), st.integers(0, 1000))
+@_SETTINGS
+def test_sliding_joins_beside_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
+    check(scenario, RandomReplanner(seed), backend="local", partitions=3)
+
+
+@given(scenarios(max_queries=3, max_batches=16, texts=sliding_joins(seed=1)), st.integers(0, 1000))
+@_SETTINGS
+def test_few_sliding_joins_long_streams(scenario: Scenario, seed: int) -> None:
+    check(scenario, RandomReplanner(seed), backend="local", partitions=2)
