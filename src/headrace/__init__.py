@@ -151,3 +151,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"headrace.{_HOME[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not, and the attributes that every module has."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__") and name.endswith("__"))})

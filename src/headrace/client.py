@@ -10,7 +10,6 @@ Methods raise the same errors as those of a local session, with the same parts. 
 
 from __future__ import annotations
 
-import html
 import json
 import time
 import warnings
@@ -23,10 +22,21 @@ import httpx
 import pyarrow as pa
 
 from headrace.connectors import MemorySource
+from headrace.connectors.row_input import RowInput, build_table, is_frame, list_mappings
+from headrace.display import (
+    PREVIEW_ROWS,
+    QueryDisplay,
+    SessionDisplay,
+    StreamDisplay,
+    format_query,
+    render_query,
+    render_session,
+)
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.model.types import Schema
+from headrace.result_frames import ResultFrames
 
 _ARROW_MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 _PAGE_ROWS = 10_000
@@ -34,7 +44,6 @@ _TIMEOUT_SECONDS = 30.0
 _POLL_SECONDS = 10.0
 _RECONNECT_SECONDS = 120.0  # a restart of the service includes that of Spark
 _ERRORS_BY_STATUS: Mapping[int, type[HeadraceError]] = {404: NotFoundError, 409: NameTakenError, 422: SqlError}
-_PREVIEW_ROWS = 20  # rows, in a notebook
 
 
 def connect(url: str, *, token: str | None = None, timeout: float = _TIMEOUT_SECONDS) -> RemoteSession:
@@ -66,10 +75,19 @@ class RemoteSession:
         options = {"source": "memory", "columns": source.schema.to_ddl()} if isinstance(source, MemorySource) else dict(source)
         self.ask("POST", "/streams", json={**options, "name": name, "time": time, "watermark": watermark})
 
-    def append(self, stream: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows to a stream with a memory source; raises an error and appends no row if a row does not fit the schema."""
-        request = {"content": json.dumps(list(rows), default=_to_json_value), "headers": {"Content-Type": "application/json"}}
-        self.ask("POST", f"/streams/{quote(stream, safe='')}/rows", **request)
+    def append(self, stream: str, rows: RowInput) -> None:
+        """Append rows to a stream with a memory source: a frame or mappings, as for `MemorySource.append`.
+
+        Raises SchemaError or another error, and appends no row, if a row does not fit the schema.
+        """
+        path = f"/streams/{quote(stream, safe='')}"
+        if is_frame(rows):
+            schema = _parse_schema(self.ask("GET", path).json()["columns"])
+            mappings = build_table(rows, schema, f"stream '{stream}'").to_pylist()
+        else:
+            mappings = list_mappings(rows)
+        request = {"content": json.dumps(mappings, default=_to_json_value), "headers": {"Content-Type": "application/json"}}
+        self.ask("POST", f"{path}/rows", **request)
 
     def streams(self) -> dict[str, dict[str, Any]]:
         """Return the declaration and counts of each stream, by name."""
@@ -124,6 +142,8 @@ class RemoteSession:
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send an HTTP request with the given options of httpx; raises the error that the service reports."""
+        if self.http.is_closed:
+            raise SessionError(f"the connection to '{self.url}' is closed", hint=f"connect again: hr.connect('{self.url}')")
         try:
             response = self.http.request(method, path, **options)
         except httpx.TransportError as error:
@@ -160,8 +180,25 @@ class RemoteSession:
         self.close()
 
     def __repr__(self) -> str:
-        """Return the address of the service."""
-        return f"<headrace at {self.url}>"
+        """Return the address of the service; sends no request."""
+        return f"<RemoteSession {self.url} ({self._connection_state})>"
+
+    def _repr_html_(self) -> str:
+        """Return the streams and newest queries as HTML, for notebooks; never raises an error."""
+        streams: list[StreamDisplay] = []
+        queries: list[QueryDisplay] = []
+        note = ""
+        try:
+            for name, info in self.streams().items():
+                streams.append(StreamDisplay(name, info["rows"], info["latest"] or "", str(info["source"].get("kind", ""))))
+            queries = [display_info(query.info) for query in self.queries()]
+        except HeadraceError as error:
+            note = error.message
+        return render_session(f"headrace at {self.url}", SessionDisplay(self._connection_state, streams, queries), note)
+
+    @property
+    def _connection_state(self) -> str:
+        return "closed" if self.http.is_closed else "open"
 
 
 class ResultPage(NamedTuple):
@@ -176,7 +213,7 @@ class ResultPage(NamedTuple):
     over: bool
 
 
-class RemoteQuery:
+class RemoteQuery(ResultFrames):
     """A handle of a query of a service; it stays with this query even if a later query gets the same name.
 
     Attributes such as name, id, sql, status, error, emitted and late hold the values of the last `refresh`.
@@ -240,16 +277,6 @@ class RemoteQuery:
             pages.append(self.page(pages[-1].next))
         return pa.concat_tables(page.rows for page in pages)
 
-    def to_pandas(self) -> Any:
-        """Return all rows that the query has emitted so far, as a pandas DataFrame."""
-        return self.results().to_pandas()
-
-    def to_polars(self) -> Any:
-        """Return all rows that the query has emitted so far, as a polars DataFrame; polars must be installed."""
-        import polars as pl  # noqa: PLC0415  an optional dependency
-
-        return pl.from_arrow(self.results())
-
     def tail(self, begin: str = "now") -> Iterator[pa.Table]:
         """Yield tables of the emitted rows, from "now" or from the "beginning", until the query is over.
 
@@ -281,14 +308,22 @@ class RemoteQuery:
         self._session.remove(self.name)
 
     def __repr__(self) -> str:
-        """Return the name, status and SQL text."""
-        return f"<Query {self.name} ({self.status}): {self.sql}>"
+        """Return the name, status, number of rows and SQL text of the last `refresh` in one line."""
+        return format_query("RemoteQuery", display_info(self.info))
 
     def _repr_html_(self) -> str:
-        """Return the newest rows as an HTML table, for notebooks."""
-        rows = self.refresh().page(f"last-{_PREVIEW_ROWS}").rows
-        table = rows.slice(max(0, rows.num_rows - _PREVIEW_ROWS)).to_pandas().to_html(index=False)
-        return f"<b>{html.escape(self.name)}</b> ({self.status}, {self.emitted:,} rows)<pre>{html.escape(self.sql)}</pre>{table}"
+        """Return the status, SQL text and last rows as HTML, for notebooks; never raises an error."""
+        rows, note = None, ""
+        try:
+            rows = self.refresh().page(f"last-{PREVIEW_ROWS}").rows
+        except HeadraceError as error:
+            note = f"as of the last refresh: {error.message}"
+        return render_query(display_info(self.info), rows, note)
+
+
+def display_info(info: Mapping[str, Any]) -> QueryDisplay:
+    """Return what is shown of a query that the service described."""
+    return QueryDisplay(info["name"], info["status"], info["emitted"], info["sql"], info["error"] or "")
 
 
 class ServiceUnreachableError(SessionError):
@@ -303,7 +338,11 @@ class _ServiceBusyError(SessionError):
 
 def parse_columns(columns: Sequence[Mapping[str, str]]) -> pa.Schema:
     """Return the Arrow schema of columns in the JSON form of the service."""
-    return Schema.parse(", ".join(f"`{column['name'].replace('`', '``')}` {column['type']}" for column in columns)).to_arrow()
+    return _parse_schema(columns).to_arrow()
+
+
+def _parse_schema(columns: Sequence[Mapping[str, str]]) -> Schema:
+    return Schema.parse(", ".join(f"`{column['name'].replace('`', '``')}` {column['type']}" for column in columns))
 
 
 def error_from_response(response: httpx.Response) -> HeadraceError:

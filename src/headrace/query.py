@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.connectors import CallbackSink, MemorySink, Sink, parse_sink, sink_from_json
+from headrace.display import PREVIEW_ROWS, QueryDisplay, format_query, render_query
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError
 from headrace.model.types import Schema
 from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.changelog import root_query_id
+from headrace.result_frames import ResultFrames
 from headrace.runtime.commands import AddQuery, command_from_json
 from headrace.runtime.engine_state import EngineState, QueryState
 from headrace.storage import result_files as kept_rows
@@ -87,7 +89,7 @@ def check_sink(name: str, sink: Sink, others: Iterable[QueryRecord]) -> None:
             )
 
 
-class Query:
+class Query(ResultFrames):
     """A handle of a query, from `Session.add`; it stays usable after the query was removed, for the results emitted before."""
 
     def __init__(self, session: Session, record: QueryRecord) -> None:
@@ -212,8 +214,32 @@ class Query:
         self._session.remove(self.name)
 
     def __repr__(self) -> str:
-        """Return the name, status and SQL text."""
-        return f"<Query {self.name} ({self.status}): {self.sql}>"
+        """Return the name, status, number of rows and SQL text in one line."""
+        return format_query("Query", display_query(self))
+
+    def _repr_html_(self) -> str:
+        """Return the status, SQL text and last rows as HTML, for notebooks; never raises an error."""
+        rows, note = None, ""
+        try:
+            if not isinstance(self.sink, MemorySink):
+                note = f"the rows go to {self.sink}"
+            elif self.emitted:
+                limit = min(self.emitted, PREVIEW_ROWS)
+                batches = kept_rows.read_last_rows(
+                    self._session.results_folder, self.id, self.first_batch - 1, self.last_batch, limit
+                )
+                rows = pa.Table.from_batches(batches, self.schema)
+                note = "" if batches else "the session has deleted the rows"
+        except (HeadraceError, OSError) as error:
+            note = f"the rows cannot be read: {error}"
+        return render_query(display_query(self), rows, note)
+
+
+def display_query(query: Query) -> QueryDisplay:
+    """Return what is shown of a query."""
+    ended_with_session = query.is_over and query.status in {"accepted", "live"}
+    state = f"{query.status}, session closed" if ended_with_session else query.status
+    return QueryDisplay(query.name, state, query.emitted, query.sql, query.error or "")
 
 
 _ENDED_RECORDS_KEPT = 1_000
@@ -280,14 +306,14 @@ class QueryRegistry:
         record = self.records[self._ids_by_name[name]]
         if not record.recovered or record.sql != sql:
             raise NameTakenError(
-                f"query '{name}' is already there",
+                f"query '{name}' already exists",
                 detail=f"its text: {record.sql}",
                 hint="choose another name, or remove it first",
             )
         if isinstance(sink, CallbackSink):
             record.sink, record.awaits_callback = sink, False
         elif not isinstance(sink, MemorySink) and sink != record.sink:
-            raise NameTakenError(f"query '{name}' is already there with another sink", detail=f"its sink: {record.sink}")
+            raise NameTakenError(f"query '{name}' already exists with another sink", detail=f"its sink: {record.sink}")
         record.recovered = False
         return record
 
@@ -295,7 +321,7 @@ class QueryRegistry:
         """Return the active query of that name; raises NotFoundError if there is none."""
         if name not in self._ids_by_name:
             raise NotFoundError(
-                f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._ids_by_name)) or 'none'}"
+                f"query '{name}' does not exist", detail=f"queries: {', '.join(sorted(self._ids_by_name)) or 'none'}"
             )
         return self.records[self._ids_by_name[name]]
 

@@ -26,16 +26,17 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 import pyarrow as pa
 
 from headrace.connectors import CallbackSink, Source, parse_sink
+from headrace.display import SessionDisplay, StreamDisplay, format_event_time, format_session, render_session
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import NameTakenError, SchemaError, SessionError
 from headrace.model.stream import Stream
-from headrace.model.time import parse_duration
+from headrace.model.time import MIN_TIME, parse_duration
 from headrace.model.types import Schema
 from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_graph
 from headrace.planner.explain.text import explain
-from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink
+from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink, display_query
 from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.coordinator import Coordinator
@@ -192,19 +193,20 @@ class Session(DslMethods):
         `time` names the event-time column. `watermark` is the maximum disorder, such as "2 seconds": rows that arrive later than
         that are late. In a session recovered from a checkpoint, this call attaches the source of a known stream again.
 
+        Several streams may have the same source object: each of them reads every row once. A stream that is declared later starts
+        with the oldest row that the source retains; a MemorySource retains the rows that one of its streams has not read yet.
+
         Raises NameTakenError if the stream is already declared, SchemaError for an empty name or an invalid time column, and
-        CheckpointError if the checkpoint has a different declaration of the stream.
+        CheckpointError if the checkpoint has a different declaration of the stream, or had it share its source with others.
         """
         self._check_open()
         with self._batch_lock, self._lock:
             if name in self._coordinator.sources:
-                raise NameTakenError(
-                    f"stream '{name}' is already there", detail=f"streams: {', '.join(self._coordinator.sources)}"
-                )
+                raise NameTakenError(f"stream '{name}' already exists", detail=f"streams: {', '.join(self._coordinator.sources)}")
             if not isinstance(name, str) or not name.strip():
                 raise SchemaError("a stream needs a name")
             source = to_source(source, self._backend)
-            source.attach(name, self._checkpoint.ensure_source_folder(name))
+            self._coordinator.attach_source(name, source)
             self._coordinator.declare_stream(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
     def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False, owner: str = "") -> Query:
@@ -505,6 +507,27 @@ class Session(DslMethods):
                 detail=str(self._error),
                 hint="call stop() to raise it, then start() or advance() again",
             )
+
+    def _build_display(self) -> SessionDisplay:
+        state = "open" if self._thread is None else "running"
+        if self._closed or self._error is not None:
+            state = "closed" if self._closed else "stopped by an error"
+        if self.last_batch >= 0:
+            state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"
+        streams = []
+        for name, report in self.streams().items():
+            latest = "" if report["max_event_time"] == MIN_TIME else format_event_time(report["max_event_time"])
+            source = report["source"]
+            streams.append(StreamDisplay(name, report["rows"], latest, str(source.get("kind", source.get("source", "")))))
+        return SessionDisplay(state, streams, [display_query(query) for query in self.queries()])
+
+    def __repr__(self) -> str:
+        """Return the state, streams and number of queries in one line."""
+        return format_session("Session", self._build_display())
+
+    def _repr_html_(self) -> str:
+        """Return the state, streams and newest queries as HTML, for notebooks."""
+        return render_session("headrace session", self._build_display())
 
     def __enter__(self) -> Self:
         """Return the session; the context manager closes it at the end."""

@@ -14,13 +14,12 @@ import pyarrow as pa
 from headrace.backends.reference import ReferenceQuery, add_event_time, unnest_rows
 from headrace.connectors import Range, read_range
 from headrace.engine.batch_job import BatchJob, LoadedQuery, MapReport, ReduceReport
-from headrace.engine.results import BatchResults
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
-from headrace.model.time import to_microseconds
+from headrace.model.time import MAX_TIME, MIN_TIME, to_microseconds
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.join.normalized_join import name_relations
-from headrace.planner.slicing import MAX_TIME, MIN_TIME
 from headrace.storage import container
+from headrace.storage.result_files import BatchResults
 
 
 class OracleBackend:

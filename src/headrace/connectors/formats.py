@@ -157,12 +157,19 @@ def conform_column(column: pa.ChunkedArray, kind: pa.DataType, timestamp_format:
     if column.type == kind:
         return column
     if pa.types.is_dictionary(column.type):
-        return conform_column(column.cast(column.type.value_type), kind, timestamp_format)
+        return conform_column(_decode_dictionary(column), kind, timestamp_format)
     if _is_ambiguous_cast(column.type, kind):
         raise TypeError(f"{type_name(column.type)} is not converted to {type_name(kind)}")
     if kind == TIMESTAMP:
         return _to_timestamps(column, timestamp_format)
     return column.cast(kind)
+
+
+def _decode_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_string_view(column.type.value_type):
+        return column.cast(column.type.value_type)
+    chunks = [(chunk.indices, chunk.dictionary.cast(pa.string())) for chunk in column.chunks]  # Arrow has no such cast
+    return pa.chunked_array([texts.take(indices) for indices, texts in chunks], pa.string())
 
 
 def to_utc(value: str | datetime | date) -> datetime:

@@ -56,7 +56,13 @@ class Range:
 
 
 class Source(Protocol):
-    """A source plans input ranges in the driver. Callers serialize calls of `plan` and `pending`."""
+    """A source plans input ranges in the driver. Callers serialize calls of `plan` and `pending`.
+
+    Several streams of a session may read one source object: it is attached once, and called with the position of each stream.
+
+    A source may also have `prune(*positions)`, which releases the rows before all of these positions, one for each stream that
+    reads the source; and `close()`, which releases its resources.
+    """
 
     @property
     def schema(self) -> Schema:

@@ -164,7 +164,7 @@ _RESTARTED_HINT = "the server was restarted and has other rows; start with a new
 
 
 class TcpSource:
-    """A source that reads one stream of a TCP server as a consumer group; each group must have one reader only."""
+    """A source that reads one stream of a TCP server as a consumer group; each group must have one source object only."""
 
     def __init__(self, address: str, stream: str, *, group: str = "headrace") -> None:
         """Create a source; it connects when its schema is first needed.
@@ -207,11 +207,12 @@ class TcpSource:
         starts, produced = self._read_progress(position)
         return produced != starts
 
-    def prune(self, position: Position) -> None:
-        """Commit the rows before `position` to the server; if it cannot be reached, a later call commits them."""
-        if position is not None:
+    def prune(self, *positions: Position) -> None:
+        """See `Source`; commits the rows to the server. If it cannot be reached, a later call commits them."""
+        if None not in positions:
+            rows_read = [min(counts) for counts in zip(*(position["rows"] for position in positions), strict=True)]
             with contextlib.suppress(SourceError):  # the batch is committed and must not fail any more
-                self._send_request("commit", positions=position["rows"])
+                self._send_request("commit", positions=rows_read)
 
     def definition(self) -> dict[str, Any]:
         """See `Source`."""

@@ -15,6 +15,7 @@ from headrace.connectors import Range, Source
 from headrace.engine.batch_job import BatchJob, MapReport, ReduceReport, StreamJob, query_file_name
 from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SessionError, SourceError
 from headrace.model.stream import Stream
+from headrace.model.time import MIN_TIME
 from headrace.planner.changelog import (
     Changelog,
     QueryAddition,
@@ -30,9 +31,9 @@ from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_order import JoinStatistics
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
-from headrace.planner.slicing import MIN_TIME
 from headrace.planner.statistics import merge_key_counts, update_rate
 from headrace.runtime import commands, epochs, sliding_join_epochs
+from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.backend import Backend
 from headrace.runtime.commands import AddQuery, Command, CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState, StreamState, UdfSet, stream_from_json, stream_to_json
@@ -73,7 +74,7 @@ class Coordinator:
         self.checkpoint, self.backend, self.rows_per_batch = checkpoint, backend, rows_per_batch
         self.state = EngineState(partitions=backend.parallelism if partitions is None else partitions)
         self.command_queue = CommandQueue()
-        self.sources: dict[str, Source] = {}
+        self.sources = AttachedSources(checkpoint)
         self.live_queries: dict[int, LiveQuery] = {}
         self.window_join_optimizer, self.sliding_join_optimizer = (
             WindowJoinOptimizer(),
@@ -121,8 +122,19 @@ class Coordinator:
             )
         return addition
 
+    def attach_source(self, name: str, source: Source) -> None:
+        """Attach the source of a stream that is about to be declared, unless another stream already reads it.
+
+        Raises CheckpointError if the checkpoint does not have the same streams share their sources.
+        """
+        logged = self.unfinished_entry["streams"] if self.unfinished_entry else {}
+        self.sources.attach(name, source, recovered=name in self.state.streams or name in logged)
+
     def declare_stream(self, stream: Stream, source: Source) -> None:
-        """Declare a stream, or attach the source of a recovered stream.
+        """Declare a stream over an attached source, or let a recovered stream read it.
+
+        A new stream starts with the oldest row that the source retains: if the source deletes rows that were read, and another
+        stream reads it, at the position of that stream.
 
         Raises NameTakenError if another stream's name differs only in case, and CheckpointError if a recovered stream was
         declared differently.
@@ -130,11 +142,14 @@ class Coordinator:
         twin = next((n for n in self.state.streams if n.lower() == stream.name.lower() and n != stream.name), None)
         if twin is not None:
             raise NameTakenError(
-                f"stream '{twin}' is already there; names must differ in more than case", hint="choose another name"
+                f"stream '{twin}' already exists; names must differ in more than case", hint="choose another name"
             )
         earlier = self.state.streams.get(stream.name)
         if earlier is None:
             state = StreamState(stream, self.state.next_stream_number(), source.definition())
+            sibling = self.sources.find_sibling(source)
+            if sibling is not None and hasattr(source, "prune"):
+                state.position = self.state.streams[sibling].position
             epochs.replan_streams(_isolate_stream(self.state, state), {}, partial(self._write_plan, self.state))
             self.state.next_epoch += 1
             self.state.streams[stream.name] = state
@@ -145,7 +160,7 @@ class Coordinator:
                 f"now: {stream_to_json(stream, source.definition())}",
                 hint="declare it as before, or start with a new checkpoint",
             )
-        self.sources[stream.name] = source
+        self.sources.add(stream.name, source)
 
     def rescale(self, partitions: int) -> None:
         """Use another number of key partitions from the next batch on; raises SessionError for an invalid number."""
@@ -193,8 +208,8 @@ class Coordinator:
     def _plan_batch(self, requests: Sequence[Command], *, final: bool) -> dict[str, Any]:
         ranges: list[Range] = []
         positions = {}
-        for name, source in self.sources.items():
-            planned, positions[name] = source.plan(self.state.streams[name].position, self.rows_per_batch)
+        for name in self.sources:
+            planned, positions[name] = self.sources.plan(name, self.state.streams[name].position, self.rows_per_batch)
             ranges += planned
         tasks = split_into_tasks(ranges, self.backend.parallelism)
         join_orders = self.window_join_optimizer.choose_join_orders(self.state, self.live_queries)
@@ -248,7 +263,7 @@ class Coordinator:
         self.checkpoint.commit(state.batch, state.to_json())
         self.state, self.live_queries, self.sliding_join_plan = state, live, probes
         self.checkpoint.remove_unreferenced(state.batch, state.referenced_files())
-        self._prune_sources()
+        self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
         return report
 
     def _apply_commands(self, state: EngineState, requests: Sequence[Command]) -> dict[int, LiveQuery]:
@@ -411,12 +426,6 @@ class Coordinator:
         state.join_buffer_refs = tuple(ref for ref in state.join_buffer_refs if ref.epoch in kept)
         state.session_refs = tuple(ref for ref in state.session_refs if ref.query_id in live)
         return {streams: EventTimeMarks(mark, state.newest_common_time(streams)) for streams, mark in by_streams.items()}
-
-    def _prune_sources(self) -> None:
-        for name, source in self.sources.items():
-            prune = getattr(source, "prune", None)
-            if prune is not None:
-                prune(self.state.streams[name].position)
 
     def _write_plan(self, state: EngineState, name: str, plan: StreamPlan) -> None:
         state.plans[name] = plan

@@ -14,10 +14,10 @@ from typing import Any
 from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
 from headrace.model.function import UserFunction
 from headrace.model.stream import Stream
+from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.types import Schema
 from headrace.planner.changelog import root_query_id
 from headrace.planner.shared_plan import StreamPlan
-from headrace.planner.slicing import MAX_TIME, MIN_TIME
 from headrace.sql import Catalog
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headrace.engine.batch_job import Epoch
+from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, last_window_start
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.window_join_plan import JoinOrderVersion, get_written_order
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
-from headrace.planner.slicing import MIN_TIME
 from headrace.planner.statistics import build_statistics
 from headrace.runtime.engine_state import EngineState, StreamState
 

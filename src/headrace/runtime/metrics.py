@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery
-from headrace.planner.slicing import MAX_TIME, MIN_TIME
 from headrace.runtime.engine_state import EngineState
 
 
@@ -89,7 +89,7 @@ def attribute_state_bytes(state: EngineState, probes: SlidingJoinPlan | None) ->
         for (epoch, store), count in sizes.items():
             if epoch in plans:
                 operator = getattr(state.plans[plans[epoch]], operators)[store]
-                divide(count, (subscriber.query for subscriber in operator.members))
+                divide(count, (subscriber.query_id for subscriber in operator.subscribers))
     for session in state.session_refs:
         divide(session.bytes, [session.query_id])
     store_users = _map_store_users(probes)

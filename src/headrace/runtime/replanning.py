@@ -17,8 +17,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from headrace.engine.batch_job import ReduceReport
-from headrace.engine.joins.query_sets import QueryBitmaps, estimate_selected_share
 from headrace.engine.joins.sampling import RelationSample, estimate_selectivities
+from headrace.engine.operators.query_sets import QueryBitmaps, estimate_selected_share
 from headrace.errors import SessionError
 from headrace.planner.join.baselines import merge_common_subplans, optimize_individually
 from headrace.planner.join.cost import WindowCardinality

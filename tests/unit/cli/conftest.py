@@ -1,4 +1,4 @@
-"""Make `support` importable whatever directory pytest was started on; the command line as a function."""
+"""Fixtures: the command line as a function, and a session file. Makes `support` importable from any directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.cli import main
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -28,7 +28,7 @@ class Said:
 
 @pytest.fixture
 def headrace(capfd):
-    def call(*words: object) -> Said:
+    def call(*words: object) -> CommandResult:
         capfd.readouterr()
         try:
             main([str(word) for word in words])
@@ -36,14 +36,14 @@ def headrace(capfd):
         except SystemExit as stopped:
             code = int(stopped.code or 0)
         out, err = capfd.readouterr()
-        return Said(code, out, err)
+        return CommandResult(code, out, err)
 
     return call
 
 
 @pytest.fixture
 def session_file(tmp_path):
-    """Write a session file over two small CSV files; parts of it can be replaced."""
+    """Return a function that writes a session file over two small CSV files, with optional parts."""
 
     def write(text: str | None = None, *, head: str = "", queries: str | None = None, stream: str = "") -> Path:
         (tmp_path / "data").mkdir(exist_ok=True)
@@ -51,13 +51,13 @@ def session_file(tmp_path):
             "k,v,time\n1,10,2026-01-01T00:00:01Z\n2,20,2026-01-01T00:00:02Z\n1,,2026-01-01T00:00:03Z\n"
         )
         (tmp_path / "data" / "b.csv").write_text("k,v,time\n1,5,2026-01-01T00:00:11Z\n2,7,\n3,9,2026-01-01T00:00:12Z\n")
-        asked = "[queries.total]\nsql = \"SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP BY k\"\n"
+        default_query = "[queries.total]\nsql = \"SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP BY k\"\n"
         path = tmp_path / "session.toml"
         path.write_text(
             text
             if text is not None
             else f'{head}\n[streams.t]\npath = "data/*.csv"\nschema = "k INT, v BIGINT, time TIMESTAMP"\n'
-            f'time = "time"\n{stream}\n' + (asked if queries is None else queries)
+            f'time = "time"\n{stream}\n' + (default_query if queries is None else queries)
         )
         return path
 

@@ -13,7 +13,7 @@ from headrace.backends.reference import ReferenceEngine
 from headrace.cli.session_file import SessionFile
 from headrace.connectors import read_range
 from headrace.sql import Catalog, bind_query
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -63,7 +63,7 @@ def test_results_equal_the_reference(headrace, tmp_path, monkeypatch):
         schema = bind_query(query.sql, catalog).schema.to_arrow()
         rows = written(Path(found["path"]), schema)
         assert len(rows) == found["rows"] > 0
-        same_rows(rows, engine.get_results(query.name))
+        assert_same_rows(rows, engine.get_results(query.name))
         assert {k: v for k, v in found["late"].items() if v} == {k: v for k, v in engine.get_late_counts(query.name).items() if v}
         late += sum(found["late"].values())
     assert late

@@ -34,7 +34,7 @@ def test_errors_have_no_traceback(headrace, tmp_path):
     said = headrace("run", tmp_path / "none.toml", "--once", "--backend", "local")
     assert said.code == 1
     assert said.out == ""
-    assert "error: session file" in said.err
+    assert "error: cannot read session file" in said.err
     assert "none.toml" in said.err
     assert "Traceback" not in said.err
 
@@ -60,5 +60,5 @@ def test_spark_without_java_says_what_to_install(headrace, session_file, monkeyp
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     said = headrace("run", session_file(), "--once")
     assert said.code == 1
-    assert "no Java was found in JAVA_HOME=/nowhere" in said.err
+    assert "Java not found in JAVA_HOME=/nowhere" in said.err
     assert "openjdk-17-jre-headless" in said.err

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 import headrace as hr
-from support.served import COMMAND, SLOW, serving, wait
+from support.service_process import COMMAND, TIMEOUT_SECONDS, run_service, wait_until
 
 
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
@@ -23,7 +23,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
     def read(url: str, rows: int) -> str:
         """Read pages until there are so many rows; return the position behind them."""
         position = at
-        until = time.monotonic() + SLOW
+        until = time.monotonic() + TIMEOUT_SECONDS
         while len(seen) < rows:
             page = httpx.get(f"{url}/v1/queries/mine/results", params={"after": position, "wait": 5}, timeout=30).json()
             seen.extend(tuple(row) for row in page["rows"])
@@ -31,7 +31,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
             assert time.monotonic() < until
         return position
 
-    with serving(*words) as (url, process):
+    with run_service(*words) as (url, process):
         session = hr.connect(url)
         assert {"purchases", "ads"} <= set(session.streams())
         assert len(session.queries()) > 3
@@ -39,7 +39,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
         at = read(url, 2)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    with serving(*words) as (url, _):
+    with run_service(*words) as (url, _):
         session = hr.connect(url)
         assert session.query("mine").status == "live"
         at = read(url, 5)
@@ -51,15 +51,15 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path):
 
 def test_a_session_file_gives_streams_and_queries_once(tmp_path: Path):
     words = ("examples/purchases.toml", "--port", "0", "--checkpoint", str(tmp_path / "state"))
-    with serving(*words) as (url, process):
+    with run_service(*words) as (url, process):
         session = hr.connect(url)
         names = {one.name for one in session.queries()}
         assert "revenue" in names
         session.remove("revenue")
-        wait(lambda: session.query("revenue").status == "removed")
+        wait_until(lambda: session.query("revenue").status == "removed")
         process.send_signal(signal.SIGINT)
-        assert process.wait(SLOW) == 0
-    with serving(*words) as (url, _):
+        assert process.wait(TIMEOUT_SECONDS) == 0
+    with run_service(*words) as (url, _):
         assert {one.name for one in hr.connect(url).queries()} == names - {"revenue"}
 
 
@@ -69,7 +69,7 @@ def test_an_address_in_use_is_refused_at_once():
         taken.listen()
         port = str(taken.getsockname()[1])
         command = [*COMMAND, "--backend", "local", "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     assert done.returncode == 1
     assert "cannot listen on" in done.stderr
     assert "--port" in done.stderr
@@ -77,7 +77,7 @@ def test_an_address_in_use_is_refused_at_once():
 
 def test_beyond_loopback_tokens_are_made(tmp_path: Path):
     words = ("--demo", "--host", "0.0.0.0", "--port", "0", "--checkpoint", str(tmp_path / "state"))
-    with serving(*words) as (url, _):
+    with run_service(*words) as (url, _):
         address = url.replace("0.0.0.0", "127.0.0.1")
         assert httpx.get(f"{address}/v1/queries").status_code == 401
         token = next(line.split()[2] for line in (tmp_path / "state" / "tokens").read_text().splitlines() if line[:5] == "write")

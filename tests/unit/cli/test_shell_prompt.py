@@ -27,7 +27,7 @@ from headrace.cli.shell.repl import (
     run_prompt_loop,
 )
 from headrace.errors import SessionError
-from support.shell_targets import embedded
+from support.shell_targets import embedded_target
 
 KNOWN = Vocabulary({"purchases": ("user_id", "price", "time"), "ads": ("ad_id", "cost", "time")}, ("revenue", "visits by hour"))
 
@@ -173,7 +173,7 @@ def test_names_are_not_asked_for_with_every_key():
 
 @pytest.fixture
 def target():
-    with embedded() as (found, _):
+    with embedded_target() as (found, _):
         found.add("SELECT k FROM t", "keys")
         yield found
 

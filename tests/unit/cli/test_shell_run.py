@@ -28,7 +28,7 @@ from headrace.cli.shell.parser import StopCondition, split_statements
 from headrace.cli.shell.render import JsonLinesView, NewestRows, PlainView, ScreenView, limit_tables, make_lines
 from headrace.cli.shell.repl import run_statement
 from headrace.errors import EvaluationError, HeadraceError, NotFoundError
-from support.shell_targets import embedded, until
+from support.shell_targets import embedded_target, wait_until
 
 SUMS = "SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP BY k"
 
@@ -36,7 +36,7 @@ SUMS = "SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP B
 @pytest.fixture
 def shell():
     """Statements done on a session of their own; `shell(text)` returns what came of them."""
-    with embedded() as (target, append):
+    with embedded_target() as (target, append):
         yield Shell(target, append)
 
 
@@ -77,7 +77,7 @@ class Shell:
         return [json.loads(line) for line in out.getvalue().splitlines()]
 
     def emitted(self, name, count):
-        until(lambda: self.target.query(name).emitted == count)
+        wait_until(lambda: self.target.query(name).emitted == count)
 
 
 def test_add_remove_replace(shell):
@@ -135,7 +135,7 @@ JOIN = "SELECT a.v, b.v AS w FROM {0}(t, '2 seconds') a JOIN {0}(t, '2 seconds')
 def test_explain_of_joins_and_inner_queries(shell, other, asked, shared):
     shell(f"ADD other AS {other};")
     (meant,) = shell(f"EXPLAIN {asked};").outcomes
-    assert any(shared in use.what and use.shared_with == ("other",) for use in meant.uses), meant.uses
+    assert any(shared in use.operator and use.shared_with == ("other",) for use in meant.uses), meant.uses
 
 
 def test_results(shell):
@@ -162,14 +162,14 @@ def test_tail(shell):
 
 def test_a_bare_select_is_gone_when_it_ends(shell):
     shell.append((1, 1, 0))
-    until(lambda: shell.target.streams()[0].rows == 1)
+    wait_until(lambda: shell.target.streams()[0].rows == 1)
     outcomes = shell.runner.run(_parsed("SELECT k FROM t LIMIT 1;"))
     added, following = next(outcomes), next(outcomes)
     assert (added.verb, added.is_temporary, added.query.name) == ("added", True, "watched_1")
-    assert following.end == StopCondition(rows=1)
+    assert following.stop == StopCondition(rows=1)
     assert [query.name for query in shell.target.queries()] == ["watched_1"]
     shell.append((7, 7, 1))
-    assert [row for table in limit_tables(following.open(None), following.end) for row in table.to_pylist()] == [{"k": 7}]
+    assert [row for table in limit_tables(following.open(None), following.stop) for row in table.to_pylist()] == [{"k": 7}]
     assert isinstance(next(outcomes), FollowEnded)
     removed = next(outcomes)
     assert (removed.verb, removed.is_temporary) == ("removed", True)

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from headrace.cli.shell.remote import open_remote
-from support.shell_targets import served, until
+from support.shell_targets import serve_session, wait_until
 
 ALL = "it will see all rows: reading starts with the first SELECT, TAIL or RESULTS"
 FILES = ("--backend", "local")
@@ -146,7 +146,7 @@ def test_wrong_usage(headrace, tmp_path):
 
 
 def test_a_service(headrace, monkeypatch):
-    with served() as (url, append):
+    with serve_session() as (url, append):
         said = headrace("sql", url, "-c", "ADD SELECT k, v FROM t AS q; SHOW QUERIES", "--json")
         assert [one["kind"] for one in documents(said)] == ["added", "query"]
         append((1, 10, 0))
@@ -156,7 +156,7 @@ def test_a_service(headrace, monkeypatch):
 
 
 def test_a_service_is_found(headrace, monkeypatch):
-    with served() as (url, _):
+    with serve_session() as (url, _):
         monkeypatch.setattr("headrace.cli.sql.PORT", int(url.rpartition(":")[2]))
         monkeypatch.setattr("headrace.cli.sql.SERVICE", url)
         said = headrace("sql", "-c", "DESCRIBE t")
@@ -187,11 +187,11 @@ def is_live(target):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_watched_query_goes_with_its_shell(number, code):
     with (
-        served() as (url, append),
+        serve_session() as (url, append),
         contextlib.closing(open_remote(url, None)) as target,
         started(url, "-c", "SELECT k FROM t", "--json") as process,
     ):
-        until(is_live(target))
+        wait_until(is_live(target))
         append((5, 5, 0))
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         assert lines[1]["row"] == {"k": 5}
@@ -204,11 +204,11 @@ def test_a_watched_query_goes_with_its_shell(number, code):
 
 def test_whoever_reads_may_stop_to():
     with (
-        served() as (url, append),
+        serve_session() as (url, append),
         contextlib.closing(open_remote(url, None)) as target,
         started(url, "-c", "SELECT k FROM t", "--json") as process,
     ):
-        until(is_live(target))
+        wait_until(is_live(target))
         assert json.loads(process.stdout.readline())["kind"] == "added"
         process.stdout.close()
         append((5, 5, 0))

@@ -13,13 +13,13 @@ from headrace.cli.shell.remote import open_remote
 from headrace.client import RemoteSession, ServiceUnreachableError
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.service.auth import TokenRegistry
-from support.shell_targets import embedded, remote, served, until
+from support.shell_targets import embedded_target, remote_target, serve_session, wait_until
 
 ROWS = "SELECT k, v FROM t WHERE v > 0"
 SUMS = "SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP BY k"
 
 
-@pytest.fixture(params=[embedded, remote], ids=["embedded", "remote"])
+@pytest.fixture(params=[embedded_target, remote_target], ids=["embedded", "remote"])
 def opened_target(request):
     with request.param() as found:
         yield found
@@ -49,7 +49,7 @@ def taken(tables, count: int) -> list[tuple]:
 
 def test_streams(target, append):
     append((1, 1, 0), (2, 2, 1))
-    until(lambda: target.streams()[0].rows == 2)
+    wait_until(lambda: target.streams()[0].rows == 2)
     (stream,) = target.streams()
     assert (stream.name, stream.source, stream.stream.time, stream.stream.delay) == ("t", "memory", "time", 1_000_000)
     assert stream.columns == {"k": "INT", "v": "BIGINT", "time": "TIMESTAMP"}
@@ -65,7 +65,7 @@ def test_a_query_comes_and_goes(target):
     assert target.query("q").error == ""
     target.remove("q")
     assert target.queries() == []
-    until(lambda: target.query("q").status == "removed")
+    wait_until(lambda: target.query("q").status == "removed")
 
 
 def test_a_name_is_chosen(target):
@@ -112,7 +112,7 @@ def test_results(target, append):
     assert target.results("q", None).num_rows == 0
     append((1, 1, 0), (2, 2, 1), (3, 0, 2))
     append((4, 4, 3))
-    until(lambda: target.query("q").emitted == 3)
+    wait_until(lambda: target.query("q").emitted == 3)
     assert rows(target.results("q", None)) == [(1, 1), (2, 2), (4, 4)]
     assert rows(target.results("q", 2)) == [(2, 2), (4, 4)]
     assert target.results("q", 20).schema.names == ["k", "v"]
@@ -126,7 +126,7 @@ def test_follow(target, append, back, before):
     target.add(ROWS, "q")
     append((1, 1, 0))
     append((2, 2, 1))
-    until(lambda: target.query("q").emitted == 2)
+    wait_until(lambda: target.query("q").emitted == 2)
     tables = target.follow("q", back)
     assert rows(next(tables)) == before
     append((3, 3, 2))
@@ -143,7 +143,7 @@ def test_follow_ticks_while_nothing_comes(target):
 def test_follow_ends_with_the_query(target, append):
     target.add(ROWS, "q")
     append((1, 1, 0))
-    until(lambda: target.query("q").emitted == 1)
+    wait_until(lambda: target.query("q").emitted == 1)
     tables = target.follow("q", None)
     assert taken(tables, 1) == [(1, 1)]
     timer = threading.Timer(0.1, target.remove, ["q"])
@@ -157,9 +157,9 @@ def test_a_query_fails_alone(target, append):
     target.add("SELECT v * 9223372036854775807 AS w FROM t", "bad")
     target.add(ROWS, "good")
     append((1, 5, 0))
-    until(lambda: target.query("bad").status == "failed")
+    wait_until(lambda: target.query("bad").status == "failed")
     assert "overflow" in target.query("bad").error.lower()
-    until(lambda: target.query("good").emitted == 1)
+    wait_until(lambda: target.query("good").emitted == 1)
     assert [query.name for query in target.queries() if query.status == "live"] == ["good"]
 
 
@@ -167,7 +167,7 @@ def test_many_rows(target, append):
     """More than a page of the service has."""
     target.add("SELECT v FROM t", "q")
     append(*[(1, number, number % 3000) for number in range(25_000)])
-    until(lambda: target.query("q").emitted == 25_000)
+    wait_until(lambda: target.query("q").emitted == 25_000)
     assert sorted(target.results("q", None)["v"].to_pylist()) == list(range(25_000))
     assert target.results("q", 3).num_rows == 3
     assert next(target.follow("q", 5)).num_rows == 5
@@ -176,7 +176,7 @@ def test_many_rows(target, append):
 
 def test_a_service_that_asks_for_a_token(tmp_path):
     (tmp_path / "tokens").write_text("read ann a-secret-of-ann-and-nobody-else\n")
-    with served(TokenRegistry.load(tmp_path / "tokens")) as (url, _):
+    with serve_session(TokenRegistry.load(tmp_path / "tokens")) as (url, _):
         with pytest.raises(HeadraceError, match="token") as caught:
             open_remote(url, None)
         assert "--token" in caught.value.hint
@@ -198,7 +198,7 @@ def test_a_service_that_is_away_for_a_moment(monkeypatch):
 
     monkeypatch.setattr(RemoteSession, "ask", flaky)
     monkeypatch.setattr("headrace.cli.shell.remote._RETRY_SECONDS", 2.0)
-    with remote() as (target, append):
+    with remote_target() as (target, append):
         target.add(ROWS, "q")
         tables = target.follow("q", 0)
         next(tables)
@@ -219,7 +219,7 @@ def test_no_service():
 def test_the_streams_of_the_demonstration_come_at_once():
     target = EmbeddedTarget(open_demo_session("local"))
     try:
-        until(lambda: all(stream.rows for stream in target.streams()))
+        wait_until(lambda: all(stream.rows for stream in target.streams()))
         assert [stream.name for stream in target.streams()] == ["purchases", "ads"]
         assert all(stream.lag_seconds < 60 for stream in target.streams())
     finally:

@@ -42,15 +42,15 @@ def test_replay_overwrites_and_never_doubles(tmp_path, kind):
     file = sink.write(TABLE, 7, 1)
     assert file == str(tmp_path / "out" / f"part-0000000007-00001{sink.suffix}")
     assert sink.write(TABLE, 7, 0)
-    assert sink.write(TABLE.slice_key(1), 7, 1) == file
+    assert sink.write(TABLE.slice(1), 7, 1) == file
     assert names(tmp_path / "out") == [f"part-0000000007-0000{i}{sink.suffix}" for i in (0, 1)]
-    assert sink.write(TABLE.slice_key(3), 7, 1) is None  # the replay has no rows there
+    assert sink.write(TABLE.slice(3), 7, 1) is None  # the replay has no rows there
     assert names(tmp_path / "out") == [f"part-0000000007-00000{sink.suffix}"]
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
 def test_no_rows_no_file(tmp_path, kind):
-    assert kind(tmp_path / "out").write(TABLE.slice_key(3), 0, 0) is None
+    assert kind(tmp_path / "out").write(TABLE.slice(3), 0, 0) is None
     assert not (tmp_path / "out").exists()
 
 
@@ -127,7 +127,7 @@ def test_json_lines(tmp_path):
 def test_console(capsys):
     sink = ConsoleSink(2)
     sink.deliver("revenue", pa.table({"pack": ["a", "long one", "c"], "total": [1.5, None, 3]}))
-    sink.deliver("nothing", TABLE.slice_key(3))
+    sink.deliver("nothing", TABLE.slice(3))
     assert capsys.readouterr().out == (
         "revenue: 3 rows\npack      total\n--------  -----\na           1.5\nlong one   NULL\n… 1 more\n"
     )
@@ -137,7 +137,7 @@ def test_callback_gets_rows_and_its_failures_are_passed_on():
     got = []
     sink = parse_sink(got.append)
     sink.deliver("q", TABLE)
-    sink.deliver("q", TABLE.slice_key(3))
+    sink.deliver("q", TABLE.slice(3))
     assert got == [TABLE]
     with pytest.raises(ZeroDivisionError):
         CallbackSink(lambda _: 1 / 0).deliver("q", TABLE)

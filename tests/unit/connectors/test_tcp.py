@@ -20,17 +20,17 @@ from headrace.connectors import Range, TcpSource, read_range
 from headrace.connectors.source import RANGE_ROWS
 from headrace.connectors.tcp import TcpConnection, borrow_connection, level_partitions, parse_address
 from headrace.errors import CheckpointError, HeadraceError, SourceError
-from support.driving import BEGIN, Rig, small
+from support.in_process_driver import BEGIN, InProcessDriver, small_stream
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    with Rig(small("fields")) as made:
+def rig() -> Iterator[InProcessDriver]:
+    with InProcessDriver(small_stream("fields")) as made:
         yield made
 
 
 @pytest.fixture
-def source(rig: Rig, tmp_path: Path) -> Iterator[TcpSource]:
+def source(rig: InProcessDriver, tmp_path: Path) -> Iterator[TcpSource]:
     made = TcpSource(rig.address, "fields")
     made.attach("s", tmp_path)
     yield made
@@ -44,25 +44,25 @@ def cuts(ranges: list[Range]) -> list[tuple[Any, int, int]]:
 # Planning
 
 
-def test_rows_are_planned_as_they_are_born(rig: Rig, source: TcpSource):
-    assert source.schema == small().schema
+def test_rows_are_planned_as_they_are_born(rig: InProcessDriver, source: TcpSource):
+    assert source.schema == small_stream().schema
     assert not source.pending(None)
     assert source.plan(None, 100) == ([], None)
     rig.start(100)
-    rig.after(1)
+    rig.advance(1)
     assert source.pending(None)
     ranges, position = source.plan(None, 1000)
     assert cuts(ranges) == [(0, 0, 50), (1, 0, 50)]
     assert position == {"rows": [50, 50]}
     assert source.plan(None, 1000) == (ranges, position)
     assert not source.pending(position)
-    rig.after(0.01)
+    rig.advance(0.01)
     assert cuts(source.plan(position, 1000)[0]) == [(0, 50, 51)]
 
 
-def test_large_ranges_are_cut(rig: Rig, source: TcpSource):
+def test_large_ranges_are_cut(rig: InProcessDriver, source: TcpSource):
     rig.start(1_000_000)
-    rig.after(1.2)
+    rig.advance(1.2)
     ranges, _ = source.plan(None, 10**9)
     assert [one.rows for one in ranges] == 2 * [RANGE_ROWS, RANGE_ROWS, 600_000 - 2 * RANGE_ROWS]
     assert sum(one.rows for one in source.plan(None, 1000)[0]) == 1000
@@ -83,9 +83,9 @@ def test_the_hindmost_partitions_go_first(pairs, limit):
     assert not moved or not held or max(moved) <= min(held)
 
 
-def test_ranges_are_read_anywhere(rig: Rig, source: TcpSource):
+def test_ranges_are_read_anywhere(rig: InProcessDriver, source: TcpSource):
     rig.start(10_000)
-    rig.after(1)
+    rig.advance(1)
     ranges, _ = source.plan(None, 3000)
     wanted = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
     found = read_range(wanted, source.schema, ["time", "f1"])
@@ -94,24 +94,24 @@ def test_ranges_are_read_anywhere(rig: Rig, source: TcpSource):
     assert read_range(wanted, source.schema, ["f1"]).schema == pa.schema([("f1", pa.int32())])
 
 
-def test_what_is_committed_is_forgotten(rig: Rig, source: TcpSource):
+def test_what_is_committed_is_forgotten(rig: InProcessDriver, source: TcpSource):
     rig.start(1000)
-    rig.after(1)
+    rig.advance(1)
     ranges, position = source.plan(None, 100)
     for one in ranges:
         read_range(one, source.schema, ["f1"])
     source.prune(None)
     assert read_range(ranges[0], source.schema, ["f1"]).num_rows == 50
     source.prune(position)
-    assert rig.ask("status", stream="fields", group="headrace")["committed"] == [50, 50]
-    with pytest.raises(SourceError, match=r"refused 'read'\ndetail: rows from 0 .* committed those before 50"):
+    assert rig.request("status", stream="fields", group="headrace")["committed"] == [50, 50]
+    with pytest.raises(SourceError, match=r"refused 'read'\ndetail: rows from 0 .* committed the rows before 50"):
         read_range(ranges[0], source.schema, ["f1"])
     assert cuts(source.plan(position, 100)[0]) == [(0, 50, 100), (1, 50, 100)]
 
 
-def test_groups_do_not_take_from_each_other(rig: Rig, source: TcpSource, tmp_path: Path):
+def test_groups_do_not_take_from_each_other(rig: InProcessDriver, source: TcpSource, tmp_path: Path):
     rig.start(1000)
-    rig.after(1)
+    rig.advance(1)
     other = TcpSource(rig.address, "fields", group="other")
     other.attach("s", tmp_path)
     ranges, position = source.plan(None, 100)
@@ -124,19 +124,19 @@ def test_groups_do_not_take_from_each_other(rig: Rig, source: TcpSource, tmp_pat
     other.close()
 
 
-def test_the_definition_is_stable(rig: Rig, source: TcpSource):
+def test_the_definition_is_stable(rig: InProcessDriver, source: TcpSource):
     before = source.definition()
     rig.start(1000)
-    rig.after(1)
+    rig.advance(1)
     assert TcpSource(rig.address, "fields").definition() == before == json.loads(json.dumps(before))
 
 
 # When the server is not there, or is another one
 
 
-def test_a_server_that_is_gone(rig: Rig, source: TcpSource):
+def test_a_server_that_is_gone(rig: InProcessDriver, source: TcpSource):
     rig.start(1000)
-    rig.after(1)
+    rig.advance(1)
     ranges, position = source.plan(None, 100)
     source.close()
     rig.driver.close()
@@ -144,11 +144,11 @@ def test_a_server_that_is_gone(rig: Rig, source: TcpSource):
         with pytest.raises(SourceError, match=r"server '127.0.0.1:\d+' cannot be reached\ndetail: .*\nhint: start the server"):
             call()
     with pytest.raises(SourceError, match="cannot be reached"):
-        read_range(ranges[0], small().schema, ["f1"])
+        read_range(ranges[0], small_stream().schema, ["f1"])
     source.prune(position)  # a commit that nobody hears does not fail the batch
 
 
-def test_another_server_at_the_same_address(rig: Rig, source: TcpSource, tmp_path: Path):
+def test_another_server_at_the_same_address(rig: InProcessDriver, source: TcpSource, tmp_path: Path):
     del source  # it was here first
     rig.hub.identity = "another"
     with pytest.raises(SourceError, match="is not the one that stream 's' was read from\nhint: the server was restarted"):
@@ -160,7 +160,7 @@ def test_a_server_with_fewer_rows_than_were_read(source: TcpSource):
         source.plan({"rows": [7, 0]}, 10)
 
 
-def test_a_stream_that_is_not_served(rig: Rig):
+def test_a_stream_that_is_not_served(rig: InProcessDriver):
     with pytest.raises(SourceError, match="has no stream 'fiels'\ndetail: streams: fields"):
         _ = TcpSource(rig.address, "fiels").schema
 
@@ -172,7 +172,7 @@ def test_addresses(address):
     assert parse_address("[::1]:80") == ("::1", 80)
 
 
-def test_planning_needs_a_stream(rig: Rig):
+def test_planning_needs_a_stream(rig: InProcessDriver):
     with pytest.raises(SourceError, match="is not attached"):
         TcpSource(rig.address, "fields").plan(None, 1)
 
@@ -213,7 +213,7 @@ def test_a_lost_connection_is_made_again_once():
         connection.send_request("describe")
 
 
-def test_connections_are_lent_one_by_one(rig: Rig):
+def test_connections_are_lent_one_by_one(rig: InProcessDriver):
     with borrow_connection(rig.address) as first, borrow_connection(rig.address) as second:
         assert first is not second
     with borrow_connection(rig.address) as again:
@@ -244,7 +244,7 @@ class Fault:
             raise Killed(step)
 
 
-def begun(rig: Rig, folder: Path, fault: Fault) -> hr.Session:
+def begun(rig: InProcessDriver, folder: Path, fault: Fault) -> hr.Session:
     session = hr.Session(folder, backend="local", rows_per_batch=700, fault=fault)
     session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
     for name, sql in (("by_key", BY_KEY), ("rows", ROWS)):
@@ -253,12 +253,12 @@ def begun(rig: Rig, folder: Path, fault: Fault) -> hr.Session:
     return session
 
 
-def reference(rig: Rig) -> dict[str, list[dict[str, Any]]]:
+def reference(rig: InProcessDriver) -> dict[str, list[dict[str, Any]]]:
     """What the oracle makes of all rows, read by somebody who never commits."""
-    produced = rig.ask("status", stream="fields", group="judge")["produced"]
+    produced = rig.request("status", stream="fields", group="judge")["produced"]
     tables = [rig.connection.read("fields", p, "judge", 0, stop) for p, stop in enumerate(produced)]
     with hr.Session(backend="reference") as session:
-        memory = hr.MemorySource(small().schema)
+        memory = hr.MemorySource(small_stream().schema)
         session.create_stream("s", memory, time="time")
         queries = {"by_key": session.add(BY_KEY), "rows": session.add(ROWS)}
         memory.append(pa.concat_tables(tables))
@@ -271,13 +271,13 @@ def canonical(query: hr.Query) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_at_any_step_every_row_counts_once(rig: Rig, tmp_path: Path, step: str):
-    rig.ask("status", stream="fields", group="judge")
+def test_killed_at_any_step_every_row_counts_once(rig: InProcessDriver, tmp_path: Path, step: str):
+    rig.request("status", stream="fields", group="judge")
     rig.start(1000)
     fault = Fault()
     session = begun(rig, tmp_path / "checkpoint", fault)
     for second in range(4):
-        rig.after(1.1)
+        rig.advance(1.1)
         fault.step = step if second % 2 else ""
         try:
             session.advance()
@@ -289,18 +289,18 @@ def test_killed_at_any_step_every_row_counts_once(rig: Rig, tmp_path: Path, step
     expected = reference(rig)
     assert {name: canonical(session.query(name)) for name in expected} == expected
     assert sum(row["n"] for row in expected["by_key"]) == 4400
-    assert rig.ask("status", stream="fields", group="headrace")["committed"] == [2200, 2200]
+    assert rig.request("status", stream="fields", group="headrace")["committed"] == [2200, 2200]
     session.close()
 
 
-def test_no_row_is_late_without_a_watermark_delay(rig: Rig, tmp_path: Path):
+def test_no_row_is_late_without_a_watermark_delay(rig: InProcessDriver, tmp_path: Path):
     """Partitions are read side by side, so even small batches move event time forward only."""
     rig.start(1000)
     with hr.Session(tmp_path, backend="local", rows_per_batch=300) as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
         query = session.add("SELECT window_start, COUNT(*) AS n FROM TUMBLE(s, '100 ms')")
         for _ in range(7):
-            rig.after(0.37)
+            rig.advance(0.37)
             session.advance()
         rig.start(None)
         session.drain()
@@ -308,12 +308,12 @@ def test_no_row_is_late_without_a_watermark_delay(rig: Rig, tmp_path: Path):
         assert sum(row["n"] for row in query.results().to_pylist()) == 2590
 
 
-def test_a_gone_server_stops_the_session_with_its_reason(rig: Rig, tmp_path: Path):
+def test_a_gone_server_stops_the_session_with_its_reason(rig: InProcessDriver, tmp_path: Path):
     with hr.Session(tmp_path, backend="local") as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
         query = session.add(BY_KEY, name="q")
         rig.start(100)
-        rig.after(1)
+        rig.advance(1)
         session.advance()
         assert session.streams()["s"]["max_event_time"] == (BEGIN + 1) * 1_000_000
         rig.driver.close()
@@ -323,7 +323,7 @@ def test_a_gone_server_stops_the_session_with_its_reason(rig: Rig, tmp_path: Pat
         assert query.status == "live"
 
 
-def test_a_stream_declared_over_another_server(rig: Rig, tmp_path: Path):
+def test_a_stream_declared_over_another_server(rig: InProcessDriver, tmp_path: Path):
     with hr.Session(tmp_path, backend="local") as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
         session.add(BY_KEY)
@@ -332,12 +332,12 @@ def test_a_stream_declared_over_another_server(rig: Rig, tmp_path: Path):
         session.create_stream("s", hr.TcpSource(rig.address, "fields", group="x"), time="time")
 
 
-def test_a_session_file_names_a_server(rig: Rig, tmp_path: Path):
+def test_a_session_file_names_a_server(rig: InProcessDriver, tmp_path: Path):
     path = tmp_path / "session.toml"
     query = '[queries.q]\nsql = "SELECT key FROM s"\n'
     path.write_text(f'[streams.s]\nsource = "tcp"\naddress = "{rig.address}"\nstream = "fields"\ntime = "time"\n{query}')
     (entry,) = SessionFile.load(path).streams
-    assert entry.to_stream().schema == small().schema
+    assert entry.to_stream().schema == small_stream().schema
     assert isinstance(entry.open(), TcpSource)
     path.write_text(f'[streams.s]\nsource = "tcp"\nstream = "fields"\ntime = "time"\n{query}')
     with pytest.raises(HeadraceError, match="address' is missing"):

@@ -10,7 +10,7 @@ from lives import Life
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[..., Life]]:
-    """Begin a life on a checkpoint; the last session of each is closed in the end."""
+    """Return a function that opens a session on a checkpoint (`Life`); the last session of each is closed after the test."""
     lives: list[Life] = []
 
     def begin(name: str = "checkpoint", **options: Any) -> Life:

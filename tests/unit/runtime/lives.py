@@ -1,4 +1,4 @@
-"""A session that can be killed and opened again, as a process would be."""
+"""A session that a test can kill and open again, as if its process had crashed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SCHEMA = "k INT, n BIGINT, time TIMESTAMP"
 
 
 class Killed(BaseException):
-    """What a fault raises: nothing in the engine may catch it."""
+    """Raised by a fault; no code of the engine may catch it."""
 
 
 class Fault:
-    """Raises at the n-th step of a name, once."""
+    """A fault hook of a session: raises once, at the n-th step of a name."""
 
     def __init__(self) -> None:
         self.step, self.left = "", 0
@@ -35,7 +35,7 @@ class Fault:
 
 
 class Life:
-    """One checkpoint, one stream `s` with columns k, n, time and no watermark delay, and one session after the other."""
+    """A checkpoint with a stream `s` (columns k, n, time; no watermark delay) and successive sessions on it."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory, self.options, self.fault = directory, {"backend": "local", **options}, Fault()
@@ -48,7 +48,7 @@ class Life:
         return self.session
 
     def kill(self) -> None:
-        """Let go of everything without any farewell."""
+        """Release the lock of the checkpoint without closing the session."""
         self.session._checkpoint.close()
 
     def again(self, **options: Any) -> hr.Session:
@@ -56,14 +56,14 @@ class Life:
         return self.begin(**options)
 
     def killed_in(self, action: Callable[[], object], step: str, nth: int = 1) -> None:
-        """Run an action until it is killed at a step."""
+        """Run an action that is killed at a step."""
         self.fault.at(step, nth)
         try:
             action()
         except Killed:
             self.kill()
             return
-        raise AssertionError(f"there was no step '{step}'")
+        raise AssertionError(f"step '{step}' did not occur")
 
     def give(self, *seconds: float, k: int = 1, n: int = 1) -> None:
         """Append rows at these seconds."""
@@ -83,6 +83,6 @@ def rows(*seconds: float, k: int = 1, n: int = 1) -> list[dict[str, Any]]:
 
 
 def columns(query: hr.Query, *names: str) -> list[Any]:
-    """Return the values of a query's results, sorted; tuples when several columns are asked for."""
+    """Return the values of a query's results, sorted; tuples for several columns."""
     found = query.results().to_pylist()
     return sorted(row[names[0]] if len(names) == 1 else tuple(row[name] for name in names) for row in found)

@@ -79,8 +79,8 @@ def test_a_window_of_joins_that_takes_rows_for_long_stays_few_files(begin):
         life.tick(second, k=second % 5, n=second)
         if second == 30:
             life.session.add("SELECT l.n AS a, r.n AS b FROM TUMBLE(s, '1 hour') l JOIN TUMBLE(s, '1 hour') r ON l.k = r.k")
-    slices = {ref.slice_key for ref in life.session._coordinator.state.buckets}
-    assert len(life.session._coordinator.state.buckets) <= 17 * 2 * len(slices)
+    slices = {ref.slice_key for ref in life.session._coordinator.state.join_buffer_refs}
+    assert len(life.session._coordinator.state.join_buffer_refs) <= 17 * 2 * len(slices)
     assert size(life, "state") <= 17 * 2 * len(slices)
     life.session.drain()
     assert columns(query, "a", "b") == [(a, b) for a in range(60) for b in range(a + 5, 60, 5)]

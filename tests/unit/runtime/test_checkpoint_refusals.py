@@ -42,11 +42,12 @@ def test_a_second_session_is_refused(life: Life):
     hr.Session(life.directory, backend="local").close()
 
 
-def test_another_format_is_refused_and_the_checkpoint_let_go(ended: Life):
+@pytest.mark.parametrize("version", [5, 99])  # 5: written before the classes in its pickles were renamed
+def test_another_format_is_refused_and_the_lock_released(ended: Life, version: int):
     marker = ended.directory / "HEADRACE"
     content = json.loads(marker.read_text())
-    marker.write_text(json.dumps({**content, "format": 99}))
-    refused(ended.directory, "format 99", "use the version of headrace that wrote it")
+    marker.write_text(json.dumps({**content, "format": version}))
+    refused(ended.directory, f"has format {version}; this headrace reads format 6", "use the version of headrace that wrote it")
     marker.write_text(json.dumps(content))
     hr.Session(ended.directory, backend="local").close()
 

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import headrace as hr
+from headrace.model.time import MIN_TIME
 from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery
-from headrace.planner.slicing import MIN_TIME
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.epochs import update_join_orders
 from headrace.runtime.replanning import WindowJoinOptimizer
 from headrace.sql import bind_query
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 SQL = (
     "SELECT window_end, a.n AS an, b.n AS bn, c.n AS cn FROM HOP(a, '2 s', '1 s') a JOIN HOP(b, '2 s', '1 s') b ON a.k = b.k "
@@ -55,7 +55,7 @@ def test_an_order_that_became_bad_is_corrected_within_a_few_batches_and_results_
     reference, expected, _ = play("reference", 16, 8, tmp_path / "two")
     reference.close()
     assert len(expected) > 50
-    same_rows(found, expected)
+    assert_same_rows(found, expected)
     assert orders[7] != orders[-1]
     assert orders[7][-1] == 0  # a was the fast one, and joined last
     assert orders[-1][-1] == 2  # now c is

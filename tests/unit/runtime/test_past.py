@@ -16,7 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import SessionError
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST = "SELECT a.k, a.v, b.v AS w, c.v AS z FROM SLIDING(a, '20 seconds') a JOIN SLIDING(b, '20 seconds') b ON a.k = b.k \
@@ -80,7 +80,7 @@ def test_as_the_reference_says(tmp_path: Path, seed: int, partitions: int):
     found = played(tmp_path / "local", "local", seed, partitions=partitions)
     assert expected[0]
     for one, other in zip(found, expected, strict=True):
-        same_rows(one, other)
+        assert_same_rows(one, other)
 
 
 def simple(run: Run, **second: Any) -> list[dict[str, Any]]:

@@ -20,10 +20,10 @@ from headrace.errors import SessionError
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.replanning import JoinSharing, SlidingJoinOptimizer, parse_sharing
-from support.asking import drawn, text_of
-from support.streaming import Still, Streams
+from support.sliding_join_plans import format_probe_tree, join_sql
+from support.sliding_join_session import JoinSession, ManualOptimizer
 
-CHAIN = text_of("r.b = s.b AND s.c = t.c", dict.fromkeys("rst", "5 s"))
+CHAIN = join_sql("r.b = s.b AND s.c = t.c", dict.fromkeys("rst", "5 s"))
 EACH = 40
 Draw = Callable[[Random], dict[str, int]]
 
@@ -32,7 +32,7 @@ class Watched(SlidingJoinOptimizer):
     """Counts the rows that came to probes in each batch, and the choices that were made."""
 
     def __init__(self, every: int = 2, **options: Any) -> None:
-        super().__init__(every, **{"beside": False, **options})
+        super().__init__(every, **{"background": False, **options})
         self.came: list[int] = []
         self.chosen: list[ProbeOrderChoice] = []
 
@@ -46,7 +46,7 @@ class Watched(SlidingJoinOptimizer):
         return found
 
 
-class Counting(Still):
+class Counting(ManualOptimizer):
     """Changes nothing, and counts."""
 
     def __init__(self) -> None:
@@ -70,14 +70,14 @@ def run(
 ) -> tuple[list[Counter[tuple[Any, ...]]], SlidingJoinPlan]:
     """Run queries over a second of rows a batch; return their results, and the last plan."""
     random = Random(5)
-    with Streams(directory, "rstu", prober) as streams:
+    with JoinSession(directory, "rstu", prober) as streams:
         for number, text in enumerate(texts):
             streams.session.add(text, name=f"q{number}")
         for batch in range(batches):
             rows = {
                 name: [{"a": EACH * batch + k, "at": batch + k / EACH, **draw(random)} for k in range(EACH)] for name in "rstu"
             }
-            streams.tick(rows)
+            streams.advance(rows)
         return [streams.results(f"q{number}") for number in range(len(texts))], streams.plan
 
 
@@ -99,23 +99,23 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Unchanged:
 def test_an_order_that_is_far_cheaper_is_found_within_a_few_batches(unchanged: Unchanged, tmp_path: Path):
     watched, expected, first = Watched(), unchanged.results, unchanged.plan
     results, plan = run(tmp_path / "c", watched)
-    assert drawn(first, "s")[0].split()[-1] == "r[b]"  # by name: first those that make far too many rows
-    assert len(drawn(first, "s")) == 2
+    assert format_probe_tree(first, "s")[0].split()[-1] == "r[b]"  # by name: first those that make far too many rows
+    assert len(format_probe_tree(first, "s")) == 2
     assert results == expected
     assert len(expected[0]) > 100
     assert watched.chosen
     assert plan.choice != first.choice
-    assert "t[" in drawn(plan, "s")[0]
+    assert "t[" in format_probe_tree(plan, "s")[0]
     assert sum(watched.came[5:]) < sum(unchanged.came[5:]) / 10
 
 
 def test_what_costs_as_little_as_can_be_stays(tmp_path: Path):
     watched = Watched(every=1)
-    pair = text_of("r.b = s.b", {"r": "5 s", "s": "5 s"})
+    pair = join_sql("r.b = s.b", {"r": "5 s", "s": "5 s"})
     _, plan = run(tmp_path / "c", watched, [pair], even, batches=6)
     assert watched.chosen == []
     assert watched.last_solution is not None  # it has looked
-    assert drawn(plan, "r") == ["stored s[b] !0"]
+    assert format_probe_tree(plan, "r") == ["stored s[b] !0"]
 
 
 def test_plans_do_not_go_back_and_forth(tmp_path: Path):
@@ -126,13 +126,13 @@ def test_plans_do_not_go_back_and_forth(tmp_path: Path):
 
 def test_nothing_is_decided_before_all_relations_were_seen(tmp_path: Path):
     prober = Watched(every=1)
-    with Streams(tmp_path / "c", "rst", prober) as streams:
+    with JoinSession(tmp_path / "c", "rst", prober) as streams:
         streams.session.add(CHAIN, name="q")
         for second in range(4):
-            streams.tick({name: [{"a": 1, "b": 1, "c": second, "at": second}] * 9 for name in "rs"})
+            streams.advance({name: [{"a": 1, "b": 1, "c": second, "at": second}] * 9 for name in "rs"})
         assert prober.last_solution is None
-        streams.tick({"t": [{"a": 1, "b": 1, "c": 1, "at": 4}]})
-        streams.tick({"t": [{"a": 1, "b": 1, "c": 1, "at": 5}]})
+        streams.advance({"t": [{"a": 1, "b": 1, "c": 1, "at": 4}]})
+        streams.advance({"t": [{"a": 1, "b": 1, "c": 1, "at": 5}]})
         assert prober.last_solution is not None
 
 
@@ -143,16 +143,16 @@ def test_it_looks_when_queries_came_or_went_and_every_few_batches(tmp_path: Path
     looks: list[int] = []
 
     class Looking(Watched):
-        def _improved(self, probes: SlidingJoinPlan, figures: Any, parts: int) -> ProbeOrderChoice | None:
+        def _find_cheaper_choice(self, probes: SlidingJoinPlan, figures: Any, parts: int) -> ProbeOrderChoice | None:
             looks.append(len(self.came))
             return None
 
-    with Streams(tmp_path / "c", "rst", Looking(every=4)) as streams:
+    with JoinSession(tmp_path / "c", "rst", Looking(every=4)) as streams:
         streams.session.add(CHAIN, name="q")
         for second in range(11):
             if second == 4:
-                streams.session.add(text_of("s.c = t.c"), name="p")
-            streams.tick({name: [{"a": 1, "b": 1, "c": 1, "at": second}] for name in "rst"})
+                streams.session.add(join_sql("s.c = t.c"), name="p")
+            streams.advance({name: [{"a": 1, "b": 1, "c": 1, "at": second}] for name in "rst"})
     assert looks == [2, 5, 9]
 
 
@@ -163,7 +163,7 @@ class Slow(Watched):
     """Thinks until it is let go."""
 
     def __init__(self) -> None:
-        super().__init__(every=1, beside=True)
+        super().__init__(every=1, background=True)
         self.go = Event()
         self.begun = Event()
 
@@ -178,11 +178,11 @@ def test_beside_the_pipeline_nobody_waits(tmp_path: Path):
     #   thinks        ├───────────────┤     in force
     prober = Slow()
     random = Random(5)
-    with Streams(tmp_path / "c", "rst", prober) as streams:
+    with JoinSession(tmp_path / "c", "rst", prober) as streams:
         streams.session.add(CHAIN, name="q")
 
         def tick(second: int) -> None:
-            streams.tick({n: [{"a": k, "at": second + k / EACH, **skewed(random)} for k in range(EACH)] for n in "rst"})
+            streams.advance({n: [{"a": k, "at": second + k / EACH, **skewed(random)} for k in range(EACH)] for n in "rst"})
 
         tick(0)
         first = streams.plan
@@ -203,16 +203,16 @@ def test_beside_the_pipeline_nobody_waits(tmp_path: Path):
 
 
 def test_joins_that_nothing_ties_together_are_left_alone(tmp_path: Path):
-    loose = text_of("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
+    loose = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
     watched = Watched(every=1)
     _, plan = run(tmp_path / "c", watched, [loose], batches=5)
     assert watched.chosen == []
     assert watched.last_solution is None
-    assert len(drawn(plan, "r")) == 3
+    assert len(format_probe_tree(plan, "r")) == 3
 
 
 def test_beside_joins_that_nothing_ties_together_others_are_changed(tmp_path: Path):
-    loose = text_of("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
+    loose = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
     watched = Watched()
     expected, first = run(tmp_path / "still", Counting(), [loose, CHAIN])
     results, plan = run(tmp_path / "c", watched, [loose, CHAIN])
@@ -230,7 +230,7 @@ def test_beside_joins_that_nothing_ties_together_others_are_changed(tmp_path: Pa
 @pytest.mark.parametrize("sharing", list(JoinSharing))
 def test_how_far_queries_share(tmp_path: Path, sharing: JoinSharing):
     #   two queries that differ in a comparison only
-    texts = [CHAIN, text_of("r.b = s.b AND s.c = t.c AND r.a < t.a", dict.fromkeys("rst", "5 s"))]
+    texts = [CHAIN, join_sql("r.b = s.b AND s.c = t.c AND r.a < t.a", dict.fromkeys("rst", "5 s"))]
     watched = Watched(sharing=sharing)
     _, plan = run(tmp_path / "c", watched, texts, batches=6)
     shared = [probe for _, probe in plan.probes if len(probe.query_ids) > 1]

@@ -10,16 +10,16 @@ from headrace.planner.join.join_graph import Attribute
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
 from headrace.planner.join.sliding_join_planner import choose_initial_orders, plan_sliding_joins
 from headrace.runtime.sliding_join_epochs import choice_from_json, choice_to_json, choose_orders
-from support.asking import ask, choice, orders, targets
+from support.sliding_join_plans import make_join, parse_choice, parse_orders, parse_targets
 
-CHAIN = ask(0, "r.b = s.b AND s.c = t.c")
+CHAIN = make_join(0, "r.b = s.b AND s.c = t.c")
 ST = CHAIN.join.subgraph("st")
-OTHER = ask(1, "s.c = t.c AND t.d = u.d")
+OTHER = make_join(1, "s.c = t.c AND t.d = u.d")
 FLAT = {"r": "s[b] t[c]", "s": "r[b] t[c]", "t": "s[b] r[b]"}
 BY_ST = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}
 MINE = {"s": "t[c] u[d]", "t": "s[c] u[d]", "u": "st[t.d]"}
 KEPT = {ST: {"s": "t[c]", "t": "s[b]"}}
-BOTH = choice((CHAIN, BY_ST), (OTHER, MINE), kept=KEPT)
+BOTH = parse_choice((CHAIN, BY_ST), (OTHER, MINE), materialized=KEPT)
 
 
 def through_the_log(chosen: ProbeOrderChoice, *queries) -> ProbeOrderChoice:
@@ -35,7 +35,7 @@ def plan_of(chosen: ProbeOrderChoice, *queries) -> SlidingJoinPlan:
 
 @pytest.mark.parametrize(
     "chosen",
-    [ProbeOrderChoice({}), choice((CHAIN, FLAT)), BOTH, choice((CHAIN, {**FLAT, "r": "s[] t[]"}))],
+    [ProbeOrderChoice({}), parse_choice((CHAIN, FLAT)), BOTH, parse_choice((CHAIN, {**FLAT, "r": "s[] t[]"}))],
     ids=["nothing", "inputs", "kept joins", "stores by nothing"],
 )
 def test_a_choice_is_read_as_it_was_written(chosen: ProbeOrderChoice):
@@ -43,16 +43,16 @@ def test_a_choice_is_read_as_it_was_written(chosen: ProbeOrderChoice):
 
 
 def test_kept_joins_of_equal_inputs_are_told_apart_by_their_conditions():
-    strict = ask(2, "r.b = s.b AND s.c = t.c AND s.d < t.d")
+    strict = make_join(2, "r.b = s.b AND s.c = t.c AND s.d < t.d")
     both = {ST: KEPT[ST], strict.join.subgraph("st"): {"s": "t[]", "t": "s[]"}}
-    chosen = choice((CHAIN, BY_ST), (strict, BY_ST), kept=both)
+    chosen = parse_choice((CHAIN, BY_ST), (strict, BY_ST), materialized=both)
     found = through_the_log(chosen, CHAIN, strict)
     assert found == chosen
     assert found.queries[0]["r"][0].relation != found.queries[2]["r"][0].relation
 
 
 def test_attributes_that_are_expressions_are_read_as_they_were_written():
-    query = ask(0, "r.b + 1 = s.b * 2")
+    query = make_join(0, "r.b + 1 = s.b * 2")
     chosen = ProbeOrderChoice({0: choose_initial_orders(query.join, {})})
     (target,) = chosen.queries[0]["r"]
     assert target.partitioned_by == Attribute("s", "b * 2")
@@ -68,10 +68,10 @@ def test_what_is_about_removed_queries_is_left_out():
 
 def test_kept_joins_that_no_live_query_has_are_left_out():
     tu = OTHER.join.subgraph("tu")
-    chosen = choice((CHAIN, FLAT), (OTHER, {**MINE, "s": "tu[t.c]"}), kept={**KEPT, tu: {"t": "u[d]", "u": "t[d]"}})
+    chosen = parse_choice((CHAIN, FLAT), (OTHER, {**MINE, "s": "tu[t.c]"}), materialized={**KEPT, tu: {"t": "u[d]", "u": "t[d]"}})
     found = through_the_log(chosen, CHAIN)
     assert set(found.materialized) == {ST}
-    assert found.queries == {0: orders(CHAIN.join, **FLAT)}
+    assert found.queries == {0: parse_orders(CHAIN.join, **FLAT)}
 
 
 # --------------------------------------------------------------------------------------------------------------- what is in force
@@ -79,31 +79,33 @@ def test_kept_joins_that_no_live_query_has_are_left_out():
 
 def test_new_queries_begin_along_equalities_by_the_attributes_that_tie_them_most():
     #   r ─b─ s ─c─ t and s ─c─ u: s is tied twice by c
-    query = ask(0, "r.b = s.b AND s.c = t.c AND s.c = u.c AND r.a < u.a")
+    query = make_join(0, "r.b = s.b AND s.c = t.c AND s.c = u.c AND r.a < u.a")
     found = choose_orders((query,), None, None)
-    assert found.queries[0] == orders(query.join, r="s[c] t[c] u[c]", s="r[b] t[c] u[c]", t="s[c] r[b] u[c]", u="s[c] r[b] t[c]")
+    assert found.queries[0] == parse_orders(
+        query.join, r="s[c] t[c] u[c]", s="r[b] t[c] u[c]", t="s[c] r[b] u[c]", u="s[c] r[b] t[c]"
+    )
     assert found.materialized == {}
 
 
 def test_equalities_come_before_comparisons_and_those_before_nothing():
-    query = ask(0, "r.b < s.b AND r.c = u.c AND t.d = t.d AND s.a < t.a")
+    query = make_join(0, "r.b < s.b AND r.c = u.c AND t.d = t.d AND s.a < t.a")
     assert [min(one.relation.relations) for one in choose_initial_orders(query.join, {})["r"]] == ["u", "s", "t"]
 
 
 def test_new_queries_use_stores_that_are_there():
     #   s is stored by s.c; query 1 is tied to it by s.b, and asks everywhere rather than to store it again
-    first = ask(0, "s.c = t.c")
-    plan = plan_of(choice((first, {"s": "t[c]", "t": "s[c]"})), first)
-    new = ask(1, "r.b = s.b")
+    first = make_join(0, "s.c = t.c")
+    plan = plan_of(parse_choice((first, {"s": "t[c]", "t": "s[c]"})), first)
+    new = make_join(1, "r.b = s.b")
     found = choose_orders((first, new), plan, None)
-    assert found.queries[1] == orders(new.join, r="s[b]", s="r[b]") | {"r": targets(new.join, "s[c]")}
+    assert found.queries[1] == parse_orders(new.join, r="s[b]", s="r[b]") | {"r": parse_targets(new.join, "s[c]")}
 
 
 def test_queries_that_come_together_use_stores_of_each_other():
-    one, two = ask(0, "s.c = t.c"), ask(1, "r.b = s.b")
+    one, two = make_join(0, "s.c = t.c"), make_join(1, "r.b = s.b")
     found = choose_orders((one, two), None, None)
-    assert found.queries[0]["t"] == targets(one.join, "s[c]")
-    assert found.queries[1]["r"] == targets(two.join, "s[c]")
+    assert found.queries[0]["t"] == parse_targets(one.join, "s[c]")
+    assert found.queries[1]["r"] == parse_targets(two.join, "s[c]")
 
 
 def test_what_was_stays():
@@ -112,25 +114,25 @@ def test_what_was_stays():
 
 
 def test_what_was_decided_is_taken_and_the_rest_stays():
-    plan = plan_of(choice((CHAIN, FLAT), (OTHER, MINE), kept=KEPT), CHAIN, OTHER)
-    found = choose_orders((CHAIN, OTHER), plan, choice((CHAIN, {**BY_ST, "r": "st[]"}), kept=KEPT))
-    assert found == choice((CHAIN, {**BY_ST, "r": "st[]"}), (OTHER, MINE), kept=KEPT)
+    plan = plan_of(parse_choice((CHAIN, FLAT), (OTHER, MINE), materialized=KEPT), CHAIN, OTHER)
+    found = choose_orders((CHAIN, OTHER), plan, parse_choice((CHAIN, {**BY_ST, "r": "st[]"}), materialized=KEPT))
+    assert found == parse_choice((CHAIN, {**BY_ST, "r": "st[]"}), (OTHER, MINE), materialized=KEPT)
 
 
 def test_a_kept_join_is_made_as_was_decided_last():
     plan = plan_of(BOTH, CHAIN, OTHER)
     other_way = {ST: {"s": "t[]", "t": "s[c]"}}
-    found = choose_orders((CHAIN, OTHER), plan, choice((CHAIN, BY_ST), kept=other_way))
-    assert found.materialized == choice(kept=other_way).materialized
+    found = choose_orders((CHAIN, OTHER), plan, parse_choice((CHAIN, BY_ST), materialized=other_way))
+    assert found.materialized == parse_choice(materialized=other_way).materialized
     assert found.queries == BOTH.queries
 
 
 def test_kept_joins_that_nobody_looks_into_are_forgotten():
     plan = plan_of(BOTH, CHAIN, OTHER)
-    flat = choice((CHAIN, FLAT), (OTHER, {**MINE, "u": "t[d] s[c]"}))
+    flat = parse_choice((CHAIN, FLAT), (OTHER, {**MINE, "u": "t[d] s[c]"}))
     assert choose_orders((CHAIN, OTHER), plan, flat).materialized == {}
     assert set(choose_orders((CHAIN,), plan, None).materialized) == {ST}
-    assert choose_orders((CHAIN,), plan, choice((CHAIN, FLAT))).materialized == {}
+    assert choose_orders((CHAIN,), plan, parse_choice((CHAIN, FLAT))).materialized == {}
 
 
 def test_a_query_that_is_gone_is_forgotten():
@@ -141,10 +143,12 @@ def test_a_query_that_is_gone_is_forgotten():
 
 def test_stores_by_what_only_removed_queries_look_at_are_by_something_else():
     #   query 0 (s.c = t.c) goes: nobody says s.c any more
-    first, other, lone = ask(0, "s.c = t.c"), ask(1, "r.b = s.b"), ask(2, "s.a < u.a")
-    chosen = choice((first, {"s": "t[c]", "t": "s[c]"}), (other, {"r": "s[c]", "s": "r[b]"}), (lone, {"s": "u[]", "u": "s[c]"}))
+    first, other, lone = make_join(0, "s.c = t.c"), make_join(1, "r.b = s.b"), make_join(2, "s.a < u.a")
+    chosen = parse_choice(
+        (first, {"s": "t[c]", "t": "s[c]"}), (other, {"r": "s[c]", "s": "r[b]"}), (lone, {"s": "u[]", "u": "s[c]"})
+    )
     plan = plan_of(chosen, first, other, lone)
     assert choose_orders((first, other, lone), plan, None) == chosen
     found = choose_orders((other, lone), plan, None)
-    assert found.queries[1] == orders(other.join, r="s[b]", s="r[b]")
-    assert found.queries[2] == orders(lone.join, s="u[]", u="s[]")
+    assert found.queries[1] == parse_orders(other.join, r="s[b]", s="r[b]")
+    assert found.queries[2] == parse_orders(lone.join, s="u[]", u="s[]")

@@ -70,7 +70,7 @@ def test_an_inner_query_that_fails_takes_its_own_query_along_and_no_other(begin,
     assert columns(bad, "most") == []
     assert good.status == "live"
     assert columns(good, "most") == [8]
-    assert len(life.session._coordinator.live) == 2  # the query and its part: what failed left nothing
+    assert len(life.session._coordinator.live_queries) == 2  # the query and its part: what failed left nothing
 
 
 def test_after_a_kill_parts_are_there_again(life: Life):

@@ -181,7 +181,7 @@ def test_adding_again_after_a_restart_returns_the_query(life: Life):
     query = life.session.add(TOTAL, name="total")
     life.tick(6)
     assert columns(query, "total") == [1]
-    with pytest.raises(NameTakenError, match="'total' is already there"):
+    with pytest.raises(NameTakenError, match="'total' already exists"):
         life.session.add(TOTAL, name="total")
 
 
@@ -189,7 +189,7 @@ def test_another_text_under_the_name_is_refused_after_a_restart(life: Life):
     life.session.add(TOTAL, name="total")
     life.tick(1)
     life.again()
-    with pytest.raises(NameTakenError, match="already there") as caught:
+    with pytest.raises(NameTakenError, match="already exists") as caught:
         life.session.add(TOTAL + " WHERE n > 1", name="total")
     assert TOTAL in caught.value.detail
     assert life.session.add(TOTAL, name="total").status == "live"

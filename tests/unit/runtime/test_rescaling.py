@@ -17,7 +17,7 @@ from headrace.engine.operators.sessions import SessionRuns
 from headrace.engine.repartition import PartitionFilter
 from headrace.errors import SessionError
 from headrace.storage import container
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 _PAIRS = "FROM HOP(a, '20 seconds', '10 seconds') l JOIN HOP(b, '20 seconds', '10 seconds') r ON l.k = r.k"
@@ -67,7 +67,7 @@ def test_results_are_the_same_whatever_the_number_of_partitions(tmp_path: Path, 
     found = results(widths, tmp_path / "changing")
     for name in QUERIES:
         assert expected[name]
-        same_rows(found[name], expected[name])
+        assert_same_rows(found[name], expected[name])
 
 
 def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
         found: list[int] = []
         for ref in session._coordinator.state.aggregation_refs:
             keys = container.read(session._coordinator.checkpoint.path / ref.file)["partials"][ref.index].keys
-            assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).list_requests()
+            assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).all()
             found += keys[0].to_pylist()
         assert sorted(found) == sorted([1, *range(20)])  # what was there once each, and the new row
 
@@ -100,7 +100,7 @@ def test_shares_of_sessions_are_disjoint_and_whole() -> None:
     shares = [PartitionFilter(partition, 3).filter_runs(whole) for partition in range(3)]
     assert sorted(np.concatenate([share.firsts for share in shares]).tolist()) == times.tolist()
     for number, share in enumerate(shares):
-        assert (assign_partitions(share.keys, len(share.firsts), 3) == number).list_requests()
+        assert (assign_partitions(share.keys, len(share.firsts), 3) == number).all()
 
 
 @pytest.mark.parametrize("wrong", [0, -1])

@@ -331,7 +331,7 @@ def test_the_event_time_column_may_be_named_in_another_case_after_a_restart(tmp_
 
 
 def test_streams_that_differ_in_case_only_are_refused(life: Life):
-    with pytest.raises(NameTakenError, match="stream 's' is already there"):
+    with pytest.raises(NameTakenError, match="stream 's' already exists"):
         life.session.create_stream("S", hr.MemorySource("n INT, time TIMESTAMP"), time="time")
     assert list(life.session.streams()) == ["s"]
 

@@ -15,8 +15,8 @@ from headrace.engine.joins.state_store import _MAX_SEGMENTS
 from headrace.errors import SessionError
 from headrace.planner.join.sliding_join_plan import ProbeOrderChoice
 from headrace.runtime.replanning import SlidingJoinOptimizer, parse_sharing
-from support.asking import ask, choice, text_of
-from support.streaming import Streams
+from support.sliding_join_plans import join_sql, make_join, parse_choice
+from support.sliding_join_session import JoinSession
 
 Rows = Mapping[str, list[dict[str, Any]]]
 CHAIN = "r.b = s.b AND s.c = t.c"
@@ -25,9 +25,9 @@ TEN = {"r": "10 s", "s": "10 s", "t": "10 s"}
 
 def by_st(number: int = 0) -> ProbeOrderChoice:
     """Rows of r look into s⋈t."""
-    query = ask(number, CHAIN)
+    query = make_join(number, CHAIN)
     mine = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[c] r[b]"}
-    return choice((query, mine), kept={query.join.subgraph("st"): {"s": "t[c]", "t": "s[c]"}})
+    return parse_choice((query, mine), materialized={query.join.subgraph("st"): {"s": "t[c]", "t": "s[c]"}})
 
 
 def drawn_rows(random: Random, names: str, at: float, step: float, count: int, keys: int) -> Rows:
@@ -81,17 +81,17 @@ BATCHES, STEP, EACH = 120, 0.25, 2  # 8 rows a second of each stream, ranges of 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Long:
     seen, random = Long(), Random(1)
-    with Streams(tmp_path_factory.mktemp("long") / "checkpoint", "rst", partitions=1) as streams:
-        streams.session.add(text_of(CHAIN, TEN), name="q")
-        streams.tick()
-        streams.prober.told = by_st()
+    with JoinSession(tmp_path_factory.mktemp("long") / "checkpoint", "rst", partitions=1) as streams:
+        streams.session.add(join_sql(CHAIN, TEN), name="q")
+        streams.advance()
+        streams.optimizer.next_choice = by_st()
         for batch in range(BATCHES):
             rows = drawn_rows(random, "rst", STEP * batch, STEP, EACH, 12)
             for name, found in rows.items():
                 seen.given[name] += found
-            streams.tick(rows)
-            seen.rows.append(streams.rows_kept())
-            seen.buckets.append(streams.buckets())
+            streams.advance(rows)
+            seen.rows.append(streams.count_rows())
+            seen.buckets.append(streams.count_segments())
             seen.files.append(len(streams.files("state")))
             seen.plans.append(len(streams.files("plans")))
         seen.results = streams.results("q")
@@ -146,69 +146,69 @@ def test_the_end_leaves_nothing(long: Long):
 @pytest.mark.parametrize(("lateness", "goes"), [("0 s", 10.0), ("5 s", 15.0)])
 def test_rows_leave_when_nothing_that_is_not_late_can_match_them(tmp_path: Path, lateness: str, goes: float):
     #   r  ●0 ─────────────|goes          a row of s at `goes` is still a partner, or one that is as late as can be
-    with Streams(tmp_path / "c", "rs") as streams:
-        streams.session.add(text_of("r.b = s.b", lateness=lateness), name="q")
-        streams.tick({name: [{"a": 0, "b": 1, "at": 0}] for name in "rs"})
-        streams.tick({name: [{"a": 1, "b": 2, "at": goes}] for name in "rs"})
-        assert sum(streams.rows_kept().values()) == 4
-        streams.tick({"r": [{"a": 2, "b": 2, "at": goes + 3}]})  # the watermark is that of the stream that is behind
-        assert sum(streams.rows_kept().values()) == 5
-        streams.tick({"s": [{"a": 2, "b": 2, "at": goes + 0.001}]})
-        assert sum(streams.rows_kept().values()) == 4
+    with JoinSession(tmp_path / "c", "rs") as streams:
+        streams.session.add(join_sql("r.b = s.b", lateness=lateness), name="q")
+        streams.advance({name: [{"a": 0, "b": 1, "at": 0}] for name in "rs"})
+        streams.advance({name: [{"a": 1, "b": 2, "at": goes}] for name in "rs"})
+        assert sum(streams.count_rows().values()) == 4
+        streams.advance({"r": [{"a": 2, "b": 2, "at": goes + 3}]})  # the watermark is that of the stream that is behind
+        assert sum(streams.count_rows().values()) == 5
+        streams.advance({"s": [{"a": 2, "b": 2, "at": goes + 0.001}]})
+        assert sum(streams.count_rows().values()) == 4
 
 
 def test_ranges_of_their_own(tmp_path: Path):
     #   r lives 2 s, s 8 s; a row leaves when its own range is over
-    with Streams(tmp_path / "c", "rs") as streams:
-        streams.session.add(text_of("r.b = s.b", {"r": "2 s", "s": "8 s"}), name="q")
+    with JoinSession(tmp_path / "c", "rs") as streams:
+        streams.session.add(join_sql("r.b = s.b", {"r": "2 s", "s": "8 s"}), name="q")
         for second in range(30):
-            streams.tick({name: [{"a": second, "b": 1, "at": second}] for name in "rs"})
-        found = streams.rows_kept()
+            streams.advance({name: [{"a": second, "b": 1, "at": second}] for name in "rs"})
+        found = streams.count_rows()
         assert found["r[b]"] == 3  # 27, 28, 29
         assert 9 <= found["s[b]"] <= 11
         assert len(streams.results("q")) == sum(1 for r in range(30) for s in range(30) if s - r <= 2 and r - s <= 8)
 
 
 def test_the_longest_range_decides(tmp_path: Path):
-    with Streams(tmp_path / "c", "rs") as streams:
-        streams.session.add(text_of("r.b = s.b", {"r": "1 s", "s": "1 s"}), name="short")
-        streams.session.add(text_of("r.b = s.b", {"r": "6 s", "s": "6 s"}), name="long")
+    with JoinSession(tmp_path / "c", "rs") as streams:
+        streams.session.add(join_sql("r.b = s.b", {"r": "1 s", "s": "1 s"}), name="short")
+        streams.session.add(join_sql("r.b = s.b", {"r": "6 s", "s": "6 s"}), name="long")
         for second in range(20):
-            streams.tick({name: [{"a": second, "b": 1, "at": second}] for name in "rs"})
-        assert streams.rows_kept() == {"r[b]": 7, "s[b]": 7}
+            streams.advance({name: [{"a": second, "b": 1, "at": second}] for name in "rs"})
+        assert streams.count_rows() == {"r[b]": 7, "s[b]": 7}
         streams.session.remove("long")
-        streams.tick({name: [{"a": 20, "b": 1, "at": 20}] for name in "rs"})
-        assert streams.rows_kept() == {"r[b]": 2, "s[b]": 2}
+        streams.advance({name: [{"a": 20, "b": 1, "at": 20}] for name in "rs"})
+        assert streams.count_rows() == {"r[b]": 2, "s[b]": 2}
 
 
 # -------------------------------------------------------------------------------------------------------------- queries that go
 
 
 def test_a_removed_query_frees_its_stores(tmp_path: Path):
-    with Streams(tmp_path / "c", "rstu") as streams:
-        streams.session.add(text_of(CHAIN), name="chain")
-        streams.session.add(text_of("s.b = u.b"), name="pair")
+    with JoinSession(tmp_path / "c", "rstu") as streams:
+        streams.session.add(join_sql(CHAIN), name="chain")
+        streams.session.add(join_sql("s.b = u.b"), name="pair")
         for second in range(4):
-            streams.tick({name: [{"a": second, "b": 1, "c": 1, "at": second}] for name in "rstu"})
-        assert streams.rows_kept() == {"r[b]": 4, "s[b]": 4, "t[c]": 4, "u[b]": 4}
+            streams.advance({name: [{"a": second, "b": 1, "c": 1, "at": second}] for name in "rstu"})
+        assert streams.count_rows() == {"r[b]": 4, "s[b]": 4, "t[c]": 4, "u[b]": 4}
         streams.session.remove("chain")
-        streams.tick()
-        assert streams.rows_kept() == {"s[b]": 4, "u[b]": 4}
+        streams.advance()
+        assert streams.count_rows() == {"s[b]": 4, "u[b]": 4}
         assert streams.plan.ranked_relations == ("s", "u")
-        streams.tick({name: [{"a": 5, "b": 1, "c": 1, "at": 5}] for name in "su"})
-        assert {ref.file for ref in streams.kept} == {f"state/{name}" for name in streams.files("state")}
+        streams.advance({name: [{"a": 5, "b": 1, "c": 1, "at": 5}] for name in "su"})
+        assert {ref.file for ref in streams.segment_refs} == {f"state/{name}" for name in streams.files("state")}
         assert streams.results("pair") == Counter((s, u) for s in (0, 1, 2, 3, 5) for u in (0, 1, 2, 3, 5))
 
 
 def test_the_last_one_leaves_nothing(tmp_path: Path):
-    with Streams(tmp_path / "c", "rst") as streams:
-        streams.session.add(text_of(CHAIN), name="q")
-        streams.tick({name: [{"a": 1, "b": 1, "c": 1, "at": 0}] for name in "rst"})
+    with JoinSession(tmp_path / "c", "rst") as streams:
+        streams.session.add(join_sql(CHAIN), name="q")
+        streams.advance({name: [{"a": 1, "b": 1, "c": 1, "at": 0}] for name in "rst"})
         assert streams.files("state")
         assert [name for name in streams.files("plans") if name.startswith("probes")]
         streams.session.remove("q")
-        streams.tick()
-        assert streams.kept == ()
+        streams.advance()
+        assert streams.segment_refs == ()
         assert streams.session._coordinator.sliding_join_plan is None
         assert streams.files("state") == []
         assert [name for name in streams.files("plans") if name.startswith("probes")] == []
@@ -216,13 +216,13 @@ def test_the_last_one_leaves_nothing(tmp_path: Path):
 
 def test_a_query_that_comes_after_another_one_of_its_kind_sees_nothing_of_its_past(tmp_path: Path):
     #   the new query has the bit, the relations and the stores of the one that went
-    with Streams(tmp_path / "c", "rs") as streams:
-        streams.session.add(text_of("r.b = s.b"), name="first")
-        streams.session.add(text_of("r.c = s.c"), name="steady")
-        streams.tick({"r": [{"a": 1, "b": 1, "c": 1, "at": 0}], "s": [{"a": 9, "b": 7, "c": 7, "at": 0}]})
+    with JoinSession(tmp_path / "c", "rs") as streams:
+        streams.session.add(join_sql("r.b = s.b"), name="first")
+        streams.session.add(join_sql("r.c = s.c"), name="steady")
+        streams.advance({"r": [{"a": 1, "b": 1, "c": 1, "at": 0}], "s": [{"a": 9, "b": 7, "c": 7, "at": 0}]})
         streams.session.remove("first")
-        streams.session.add(text_of("r.b = s.b"), name="second")
-        streams.tick({"s": [{"a": 2, "b": 1, "c": 1, "at": 1}], "r": [{"a": 3, "b": 1, "c": 3, "at": 1}]})
+        streams.session.add(join_sql("r.b = s.b"), name="second")
+        streams.advance({"s": [{"a": 2, "b": 1, "c": 1, "at": 1}], "r": [{"a": 3, "b": 1, "c": 3, "at": 1}]})
         assert streams.results("steady") == Counter({(1, 2): 1})
         assert streams.results("second") == Counter({(3, 2): 1})
 
@@ -231,11 +231,11 @@ def test_a_query_that_comes_after_another_one_of_its_kind_sees_nothing_of_its_pa
 
 
 QUERIES = {
-    "chain": text_of(CHAIN),
-    "again": text_of(CHAIN, {"r": "3 s", "t": "4 s"}),
-    "band": text_of("r.b < s.b AND r.b + 3 > s.b AND s.a <> r.a"),
-    "pair": text_of("s.c = t.c AND s.b < t.b"),
-    "star": text_of("s.b = r.b AND s.b = t.b AND r.c <> t.c"),
+    "chain": join_sql(CHAIN),
+    "again": join_sql(CHAIN, {"r": "3 s", "t": "4 s"}),
+    "band": join_sql("r.b < s.b AND r.b + 3 > s.b AND s.a <> r.a"),
+    "pair": join_sql("s.c = t.c AND s.b < t.b"),
+    "star": join_sql("s.b = r.b AND s.b = t.b AND r.c <> t.c"),
 }
 
 
@@ -243,8 +243,8 @@ def everything(
     directory: Path, partitions: int, multiway: str, widths: Sequence[int] = ()
 ) -> dict[str, Counter[tuple[Any, ...]]]:
     random = Random(7)
-    with Streams(directory, "rst", partitions=partitions, multiway=multiway) as streams:
-        streams.prober = streams.session._coordinator.sliding_join_optimizer = _eager(multiway)
+    with JoinSession(directory, "rst", partitions=partitions, multiway=multiway) as streams:
+        streams.optimizer = streams.session._coordinator.sliding_join_optimizer = _eager(multiway)
         names = list(QUERIES)
         for batch in range(12):
             if batch % 2 == 0 and names:
@@ -254,7 +254,7 @@ def everything(
                 streams.session.remove("again")
             if widths:
                 streams.session.rescale(widths[batch % len(widths)])
-            streams.tick(drawn_rows(random, "rst", batch, 1.5, 7, 5))  # batches overlap by half a second
+            streams.advance(drawn_rows(random, "rst", batch, 1.5, 7, 5))  # batches overlap by half a second
         return {name: streams.results(name) for name in QUERIES}
 
 
@@ -285,18 +285,18 @@ def test_a_session_that_is_opened_again_goes_on_with_the_same_plan(tmp_path: Pat
     #   the last plan looks into s⋈t, and still goes around it for rows from before; partners come after the restart
     random = Random(3)
     batches = [drawn_rows(random, "rst", batch, 1, 6, 4) for batch in range(10)]
-    with Streams(tmp_path / "c", "rst") as streams:
-        streams.session.add(text_of(CHAIN), name="q")
+    with JoinSession(tmp_path / "c", "rst") as streams:
+        streams.session.add(join_sql(CHAIN), name="q")
         for number, rows in enumerate(batches[:5]):
-            streams.prober.told = by_st() if number == 3 else None
-            streams.tick(rows)
-        plan, kept = streams.plan, streams.kept
+            streams.optimizer.next_choice = by_st() if number == 3 else None
+            streams.advance(rows)
+        plan, kept = streams.plan, streams.segment_refs
         assert plan.is_transitional
-    with Streams(tmp_path / "c", "rst") as streams:
+    with JoinSession(tmp_path / "c", "rst") as streams:
         assert streams.plan == plan
-        assert streams.kept == kept
+        assert streams.segment_refs == kept
         for rows in batches[5:]:
-            streams.tick(rows)
+            streams.advance(rows)
             assert streams.plan.choice == plan.choice
         given = {name: [row for rows in batches for row in rows[name]] for name in "rst"}
         assert streams.results("q") == joined(given)
@@ -304,22 +304,22 @@ def test_a_session_that_is_opened_again_goes_on_with_the_same_plan(tmp_path: Pat
 
 @pytest.mark.parametrize(("before", "after"), [("global", "none"), ("none", "global")])
 def test_stores_of_one_query_alone_cannot_be_shared_later_nor_the_other_way_round(tmp_path: Path, before: str, after: str):
-    with Streams(tmp_path / "c", "rst", multiway=before) as streams:
-        streams.session.add(text_of(CHAIN), name="q")
-        streams.tick(drawn_rows(Random(3), "rst", 0, 1, 6, 4))
+    with JoinSession(tmp_path / "c", "rst", multiway=before) as streams:
+        streams.session.add(join_sql(CHAIN), name="q")
+        streams.advance(drawn_rows(Random(3), "rst", 0, 1, 6, 4))
     with pytest.raises(SessionError, match="cannot continue with multiway="):
-        Streams(tmp_path / "c", "rst", multiway=after)
+        JoinSession(tmp_path / "c", "rst", multiway=after)
 
 
 def test_a_session_that_is_opened_again_may_share_otherwise(tmp_path: Path):
     random = Random(3)
     batches = [drawn_rows(random, "rst", batch, 1, 6, 4) for batch in range(6)]
     for number, multiway in enumerate(("global", "common")):
-        with Streams(tmp_path / "c", "rst", multiway=multiway) as streams:
+        with JoinSession(tmp_path / "c", "rst", multiway=multiway) as streams:
             if number == 0:
-                streams.session.add(text_of(CHAIN), name="q")
+                streams.session.add(join_sql(CHAIN), name="q")
             for rows in batches[3 * number : 3 * number + 3]:
-                streams.tick(rows)
+                streams.advance(rows)
             found = streams.results("q")
     assert found == joined({name: [row for rows in batches for row in rows[name]] for name in "rst"})
 
@@ -330,25 +330,25 @@ def test_a_session_that_is_opened_again_may_share_otherwise(tmp_path: Path):
 def test_a_late_row_within_its_lateness_finds_partners(tmp_path: Path):
     #   r   ●0 ●4                    lateness 5 s: after 20 s rows from 15 s on are not late
     #   s   ○0    …   ○20   then  r ●16 ●15 in time, ●14.9 late; each would meet a row of s
-    with Streams(tmp_path / "c", "rs") as streams:
-        query = streams.session.add(text_of("r.b = s.b", lateness="5 s"), name="q")
-        streams.tick({"r": [{"a": 0, "b": 0, "at": 0}], "s": [{"a": 1, "b": 1, "at": 6}]})
-        streams.tick({name: [{"a": 2, "b": 2, "at": 20}] for name in "rs"})
+    with JoinSession(tmp_path / "c", "rs") as streams:
+        query = streams.session.add(join_sql("r.b = s.b", lateness="5 s"), name="q")
+        streams.advance({"r": [{"a": 0, "b": 0, "at": 0}], "s": [{"a": 1, "b": 1, "at": 6}]})
+        streams.advance({name: [{"a": 2, "b": 2, "at": 20}] for name in "rs"})
         assert query.late == {}
-        streams.tick({"r": [{"a": 3, "b": 1, "at": 16}, {"a": 4, "b": 2, "at": 15}, {"a": 5, "b": 2, "at": 14.9}]})
+        streams.advance({"r": [{"a": 3, "b": 1, "at": 16}, {"a": 4, "b": 2, "at": 15}, {"a": 5, "b": 2, "at": 14.9}]})
         assert streams.results("q") == Counter([(2, 2), (3, 1), (4, 2)])
         assert query.late == {"r": 1}
-        streams.tick({"s": [{"a": 6, "b": 2, "at": 14.9}, {"a": 7, "b": 2, "at": 15}]})
+        streams.advance({"s": [{"a": 6, "b": 2, "at": 14.9}, {"a": 7, "b": 2, "at": 15}]})
         assert streams.results("q") == Counter([(2, 2), (3, 1), (4, 2), (2, 7), (4, 7)])
         assert query.late == {"r": 1, "s": 1}
 
 
 def test_lateness_is_of_each_side(tmp_path: Path):
     #   r may be 5 s late, s not at all
-    with Streams(tmp_path / "c", "rs") as streams:
+    with JoinSession(tmp_path / "c", "rs") as streams:
         text = "SELECT r.a AS r, s.a AS s FROM SLIDING(r, '10 s', '5 s') r, SLIDING(s, '10 s') s WHERE r.b = s.b"
         query = streams.session.add(text, name="q")
-        streams.tick({name: [{"a": 1, "b": 1, "at": 20}] for name in "rs"})
-        streams.tick({name: [{"a": 2, "b": 1, "at": 16}] for name in "rs"})
+        streams.advance({name: [{"a": 1, "b": 1, "at": 20}] for name in "rs"})
+        streams.advance({name: [{"a": 2, "b": 1, "at": 16}] for name in "rs"})
         assert streams.results("q") == Counter([(1, 1), (2, 1)])
         assert query.late == {"s": 1}

@@ -37,7 +37,7 @@ def text(code) -> str:
 
 def test_it_is_the_same_wherever_the_function_stands_and_in_other_processes() -> None:
     assert text(made(SOURCE)) == text(made(SOURCE)) == text(made(f"\n\n\n{SOURCE}"))
-    program = f"from headrace.runtime.udf_registry import digest_of\n{SOURCE}\nprint(digest_of('f', f).text)"
+    program = f"from headrace.runtime.udf_registry import digest_function\n{SOURCE}\nprint(digest_function('f', f).text)"
     program = program.replace("import math", "__name__ = 'somewhere'\nimport math")
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == text(made(SOURCE))

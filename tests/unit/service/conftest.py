@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from support.serving import Service
+from support.in_process_service import Service
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """Start a service; all are ended in the end."""
+    """Return a function that starts a service; all services are closed after the test."""
     started: list[Service] = []
 
     def serve(**given: Any) -> Service:
@@ -19,12 +19,12 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         return started[-1]
 
     yield serve
-    for one in started:
-        one.close()
+    for service in started:
+        service.close()
 
 
 @pytest.fixture
 def service(serve: Callable[..., Service]) -> Service:
-    found = serve()
-    found.declare()
-    return found
+    started = serve()
+    started.declare()
+    return started

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from headrace.service.admission import ServiceLimits, forecast_latency
 from headrace.service.query_stats import estimate_growth
-from support.serving import COUNTING, Service
+from support.in_process_service import COUNT_QUERY, Service
 
 OTHER = "SELECT user_id, gem_pack, AVG(price) AS a FROM HOP(purchases, '10 seconds', '1 second') GROUP BY user_id, gem_pack"
 
@@ -27,7 +27,7 @@ def busy(service: Service) -> None:
 def test_a_query_that_is_there_already_adds_nothing(serve: Callable[..., Service]):
     service = serve()
     busy(service)
-    same, other = (estimate_growth(service.session, sql) for sql in (COUNTING, OTHER))
+    same, other = (estimate_growth(service.session, sql) for sql in (COUNT_QUERY, OTHER))
     assert same.after == same.before > 0
     assert other.after > other.before
     assert other.after <= other.before + other.standalone
@@ -46,7 +46,7 @@ def test_who_would_delay_all_is_refused_with_figures(serve: Callable[..., Servic
     assert "would grow by" in answer.json()["detail"]
     assert answer.headers["Retry-After"] == "60"
     assert service.http.put("/v1/queries/first", json={"sql": OTHER}).status_code == 429
-    assert service.add(COUNTING, name="same").status_code == 201  # costs nothing more
+    assert service.add(COUNT_QUERY, name="same").status_code == 201  # costs nothing more
 
 
 def test_before_anything_is_known_everybody_is_let_in(serve: Callable[..., Service]):

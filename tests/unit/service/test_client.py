@@ -10,7 +10,7 @@ import pytest
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.service.admission import ServiceLimits
-from support.serving import COLUMNS, COUNTING, Service, at
+from support.in_process_service import COLUMNS, COUNT_QUERY, Service, timestamp
 
 ROW = {"user_id": 1, "gem_pack": 1, "price": 10.0}
 
@@ -22,9 +22,9 @@ def remote(service: Service):
 
 
 def test_a_query_comes_gives_results_and_goes(remote):
-    query = remote.add(COUNTING, name="counts")
+    query = remote.add(COUNT_QUERY, name="counts")
     assert (query.name, query.status, query.wait_live(5).status) == ("counts", "live", "live")
-    remote.append("purchases", [{**ROW, "time": at(second)} for second in (0.5, 0.6, 1.5)])
+    remote.append("purchases", [{**ROW, "time": timestamp(second)} for second in (0.5, 0.6, 1.5)])
     tables = query.tail("beginning")
     first = next(tables)
     assert first.to_pylist()[0]["n"] == 2
@@ -47,7 +47,7 @@ def test_errors_are_those_of_a_session(remote):
     with pytest.raises(SqlError, match="nope") as found:
         remote.add("SELECT nope FROM purchases")
     assert "^" in found.value.place
-    remote.add(COUNTING, name="counts")
+    remote.add(COUNT_QUERY, name="counts")
     with pytest.raises(NameTakenError):
         remote.add("SELECT price FROM purchases", name="counts")
     with pytest.raises(NotFoundError):
@@ -65,18 +65,18 @@ def test_streams_are_declared_and_told(remote):
 
 
 def test_a_query_is_replaced(remote):
-    first = remote.add(COUNTING, name="counts")
+    first = remote.add(COUNT_QUERY, name="counts")
     second = remote.replace("counts", "SELECT price FROM purchases")
     assert (second.name, second.id != first.id) == ("counts", True)
 
 
 def test_a_query_is_itself_whoever_has_its_name(service: Service, remote):
     first = remote.add("SELECT price FROM purchases", name="rows")
-    service.work_off(1.0)
+    service.append_and_wait(1.0)
     tables = first.tail("beginning")
     assert next(tables)["price"].to_pylist() == [10.0]
     second = remote.replace("rows", "SELECT user_id FROM purchases")
-    service.work_off(2.0)
+    service.append_and_wait(2.0)
     assert list(tables) == []  # nothing of the other, and it does not wait
     assert (first.refresh().status, first.results().schema.names) == ("removed", ["price"])
     assert (second.refresh().status, second.results()["user_id"].to_pylist()) == ("live", [1])
@@ -88,14 +88,14 @@ def test_a_service_that_is_busy_is_asked_again_unless_that_is_too_late(serve, mo
     service = serve(limits=ServiceLimits(queries=1))
     service.declare()
     with hr.connect(service.url) as session:
-        session.add(COUNTING, name="one")
+        session.add(COUNT_QUERY, name="one")
         with pytest.raises(SessionError, match="1 queries exist"):  # it says: come again in a minute
-            session.add(COUNTING, name="two", wait=5)
+            session.add(COUNT_QUERY, name="two", wait=5)
         monkeypatch.setattr("headrace.service.host.ServiceHost._longest_recent_batch", lambda _: 0.1)
         monkeypatch.setattr(service.host, "limits", ServiceLimits(waiting=0))  # it says: in a second
         begun = time.monotonic()
         with pytest.raises(SessionError, match="wait to become live"):
-            session.add(COUNTING, name="two", wait=1.5)
+            session.add(COUNT_QUERY, name="two", wait=1.5)
         assert time.monotonic() - begun > 0.9
 
 
@@ -104,8 +104,8 @@ def test_what_is_no_longer_kept_is_warned_of(serve):
     service.declare()
     with hr.connect(service.url) as session:
         query = session.add("SELECT price FROM purchases", name="rows")
-        service.work_off(1.0)
-        service.host.kept.evict_before()
+        service.append_and_wait(1.0)
+        service.host.result_log.trim()
         with pytest.warns(UserWarning, match="no longer kept"):
             assert query.results().num_rows == 0
 
@@ -115,7 +115,7 @@ def test_from_now_on_is_from_the_beginning_of_the_tail(service: Service, remote)
     pages = query.follow("now", 0.1)
     assert next(pages).next != "now"
     service.append(1.0, price=1.0)
-    service.again()  # a connection lost before anything came
+    service.restart()  # a connection lost before anything came
     assert next(page.rows["price"].to_pylist() for page in pages if page.rows.num_rows) == [1.0]
 
 
@@ -130,7 +130,7 @@ def test_a_tail_lives_through_a_restart(service: Service, remote):
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     service.append(1.0, 2.0, price=1.0)
-    service.again()
+    service.restart()
     service.append(3.0, price=2.0)
     until = time.monotonic() + 20
     while len(seen) < 3:

@@ -14,7 +14,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.service.admission import ServiceLimits
-from support.serving import Service, at, events
+from support.in_process_service import Service, parse_events, timestamp
 
 CHAIN = "WITH c0 AS (SELECT price AS a, time FROM purchases), {} SELECT a FROM c29"
 HOSTILE = {
@@ -205,7 +205,7 @@ def test_readers_do_not_wait_for_what_others_ask(service: Service, monkeypatch):
         return query(name, *given)
 
     with service.http.stream("GET", "/v1/queries/rows/live") as following:
-        told = events(following)
+        told = parse_events(following)
         assert next(told)[0] == "columns"
         monkeypatch.setattr(service.host, "find_query", slow)
         url, patience = f"{service.url}/v1/queries/slow", {"timeout": 60}
@@ -216,7 +216,7 @@ def test_readers_do_not_wait_for_what_others_ask(service: Service, monkeypatch):
         while len(held) < 40:
             assert time.monotonic() < until
             time.sleep(0.01)
-        httpx.post(f"{service.url}/v1/streams/purchases/rows", json=[{"price": 7.0, "time": at(1)}], timeout=20)
+        httpx.post(f"{service.url}/v1/streams/purchases/rows", json=[{"price": 7.0, "time": timestamp(1)}], timeout=20)
         assert next(told)[2]["rows"] == [[7.0]]
         assert not gate.is_set()
         gate.set()

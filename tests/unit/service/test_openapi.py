@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from support.serving import Service
+from support.in_process_service import Service
 
 EXAMPLES = int(os.environ.get("HEADRACE_API_EXAMPLES", "15"))
 PROMISES = [

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from headrace.errors import CheckpointError
-from support.serving import Service
+from support.in_process_service import Service
 
 
 def busy(service: Service) -> None:
     service.add(name="one")
     service.add("SELECT gem_pack, COUNT(*) AS n FROM TUMBLE(purchases, '1 second') WHERE price > 5 GROUP BY gem_pack", name="two")
-    service.work_off(0.5, 1.5, 2.5, 3.5)
+    service.append_and_wait(0.5, 1.5, 2.5, 3.5)
 
 
 def test_health_needs_nothing(service: Service):
@@ -95,7 +95,7 @@ def test_what_happened_is_known_after_a_restart(service: Service):
     service.add(name="counts")
     before = service.http.get("/v1/events").json()
     assert {"added", "epoch"} <= {one["kind"] for one in before}
-    service.again()
+    service.restart()
     service.http.delete("/v1/queries/counts")
     until = time.monotonic() + 20
     while (after := service.http.get("/v1/events").json())[-1]["kind"] not in {"removed", "epoch"} or len(after) == len(before):
@@ -121,12 +121,12 @@ def test_a_line_that_was_cut_off_is_left_out_and_nothing_else(service: Service):
     before = service.http.get("/v1/events").json()
     service.close()
     path.write_text(path.read_text() + '{"at": 1, "ba')
-    service.again()
+    service.restart()
     assert service.http.get("/v1/events").json() == before
     service.add(name="after")
     after = service.http.get("/v1/events").json()
     assert len(after) > len(before)
-    service.again()
+    service.restart()
     assert service.http.get("/v1/events").json() == after
 
 

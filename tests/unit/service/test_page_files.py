@@ -10,7 +10,7 @@ import pytest
 
 import headrace.service
 from headrace.service.auth import Identity, Role, TokenRegistry
-from support.serving import Service
+from support.in_process_service import Service
 
 PAGE = Path(headrace.service.__file__).parent / "page"
 FILES = sorted(path for path in PAGE.rglob("*") if path.is_file())

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from support.serving import COUNTING, Service
+from support.in_process_service import COUNT_QUERY, Service
 
 
 def test_a_query_is_live_when_it_is_answered(service: Service):
@@ -27,7 +27,7 @@ def test_a_name_that_is_taken_is_refused(service: Service):
     service.add(name="counts")
     answer = service.add(name="counts", sql="SELECT price FROM purchases")
     assert answer.status_code == 409
-    assert "already there" in answer.json()["error"]
+    assert "already exists" in answer.json()["error"]
 
 
 def test_bad_sql_is_refused_with_its_place(service: Service):
@@ -70,13 +70,13 @@ def test_a_query_is_replaced_in_one_step(service: Service):
     found = answer.json()
     assert (answer.status_code, found["status"], found["sql"]) == (200, "live", "SELECT price FROM purchases")
     assert found["id"] != first["id"]
-    assert service.http.put("/v1/queries/nobody", json={"sql": COUNTING}).status_code == 404
+    assert service.http.put("/v1/queries/nobody", json={"sql": COUNT_QUERY}).status_code == 404
 
 
 def test_queries_say_what_they_cost(service: Service):
     service.add(name="one")
     service.add("SELECT COUNT(*) AS n FROM TUMBLE(purchases, '1 second') WHERE price > 5", name="two")
-    service.work_off(0, 1, 2, 3)
+    service.append_and_wait(0, 1, 2, 3)
     until = time.monotonic() + 20
     while not all((found := {one["name"]: one["cost"] for one in service.http.get("/v1/queries").json()}).values()):
         assert time.monotonic() < until  # it is reckoned anew every other second
@@ -88,7 +88,7 @@ def test_queries_say_what_they_cost(service: Service):
 def test_what_is_not_understood_is_refused(service: Service):
     assert service.http.post("/v1/queries", content=b"{").status_code == 422
     assert service.http.post("/v1/queries", json={"sql": "", "name": "x"}).status_code == 422
-    assert service.http.post("/v1/queries", json={"sql": COUNTING, "nmae": "x"}).status_code == 422
-    assert service.http.post("/v1/queries", json={"sql": COUNTING, "name": "a/b"}).status_code == 422
+    assert service.http.post("/v1/queries", json={"sql": COUNT_QUERY, "nmae": "x"}).status_code == 422
+    assert service.http.post("/v1/queries", json={"sql": COUNT_QUERY, "name": "a/b"}).status_code == 422
     assert service.http.get("/v1/nothing").status_code == 404
     assert service.http.request("PATCH", "/v1/queries").status_code == 405

@@ -12,14 +12,14 @@ import pytest
 
 import headrace as hr
 from headrace.model.stream import Stream
+from headrace.model.time import MAX_TIME
 from headrace.model.types import Schema
 from headrace.planner.cost import CostBreakdown, SharedCost, divide_costs, sum_shared_costs
 from headrace.planner.shared_plan import LiveQuery
-from headrace.planner.slicing import MAX_TIME
 from headrace.runtime.metrics import BatchReport, EventTimeMarks, LatencyPercentiles, measure_latencies
 from headrace.service.query_stats import QueryStats, collect_stats, estimate_growth
 from headrace.sql import Catalog, bind_query
-from support.serving import Service
+from support.in_process_service import Service
 
 COLUMNS = "k INT, v BIGINT, time TIMESTAMP"
 CATALOG = Catalog.of([Stream("a", Schema.parse(COLUMNS), "time")])

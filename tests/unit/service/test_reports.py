@@ -17,7 +17,7 @@ from headrace.cli import serve as serve_command
 from headrace.cli.bench import run_command
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import Identity, Role, TokenRegistry
-from support.serving import Service
+from support.in_process_service import Service
 
 RECORDED = Path(__file__).parents[3] / "docs" / "bench" / "2026-11-16"
 CARD = {

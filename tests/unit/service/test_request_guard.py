@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from headrace.errors import HeadraceError
 from headrace.service.admission import ServiceLimits
 from headrace.service.auth import Identity, Role, TokenRegistry
-from support.serving import COLUMNS, COUNTING, Service
+from support.in_process_service import COLUMNS, COUNT_QUERY, Service
 
 READ, WRITE, ADMIN = "r" * 20, "w" * 20, "a" * 20
 TOKENS = [(READ, Identity("rita", Role.read)), (WRITE, Identity("will", Role.write)), (ADMIN, Identity("ada", Role.admin))]
@@ -39,12 +39,12 @@ def ask(service: Service, method: str, path: str, token: str | None, **given: ob
 def test_a_token_is_needed_and_says_what_may_be_done(guarded: Service):
     for token, streams, queries, looks in ((None, 401, 401, 401), ("wrong" * 5, 401, 401, 401), (READ, 403, 403, 200)):
         assert ask(guarded, "POST", "/v1/streams", token, json=STREAM) == streams
-        assert ask(guarded, "POST", "/v1/queries", token, json={"sql": COUNTING}) == queries
+        assert ask(guarded, "POST", "/v1/queries", token, json={"sql": COUNT_QUERY}) == queries
         assert ask(guarded, "GET", "/v1/queries", token) == looks
         assert ask(guarded, "GET", "/metrics", token) == looks
     assert ask(guarded, "POST", "/v1/streams", WRITE, json=STREAM) == 403
     assert ask(guarded, "POST", "/v1/streams", ADMIN, json=STREAM) == 201
-    assert ask(guarded, "POST", "/v1/queries", WRITE, json={"sql": COUNTING, "name": "q"}) == 201
+    assert ask(guarded, "POST", "/v1/queries", WRITE, json={"sql": COUNT_QUERY, "name": "q"}) == 201
     assert ask(guarded, "GET", "/v1/health", None) == 200
     found = guarded.http.get("/v1/queries/q", headers={"Authorization": f"Bearer {READ}"}).json()
     assert found["owner"] == "will"
@@ -60,16 +60,16 @@ def test_a_socket_needs_a_token_too(guarded: Service):
 def test_a_user_has_a_limit_of_queries(serve: Callable[..., Service]):
     service = serve(tokens=TokenRegistry(TOKENS), limits=ServiceLimits(queries_per_user=2))
     ask(service, "POST", "/v1/streams", ADMIN, json=STREAM)
-    codes = [ask(service, "POST", "/v1/queries", WRITE, json={"sql": COUNTING}) for _ in range(3)]
+    codes = [ask(service, "POST", "/v1/queries", WRITE, json={"sql": COUNT_QUERY}) for _ in range(3)]
     assert codes == [201, 201, 429]
-    assert ask(service, "POST", "/v1/queries", ADMIN, json={"sql": COUNTING}) == 201
-    answer = service.http.post("/v1/queries", json={"sql": COUNTING}, headers={"Authorization": f"Bearer {WRITE}"})
+    assert ask(service, "POST", "/v1/queries", ADMIN, json={"sql": COUNT_QUERY}) == 201
+    answer = service.http.post("/v1/queries", json={"sql": COUNT_QUERY}, headers={"Authorization": f"Bearer {WRITE}"})
     assert int(answer.headers["Retry-After"]) >= 1
     assert "will" in answer.json()["error"]
-    assert ask(service, "PUT", "/v1/queries/q3", WRITE, json={"sql": COUNTING}) == 429  # it would be will's third
-    assert ask(service, "PUT", "/v1/queries/q1", WRITE, json={"sql": COUNTING}) == 200  # one for one
-    service.again()  # whose queries they are is not forgotten
-    assert ask(service, "POST", "/v1/queries", WRITE, json={"sql": COUNTING}) == 429
+    assert ask(service, "PUT", "/v1/queries/q3", WRITE, json={"sql": COUNT_QUERY}) == 429  # it would be will's third
+    assert ask(service, "PUT", "/v1/queries/q1", WRITE, json={"sql": COUNT_QUERY}) == 200  # one for one
+    service.restart()  # whose queries they are is not forgotten
+    assert ask(service, "POST", "/v1/queries", WRITE, json={"sql": COUNT_QUERY}) == 429
 
 
 @pytest.mark.parametrize("name", ["evil.example", "10.0.0.1:80", "", "127.0.0.1.evil.example", "localhost.evil.example:8420"])

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from headrace.service import subscriptions
 from headrace.service.admission import ServiceLimits
 from headrace.service.result_log import BEGINNING
-from support.serving import Service, events
+from support.in_process_service import Service, parse_events
 
 ROWS = "SELECT price FROM purchases"
 
@@ -44,7 +44,7 @@ def pages(service: Service, name: str, limit: int) -> list[list[float]]:
 def following(service: Service, name: str, **given: object):
     with service.http.stream("GET", f"/v1/queries/{name}/live", params=given) as answer:
         assert answer.status_code == 200
-        yield events(answer)
+        yield parse_events(answer)
 
 
 def test_pages_have_every_row_once(service: Service):
@@ -93,7 +93,7 @@ def test_events_come_as_rows_do(service: Service):
     service.append(2.0, price=8.0)  # while nobody looks
     settle(service, "rows", 2)
     with service.http.stream("GET", "/v1/queries/rows/live", headers={"Last-Event-ID": first}) as answer:
-        found = events(answer)
+        found = parse_events(answer)
         next(found)
         assert next(found)[2]["rows"] == [[8.0]]
         service.http.delete("/v1/queries/rows")
@@ -134,7 +134,7 @@ def test_after_a_restart_readers_go_on_where_they_were(service: Service):
     service.append(1.0, 2.0, price=1.0)
     settle(service, "rows", 2)
     page = service.http.get("/v1/queries/rows/results").json()
-    service.again()
+    service.restart()
     assert [(one["name"], one["status"]) for one in service.http.get("/v1/queries").json()] == [("rows", "live")]
     service.append(3.0, price=2.0)
     settle(service, "rows", 3)
@@ -158,7 +158,7 @@ def test_what_is_no_longer_kept_is_told(serve):
     for second in range(3):
         service.append(second, price=float(second))
         settle(service, "rows", second + 1)
-    service.host.kept.evict_before()
+    service.host.result_log.trim()
     page = service.http.get("/v1/queries/rows/results").json()
     assert (page["rows"], page["missed"]) == ([], True)
     with following(service, "rows", **{"from": "beginning"}) as found:
@@ -168,7 +168,7 @@ def test_what_is_no_longer_kept_is_told(serve):
         service.append(9.0, price=9.0)
         assert next(found)[2]["rows"] == [[9.0]]
     assert service.http.get("/v1/queries/rows/results", params={"after": page["next"]}).json()["missed"] is False
-    service.again()
+    service.restart()
     assert service.http.get("/v1/queries/rows/results").json()["missed"] is True
 
 
@@ -197,7 +197,7 @@ def test_a_page_that_waits_still_says_what_was_missed(serve):
     service.add(ROWS, name="rows")
     service.append(1.0)
     settle(service, "rows", 1)
-    service.host.kept.evict_before()
+    service.host.result_log.trim()
     timer = threading.Timer(0.5, service.append, [2.0])
     timer.start()
     page = service.http.get("/v1/queries/rows/results", params={"wait": 20}).json()
@@ -228,7 +228,7 @@ def test_readers_are_counted(service: Service):
 
 def test_the_last_rows_are_found_from_behind(service: Service):
     service.add(ROWS, name="rows")
-    service.work_off(1, 2, 3)
+    service.append_and_wait(1, 2, 3)
     service.append(4, 5, price=4.0)
     settle(service, "rows", 5)
 
@@ -254,19 +254,19 @@ def test_the_last_rows_are_looked_for_where_they_are_kept(serve):
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="rows")
-    service.work_off(1, 2)
-    service.host.kept.evict_before()
+    service.append_and_wait(1, 2)
+    service.host.result_log.trim()
     page = service.http.get("/v1/queries/rows/results", params={"after": "last-5"}).json()
     assert (page["rows"], page["missed"]) == ([], False)
 
 
 def test_whoever_follows_can_begin_with_the_last_rows(service: Service):
     service.add(ROWS, name="rows")
-    service.work_off(1, 2)
+    service.append_and_wait(1, 2)
     service.append(3, price=3.0)
     settle(service, "rows", 3)
     with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "last-2"}) as answer:
-        rows = next(data["rows"] for kind, _, data in events(answer) if kind == "rows")
+        rows = next(data["rows"] for kind, _, data in parse_events(answer) if kind == "rows")
     assert rows in ([[10.0], [3.0]], [[10.0]])  # each batch may be an event of its own
 
 
@@ -275,14 +275,14 @@ def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="early")
-    service.work_off(1, 2, 3)
-    service.host.kept.evict_before()
+    service.append_and_wait(1, 2, 3)
+    service.host.result_log.trim()
     service.add(ROWS, name="late")
     service.append(4, price=4.0)
     settle(service, "late", 1)
     loaded = []
-    load = service.host.kept._rows
-    monkeypatch.setattr(service.host.kept, "_read_batch", lambda query, batch: loaded.append(batch) or load(query, batch))
+    load = service.host.result_log._read_batch
+    monkeypatch.setattr(service.host.result_log, "_read_batch", lambda query, batch: loaded.append(batch) or load(query, batch))
     page = service.http.get("/v1/queries/late/results").json()
     assert (page["rows"], page["missed"]) == ([[4.0]], False)
     assert min(loaded) >= service.session.query("late").first_batch > 2
@@ -291,12 +291,12 @@ def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
 
 def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch):
     service.add(ROWS, name="rows")
-    service.work_off(1)
+    service.append_and_wait(1)
     settle(service, "rows", 1)
     assert pages(service, "rows", 10) == [[10.0]]
     looks = []
     monkeypatch.setattr("headrace.service.result_log.result_files.list_result_files", lambda *given: looks.append(given) or [])
-    service.work_off(2, 3)
+    service.append_and_wait(2, 3)
     settle(service, "rows", 3)
     assert pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]
     assert looks == []
@@ -311,7 +311,7 @@ def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Serv
         for number in range(20):
             service.append(number, price=float(number))
             assert service.add(name=f"other{number}").json()["status"] == "live"
-        for kind, _, data in events(answer):
+        for kind, _, data in parse_events(answer):
             if kind == "rows":
                 seen.append([row[0] for row in data["rows"]])
             if sum(map(len, seen)) == 20:
@@ -322,7 +322,7 @@ def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Serv
 
 def rows_until(answer, count: int) -> list[float]:
     found: list[float] = []
-    for kind, _, data in events(answer):
+    for kind, _, data in parse_events(answer):
         if kind == "rows":
             found.extend(row[0] for row in data["rows"])
         if len(found) >= count:
@@ -346,7 +346,7 @@ def test_readers_that_stand_are_written_to_without_being_woken(service: Service,
         while len(service.host.subscriptions._idle) < 5:
             assert time.monotonic() < until
             time.sleep(0.01)
-        service.work_off(*range(10))
+        service.append_and_wait(*range(10))
         assert [rows_until(answer, 10) for answer in answers] == [[10.0] * 10] * 5
     assert woken.count("columns") == 5
     assert "rows" not in woken

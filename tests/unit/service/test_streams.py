@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import HeadraceError
-from support.serving import COLUMNS, Service, at
+from support.in_process_service import COLUMNS, Service, timestamp
 
 RATE = {"source": "rate", "name": "ads", "rows_per_second": 1000, "generator": "ads", "time": "time"}
 
@@ -34,7 +34,7 @@ def test_rows_are_counted_and_can_be_looked_at(service: Service):
 
 
 def test_rows_that_do_not_fit_are_refused_all_of_them(service: Service):
-    rows = [{"price": 1.0, "time": at(1)}, {"price": "much", "time": at(2)}]
+    rows = [{"price": 1.0, "time": timestamp(1)}, {"price": "much", "time": timestamp(2)}]
     answer = service.http.post("/v1/streams/purchases/rows", json=rows)
     assert answer.status_code == 422
     assert "'much'" in answer.json()["error"]
@@ -49,14 +49,14 @@ def test_rows_that_are_too_late_are_told_with_the_queries_that_missed_them(servi
     # windows:    [0, 1) is emitted when 5 is read; what comes for it then is late, but not for rows by themselves
     service.add(name="counts")
     service.add("SELECT price FROM purchases", name="each")
-    service.work_off(0.5, 5, 6, 0.7)
+    service.append_and_wait(0.5, 5, 6, 0.7)
     assert service.http.get("/v1/streams/purchases").json()["late"] == {"counts": 1}
 
 
 def test_streams_are_there_again_after_a_restart(service: Service):
     assert service.http.post("/v1/streams", json=RATE).status_code == 201
     before = service.http.get("/v1/streams").json()
-    service.again()
+    service.restart()
     after = service.http.get("/v1/streams").json()
     assert {one["name"]: one["source"] for one in after} == {one["name"]: one["source"] for one in before}
 
@@ -78,7 +78,7 @@ def test_a_stream_that_cannot_be_is_refused_and_leaves_nothing(service: Service)
         assert answer.status_code in (409, 422), (one, answer.text)
         assert answer.json()["error"]
     assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]
-    service.again()
+    service.restart()
     assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]
 
 
@@ -107,7 +107,7 @@ def test_a_source_that_is_gone_at_the_start_is_named(serve, tmp_path: Path):
     (folder / "one.csv").unlink()
     folder.rmdir()
     with pytest.raises(HeadraceError, match="cannot open stream 'rows', which was declared by a request"):
-        service.again()
+        service.restart()
     folder.mkdir()
-    service.again()
+    service.restart()
     assert service.http.get("/v1/streams/rows").status_code == 200

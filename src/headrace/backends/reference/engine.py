@@ -57,7 +57,7 @@ class ReferenceEngine:
     def add_stream(self, stream: Stream) -> None:
         """Declare a stream; queries added from now on may read it."""
         if stream.name in self._streams:
-            raise NameTakenError(f"stream '{stream.name}' is already there")
+            raise NameTakenError(f"stream '{stream.name}' already exists")
         column = stream.schema.find(stream.time)
         assert column is not None
         self._streams[stream.name] = ReferenceStreamState(stream, column.name)
@@ -69,7 +69,7 @@ class ReferenceEngine:
         The name of a removed query may be reused; that discards the results, late-row counts and error of the former query.
         """
         if name in self._live:
-            raise NameTakenError(f"query '{name}' is already there")
+            raise NameTakenError(f"query '{name}' already exists")
         streams = [self._get_stream(stream) for stream in plan.streams]
         newest_times = [state.newest_time for state in streams if state.newest_time is not None]
         times = {state.stream.name: state.time_column for state in streams}
@@ -81,7 +81,7 @@ class ReferenceEngine:
     def remove(self, name: str) -> None:
         """Remove a query, failed or not; keep its results."""
         if name not in self._live:
-            raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(sorted(self._live)) or 'none'}")
+            raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {', '.join(sorted(self._live)) or 'none'}")
         self._live.remove(name)
         self._queries[name].running = False
 
@@ -146,12 +146,12 @@ class ReferenceEngine:
 
     def _get_stream(self, name: str) -> ReferenceStreamState:
         if name not in self._streams:
-            raise NotFoundError(f"stream '{name}' is not there", detail=f"streams: {', '.join(self._streams) or 'none'}")
+            raise NotFoundError(f"stream '{name}' does not exist", detail=f"streams: {', '.join(self._streams) or 'none'}")
         return self._streams[name]
 
     def _get_query(self, name: str) -> ReferenceQueryState:
         if name not in self._queries:
-            raise NotFoundError(f"query '{name}' is not there", detail=f"queries: {', '.join(self._queries) or 'none'}")
+            raise NotFoundError(f"query '{name}' does not exist", detail=f"queries: {', '.join(self._queries) or 'none'}")
         return self._queries[name]
 
 

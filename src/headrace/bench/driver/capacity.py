@@ -2,7 +2,7 @@
 
 Rates are tried in ascending order. A rate is sustained if fewer rows than a tenth of a second's worth are unread at its end; the
 last sustained rate is the result. Rows are those of `fields`, 32 bytes each. Arrow is read in ranges over one connection, text
-over one connection per partition. `python -m headrace.bench.driver.server.capacity` prints the result as JSON.
+over one connection per partition. `python -m headrace.bench.driver.capacity` prints the result as JSON.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from headrace.service.query_stats import NO_STATS, QueryStats
 from headrace.service.subscriptions import describe_columns
 
 router = APIRouter(prefix="/v1", tags=["queries"], responses=COMMON_ERRORS)
-WaitSeconds = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the get_query is live.")]
+WaitSeconds = Annotated[float, Parameter(ge=0, le=60, description="Seconds to wait until the query is live.")]
 
 
 class NewQuery(RequestBody):

@@ -1,7 +1,7 @@
 """Physical plans of probe orders: the routing of rows to state stores, and its change when the orders change.
 
-Tests write a plan as a probe tree per relation (`support.sliding_join_plans`): "key s.c t[c] !0" routes rows by the value of s.c to
-the store of t by t.c, where query 0 is complete.
+Tests write a plan as a probe tree per relation (`support.sliding_join_plans`): "key s.c t[c] !0" routes rows by the value of s.c
+to the store of t by t.c, where query 0 is complete.
 """
 
 from __future__ import annotations

@@ -1,0 +1,124 @@
+"""The sources of a session, by stream; one source object may serve several streams.
+
+Streams that share a source object share its folder in the checkpoint, and each has its own position. The source is attached once,
+under the name of the stream that was declared first: its owner. The folder of any other stream holds `shared.json`, which names
+the owner, so that a recovered session finds the rows whatever the order of its declarations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.connectors import Position, Range, Source
+from headrace.errors import CheckpointError
+from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.posix import replace_file
+
+_POINTER_FILE = "shared.json"
+
+
+class AttachedSources(Mapping[str, Source]):
+    """The source of each declared stream. Callers serialize all calls."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Create an empty mapping for the streams of a checkpoint."""
+        self._checkpoint = checkpoint
+        self._sources: dict[str, Source] = {}
+        self._owners: dict[str, str] = {}
+        self._recovered: set[str] = set()
+
+    def __getitem__(self, stream: str) -> Source:
+        """Return the source of a stream."""
+        return self._sources[stream]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the streams, in order of declaration."""
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        """Return the number of streams."""
+        return len(self._sources)
+
+    def attach(self, stream: str, source: Source, *, recovered: bool) -> None:
+        """Prepare a source for a stream: attach it, unless another stream already reads it. `add` must follow.
+
+        `recovered` says whether the checkpoint has the stream. Raises CheckpointError if the checkpoint does not have the same
+        streams share their sources.
+        """
+        if recovered:
+            self._recovered.add(stream)
+        sibling = self.find_sibling(source)
+        if sibling is not None:
+            self._share_folder(stream, sibling)
+            return
+        owner = self._find_owner(stream)
+        rival = next((name for name in self._sources if self._find_owner(name) == owner), None)
+        if rival is not None and (recovered or owner == stream):
+            raise CheckpointError(
+                f"streams '{stream}' and '{rival}' share one source in this checkpoint",
+                hint="pass the same source object to both, or start with a new checkpoint",
+            )
+        if rival is not None:  # an earlier declaration of this stream was refused
+            self._write_owner(stream, stream)
+            owner = stream
+        source.attach(owner, self._checkpoint.ensure_source_folder(owner))
+
+    def add(self, stream: str, source: Source) -> None:
+        """Let a stream read a source, after `attach`."""
+        self._sources[stream] = source
+
+    def find_sibling(self, source: Source) -> str | None:
+        """Return a stream that reads this source object, or None."""
+        return next((name for name, other in self._sources.items() if other is source), None)
+
+    def plan(self, stream: str, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
+        """Return the ranges of new rows of a stream and the position after them, as `Source.plan` does."""
+        ranges, after = self._sources[stream].plan(position, limit_rows)
+        return [item if item.stream == stream else replace(item, stream=stream) for item in ranges], after
+
+    def prune(self, positions: Mapping[str, Position]) -> None:
+        """Release the rows that all streams of a source have read; `positions` are those of all streams, attached or not."""
+        by_owner: dict[str, list[Position]] = {}
+        for stream, position in positions.items():
+            by_owner.setdefault(self._find_owner(stream), []).append(position)
+        sources = {self._find_owner(stream): source for stream, source in self._sources.items()}
+        for owner, source in sources.items():
+            prune = getattr(source, "prune", None)
+            if prune is not None:
+                prune(*by_owner[owner])
+
+    def _share_folder(self, stream: str, sibling: str) -> None:
+        owner = self._find_owner(sibling)
+        if self._find_owner(stream) == owner:
+            return
+        if stream in self._recovered or self._has_own_data(stream):
+            first = "" if sibling in self._recovered else f", or declare stream '{stream}' before stream '{sibling}'"
+            raise CheckpointError(
+                f"stream '{stream}' has a source of its own in this checkpoint",
+                detail=f"the source object is that of stream '{sibling}'",
+                hint=f"make a second source object for it{first}",
+            )
+        self._write_owner(stream, owner)
+
+    def _has_own_data(self, stream: str) -> bool:
+        return any(path.name != _POINTER_FILE for path in self._checkpoint.ensure_source_folder(stream).iterdir())
+
+    def _find_owner(self, stream: str) -> str:
+        """Return the stream whose folder the source of a stream uses."""
+        if stream not in self._owners:
+            pointer = self._pointer_path(stream)
+            self._owners[stream] = json.loads(pointer.read_bytes())["stream"] if pointer.exists() else stream
+        return self._owners[stream]
+
+    def _write_owner(self, stream: str, owner: str) -> None:
+        if owner == stream:
+            self._pointer_path(stream).unlink(missing_ok=True)
+        else:
+            replace_file(self._pointer_path(stream), json.dumps({"stream": owner}).encode())
+        self._owners[stream] = owner
+
+    def _pointer_path(self, stream: str) -> Path:
+        return self._checkpoint.ensure_source_folder(stream) / _POINTER_FILE
