@@ -17,11 +17,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -56,62 +55,6 @@ def sql_of(query: QueryText) -> str:
     return query if isinstance(query, str) else query.sql
 
 
-class _DslHost(Protocol):
-    """The members of `Session` that the mixin uses."""
-
-    _coordinator: Coordinator
-
-    @property
-    def _batch_lock(self) -> AbstractContextManager[Any]: ...
-    @property
-    def _lock(self) -> AbstractContextManager[Any]: ...
-    @property
-    def add(self) -> Callable[..., Any]: ...
-    @property
-    def check(self) -> Callable[[str], Any]: ...
-    def _check_open(self) -> None: ...
-
-
-class DslMethods:
-    """Mixin for `Session` only: stream flows and UDFs."""
-
-    def stream(self: _DslHost, name: str) -> StreamFlow:
-        """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
-
-        Every step of the flow is checked at once and raises SqlError if it is invalid.
-        """
-        return create_flow(name, self.add, self.check)
-
-    def register_function(
-        self: _DslHost,
-        function: Function | str,
-        code: Callable[..., Any] | None = None,
-        returns: str = "",
-        *,
-        arguments: ArgumentTypes = None,
-    ) -> Function:
-        """Register a function (UDF) that queries can call, and return it.
-
-        `function` is a function made by `hr.function`; or a name, together with `code`, the type that it `returns`, and
-        optionally the types of its `arguments`, as for `hr.function`. A recovered session already has the functions of its
-        checkpoint. A new function replaces a registered one of the same name.
-
-        Raises NameTakenError if a query calls the function to replace, and SchemaError for an invalid name or type, or for code
-        that cannot be stored.
-        """
-        registered = function if isinstance(function, Function) else build_function(function, code, returns, arguments)
-        self._check_open()
-        with self._batch_lock, self._lock:
-            register_udf(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
-        return registered
-
-    def drop_function(self: _DslHost, name: str) -> None:
-        """Drop a registered function; raises NotFoundError if it is not registered, and NameTakenError while a query calls it."""
-        self._check_open()
-        with self._batch_lock, self._lock:
-            drop_udf(self._coordinator, name)
-
-
 _IDLE_SECONDS = 0.02
 _BATCHES_KEPT = 1_000
 DETAILED_BATCHES = 60
@@ -126,7 +69,7 @@ class CommittedBatch(NamedTuple):
     seconds: float
 
 
-class Session(DslMethods):
+class Session:
     """A shared pipeline with its streams and queries.
 
     Use it as a context manager, or call `close` at the end.
@@ -298,6 +241,42 @@ class Session(DslMethods):
             skipped = getattr(self._coordinator.sources.get(name), "skipped", {})
             reports[name] = {**state.describe(), "skipped": {**skipped, **state.skipped}}
         return reports
+
+    def stream(self, name: str) -> StreamFlow:
+        """Return a flow of the rows of a stream, to filter, window, group, join and add as a query.
+
+        Every step of the flow is checked at once and raises SqlError if it is invalid.
+        """
+        return create_flow(name, self.add, self.check)
+
+    def register_function(
+        self,
+        function: Function | str,
+        code: Callable[..., Any] | None = None,
+        returns: str = "",
+        *,
+        arguments: ArgumentTypes = None,
+    ) -> Function:
+        """Register a function (UDF) that queries can call, and return it.
+
+        `function` is a function made by `hr.function`; or a name, together with `code`, the type that it `returns`, and
+        optionally the types of its `arguments`, as for `hr.function`. A recovered session already has the functions of its
+        checkpoint. A new function replaces a registered one of the same name.
+
+        Raises NameTakenError if a query calls the function to replace, and SchemaError for an invalid name or type, or for code
+        that cannot be stored.
+        """
+        registered = function if isinstance(function, Function) else build_function(function, code, returns, arguments)
+        self._check_open()
+        with self._batch_lock, self._lock:
+            register_udf(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
+        return registered
+
+    def drop_function(self, name: str) -> None:
+        """Drop a registered function; raises NotFoundError if it is not registered, and NameTakenError while a query calls it."""
+        self._check_open()
+        with self._batch_lock, self._lock:
+            drop_udf(self._coordinator, name)
 
     def advance(self) -> BatchReport:
         """Run one micro-batch now, and return its report.

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from support.compare import same_rows
+from support.compare import assert_same_rows
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 STORIES = sorted(Path(__file__).parent.glob("*.case"))
@@ -98,7 +98,7 @@ class Player:
 
     def expect(self, below: list[str], name: str) -> None:
         found = self.query(name).results()
-        same_rows(found.to_pylist(), table(below, found.schema))
+        assert_same_rows(found.to_pylist(), table(below, found.schema))
 
     def late(self, _: list[str], name: str, stream: str, number: str) -> None:
         assert self.query(name).late.get(stream, 0) == int(number)

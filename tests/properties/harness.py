@@ -88,7 +88,7 @@ class RandomProbeOrders(SlidingJoinOptimizer):
         if self._random.random() < 0.5:
             return None
         materialized: dict[JoinGraph, OrdersByRelation] = {}
-        orders = {q.id: self._draw_orders(q.join, materialized) for q in probes.queries if self._random.random() < 0.7}
+        orders = {q.id: self._draw_orders(q.join_graph, materialized) for q in probes.queries if self._random.random() < 0.7}
         return ProbeOrderChoice(orders, materialized, self._draw_residuals(probes))
 
     def _draw_residuals(self, probes: SlidingJoinPlan) -> frozenset[str]:

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from properties.harness import RandomReplanner, Run
 from support.compare import assert_same_rows
 from support.duckdb_judge import DuckDBJudge, Judgement
+from support.examples import scale_examples
 from support.oracle import list_batches, run_oracle
 from support.strategies import AddQuery, Advance, RemoveQuery, Scenario, scenarios
 
-EXAMPLES = int(os.environ.get("HEADRACE_PROPERTY_RUNS", "25"))
+EXAMPLES = scale_examples(25)
 PHASES = tuple(Phase) if os.environ.get("HEADRACE_SHRINK", "1") == "1" else (Phase.explicit, Phase.reuse, Phase.generate)
 _SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=PHASES)
 

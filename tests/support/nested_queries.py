@@ -10,7 +10,7 @@ The line breaks are fixed, so that `support.duckdb_judge` can split the text.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 from hypothesis import strategies as st
@@ -128,7 +128,7 @@ def make_nested_query(random: Random) -> str:
     return text + _make_outer_query(random, window)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_valid_query(text: str) -> bool:
     """Say whether a query binds: results of sessions need a window, results of uneven windows cannot be joined."""
     try:

@@ -72,7 +72,7 @@ def parse_choice(
 ) -> ProbeOrderChoice:
     """Parse the probe orders of queries and of materialized intermediate results."""
     return ProbeOrderChoice(
-        {query.id: parse_orders(query.join, **steps) for query, steps in chosen},
+        {query.id: parse_orders(query.join_graph, **steps) for query, steps in chosen},
         {join: parse_orders(join, **steps) for join, steps in (materialized or {}).items()},
     )
 

@@ -308,7 +308,7 @@ class LoadedPlan:
         self.cell_assigners = {id(operator): CellAssigner(operator.predicate_index) for operator in plan.operators}
         self.set_assigners = [
             QuerySetAssigner([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits)
-            for buffer in plan.buckets
+            for buffer in plan.join_buffers
         ]
 
     def get_cell_assigner(self, operator: Any) -> CellAssigner:

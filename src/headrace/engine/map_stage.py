@@ -139,7 +139,7 @@ class MapPass:
 
     def _buffer_join_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch) -> None:
         """Buffer the rows that window joins select."""
-        for number, operator in enumerate(loaded.plan.buckets):
+        for number, operator in enumerate(loaded.plan.join_buffers):
             set_assigner = loaded.set_assigners[number]
             bits = [
                 bit
@@ -167,7 +167,7 @@ class MapPass:
     def _aggregate_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch) -> None:
         numbered = [
             (index, operator)
-            for index, operator in enumerate(loaded.plan.stores)
+            for index, operator in enumerate(loaded.plan.aggregations)
             if any(subscriber.query_id in self.watermarks for subscriber in operator.subscribers)
         ]
         if not numbered:
@@ -210,11 +210,11 @@ class MapPass:
         rows = np.flatnonzero(batch.times < late_before) if batch.min_time < late_before else np.zeros(0, np.int64)
         if rows.size:
             late_batch = RowBatch(batch.table.take(pa.array(rows)), self.stream_job.stream.time)
-            for aggregation in self.current_plan.plan.stores:
+            for aggregation in self.current_plan.plan.aggregations:
                 assignment = self.current_plan.get_cell_assigner(aggregation).assign_cells(late_batch)
                 for query, count in count_late_in_aggregation(aggregation, assignment, late_batch, self.watermarks):
                     self._add_late_rows(query, count)
-            for buffer, set_assigner in zip(self.current_plan.plan.buckets, self.current_plan.set_assigners, strict=True):
+            for buffer, set_assigner in zip(self.current_plan.plan.join_buffers, self.current_plan.set_assigners, strict=True):
                 for query, count in count_late_in_buffer(buffer, set_assigner, late_batch, self.watermarks):
                     self._add_late_rows(query, count)
 

@@ -184,7 +184,7 @@ class _ReduceTask:
         self, stream: str, epoch: int, operator: int, start: int, load: Callable[[], PartialAggregate]
     ) -> SlicePartial:
         loaded = self._load_epoch_plan(stream, epoch)
-        aggregation = loaded.plan.stores[operator]
+        aggregation = loaded.plan.aggregations[operator]
         return SlicePartial(aggregation, loaded.get_cell_assigner(aggregation), start, load)
 
     def _load_epoch_plan(self, stream: str, epoch: int) -> LoadedPlan:
@@ -198,7 +198,7 @@ class _ReduceTask:
                 buffers.append((ref, *self._make_buffer_slice(ref.stream, ref.epoch, ref.operator, buffered)))
             elif (
                 filtered := self.partition_filter.filter_buffered_rows(
-                    self._load_epoch_plan(ref.stream, ref.epoch).plan.buckets[ref.operator], buffered
+                    self._load_epoch_plan(ref.stream, ref.epoch).plan.join_buffers[ref.operator], buffered
                 )
             ).row_count:
                 new_ref = replace(ref, file="", partition=self.partition)
@@ -212,7 +212,7 @@ class _ReduceTask:
     def _make_buffer_slice(
         self, stream: str, epoch: int, operator: int, buffered: BufferedRows
     ) -> tuple[JoinBuffer, BufferSlice]:
-        buffer = self._load_epoch_plan(stream, epoch).plan.buckets[operator]
+        buffer = self._load_epoch_plan(stream, epoch).plan.join_buffers[operator]
         return buffer, BufferSlice(stream, buffer.keys, buffer.slot, buffer.columns, buffered)
 
     def _has_due_subscriber(self, operator: SharedAggregation | JoinBuffer) -> bool:
@@ -281,13 +281,13 @@ class _ReduceTask:
             for stream, epoch, operator, partial in block.partials:
                 if any(
                     self._is_deferred(subscriber.query_id)
-                    for subscriber in self._load_epoch_plan(stream, epoch).plan.stores[operator].subscribers
+                    for subscriber in self._load_epoch_plan(stream, epoch).plan.aggregations[operator].subscribers
                 ):
                     deferred.partials.append((stream, epoch, operator, partial))
             for stream, epoch, operator, rows in block.buffered_rows:
                 if any(
                     self._is_deferred(subscriber.query_id)
-                    for subscriber in self._load_epoch_plan(stream, epoch).plan.buckets[operator].subscribers
+                    for subscriber in self._load_epoch_plan(stream, epoch).plan.join_buffers[operator].subscribers
                 ):
                     deferred.buffered_rows.append((stream, epoch, operator, rows))
             deferred.session_runs += [(query, runs) for query, runs in block.session_runs if self._is_deferred(query)]

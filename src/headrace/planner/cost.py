@@ -117,7 +117,7 @@ def estimate_window_join_costs(
     """Yield the cost of window joins: buffered rows, and join steps, each shared step once."""
     for plan in plans:
         rate = statistics.rates.get(plan.stream, 0.0) * _SECONDS_PER_NANO * _BUFFER_NS
-        for buckets in plan.buckets:
+        for buckets in plan.join_buffers:
             yield _estimate_buffer_cost(plan.stream, buckets, rate, statistics)
     paths: dict[tuple[WindowJoinLeaf | WindowJoinStep, ...], list[LiveQuery]] = {}
     for query in live:

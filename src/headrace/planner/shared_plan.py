@@ -157,10 +157,10 @@ class StreamPlan:
     """The shared operators over one stream during one epoch, the columns they read, and the statistics used for planning."""
 
     stream: str
-    stores: tuple[SharedAggregation, ...]
+    aggregations: tuple[SharedAggregation, ...]
     sessions: tuple[SessionAggregation, ...]
     routers: tuple[StatelessRouter, ...]
-    buckets: tuple[JoinBuffer, ...]
+    join_buffers: tuple[JoinBuffer, ...]
     columns: frozenset[str]
     stats: StreamStatistics
 
@@ -168,80 +168,80 @@ class StreamPlan:
     def subscribers(self) -> tuple[Subscriber, ...]:
         """All subscribers of all operators and join buffers."""
         shared = [member for operator in self.operators for member in operator.subscribers]
-        return (*shared, *(member for buckets in self.buckets for member in buckets.subscribers))
+        return (*shared, *(member for buckets in self.join_buffers for member in buckets.subscribers))
 
     @property
     def operators(self) -> tuple[SharedOperator, ...]:
         """All operators with a predicate index, in the order in which they process a row."""
-        return (*self.stores, *self.sessions, *self.routers)
+        return (*self.aggregations, *self.sessions, *self.routers)
 
 
 def plan_stream(stream: str, queries: Iterable[LiveQuery], stats: StreamStatistics = DEFAULT_STATISTICS) -> StreamPlan:
     """Return the shared plan of one stream for a set of live queries."""
     ordered = sorted(queries, key=lambda q: q.id)
-    members = [m for query in ordered for m in _iter_subscribers(stream, query)]
-    stores, sessions, routers = [], [], []
-    for layout, group_members in group_subscribers(members, stats):
-        group_members.sort(key=lambda m: (m.query_id, m.branch))
-        selection = build_predicate_index([m.predicate for m in group_members], layout)
-        positions = {p: i for i, p in enumerate(selection.predicates)}
-        base = (selection, tuple(group_members), tuple(positions[m.predicate] for m in group_members))
-        if group_members[0].window is None:
+    subscribers = [subscriber for query in ordered for subscriber in _iter_subscribers(stream, query)]
+    aggregations, sessions, routers = [], [], []
+    for layout, group in group_subscribers(subscribers, stats):
+        group.sort(key=lambda subscriber: (subscriber.query_id, subscriber.branch))
+        predicate_index = build_predicate_index([subscriber.predicate for subscriber in group], layout)
+        positions = {predicate: i for i, predicate in enumerate(predicate_index.predicates)}
+        base = (predicate_index, tuple(group), tuple(positions[subscriber.predicate] for subscriber in group))
+        if group[0].window is None:
             routers.append(StatelessRouter(*base))
-        elif isinstance(group_members[0].window, SessionWindow):
+        elif isinstance(group[0].window, SessionWindow):
             sessions.append(SessionAggregation(*base))
         else:
-            stores.append(_plan_aggregation(*base))
-    buckets = plan_join_buffers(stream, ordered)
-    join_columns = [name for buffer in buckets for name in buffer.columns]
-    join_columns += [name for buffer in buckets for m in buffer.subscribers for name in column_names(m.predicate)]
+            aggregations.append(_plan_aggregation(*base))
+    join_buffers = plan_join_buffers(stream, ordered)
+    join_columns = [name for buffer in join_buffers for name in buffer.columns]
+    join_columns += [name for buffer in join_buffers for m in buffer.subscribers for name in column_names(m.predicate)]
     join_columns += [
         name
         for query in ordered
         if isinstance(query.plan, SlidingJoinQuery)
         for name in _iter_sliding_join_columns(stream, query.plan)
     ]
-    needed = frozenset(name for m in members for e in _iter_expressions(m) for name in column_names(e)).union(join_columns)
-    return StreamPlan(stream, tuple(stores), tuple(sessions), tuple(routers), buckets, needed, stats)
+    needed = frozenset(name for m in subscribers for e in _iter_expressions(m) for name in column_names(e)).union(join_columns)
+    return StreamPlan(stream, tuple(aggregations), tuple(sessions), tuple(routers), join_buffers, needed, stats)
 
 
 def plan_join_buffers(stream: str, queries: Iterable[LiveQuery]) -> tuple[JoinBuffer, ...]:
     """Return the join buffers of a stream: one for each set of join keys."""
-    members_by_key: dict[tuple[tuple[Expression, ...], int], list[tuple[Subscriber, int, frozenset[str]]]] = {}
+    subscribers_by_key: dict[tuple[tuple[Expression, ...], int], list[tuple[Subscriber, int, frozenset[str]]]] = {}
     for query in queries:
         if isinstance(query.plan, WindowJoinQuery):
             seen_inputs: set[int] = set()
             for index, slot, keys in iter_buffer_keys(query.plan, query.order_versions, stream):
                 plan, join_input = query.plan, query.plan.inputs[index]
                 base = (query.id, index, join_input.predicate, keys, join_input.window, query.since, plan.streams)
-                member = Subscriber(
+                subscriber = Subscriber(
                     *base, window_ends=plan.ends, longest_window=plan.longest_window, is_counted_elsewhere=index in seen_inputs
                 )
                 seen_inputs.add(index)
-                members_by_key.setdefault((keys, slot), []).append((member, query.bit, find_needed_columns(plan, index)))
+                subscribers_by_key.setdefault((keys, slot), []).append((subscriber, query.bit, find_needed_columns(plan, index)))
     return tuple(
         JoinBuffer(
             slot,
-            tuple(member for member, _, _ in members),
-            tuple(bit for _, bit, _ in members),
-            tuple(sorted(frozenset().union(*(names for *_, names in members)))),
-            derive_progressions({m.window for m, *_ in members if isinstance(m.window, HopWindow)}),
-            max(m.window.size for m, *_ in members if isinstance(m.window, HopWindow)),
+            tuple(subscriber for subscriber, _, _ in subscribers),
+            tuple(bit for _, bit, _ in subscribers),
+            tuple(sorted(frozenset().union(*(names for *_, names in subscribers)))),
+            derive_progressions({m.window for m, *_ in subscribers if isinstance(m.window, HopWindow)}),
+            max(m.window.size for m, *_ in subscribers if isinstance(m.window, HopWindow)),
         )
-        for (_, slot), members in members_by_key.items()
+        for (_, slot), subscribers in subscribers_by_key.items()
     )
 
 
 def _plan_aggregation(
-    selection: PredicateIndex, members: tuple[Subscriber, ...], predicate_of: tuple[int, ...]
+    predicate_index: PredicateIndex, subscribers: tuple[Subscriber, ...], predicate_of: tuple[int, ...]
 ) -> SharedAggregation:
-    windows = [m.window for m in members if isinstance(m.window, HopWindow)]
-    needs = tuple(dict.fromkeys(need for m in members for need in m.components))
+    windows = [m.window for m in subscribers if isinstance(m.window, HopWindow)]
+    needs = tuple(dict.fromkeys(need for m in subscribers for need in m.components))
     positions = {need: i for i, need in enumerate(needs)}
-    component_positions = tuple(tuple(positions[need] for need in m.components) for m in members)
+    component_positions = tuple(tuple(positions[need] for need in m.components) for m in subscribers)
     return SharedAggregation(
-        selection,
-        members,
+        predicate_index,
+        subscribers,
         predicate_of,
         needs,
         component_positions,

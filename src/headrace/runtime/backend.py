@@ -50,7 +50,7 @@ def load_backend(name: str, *, master: str, spark: Any, fault: Callable[[str], N
 
 def pickle_function(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:
     """Return a function as pickled bytes. The pickler is Spark's cloudpickle, imported only when a function is registered."""
-    pickle_code: Callable[..., bytes] = importlib.import_module("headrace.backends.spark.pickling").pickled
+    pickle_code: Callable[..., bytes] = importlib.import_module("headrace.backends.spark.pickling").pickle_code
     return pickle_code(name, code, modules)
 
 

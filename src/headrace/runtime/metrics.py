@@ -82,7 +82,7 @@ def attribute_state_bytes(state: EngineState, probes: SlidingJoinPlan | None) ->
             shares[number] += count / len(users)
 
     plans = {epoch.number: epoch.plan for stream in state.streams.values() for epoch in stream.epochs}
-    for refs, operators in ((state.aggregation_refs, "stores"), (state.join_buffer_refs, "buckets")):
+    for refs, operators in ((state.aggregation_refs, "aggregations"), (state.join_buffer_refs, "join_buffers")):
         sizes: Counter[tuple[int, int]] = Counter()
         for ref in refs:
             sizes[ref.epoch, ref.operator] += ref.bytes

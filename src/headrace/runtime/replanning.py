@@ -194,17 +194,19 @@ class SlidingJoinOptimizer:
         self, probes: SlidingJoinPlan, statistics: WindowCardinality, partitions: int
     ) -> ProbeOrderChoice | None:
         """Return a choice that costs at least a fifth less than the current one; None if the search finds none."""
-        queries = [query for query in probes.queries if query.join.is_connected()]
+        queries = [query for query in probes.queries if query.join_graph.is_connected()]
         if not queries:
             return None
         current = merge_common_subplans([_to_strategy(queries, probes.choice)], statistics, partitions)
         if self.sharing is JoinSharing.GLOBAL:
             residual = find_residual_predicates(queries, statistics.selectivities)
             queries = [replace(query, residual_texts=residual) for query in queries]
-            best = optimize_sliding_joins([query.join for query in queries], statistics, partitions, time_limit=self._time_limit)
+            best = optimize_sliding_joins(
+                [query.join_graph for query in queries], statistics, partitions, time_limit=self._time_limit
+            )
         else:
             baselines = optimize_individually(
-                [query.join for query in queries], statistics, partitions, time_limit=self._time_limit
+                [query.join_graph for query in queries], statistics, partitions, time_limit=self._time_limit
             )
             best = merge_common_subplans(baselines, statistics, partitions)
         self.last_solution = best.solver_report
@@ -221,7 +223,7 @@ def _is_too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:
 
 def _to_strategy(queries: Sequence[NormalizedJoin], choice: ProbeOrderChoice) -> JoinStrategy:
     """Convert the current probe orders to the representation of the planner."""
-    plans = {query.join: _to_plan(query.join, choice.queries[query.id]) for query in queries}
+    plans = {query.join_graph: _to_plan(query.join_graph, choice.queries[query.id]) for query in queries}
     intermediates = tuple(_to_plan(join, orders) for join, orders in choice.materialized.items())
     return JoinStrategy(tuple(plans.values()), intermediates, 0.0, 0.0, SolverReport("greedy", 1.0))
 
@@ -237,7 +239,7 @@ def _to_plan(join: JoinGraph, orders: OrdersByRelation) -> JoinProbePlan:
 def _to_choice(queries: Sequence[NormalizedJoin], strategy: JoinStrategy) -> ProbeOrderChoice:
     orders = {plan.join_graph: _to_orders(plan) for plan in (*strategy.query_plans, *strategy.materialized_plans)}
     intermediates = {plan.join_graph: orders[plan.join_graph] for plan in strategy.materialized_plans}
-    return ProbeOrderChoice({query.id: orders[query.join] for query in queries}, intermediates, queries[0].residual_texts)
+    return ProbeOrderChoice({query.id: orders[query.join_graph] for query in queries}, intermediates, queries[0].residual_texts)
 
 
 def _to_orders(plan: JoinProbePlan) -> OrdersByRelation:

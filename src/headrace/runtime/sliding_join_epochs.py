@@ -130,13 +130,13 @@ def choose_orders(
 ) -> ProbeOrderChoice:
     """Return the probe orders of all queries: the decided, else the previous, else initial ones."""
     current = previous.choice if previous is not None else ProbeOrderChoice({})
-    attributes = {side for query in queries for predicate in query.join.predicates for side in predicate.sides}
+    attributes = {side for query in queries for predicate in query.join_graph.predicates for side in predicate.sides}
     stores = {name: by for name, by in find_input_partitioning(previous).items() if by is None or by in attributes}
     orders: dict[int, OrdersByRelation] = {}
     for query in queries:
         query_orders = None if decided is None else decided.queries.get(query.id)
-        query_orders = query_orders or current.queries.get(query.id) or choose_initial_orders(query.join, stores)
-        orders[query.id] = _drop_unused_partitioning(query_orders, query.join, attributes)
+        query_orders = query_orders or current.queries.get(query.id) or choose_initial_orders(query.join_graph, stores)
+        orders[query.id] = _drop_unused_partitioning(query_orders, query.join_graph, attributes)
         for order in orders[query.id].values():
             stores = {min(t.relation.relations): t.partitioned_by for t in order if t.relation.is_input} | stores
     kept = {**current.materialized, **(decided.materialized if decided is not None else {})}
@@ -217,5 +217,5 @@ def _orders_from_json(value: Mapping[str, Any], queries: Sequence[NormalizedJoin
 
 def _relation_from_json(value: list[list[str]], queries: Sequence[NormalizedJoin]) -> JoinGraph | None:
     names, texts = value
-    joins = (query.join.subgraph(names) for query in queries if query.join.relations.issuperset(names))
+    joins = (query.join_graph.subgraph(names) for query in queries if query.join_graph.relations.issuperset(names))
     return next((join for join in joins if sorted(p.text for p in join.predicates) == texts), None)

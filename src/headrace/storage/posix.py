@@ -1,8 +1,8 @@
 """Atomic and durable writes of files on a POSIX file system.
 
-The environment variable HEADRACE_FSYNC=off turns off every fsync of this process and of its children. It is unsafe: after a loss of
-power, committed batches may be missing or damaged. It exists for tests, whose files need not survive the test; a killed process loses
-nothing either way.
+The environment variable HEADRACE_FSYNC=off turns off every fsync of this process and of its children. It is unsafe: after a
+loss of power, committed batches may be missing or damaged. It exists for tests, whose files need not survive the test; a killed
+process loses nothing either way.
 """
 
 from __future__ import annotations

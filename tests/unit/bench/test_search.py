@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.bench.measure.sustainable import RateSearchBounds, RateSearchResult, TrialVerdict, failed_verdict, search_rate
+from support.examples import scale_examples
 
 PRECISION = 0.05
 TOLERANCE = 0.04  # what a trial of a minute can tell apart
@@ -149,7 +150,7 @@ def test_bounds_that_leave_nothing_are_refused(wrong: dict[str, float]):
         RateSearchBounds(**{"floor": 1.0, "ceiling": 1e7, **wrong})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scale_examples(40))
 @given(
     capacity=st.floats(500, 50_000),
     batch=st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.9, 2.5, 4.0]),

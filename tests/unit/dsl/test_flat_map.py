@@ -15,6 +15,7 @@ import headrace as hr
 from headrace.errors import SqlError
 from headrace.plan.derived import NestedQuery
 from headrace.sql import bind_query
+from support.examples import scale_examples
 
 COLUMNS = "a INT, text STRING, time TIMESTAMP"
 
@@ -230,7 +231,7 @@ def outcome(steps, backend: str):
         return [(q.sql, q.status, q.late, sorted(map(str, q.results().to_pylist()))) for q in queries]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scale_examples(60), deadline=None)
 @given(STEPS)
 @example([("add", 5), ("rows", [(0, None, 6)]), ("rows", [(0, "", 0)])])
 def test_shared_equals_alone(steps) -> None:

@@ -37,7 +37,7 @@ class Fixed(SlidingJoinOptimizer):
 
     def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         (query,) = probes.queries
-        return choice(query.id, query.join, self.shape)
+        return choice(query.id, query.join_graph_graph, self.shape)
 
     def record_batch(self, outcomes: list[ReduceReport]) -> None:
         self.came += sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values())
@@ -117,12 +117,12 @@ def test_storage_is_exactly_as_estimated_and_probes_nearly(run):
     if prober.shape == "left deep":
         expected |= {"r⋈s": joined(given, "rs"), "r⋈s⋈t": joined(given, "rst")}
     assert held == expected
-    selectivity = {one: joined(given, "".join(one.relations)) / ROWS**2 for one in query.join.predicates}
+    selectivity = {one: joined(given, "".join(one.relations)) / ROWS**2 for one in query.join_graph.predicates}
     figures = HistoryCardinality(dict.fromkeys("rstu", float(ROWS)), selectivity)
     estimate = 0.0
-    chosen = choice(query.id, query.join, prober.shape)
+    chosen = choice(query.id, query.join_graph, prober.shape)
     steps: dict[tuple[str, ...], float] = {}
-    for join, orders in ((query.join, chosen.queries[query.id]), *chosen.materialized.items()):
+    for join, orders in ((query.join_graph, chosen.queries[query.id]), *chosen.materialized.items()):
         for start, order in orders.items():
             visited = (input_relation(start), *(target.relation for target in order))
             costs = estimate_step_costs(visited, join, figures, {})

@@ -79,7 +79,7 @@ def test_bits_are_reused_and_sets_stay_as_short_as_the_live_queries(steps: list[
 
 def test_equal_needs_are_kept_once_and_smaller_selections_join_larger_ones() -> None:
     plan = plan_stream("p", live(0, 1, 2))
-    (store,) = plan.stores
+    (store,) = plan.aggregations
     assert [str(c) for c in store.components] == ["rows(*)", "float(price)", "count(price)"]
     assert store.slice_progressions == ((0, 1_000_000),) or len(store.slice_progressions) >= 1
     assert [d.boundaries for d in store.predicate_index.dimensions] == [(4, 9)]

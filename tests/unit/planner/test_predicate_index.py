@@ -17,6 +17,7 @@ from headrace.model.stream import Stream
 from headrace.model.types import Schema
 from headrace.planner.predicate_index import CellLayout, build_predicate_index, compute_grid_spans, derive_dimensions
 from headrace.sql import Catalog, bind_query
+from support.examples import scale_examples
 
 SCHEMA = Schema.parse("x INT, y DOUBLE, s STRING, d DECIMAL(10,2), b BOOLEAN, big BIGINT, f FLOAT, day DATE, time TIMESTAMP")
 CATALOG = Catalog((Stream("t", SCHEMA, "time"),))
@@ -56,7 +57,7 @@ rows = st.fixed_dictionaries({
 
 
 @given(st.lists(predicates, min_size=1, max_size=6), st.lists(rows, min_size=1, max_size=12), st.sampled_from(list(CellLayout)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scale_examples(150), deadline=None)
 def test_every_layout_finds_the_rows_each_predicate_holds_on(
     texts: list[str], found: list[dict[str, object]], layout: CellLayout
 ) -> None:

@@ -23,19 +23,19 @@ def plan(texts: list[str], stats: StreamStatistics):
 
 def test_a_large_grid_is_taken_only_where_there_are_rows_to_fill_it() -> None:
     few, many = (plan(WIDE, StreamStatistics(rate, (("k", 1_000),))) for rate in (1_000, 10_000_000))
-    assert [store.predicate_index.layout for store in few.stores] == [CellLayout.SIGNATURES]
-    assert [store.predicate_index.layout for store in many.stores] == [CellLayout.GRID]
+    assert [store.predicate_index.layout for store in few.aggregations] == [CellLayout.SIGNATURES]
+    assert [store.predicate_index.layout for store in many.aggregations] == [CellLayout.GRID]
 
 
 def test_very_fine_windows_are_kept_apart_where_their_slices_would_cost_the_others() -> None:
     fine = "SELECT k, COUNT(*) n FROM TUMBLE(p, '1 millisecond') WHERE x > 3 GROUP BY k"
     coarse = [f"SELECT k, COUNT(*) n FROM TUMBLE(p, '10 seconds') WHERE x > {i} GROUP BY k" for i in range(300)]
-    stores = plan([fine, *coarse], StreamStatistics(1_000_000, (("k", 1_000),))).stores
+    stores = plan([fine, *coarse], StreamStatistics(1_000_000, (("k", 1_000),))).aggregations
     assert sorted(len(store.subscribers) for store in stores) == [1, 300]
     near = "SELECT k, COUNT(*) n FROM TUMBLE(p, '2 seconds') WHERE x > 3 GROUP BY k"
-    assert [len(store.subscribers) for store in plan([near, *coarse], StreamStatistics(1_000_000, (("k", 1_000),))).stores] == [
-        301
-    ]
+    assert [
+        len(store.subscribers) for store in plan([near, *coarse], StreamStatistics(1_000_000, (("k", 1_000),))).aggregations
+    ] == [301]
 
 
 def test_figures_are_rounded_so_that_plans_stay() -> None:

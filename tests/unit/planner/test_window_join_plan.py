@@ -58,7 +58,7 @@ def test_rows_without_keys_lie_in_one_place_and_move_there_and_back() -> None:
 def test_queries_without_keys_share_buckets_and_steps_whatever_they_ask() -> None:
     texts = [f"SELECT a.x FROM {A} JOIN {B} ON a.x < b.x", f"SELECT COUNT(*) AS n FROM {A} CROSS JOIN {B}"]
     live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
-    (buckets,) = plan_stream("a", live).buckets
+    (buckets,) = plan_stream("a", live).join_buffers
     assert (buckets.keys, buckets.query_bits, buckets.columns) == ((), (0, 1), ("x",))
     one, two = (build_chain(plan, plan.tree) for plan in map(bound, texts))
     assert one == two
@@ -89,10 +89,10 @@ def test_queries_by_the_same_keys_share_buckets_and_a_self_join_has_two() -> Non
     ]
     live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
     plan = plan_stream("a", live)
-    assert [([str(key) for key in each.keys], each.slot, each.query_bits) for each in plan.buckets] == [
+    assert [([str(key) for key in each.keys], each.slot, each.query_bits) for each in plan.join_buffers] == [
         (["k"], 0, (0, 1, 3)),
         (["x"], 0, (2,)),
         (["k"], 1, (3,)),
     ]
-    assert plan.buckets[0].columns == ("k", "s", "x")
+    assert plan.join_buffers[0].columns == ("k", "s", "x")
     assert "unused" not in plan.columns

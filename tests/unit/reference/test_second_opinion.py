@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headrace.model.stream import Stream
 from support.compare import assert_same_rows
 from support.duckdb_judge import DuckDBJudge
+from support.examples import scale_examples
 from support.join_queries import joins, joins_without_equality
 from support.oracle import list_batches, run_oracle
 from support.queries import aggregations, queries
@@ -46,7 +47,7 @@ def many_rows(*, special: bool) -> st.SearchStrategy[list[list[RowCode]]]:
     return st.lists(st.lists(row_codes(special=special), min_size=1, max_size=15), min_size=1, max_size=5)
 
 
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+SETTINGS = settings(max_examples=scale_examples(40), suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 
 
 def test_agreement_when_nothing_can_be_late():
@@ -88,7 +89,7 @@ def test_agreement_about_joins(texts):
 
 @pytest.mark.parametrize("limit", [5, 60])
 def test_every_scenario_runs(limit):
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+    @settings(max_examples=scale_examples(20), suppress_health_check=list(HealthCheck), derandomize=True, database=None)
     @given(scenarios(max_queries=limit))
     def check(scenario):
         assert len(scenario.queries) <= limit

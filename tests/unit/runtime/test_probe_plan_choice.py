@@ -13,7 +13,7 @@ from headrace.runtime.sliding_join_epochs import choice_from_json, choice_to_jso
 from support.sliding_join_plans import make_join, parse_choice, parse_orders, parse_targets
 
 CHAIN = make_join(0, "r.b = s.b AND s.c = t.c")
-ST = CHAIN.join.subgraph("st")
+ST = CHAIN.join_graph.subgraph("st")
 OTHER = make_join(1, "s.c = t.c AND t.d = u.d")
 FLAT = {"r": "s[b] t[c]", "s": "r[b] t[c]", "t": "s[b] r[b]"}
 BY_ST = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}
@@ -44,7 +44,7 @@ def test_a_choice_is_read_as_it_was_written(chosen: ProbeOrderChoice):
 
 def test_kept_joins_of_equal_inputs_are_told_apart_by_their_conditions():
     strict = make_join(2, "r.b = s.b AND s.c = t.c AND s.d < t.d")
-    both = {ST: KEPT[ST], strict.join.subgraph("st"): {"s": "t[]", "t": "s[]"}}
+    both = {ST: KEPT[ST], strict.join_graph.subgraph("st"): {"s": "t[]", "t": "s[]"}}
     chosen = parse_choice((CHAIN, BY_ST), (strict, BY_ST), materialized=both)
     found = through_the_log(chosen, CHAIN, strict)
     assert found == chosen
@@ -53,7 +53,7 @@ def test_kept_joins_of_equal_inputs_are_told_apart_by_their_conditions():
 
 def test_attributes_that_are_expressions_are_read_as_they_were_written():
     query = make_join(0, "r.b + 1 = s.b * 2")
-    chosen = ProbeOrderChoice({0: choose_initial_orders(query.join, {})})
+    chosen = ProbeOrderChoice({0: choose_initial_orders(query.join_graph, {})})
     (target,) = chosen.queries[0]["r"]
     assert target.partitioned_by == Attribute("s", "b * 2")
     assert through_the_log(chosen, query) == chosen
@@ -67,11 +67,11 @@ def test_what_is_about_removed_queries_is_left_out():
 
 
 def test_kept_joins_that_no_live_query_has_are_left_out():
-    tu = OTHER.join.subgraph("tu")
+    tu = OTHER.join_graph.subgraph("tu")
     chosen = parse_choice((CHAIN, FLAT), (OTHER, {**MINE, "s": "tu[t.c]"}), materialized={**KEPT, tu: {"t": "u[d]", "u": "t[d]"}})
     found = through_the_log(chosen, CHAIN)
     assert set(found.materialized) == {ST}
-    assert found.queries == {0: parse_orders(CHAIN.join, **FLAT)}
+    assert found.queries == {0: parse_orders(CHAIN.join_graph, **FLAT)}
 
 
 # --------------------------------------------------------------------------------------------------------------- what is in force
@@ -82,14 +82,14 @@ def test_new_queries_begin_along_equalities_by_the_attributes_that_tie_them_most
     query = make_join(0, "r.b = s.b AND s.c = t.c AND s.c = u.c AND r.a < u.a")
     found = choose_orders((query,), None, None)
     assert found.queries[0] == parse_orders(
-        query.join, r="s[c] t[c] u[c]", s="r[b] t[c] u[c]", t="s[c] r[b] u[c]", u="s[c] r[b] t[c]"
+        query.join_graph, r="s[c] t[c] u[c]", s="r[b] t[c] u[c]", t="s[c] r[b] u[c]", u="s[c] r[b] t[c]"
     )
     assert found.materialized == {}
 
 
 def test_equalities_come_before_comparisons_and_those_before_nothing():
     query = make_join(0, "r.b < s.b AND r.c = u.c AND t.d = t.d AND s.a < t.a")
-    assert [min(one.relation.relations) for one in choose_initial_orders(query.join, {})["r"]] == ["u", "s", "t"]
+    assert [min(one.relation.relations) for one in choose_initial_orders(query.join_graph, {})["r"]] == ["u", "s", "t"]
 
 
 def test_new_queries_use_stores_that_are_there():
@@ -98,14 +98,14 @@ def test_new_queries_use_stores_that_are_there():
     plan = plan_of(parse_choice((first, {"s": "t[c]", "t": "s[c]"})), first)
     new = make_join(1, "r.b = s.b")
     found = choose_orders((first, new), plan, None)
-    assert found.queries[1] == parse_orders(new.join, r="s[b]", s="r[b]") | {"r": parse_targets(new.join, "s[c]")}
+    assert found.queries[1] == parse_orders(new.join_graph, r="s[b]", s="r[b]") | {"r": parse_targets(new.join_graph, "s[c]")}
 
 
 def test_queries_that_come_together_use_stores_of_each_other():
     one, two = make_join(0, "s.c = t.c"), make_join(1, "r.b = s.b")
     found = choose_orders((one, two), None, None)
-    assert found.queries[0]["t"] == parse_targets(one.join, "s[c]")
-    assert found.queries[1]["r"] == parse_targets(two.join, "s[c]")
+    assert found.queries[0]["t"] == parse_targets(one.join_graph, "s[c]")
+    assert found.queries[1]["r"] == parse_targets(two.join_graph, "s[c]")
 
 
 def test_what_was_stays():
@@ -150,5 +150,5 @@ def test_stores_by_what_only_removed_queries_look_at_are_by_something_else():
     plan = plan_of(chosen, first, other, lone)
     assert choose_orders((first, other, lone), plan, None) == chosen
     found = choose_orders((other, lone), plan, None)
-    assert found.queries[1] == parse_orders(other.join, r="s[b]", s="r[b]")
-    assert found.queries[2] == parse_orders(lone.join, s="u[]", u="s[]")
+    assert found.queries[1] == parse_orders(other.join_graph, r="s[b]", s="r[b]")
+    assert found.queries[2] == parse_orders(lone.join_graph, s="u[]", u="s[]")

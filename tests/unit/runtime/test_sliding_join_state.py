@@ -27,7 +27,7 @@ def by_st(number: int = 0) -> ProbeOrderChoice:
     """Rows of r look into s⋈t."""
     query = make_join(number, CHAIN)
     mine = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[c] r[b]"}
-    return parse_choice((query, mine), materialized={query.join.subgraph("st"): {"s": "t[c]", "t": "s[c]"}})
+    return parse_choice((query, mine), materialized={query.join_graph.subgraph("st"): {"s": "t[c]", "t": "s[c]"}})
 
 
 def drawn_rows(random: Random, names: str, at: float, step: float, count: int, keys: int) -> Rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from support.examples import scale_examples
 from support.in_process_service import Service
 
-EXAMPLES = int(os.environ.get("HEADRACE_API_EXAMPLES", "15"))
 PROMISES = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
@@ -44,7 +43,7 @@ def test_answers_are_those_described(api: schemathesis.BaseSchema) -> None:
         operation = found.ok()
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+        @settings(max_examples=scale_examples(15), suppress_health_check=list(HealthCheck), phases=[Phase.generate])
         def ask(case: schemathesis.Case) -> None:
             case.call_and_validate(checks=PROMISES, timeout=30)
 

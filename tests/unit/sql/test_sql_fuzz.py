@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import SqlError
 from headrace.sql import Catalog, bind_query
+from support.examples import scale_examples
 
 SEEDS = (
     "SELECT window.start, gem_pack, sum(price) FROM purchases WHERE price > 10 GROUP BY window(time, '8 seconds', '4 s'), gem_pack",
@@ -59,7 +60,7 @@ def check(text: str, catalog: Catalog) -> None:
     assert "\x1b" not in said or "\x1b" in text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scale_examples(150), deadline=None)
 @given(text=st.text(max_size=60))
 @example(text="")
 @example(text="\0")
@@ -69,7 +70,7 @@ def test_random_text(text: str, catalog: Catalog) -> None:
     check(text, catalog)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scale_examples(400), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_mutated_queries(seed: int, catalog: Catalog) -> None:
     dice = random.Random(seed)

@@ -13,7 +13,7 @@ from headrace.errors import SchemaError
 cloudpickle: Any = untyped
 
 
-def pickled(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:
+def pickle_code(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:
     """Return a function as bytes for `pickle.loads`; definitions in `modules` are pickled by value.
 
     Raises SchemaError if the function refers to a value that cannot be pickled.

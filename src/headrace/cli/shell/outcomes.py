@@ -79,7 +79,7 @@ def _list_shared_parts(sharing: SharedPlans) -> Iterator[tuple[str, set[int]]]:
                 f"{get_operator_kind(operator)}{_format_keys(operator.keys)} of {stream}",
                 {root_query_id(member.query_id) for member in operator.subscribers},
             )
-        for buckets in plan.buckets:
+        for buckets in plan.join_buffers:
             yield (
                 f"join buffer of {stream}{_format_keys(buckets.keys)}",
                 {root_query_id(member.query_id) for member in buckets.subscribers},

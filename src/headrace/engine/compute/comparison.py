@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.engine.compute.columns import Kernel, Value, broadcast_args, is_scalar, map_distinct, map_rows, to_filled_numbers
 from headrace.model.expression import Call
 
-_NULL_BOOLEAN = pa.scalar(None, pa.bool_())
+_NULL_BOOLEAN = pa.nulls(1, pa.bool_())[0]  # pa.scalar would import pandas, half a second of every start
 
 # --- comparisons -------------------------------------------------------------------------------------------------------
 

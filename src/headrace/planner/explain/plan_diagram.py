@@ -64,7 +64,7 @@ class _DiagramBuilder:
         for number, operator in enumerate(plan.operators):
             kind, description = get_operator_kind(operator), format_operator(operator, self.query_names, plan.stats)
             self._add_operator(plan.stream, f"{box_id} {kind} {number}", kind, description, operator.subscribers)
-        for number, buckets in enumerate(plan.buckets):
+        for number, buckets in enumerate(plan.join_buffers):
             self._add_operator(
                 plan.stream,
                 f"{box_id} buckets {number}",

@@ -177,7 +177,7 @@ def explain(
         lines += ["", f"stream {plan.stream}{_describe_origin(plan.stream, live)}: read once for {readers}; columns {columns}"]
         for operator in plan.operators:
             lines += [f"  {line}" for line in format_operator(operator, names, plan.stats)]
-        for buckets in plan.buckets:
+        for buckets in plan.join_buffers:
             lines += [f"  {line}" for line in format_join_buffer(buckets, names)]
     lines += _format_join_steps(live, names, joins or JoinStatistics())
     lines += explain_sliding_joins(probes)

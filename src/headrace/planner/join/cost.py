@@ -175,7 +175,7 @@ def _estimate_probe_costs(
         alone = {}
         for query_id in probe.query_ids:
             sent, matches = (
-                cardinalities.estimate_sent(_to_prefix(start, names), queries_by_id[query_id].join)
+                cardinalities.estimate_sent(_to_prefix(start, names), queries_by_id[query_id].join_graph)
                 for names in (joined, probe.covered_relations)
             )
             alone[query_id] = (sent * copies * _SEND_NS + matches * _MATCH_NS) * _SECONDS_PER_NANO

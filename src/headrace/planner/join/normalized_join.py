@@ -70,12 +70,12 @@ class NormalizedJoin:
     schema: Schema
     backfills: tuple[Backfill, ...] = ()
     residual_texts: frozenset[str] = frozenset()
-    join: JoinGraph = field(init=False, repr=False, compare=False)
+    join_graph: JoinGraph = field(init=False, repr=False, compare=False)
     columns: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Derive the join graph, and the joined columns that are read after the selection."""
-        object.__setattr__(self, "join", JoinGraph(frozenset(self.inputs), frozenset(self._iter_join_predicates())))
+        object.__setattr__(self, "join_graph", JoinGraph(frozenset(self.inputs), frozenset(self._iter_join_predicates())))
         expressions = (*self.conditions, *self.output)
         object.__setattr__(self, "columns", frozenset(name for expression in expressions for name in column_names(expression)))
 

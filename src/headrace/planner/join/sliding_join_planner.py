@@ -218,7 +218,7 @@ class _SlidingJoinPlanner:
         for query_id, orders in self.choice.queries.items():
             if start in orders:
                 for visits in self._expand_order(start, orders[start], query_id):
-                    self._insert_path(roots, start, visits, self._get_query(query_id).join, query_id).completed_queries.add(
+                    self._insert_path(roots, start, visits, self._get_query(query_id).join_graph, query_id).completed_queries.add(
                         query_id
                     )
         for store, query_ids in self.used_since.items():
@@ -278,7 +278,7 @@ class _SlidingJoinPlanner:
         if since <= self.first_batches[query_id] or not self._has_older_rows(target.relation, since):
             return
         paths: list[tuple[_StoreVisit, ...]] = [()]
-        for name in self._order_connected(target.relation, self._get_query(query_id).join, covered):
+        for name in self._order_connected(target.relation, self._get_query(query_id).join_graph, covered):
             visits = list(self._iter_older_visits(self._get_filled_store(name), query_id, since))
             paths = [(*path, visit) for path in paths for visit in visits]
         yield from paths

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import random
 import struct
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from headrace.engine.compute.evaluator import Evaluator
 from headrace.errors import EvaluationError
 from headrace.model.expression import Call, Column, Expression, Literal
 from headrace.model.types import TIMESTAMP
+from support.examples import scale_examples
 
 oracle = importlib.import_module("headrace.backends.reference.evaluate")  # the package has a function of that name
 
@@ -244,7 +244,6 @@ def _ints(sub: Any, any_of: Any) -> list[st.SearchStrategy[Expression]]:
 
 
 FAILED = "failed"
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "3"))
 
 
 def _both_sides(deciding: bool) -> Callable[..., bool | None]:
@@ -307,7 +306,7 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 TABLES = st.integers(0, 40).map(table_of)
 
 
-@settings(max_examples=EXAMPLES * 10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=scale_examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(kind=st.sampled_from(TYPES), data=st.data(), table=TABLES)
 def test_equals_row_by_row(kind, data, table):
     check(data.draw(expressions(kind, 3)), table)
@@ -320,7 +319,7 @@ def test_every_function_equals_row_by_row(kind):
 
 
 def _check_all(shape: st.SearchStrategy[Expression]) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=scale_examples(3), deadline=None, suppress_health_check=list(HealthCheck))
     @given(expression=shape, table=TABLES)
     def shape_equals_row_by_row(expression, table):
         check(expression, table)

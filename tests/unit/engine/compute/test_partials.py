@@ -37,8 +37,9 @@ from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Column
 from headrace.planner.components import Component
 from headrace.storage import container
+from support.examples import scale_examples
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=scale_examples(60), deadline=None)
 NAN, OTHER_NAN = math.nan, struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
 TIME = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -356,7 +357,7 @@ def settled(kind: str, parts: Sequence[np.ndarray]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scale_examples(25), deadline=None)
 @given(st.data())
 def test_accumulating_parts_and_combining_them_in_any_way_is_one(kind: str, name: str, data):
     """(a + b) + c = a + (b + c) = all at once, and in batches."""
@@ -378,7 +379,7 @@ def test_accumulating_parts_and_combining_them_in_any_way_is_one(kind: str, name
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scale_examples(25), deadline=None)
 @given(st.data())
 def test_components_are_what_their_names_say(kind: str, name: str, data):
     of, pool = VALUES[name]
@@ -445,7 +446,7 @@ def test_the_sum_that_plain_addition_loses():
 
 @pytest.mark.parametrize("function", ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "avg", "sum"])
 @pytest.mark.parametrize("mean", [0.0, 1e9, -1e10])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scale_examples(25), deadline=None)
 @given(noise=st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=50), pieces=st.integers(1, 4))
 def test_spread_around_a_large_mean(function: str, mean: float, noise: list[float], pieces: int):
     """Two doubles hold sums of squares to 32 digits: a spread of 10⁻¹¹ of the mean still has nine of its own."""

@@ -63,7 +63,7 @@ TWO = queries(q1=sliding("RST", CHAIN), q2=sliding("STU", TAIL))
 
 def sharing_choice() -> ProbeOrderChoice:
     """q1 = R ⋈ S ⋈ T, q2 = S ⋈ T ⋈ U; S ⋈ T is kept for R of q1."""
-    one, two = TWO[0].join, TWO[1].join
+    one, two = TWO[0].join_graph, TWO[1].join_graph
     chosen = {0: orders(one, BY, R="ST", S="T R", T="S R"), 1: orders(two, BY, S="T U", T="S U", U="T S")}
     return ProbeOrderChoice(chosen, {one.subgraph("ST"): orders(one, BY, S="T", T="S")})
 

@@ -199,7 +199,7 @@ def test_a_store_that_ends_and_one_that_begins_are_two_even_if_partitioned_alike
 
 def test_a_graph_as_text() -> None:
     found = queries(q=sliding("RST", CHAIN))
-    join = found[0].join
+    join = found[0].join_graph
     by = {"R": "R.a", "S": "S.a", "T": "T.b"}
     choice = ProbeOrderChoice(
         {0: orders(join, by, R="S T", S="R T", T="RS")}, {join.subgraph("RS"): orders(join, by, R="S", S="R")}
@@ -244,7 +244,7 @@ output q
 
 
 def test_stores_of_the_same_inputs_are_told_apart() -> None:
-    ones = [StoreNode(one.join.subgraph("ST")) for one in (*queries(p=sliding("ST", "S.a = T.a")), TWO[0])]
+    ones = [StoreNode(one.join_graph.subgraph("ST")) for one in (*queries(p=sliding("ST", "S.a = T.a")), TWO[0])]
     assert list(name_nodes(PhysicalGraph((), tuple(ones), (), (), ())).values()) == ["S⋈T", "S⋈T #2"]
 
 

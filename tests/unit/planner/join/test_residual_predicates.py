@@ -41,10 +41,10 @@ def test_without_a_common_equality_everything_stays():
 def test_queries_with_and_without_are_one_join_then_and_keep_their_conditions():
     loose = frozenset({"r.s = s.s", "r.x < s.x"})
     plain, more = query(0, BY_KEY, loose), query(1, BY_KEY_AND_MORE, loose)
-    assert plain.join == more.join != query(1, BY_KEY_AND_MORE).join
+    assert plain.join_graph == more.join_graph != query(1, BY_KEY_AND_MORE).join_graph
     assert len(more.conditions) == 3
 
 
 def test_a_query_that_has_nothing_else_is_joined_by_it_all_the_same():
     alone = query(0, "r.s = s.s AND r.x < s.x", frozenset({"r.s = s.s", "r.x < s.x"}))
-    assert alone.join == query(0, "r.s = s.s AND r.x < s.x").join
+    assert alone.join_graph == query(0, "r.s = s.s AND r.x < s.x").join_graph

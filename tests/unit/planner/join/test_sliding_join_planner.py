@@ -28,7 +28,7 @@ from headrace.runtime.sliding_join_epochs import choose_orders
 from support.sliding_join_plans import format_probe_tree, format_store, format_stores, make_join, parse_choice
 
 CHAIN = make_join(0, "r.b = s.b AND s.c = t.c")
-ST = CHAIN.join.subgraph("st")
+ST = CHAIN.join_graph.subgraph("st")
 FLAT = {"r": "s[b] t[c]", "s": "r[b] t[c]", "t": "s[b] r[b]"}
 BY_ST = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}
 KEPT = {ST: {"s": "t[c]", "t": "s[b]"}}
@@ -180,7 +180,7 @@ def test_conditions_other_than_equalities_do_not_keep_queries_apart():
 
 def test_kept_joins_of_other_conditions_are_other_stores():
     strict = make_join(1, "r.b = s.b AND s.c = t.c AND s.d < t.d")
-    kept = {**KEPT, strict.join.subgraph("st"): KEPT[ST]}
+    kept = {**KEPT, strict.join_graph.subgraph("st"): KEPT[ST]}
     plan = planned(parse_choice((CHAIN, BY_ST), (strict, BY_ST), materialized=kept), CHAIN, strict)
     assert [format_store(one) for one in plan.stores].count("st[s.b]") == 2
     assert len({one.relation for one in plan.stores if not one.relation.is_input}) == 2
@@ -202,7 +202,7 @@ def test_queries_that_share_nothing_have_stores_of_their_own():
 def test_who_looks_into_kept_joins_comes_before_their_inputs():
     #   u looks into r⋈s and so sees only what was there before; nobody has to wait
     query = make_join(0, "r.b = s.b AND s.c = u.c")
-    rs = query.join.subgraph("rs")
+    rs = query.join_graph.subgraph("rs")
     chosen = parse_choice(
         (query, {"r": "s[b] u[c]", "s": "r[b] u[c]", "u": "rs[s.c]"}), materialized={rs: {"r": "s[b]", "s": "r[b]"}}
     )
@@ -220,7 +220,7 @@ def test_without_kept_joins_ranks_are_by_name():
 
 def test_joins_that_use_each_other_wait_for_those_ranked_first():
     #   r looks into s⋈t, t into r⋈s: r comes first, and t must see the pairs that new rows of r have made in this batch
-    rs = CHAIN.join.subgraph("rs")
+    rs = CHAIN.join_graph.subgraph("rs")
     chosen = parse_choice(
         (CHAIN, {"r": "st[s.b]", "s": "r[b] t[c]", "t": "rs[s.c]"}), materialized={**KEPT, rs: {"r": "s[b]", "s": "r[b]"}}
     )
@@ -483,7 +483,7 @@ def test_stores_that_change_after_a_join_is_kept():
 def test_joins_that_make_other_joins_are_kept_with_them():
     #   u looks into r⋈s⋈t, which is made by way of s⋈t
     query = make_join(0, "r.b = s.b AND s.c = t.c AND t.d = u.d")
-    st, rst = query.join.subgraph("st"), query.join.subgraph("rst")
+    st, rst = query.join_graph.subgraph("st"), query.join_graph.subgraph("rst")
     kept = {st: {"s": "t[c]", "t": "s[b]"}, rst: {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[b] r[b]"}}
     mine = {"r": "s[b] t[c] u[d]", "s": "r[b] t[c] u[d]", "t": "u[d] s[b] r[b]", "u": "rst[t.d]"}
     plan = planned(parse_choice((query, mine), materialized=kept), query)
@@ -523,7 +523,7 @@ class Model:
 
     def _decided(self, queries: tuple[NormalizedJoin, ...]) -> ProbeOrderChoice:
         kept: dict[JoinGraph, OrdersByRelation] = {}
-        chosen = {one.id: self._orders(one.join, kept) for one in queries if self.random.random() < 0.7}
+        chosen = {one.id: self._orders(one.join_graph, kept) for one in queries if self.random.random() < 0.7}
         return ProbeOrderChoice(chosen, kept)
 
     def _orders(self, join: JoinGraph, kept: dict[JoinGraph, OrdersByRelation]) -> OrdersByRelation:
