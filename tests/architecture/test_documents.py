@@ -43,6 +43,12 @@ def test_the_main_documents_exist():
     assert {f"docs/{name}.md" for name in ("tutorial", "configuration", "troubleshooting", "api", "service", "shell")} <= names
 
 
+def test_the_readme_links_to_all_documents():
+    links = {(ROOT / link.partition("#")[0]).resolve() for link in Document(ROOT / "README.md").list_local_links()}
+    documents = {document.path for document in list_documents() if "decisions" not in document.path.parts}
+    assert documents - {ROOT / "README.md"} <= links
+
+
 def test_pictures_of_the_page_are_small():
     pictures = list((ROOT / "docs" / "images").iterdir())
     assert pictures

@@ -1,6 +1,6 @@
 """A windowed aggregation, described by keys, aggregates and a predicate, and rendered in the SQL dialect of each engine.
 
-headrace   HOP(s, size, slide) in FROM; window_start, window_end, keys, aggregates
+    headrace   HOP(s, size, slide) in FROM; window_start, window_end, keys, aggregates
     spark      GROUP BY …, window(time, size, slide); the same outputs
     flink      TABLE(HOP(TABLE s, DESCRIPTOR(time), slide, size)); window_end, keys, aggregates. Flink rejects a size that is
                not a multiple of the slide; such a query has no Flink text
