@@ -5,10 +5,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   ?=
 TESTS  ?=
+DRAWN   = $(shell grep -rlE 'hypothesis|scale_examples' tests/unit --include='test_*.py')
 export TZ := UTC
+unexport PYTHONDONTWRITEBYTECODE  # without byte code, every process compiles the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast browser lint format api clean java
+.PHONY: help demo test fast soak browser lint format api clean java
 
 help:  ## list the recipes
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -17,11 +19,14 @@ demo: java $(STAMP)  ## watch queries being added and removed on live streams (D
 	@$(BIN)/headrace demo $(DEMO)
 
 test: java $(STAMP)  ## run all tests except those of the page: first without Spark, then with Spark
-	$(BIN)/python -m pytest -n 2 -m 'not spark and not browser' $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not spark and not browser' $(TESTS)
 	$(BIN)/python -m pytest -m spark $(TESTS)
 
 fast: $(STAMP)  ## run the tests that need neither Spark nor Java
-	$(BIN)/python -m pytest -n 2 -m 'not spark and not browser' $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not spark and not browser' $(TESTS)
+
+soak: $(STAMP)  ## run the tests that draw examples with 50 times as many (TESTS=… selects a part)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=soak $(or $(TESTS),tests/properties $(DRAWN))
 
 browser: $(STAMP)  ## run the tests of the page, in Chromium
 	$(BIN)/python -m pytest tests/browser $(TESTS)

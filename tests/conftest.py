@@ -1,6 +1,13 @@
-"""Hypothesis settings of all tests: examples have no deadline, and in CI they are the same in every run.
+"""Settings of all tests: random examples, and files that are not synced to disk.
 
-A busy machine must not fail a test, and a failure in CI must come from the change under test.
+Hypothesis profiles set how many random examples a test draws; a test that wants its own number scales it with `scale_examples`:
+
+    default   3 in 10 of the base counts, other examples in every run
+    ci        as many, but the same in every run: a failure comes from the change under test; used if CI is set
+    full      the base counts (--hypothesis-profile=full)
+    soak      50 times the base counts (`make soak`)
+
+No profile has a deadline: a busy machine must not fail a test.
 """
 
 from __future__ import annotations
@@ -9,6 +16,10 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("headrace", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None)
-settings.load_profile("ci" if os.environ.get("CI") else "headrace")
+settings.register_profile("default", deadline=None, max_examples=30)
+settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
+settings.register_profile("full", deadline=None, max_examples=100)
+settings.register_profile("soak", deadline=None, max_examples=5000)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+os.environ.setdefault("HEADRACE_FSYNC", "off")  # also for subprocesses; files of tests need not survive a loss of power

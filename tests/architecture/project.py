@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,13 +38,14 @@ class Module:
     def docstring(self) -> str:
         return (ast.get_docstring(self.tree) or "").strip()
 
-    @property
+    @cached_property
     def classes(self) -> list[ast.ClassDef]:
         """All class definitions, at any depth."""
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
 
-    def list_imports(self) -> set[str]:
-        """Return all imported names, at any depth; `from a import b` is a.b."""
+    @cached_property
+    def imports(self) -> set[str]:
+        """All imported names, at any depth; `from a import b` is a.b."""
         names: set[str] = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -125,9 +126,11 @@ class Document:
         return rows
 
 
-def list_modules() -> list[Module]:
-    return [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
+@cache  # the modules also keep their syntax trees
+def list_modules() -> tuple[Module, ...]:
+    return tuple(Module(path) for path in sorted(PACKAGE.rglob("*.py")))
 
 
-def list_documents() -> list[Document]:
-    return [Document(path) for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
+@cache
+def list_documents() -> tuple[Document, ...]:
+    return tuple(Document(path) for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]))

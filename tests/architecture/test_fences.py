@@ -24,12 +24,12 @@ def find_row(name: str) -> str:
 
 def list_crossings(module: Module) -> set[str]:
     """Return the names that a module imports from other rows of the table."""
-    names = {name.removeprefix("headrace.") for name in module.list_imports() if is_within(name, "headrace")}
+    names = {name.removeprefix("headrace.") for name in module.imports if is_within(name, "headrace")}
     return {name for name in names if find_row(name) != find_row(module.name)}
 
 
 def list_libraries(module: Module) -> set[str]:
-    roots = {name.partition(".")[0] for name in module.list_imports()}
+    roots = {name.partition(".")[0] for name in module.imports}
     return {root for root in roots if root not in sys.stdlib_module_names and root != "headrace"}
 
 

@@ -1,10 +1,9 @@
-"""The page, used as people use it: by keys and clicks, against a service that makes up its own rows."""
+"""The page in a browser: keys and clicks against a service with generated streams."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,7 @@ FRAMES = """() => new Promise(done => {
 TOKEN = "a-token-for-tests-only"
 
 
-def write(page: Page, sql: str, name: str = "") -> None:
+def write_query(page: Page, sql: str, name: str = "") -> None:
     page.locator("#editor .cm-content").click()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text(sql)
@@ -33,33 +32,31 @@ def write(page: Page, sql: str, name: str = "") -> None:
         page.locator("#query-name").fill(name)
 
 
-def row_of(page: Page, name: str) -> Locator:
+def find_query_row(page: Page, name: str) -> Locator:
     return page.get_by_role("option").filter(has_text=re.compile(rf"^{re.escape(name)}\d"))
 
 
-def rows_so_far(page: Page) -> int:
+def read_row_count(page: Page) -> int:
     return int(re.sub(r"\D", "", page.locator("#results-count").inner_text()) or 0)
 
 
-def test_from_opening_it_to_a_first_live_chart_it_takes_one_key(page: Page):
-    begun = time.monotonic()
+def test_the_suggested_query_runs_with_a_single_key(page: Page):
     page.goto("/")
-    expect(page.locator("#editor .cm-content")).to_contain_text("FROM TUMBLE(purchases")  # one is offered
+    expect(page.locator("#editor .cm-content")).to_contain_text("FROM TUMBLE(purchases")  # a query is suggested
     expect(page.locator("#answer")).to_contain_text("output")
     page.locator("#editor .cm-content").press("ControlOrMeta+Enter")
     expect(page.locator("#chart canvas")).to_be_visible()
     expect(page.locator("#results")).to_have_attribute("data-kind", "line")
     expect(page.locator(".legend-entry")).to_have_count(10)
-    assert time.monotonic() - begun < 30
 
 
-def test_a_query_is_added_by_typing_its_rows_arrive_and_it_is_removed(page: Page):
+def test_a_typed_query_is_added_shown_and_removed(page: Page):
     page.goto("/#/new")
-    write(page, TOTALS, name="typed")
+    write_query(page, TOTALS, name="typed")
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#status")).to_have_text("live")
     expect(page.locator("#table tbody tr").first).to_be_visible()
-    before = rows_so_far(page)
+    before = read_row_count(page)
     expect(page.locator("#table thead")).to_contain_text("total")
     page.wait_for_function(
         "before => parseInt(document.getElementById('results-count').textContent.replace(/\\D/g, '')) > before", arg=before
@@ -69,35 +66,35 @@ def test_a_query_is_added_by_typing_its_rows_arrive_and_it_is_removed(page: Page
     page.get_by_role("button", name="Remove").click()
     page.locator("#confirm-yes").click()
     expect(page.locator("#workbench-title")).to_have_text("New query")
-    expect(row_of(page, "typed")).to_have_count(0)
+    expect(find_query_row(page, "typed")).to_have_count(0)
 
 
-def test_an_error_is_shown_in_place(page: Page):
+def test_an_error_is_marked_in_the_editor(page: Page):
     page.goto("/#/new")
-    write(page, "SELECT window_start, SUM(cost) AS total\nFROM TUMBLE(purchases, '1 second')")
+    write_query(page, "SELECT window_start, SUM(cost) AS total\nFROM TUMBLE(purchases, '1 second')")
     expect(page.locator("#answer")).to_contain_text("line 1, column 26")
     expect(page.locator("#editor .cm-lintRange-error")).to_have_text("cost")
     expect(page.locator("#editor .cm-lint-marker-error")).to_have_count(1)
     page.keyboard.press("ControlOrMeta+Enter")
     expect(page.locator("#answer")).to_have_attribute("data-kind", "problem")
     expect(page.locator("#workbench-title")).to_have_text("New query")
-    write(page, TOTALS)
+    write_query(page, TOTALS)
     expect(page.locator("#answer")).to_contain_text("output")
     expect(page.locator("#editor .cm-lintRange-error")).to_have_count(0)
 
 
 def test_streams_and_their_columns_are_completed(page: Page):
     page.goto("/#/new")
-    write(page, "SELECT p. FROM TUMBLE(purchases, '1 second') p")
+    write_query(page, "SELECT p. FROM TUMBLE(purchases, '1 second') p")
     page.keyboard.press("Home")
     for _ in "SELECT p.":
         page.keyboard.press("ArrowRight")
     page.keyboard.type("ge")
     expect(page.locator("#editor .cm-tooltip-autocomplete")).to_contain_text("gem_pack")
-    page.wait_for_timeout(200)  # the editor takes no Enter at once, lest somebody is surprised
+    page.wait_for_timeout(200)  # the editor ignores Enter right after its popup opens
     page.keyboard.press("Enter")
     expect(page.locator("#editor .cm-content")).to_contain_text("SELECT p.gem_pack FROM")
-    write(page, "SELECT x FROM ")
+    write_query(page, "SELECT x FROM ")
     page.keyboard.type("pur")
     expect(page.locator("#editor .cm-tooltip-autocomplete")).to_contain_text("purchases")
 
@@ -113,12 +110,12 @@ def test_a_reload_shows_the_same_query(page: Page, service: ServiceProcess):
     expect(page.locator("#chart canvas")).to_be_visible()
 
 
-def test_the_list_is_searched_and_used_by_keys(page: Page, service: ServiceProcess):
+def test_the_query_list_is_searched_and_opened_by_keys(page: Page, service: ServiceProcess):
     service.request(
         "POST", "/v1/queries", {"sql": "SELECT user_id, price, time FROM purchases WHERE price > 99", "name": "dear_ones"}
     )
     page.goto("/")
-    expect(row_of(page, "dear_ones")).to_be_visible()
+    expect(find_query_row(page, "dear_ones")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("dear")
     expect(page.get_by_role("option").filter(visible=True)).to_have_count(1)
@@ -133,7 +130,7 @@ def test_a_query_is_replaced(page: Page, service: ServiceProcess):
     page.goto("/#/q/changing")
     expect(page.locator("#workbench-title")).to_have_text("changing")
     expect(page.get_by_role("button", name="Replace")).to_be_disabled()
-    write(page, "SELECT window_end, COUNT(*) AS sold FROM TUMBLE(purchases, '1 second')")
+    write_query(page, "SELECT window_end, COUNT(*) AS sold FROM TUMBLE(purchases, '1 second')")
     page.keyboard.press("ControlOrMeta+Enter")
     expect(page.locator("#table thead")).to_contain_text("sold")
     expect(page.locator("#table tbody tr").first).to_be_visible()
@@ -148,20 +145,20 @@ def test_ten_thousand_rows_a_second_are_sampled(page: Page, service: ServiceProc
     expect(page.locator("#table tbody tr")).to_have_count(200)
     frames = page.evaluate(FRAMES)
     service.request("DELETE", "/v1/queries/flood")
-    assert frames > 15  # it still moves
+    assert frames > 15  # the page still renders
 
 
-def test_rows_that_are_no_longer_kept_are_told_to_be_missed(page: Page, service: ServiceProcess):
+def test_evicted_rows_are_shown_as_missed(page: Page, service: ServiceProcess):
     service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "gappy"})
     columns = [{"name": "total", "type": "DOUBLE"}]
-    told = (("columns", columns), ("missed", {"from": "1.0", "to": "9.0"}), ("rows", {"rows": [[1.5]], "left_out": 0}))
-    body = "".join(f"event: {kind}\nid: 9.0\ndata: {json.dumps(data)}\n\n" for kind, data in told)
+    events = (("columns", columns), ("missed", {"from": "1.0", "to": "9.0"}), ("rows", {"rows": [[1.5]], "left_out": 0}))
+    body = "".join(f"event: {kind}\nid: 9.0\ndata: {json.dumps(data)}\n\n" for kind, data in events)
     page.route(re.compile("/v1/queries/gappy/live"), lambda route: route.fulfill(body=body, content_type="text/event-stream"))
     page.goto("/#/q/gappy")
     expect(page.locator("#results-sampled")).to_have_text("some rows are no longer kept and were missed")
 
 
-def test_a_query_lights_up_what_it_uses(page: Page, service: ServiceProcess):
+def test_hovering_a_query_highlights_its_operators(page: Page, service: ServiceProcess):
     service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "lit"})
     page.goto("/#/plan")
     box = page.locator(".box-query").filter(has_text=re.compile("^lit$"))
@@ -173,23 +170,23 @@ def test_a_query_lights_up_what_it_uses(page: Page, service: ServiceProcess):
     expect(page.locator("#workbench-title")).to_have_text("lit")
 
 
-def test_the_time_line_tells_of_additions(page: Page):
+def test_the_timeline_shows_added_queries(page: Page):
     page.goto("/#/time")
     expect(page.locator(".time-picture .batch").first).to_be_attached()
     expect(page.locator("#event-rows .event-added").first).to_be_visible()
 
 
-def test_figures_are_shown_on_top(page: Page):
+def test_the_tiles_show_rates_and_watermark(page: Page):
     page.goto("/")
     for tile in ("in", "live", "watermark"):
         expect(page.locator(f"[data-tile={tile}] .tile-value")).not_to_have_text("–")
 
 
-def test_latency_state_and_cost_are_figures_of_a_query(page: Page, service: ServiceProcess):
+def test_a_query_shows_latency_state_and_cost(page: Page, service: ServiceProcess):
     service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "measured"})
     page.goto("/#/q/measured")
     expect(page.locator("#facts")).to_have_text(
-        re.compile(r"latency [\d.]+\s(ms|s).*state [\d.]+\s(B|KiB).*work .+/s, alone .+/s")
+        re.compile(r"latency [\d.]+\s(ms|s).*state [\d.]+\s(B|KiB).*cost .+/s, standalone .+/s")
     )
     for sort, unit in (("latency", "m?s"), ("state", "(B|KiB)")):
         page.locator("#query-sort").select_option(sort)
@@ -198,18 +195,18 @@ def test_latency_state_and_cost_are_figures_of_a_query(page: Page, service: Serv
     page.locator("#query-sort").select_option("newest")
 
 
-def test_figures_that_are_not_known_are_dashes_and_old_event_times_days(page: Page):
+def test_unknown_statistics_are_dashes_and_long_latencies_are_days(page: Page):
     names = {"old": {"latency_seconds": {"p50": 320 * 86_400, "p95": 330 * 86_400}}, "unknown": {"cost": None}, "null": {}}
     query = {
         "sql": TOTALS, "status": "live", "error": "", "columns": [], "emitted": 0, "late": {}, "owner": "", "rows_per_second": 0,
         "deployment_seconds": None,
     }  # fmt: skip
     nothing = {"latency_seconds": None, "state_bytes": None, "cost": None}
-    told = [
-        {**query, **({} if name == "unknown" else nothing), **given, "name": name, "id": place}
-        for place, (name, given) in enumerate(names.items())
+    queries = [
+        {**query, **({} if name == "unknown" else nothing), **fields, "name": name, "id": number}
+        for number, (name, fields) in enumerate(names.items())
     ]
-    page.route(re.compile("/v1/queries$"), lambda route: route.fulfill(json=told))
+    page.route(re.compile("/v1/queries$"), lambda route: route.fulfill(json=queries))
     page.goto("/")
     page.locator("#query-sort").select_option("latency")
     figures = page.locator(".query-row:not([hidden]) .row-figure")
@@ -223,8 +220,8 @@ def test_figures_that_are_not_known_are_dashes_and_old_event_times_days(page: Pa
     page.locator("#query-sort").select_option("newest")
 
 
-def test_functions_of_the_page(page: Page):
-    """Which chart suits which columns, and numbers as they are read."""
+def test_modules_of_the_page(page: Page):
+    """Modules of the page: choice of chart, number formats, row buffer, large integers."""
     page.goto("/")
     columns = [{"name": "window_end", "type": "TIMESTAMP"}, {"name": "pack", "type": "INT"}, {"name": "total", "type": "DOUBLE"}]
     choose = (
@@ -250,11 +247,11 @@ def test_functions_of_the_page(page: Page):
         " const found = parse('[9007199254740993, -9223372036854775808, 1.5, 1e300, \"12345678901234567890\"]');"
         " return found.map((value) => cell(value, 'BIGINT')[1] || cell(value, 'STRING')[0]); }"
     )
-    told = ["9007199254740993", "-9223372036854775808", "1.5", "1e+300", "12345678901234567890"]
-    assert page.evaluate(large) == told
+    expected = ["9007199254740993", "-9223372036854775808", "1.5", "1e+300", "12345678901234567890"]
+    assert page.evaluate(large) == expected
 
 
-def test_it_goes_on_after_the_service_was_killed_and_started_again(page: Page, service: ServiceProcess):
+def test_the_page_reconnects_after_a_restart_of_the_service(page: Page, service: ServiceProcess):
     service.request("POST", "/v1/queries", {"sql": TOTALS, "name": "survivor"})
     page.goto("/#/q/survivor")
     expect(page.locator("#table tbody tr").first).to_be_visible()
@@ -262,7 +259,7 @@ def test_it_goes_on_after_the_service_was_killed_and_started_again(page: Page, s
     expect(page.locator("#connection-text")).to_have_text("reconnecting …")
     expect(page.locator("#results-state")).to_have_text("reconnecting …")
     expect(page.locator("#lost")).to_be_visible()
-    before = rows_so_far(page)
+    before = read_row_count(page)
     service.start()
     expect(page.locator("#connection-text")).to_have_text("running")
     expect(page.locator("#results-state")).to_have_text("live")
@@ -281,7 +278,7 @@ def guarded(browser: Browser, tmp_path: Path, request: pytest.FixtureRequest) ->
     service.kill()
 
 
-def test_a_token_is_asked_for_once_and_an_empty_service_says_so(guarded: Page):
+def test_the_token_is_requested_once_and_empty_views_have_a_text(guarded: Page):
     guarded.goto("/")
     expect(guarded.locator("#token")).to_be_visible()
     guarded.locator("#token-input").fill("not the one")

@@ -1,4 +1,4 @@
-"""Reports of benchmarks in the page: real ones, with a token asked for, in both colours and on a telephone."""
+"""Benchmark reports in the page: recorded results, a service with tokens, both colour schemes, a narrow screen."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ pytestmark = pytest.mark.browser
 RECORDED = Path(__file__).parents[2] / "docs" / "bench" / "2026-11-16"
 TOKEN = "a-token-for-tests-only"
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
-BACKGROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 19, 24)"}  # of the report itself, which follows the page
+BACKGROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(15, 19, 24)"}  # of the report, which follows the page
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+def report_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     folder = tmp_path_factory.mktemp("reports")
     for name in ("aggregation-1", "join-churn", "profit-1M", "sc1"):
         (folder / "out" / name).mkdir(parents=True)
         shutil.copy(RECORDED / f"{name}.json", folder / "out" / name / "result.json")
         write_report(folder / "out" / name)
     (folder / "tokens").write_text(f"read ann {TOKEN}\n")
-    made = ServiceProcess(folder / "checkpoint", "--reports", str(folder / "out"), "--tokens", str(folder / "tokens"))
-    made.start()
-    yield made
-    made.kill()
+    process = ServiceProcess(folder / "checkpoint", "--reports", str(folder / "out"), "--tokens", str(folder / "tokens"))
+    process.start()
+    yield process
+    process.kill()
 
 
 @pytest.fixture
-def reports(browser: Browser, served: ServiceProcess, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """The view with its list, the token given."""
-    for page in open_page(browser, served, request):
+def reports(browser: Browser, report_service: ServiceProcess, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """Open the list of reports, with the token entered."""
+    for page in open_page(browser, report_service, request):
         page.goto("/#/reports")
         page.locator("#token-input").fill(TOKEN)
         page.keyboard.press("Enter")
@@ -45,26 +45,26 @@ def reports(browser: Browser, served: ServiceProcess, request: pytest.FixtureReq
         yield page
 
 
-def test_an_answer_from_before_the_token_was_given_does_not_ask_again(
-    browser: Browser, served: ServiceProcess, request: pytest.FixtureRequest
+def test_a_late_401_does_not_request_the_token_again(
+    browser: Browser, report_service: ServiceProcess, request: pytest.FixtureRequest
 ):
     held: list[Route] = []
-    for page in open_page(browser, served, request):
+    for page in open_page(browser, report_service, request):
         page.route("**/v1/queries", lambda route: held.append(route) if not held else route.continue_())
         page.goto("/#/reports")
         page.locator("#token-input").fill(TOKEN)
         page.keyboard.press("Enter")
         expect(page.locator("#report-list a")).to_have_count(4)
-        with page.expect_response("**/v1/queries") as found:
+        with page.expect_response("**/v1/queries") as response:
             held[0].continue_()
-        assert found.value.status == 401
+        assert response.value.status == 401
         page.wait_for_timeout(200)
         expect(page.locator("#token")).to_be_hidden()
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
-def test_a_report_is_found_and_opened_by_keys(reports: Page, colours: str):
-    reports.emulate_media(color_scheme="null")  # what the system says: what a test says would hold for frames, whatever theirs
+def test_a_report_is_searched_and_opened_by_keys(reports: Page, colours: str):
+    reports.emulate_media(color_scheme="null")  # the system's scheme: an emulated scheme would override that of the frames
     if colours == "dark":
         reports.locator("#theme").click()
     expect(reports.get_by_text("No report is open")).to_be_visible()
@@ -75,16 +75,16 @@ def test_a_report_is_found_and_opened_by_keys(reports: Page, colours: str):
     reports.keyboard.press("Enter")
     report = reports.frame_locator("#report-page iframe")
     expect(report.get_by_role("heading", name="Windowed aggregation")).to_be_visible()
-    expect(report.locator(".plot svg.main-svg").first).to_be_visible()  # its scripts ran
+    expect(report.locator(".plot svg.main-svg").first).to_be_visible()  # the scripts of the report ran
     expect(reports.locator("#report")).to_have_attribute("data-state", "some")
     assert reports.frames[1].evaluate(BACKGROUND) == BACKGROUNDS[colours]
-    assert reports.frames[1].evaluate("origin") == "null"  # and may read nothing of the page, its token least of all
+    assert reports.frames[1].evaluate("origin") == "null"  # the report cannot read the page or its token
     reports.reload()
     expect(report.get_by_role("heading", name="Windowed aggregation")).to_be_visible()
     expect(report.locator(".plot svg.main-svg").first).to_be_visible()
 
 
-def test_on_a_telephone_there_is_the_list_or_a_report(reports: Page):
+def test_a_narrow_screen_shows_either_the_list_or_a_report(reports: Page):
     reports.set_viewport_size({"width": 390, "height": 780})
     expect(reports.locator("#report")).to_be_hidden()
     reports.get_by_role("link", name="sc1").click()
@@ -98,7 +98,7 @@ def test_on_a_telephone_there_is_the_list_or_a_report(reports: Page):
     expect(report.locator(".plot svg.main-svg").first).to_be_visible()
 
 
-def test_what_cannot_be_shown_is_said(reports: Page):
+def test_missing_reports_and_empty_searches_have_a_message(reports: Page):
     reports.goto("/#/reports/none")
     expect(reports.get_by_text("report 'none' does not exist")).to_be_visible()
     reports.locator("body").press("/")

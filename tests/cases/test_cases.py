@@ -1,16 +1,16 @@
-"""Plays the stories beside this file (`*.case`), on the shared engine and on the oracle: both must tell them as written.
+"""Runs the cases beside this file (`*.case`) on the shared engine and on the reference: both must give the expected results.
 
 A line is a command; lines indented below it belong to it. Times are on 2024-01-01, UTC; NULL is NULL, '' is no text.
 
     stream NAME(COLUMN TYPE, …) watermark DURATION      the event-time column is called `time`
-    add NAME: SQL                                       may go on in the lines below
+    add NAME: SQL                                       may continue in the lines below
     rows STREAM                                         one row a line, values between |
     tick, drain                                         one micro-batch, the end of the input
-    expect NAME                                         all rows it has emitted so far, in any order; no line: no row
-    late NAME STREAM NUMBER                             how many rows came too late for it
+    expect NAME                                         all rows emitted so far, in any order; no line: no row
+    late NAME STREAM NUMBER                             number of late rows of the query
     status NAME STATUS                                  accepted, live, removed or failed
     remove NAME
-    refuse COMMAND -> TEXT                              what the error says (… stands for anything in between)
+    refuse COMMAND -> TEXT                              text of the error (… stands for any text)
     explain has TEXT, explain lacks TEXT
 """
 
@@ -30,12 +30,12 @@ import headrace as hr
 from support.compare import assert_same_rows
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
-STORIES = sorted(Path(__file__).parent.glob("*.case"))
+CASES = sorted(Path(__file__).parent.glob("*.case"))
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a story."""
+    """A command of a case."""
 
     verb: str
     rest: str
@@ -43,18 +43,18 @@ class Command:
 
 
 def parse(text: str) -> list[Command]:
-    found: list[Command] = []
+    commands: list[Command] = []
     for line in text.splitlines():
         if line[:1].isspace() and line.strip():
-            found[-1].below.append(line.strip())
+            commands[-1].below.append(line.strip())
         elif line.strip() and not line.startswith("#"):
             verb, _, rest = line.strip().partition(" ")
-            found.append(Command(verb, rest.strip()))
-    return found
+            commands.append(Command(verb, rest.strip()))
+    return commands
 
 
-class Player:
-    """Carries out commands on a session; the method of a verb gets what its pattern finds, and the lines below."""
+class CaseRunner:
+    """Runs commands on a session; the method of a verb gets the indented lines and the groups of its pattern."""
 
     patterns = {  # noqa: RUF012
         "stream": r"`?([^(`]+)`?\((.*)\)(?: watermark (.*))?",
@@ -74,9 +74,9 @@ class Player:
         self.session = session
         self.sources: dict[str, hr.MemorySource] = {}
 
-    def play(self, command: Command) -> None:
+    def run(self, command: Command) -> None:
         match = re.fullmatch(self.patterns[command.verb], command.rest)
-        assert match, f"'{command.verb} {command.rest}' is not understood"
+        assert match, f"'{command.verb} {command.rest}' is not a valid command"
         getattr(self, command.verb)(command.below, *match.groups())
 
     def stream(self, _: list[str], name: str, columns: str, watermark: str | None) -> None:
@@ -111,7 +111,7 @@ class Player:
 
     def refuse(self, below: list[str], text: str, message: str) -> None:
         with pytest.raises(hr.HeadraceError, match="(?s)" + ".*".join(map(re.escape, message.split(" … ")))):
-            self.play(parse("\n  ".join([text, *below]))[0])
+            self.run(parse("\n  ".join([text, *below]))[0])
 
     def explain(self, _: list[str], how: str, text: str) -> None:
         assert (text in self.session.explain()) == (how == "has"), self.session.explain()
@@ -139,9 +139,9 @@ def value(text: str, kind: pa.DataType) -> Any:
 
 
 @pytest.mark.parametrize("backend", ["local", "reference"])
-@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
-def test_story(story: Path, backend: str):
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_case(case: Path, backend: str):
     with hr.Session(backend=backend) as session:
-        player = Player(session)
-        for command in parse(story.read_text()):
-            player.play(command)
+        runner = CaseRunner(session)
+        for command in parse(case.read_text()):
+            runner.run(command)

@@ -76,11 +76,11 @@ def _find_always_live(scenario: Scenario) -> set[str]:
 
 @given(scenarios())
 @_SETTINGS
-def test_shared_equals_alone_under_churn_disorder_and_crashes(scenario: Scenario) -> None:
+def test_shared_equals_standalone_under_churn_disorder_and_crashes(scenario: Scenario) -> None:
     check(scenario, backend="local", partitions=3)
 
 
 @given(scenarios(max_queries=8, max_batches=20), st.integers(0, 1000))
 @_SETTINGS
-def test_few_queries_long_streams_and_rescaling(scenario: Scenario, seed: int) -> None:
+def test_few_queries_over_long_streams_with_rescaling(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=1)

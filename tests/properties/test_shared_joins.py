@@ -15,17 +15,17 @@ _SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check
 
 @given(scenarios(max_queries=12, texts=queries_with_joins()), st.integers(0, 1000))
 @_SETTINGS
-def test_joins_beside_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
+def test_window_joins_with_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed), backend="local", partitions=3)
 
 
 @given(scenarios(max_queries=3, max_batches=16, texts=joins(seed=1)), st.integers(0, 1000))
 @_SETTINGS
-def test_few_joins_long_streams(scenario: Scenario, seed: int) -> None:
+def test_few_window_joins_over_long_streams(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)
 
 
 @given(scenarios(max_queries=8, max_batches=8, texts=joins_without_equality()), st.integers(0, 1000))
 @_SETTINGS
-def test_joins_without_an_equality_share_rows_and_search_as_each_can(scenario: Scenario, seed: int) -> None:
+def test_window_joins_without_an_equality(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed) if seed % 2 else None, backend="local", partitions=2)

@@ -15,11 +15,11 @@ _SETTINGS = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check
 
 @given(scenarios(max_queries=10, texts=queries_with_sliding_joins()), st.integers(0, 1000))
 @_SETTINGS
-def test_sliding_joins_beside_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
+def test_sliding_joins_with_other_queries_under_churn_disorder_crashes_and_replanning(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed), backend="local", partitions=3)
 
 
 @given(scenarios(max_queries=3, max_batches=16, texts=sliding_joins(seed=1)), st.integers(0, 1000))
 @_SETTINGS
-def test_few_sliding_joins_long_streams(scenario: Scenario, seed: int) -> None:
+def test_few_sliding_joins_over_long_streams(scenario: Scenario, seed: int) -> None:
     check(scenario, RandomReplanner(seed), backend="local", partitions=2)

@@ -1,4 +1,4 @@
-"""The command line on Spark, as a user starts it: the example, killed on the way; the demonstration."""
+"""The command line on Spark: `headrace run` of the example, killed and restarted; `headrace demo`."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ COMMAND = [sys.executable, "-c", "from headrace.cli import main; main()"]
 LIMIT_SECONDS = 240
 
 
-def run(*words: object, cwd: Path) -> dict[str, Any]:
-    done = subprocess.run(
+def run_command(*words: object, cwd: Path) -> dict[str, Any]:
+    completed = subprocess.run(
         [*COMMAND, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
-def rows(directory: str) -> list[str]:
-    """Return the rows below a directory as text, floats rounded, in one order."""
-    found: list[dict[str, Any]] = []
+def read_rows(directory: str) -> list[str]:
+    """Return the rows of the files of a directory as sorted texts, floats rounded."""
+    read: list[dict[str, Any]] = []
     for path in Path(directory).iterdir():
         lines = pq.read_table(path).to_pylist() if path.suffix == ".parquet" else map(json.loads, path.read_text().splitlines())
-        found += lines
+        read += lines
     return sorted(
-        str({name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}) for row in found
+        str({name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}) for row in read
     )
 
 
-def kill_when_logged(log: Path, out: Path, cwd: Path) -> None:
+def kill_when_log_entry_exists(log: Path, out: Path, cwd: Path) -> None:
     words = ["run", str(EXAMPLE), "--once", "--out", str(out)]
     process = subprocess.Popen([*COMMAND, *words], cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     limit = time.monotonic() + LIMIT_SECONDS
     while not log.exists() and process.poll() is None:
         assert time.monotonic() < limit
         time.sleep(0.01)
-    assert process.poll() is None, "it was over before it could be killed"
+    assert process.poll() is None, "the process ended before it was killed"
     process.kill()
     process.wait()
 
 
-def test_the_example_killed_and_started_again(tmp_path):
-    """|--batches--✗|--the rest--| on Spark  ==  |--all batches--| in one process."""
+def test_the_example_gives_the_same_results_after_a_kill_and_a_restart(tmp_path):
+    """|--batches--✗|--other batches--| on Spark  ==  |--all batches--| on the local backend."""
     out = tmp_path / "spark"
-    kill_when_logged(out / ".checkpoint" / "log" / f"{1:010d}.json", out, tmp_path)
-    found = run("run", EXAMPLE, "--once", "--json", "--out", out, cwd=tmp_path)
-    expected = run("run", EXAMPLE, "--once", "--json", "--out", tmp_path / "local", "--backend", "local", cwd=tmp_path)
-    assert found["batches"] == expected["batches"]
-    assert found["streams"] == expected["streams"]
+    kill_when_log_entry_exists(out / ".checkpoint" / "log" / f"{1:010d}.json", out, tmp_path)
+    report = run_command("run", EXAMPLE, "--once", "--json", "--out", out, cwd=tmp_path)
+    expected = run_command("run", EXAMPLE, "--once", "--json", "--out", tmp_path / "local", "--backend", "local", cwd=tmp_path)
+    assert report["batches"] == expected["batches"]
+    assert report["streams"] == expected["streams"]
     for name, query in expected["queries"].items():
-        again = found["queries"][name]
-        assert (again["rows"], again["late"], again["status"]) == (query["rows"], query["late"], "live")
-        assert rows(again["path"]) == rows(query["path"])
+        restarted = report["queries"][name]
+        assert (restarted["rows"], restarted["late"], restarted["status"]) == (query["rows"], query["late"], "live")
+        assert read_rows(restarted["path"]) == read_rows(query["path"])
 
 
-def test_the_demonstration(tmp_path):
-    found = run("demo", "--seconds", 8, "--queries", 10, "--rate", 20_000, "--json", cwd=tmp_path)
-    assert found["queries"] == {"added": 10, "removed": 3, "live": 7, "failed": 0}
-    assert found["backend"] == "spark"
-    assert found["rows"] > 0
-    assert found["results"] > 0
+def test_demo_adds_and_removes_queries_on_spark(tmp_path):
+    report = run_command("demo", "--seconds", 8, "--queries", 10, "--rate", 20_000, "--json", cwd=tmp_path)
+    assert report["queries"] == {"added": 10, "removed": 3, "live": 7, "failed": 0}
+    assert report["backend"] == "spark"
+    assert report["rows"] > 0
+    assert report["results"] > 0

@@ -1,4 +1,4 @@
-"""`headrace serve` on Spark, killed with SIGKILL and started again: all is there, and a reader notices nothing."""
+"""`headrace serve` on Spark, killed with SIGKILL and restarted: queries and streams are recovered; subscribers miss no rows."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ COUNTS = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(pu
 TOPS = "SELECT window_start, gem_pack, MAX(price) AS top FROM HOP(purchases, '1 second', '250 ms') GROUP BY gem_pack"
 
 
-class Reader:
-    """Follows a query by server-sent events, and comes back with the id of the last one it has."""
+class Subscriber:
+    """Reads a query by server-sent events, and resumes after the id of the last event."""
 
     def __init__(self, query: str) -> None:
         self._path, self._last = f"/v1/queries/{query}/live", ""
         self.rows: list[list[Any]] = []
 
     def read(self, url: str, more: int) -> None:
-        """Read until there are so many rows more, then hang up."""
+        """Read until `more` further rows have arrived, then disconnect."""
         wanted, headers = len(self.rows) + more, {"Last-Event-ID": self._last} if self._last else {}
         with httpx.stream(
             "GET", f"{url}{self._path}", params={"from": "beginning"}, headers=headers, timeout=TIMEOUT_SECONDS
-        ) as answer:
-            for kind, number, data in parse_events(answer):
+        ) as response:
+            for kind, number, data in parse_events(response):
                 assert kind != "missed"
                 self._last = number
                 self.rows += data["rows"] if kind == "rows" else []
@@ -40,43 +40,47 @@ class Reader:
                     return
 
 
-def known(session: Any) -> dict[str, Any]:
-    """Return what must not change by a restart: queries and their ids, what they share, and streams."""
-    queries = {one.name: (one.id, one.sql, one.status) for one in session.queries()}
+def describe_session(session: Any) -> dict[str, Any]:
+    """Return the parts that a restart must not change: queries, shared operators and streams."""
+    queries = {query.name: (query.id, query.sql, query.status) for query in session.queries()}
     plan = session.ask("GET", "/plan").json()
-    shared = {(one["kind"], one["label"], tuple(one["queries"])) for one in plan["operators"]}
-    return {"queries": queries, "shared": shared, "streams": {name: one["source"] for name, one in session.streams().items()}}
+    shared = {(op["kind"], op["label"], tuple(op["queries"])) for op in plan["operators"]}
+    return {
+        "queries": queries,
+        "shared": shared,
+        "streams": {name: stream["source"] for name, stream in session.streams().items()},
+    }
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    """Tell whether all of them end, if they are given a moment."""
+def have_ended(processes: list[psutil.Process]) -> bool:
+    """Return whether all processes end within 20 s."""
     return not psutil.wait_procs(processes, timeout=20)[1]
 
 
-def test_killed_on_spark_it_goes_on(tmp_path: Path):
-    """|--epoch--|--epoch--✗   |--goes on--|: the reader's rows of both are the query's results."""
+def test_the_service_continues_on_spark_after_a_kill(tmp_path: Path):
+    """|--epoch--|--epoch--✗   |--restarted--|: subscribers get exactly the results of the queries."""
     words = ("--demo", "--port", "0", "--checkpoint", str(tmp_path / "state"), "--interval", "0.05")
-    counts, tops = Reader("counts"), Reader("tops")
+    counts, tops = Subscriber("counts"), Subscriber("tops")
     with run_service(*words, backend="spark") as (url, process):
         session = hr.connect(url)
         session.add(COUNTS, name="counts")
         counts.read(url, 3)
         session.add(TOPS, name="tops")  # another epoch
         tops.read(url, 5)
-        before, emitted = known(session), session.query("counts").page()
-        assert any(one["kind"] == "epoch" for one in session.ask("GET", "/events").json())
+        before, emitted = describe_session(session), session.query("counts").page()
+        assert any(event["kind"] == "epoch" for event in session.ask("GET", "/events").json())
         left = kill_process(process)
     assert left  # a JVM, at least
-    assert gone(left)
+    assert have_ended(left)
     with run_service(*words, backend="spark") as (url, _):
         session = hr.connect(url)
-        assert known(session) == before
+        assert describe_session(session) == before
         assert session.query("counts").page().rows.slice(0, emitted.rows.num_rows) == emitted.rows
         counts.read(url, 5)
         tops.read(url, 20)
-        whole = {one: session.query(one).results() for one in ("counts", "tops")}
-    for name, reader in (("counts", counts), ("tops", tops)):
-        expected = [list(row.values()) for row in whole[name].to_pylist()][: len(reader.rows)]
-        assert [row[1:] for row in reader.rows] == [row[1:] for row in expected]  # none twice, none left out
-    starts = [row["window_start"] for row in whole["counts"].to_pylist()]
+        results = {name: session.query(name).results() for name in ("counts", "tops")}
+    for name, subscriber in (("counts", counts), ("tops", tops)):
+        expected = [list(row.values()) for row in results[name].to_pylist()][: len(subscriber.rows)]
+        assert [row[1:] for row in subscriber.rows] == [row[1:] for row in expected]  # no duplicates, no gaps
+    starts = [row["window_start"] for row in results["counts"].to_pylist()]
     assert len(set(starts)) == len(starts)

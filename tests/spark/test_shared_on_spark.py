@@ -1,4 +1,4 @@
-"""The same property on Spark: a smaller number of the cases that the in-process runner plays by the hundred."""
+"""Shared == standalone on Spark, with fewer examples than on the local backend; large inputs, churn, failing workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def purchase(second: float, user: int = 1, pack: int = 1, price: float = 10.0) -
 @seed(20261115)
 @given(st.data())
 @settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_shared_equals_alone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
+def test_shared_equals_standalone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=20, max_batches=6))
     check(scenario, backend="spark", spark=spark, partitions=2)
 
@@ -46,7 +46,7 @@ def test_shared_equals_alone_on_spark_with_crashes(spark: Any, data: st.DataObje
 @seed(20261116)
 @given(st.data())
 @settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_shared_joins_equal_joins_alone_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
+def test_shared_joins_equal_standalone_joins_on_spark_with_crashes(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=8, max_batches=5, texts=queries_with_joins(seed=2)))
     check(scenario, backend="spark", spark=spark, partitions=2)
 
@@ -54,7 +54,7 @@ def test_shared_joins_equal_joins_alone_on_spark_with_crashes(spark: Any, data: 
 @seed(20261117)
 @given(st.data())
 @settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_windows_over_windows_on_spark_with_crashes_and_other_partitions(spark: Any, data: st.DataObject) -> None:
+def test_nested_queries_on_spark_with_crashes_and_rescaling(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=4, texts=queries_with_nesting(seed=2)))
     check(scenario, RandomReplanner(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
 
@@ -62,16 +62,16 @@ def test_windows_over_windows_on_spark_with_crashes_and_other_partitions(spark: 
 @seed(20261118)
 @given(st.data())
 @settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
-def test_multiway_joins_on_spark_with_crashes_other_plans_and_partitions(spark: Any, data: st.DataObject) -> None:
+def test_sliding_joins_on_spark_with_crashes_replanning_and_rescaling(spark: Any, data: st.DataObject) -> None:
     scenario: Scenario = data.draw(scenarios(max_queries=6, max_batches=5, texts=sliding_joins(seed=2)))
     check(scenario, RandomReplanner(data.draw(st.integers(0, 1000))), backend="spark", spark=spark, partitions=2)
 
 
-def test_parcels_of_joins_become_state_and_last(spark: Any, tmp_path: Path) -> None:
-    #   half of the rows come before a restart, half after it and with more partitions; the window holds all of them
+def test_shuffle_blocks_of_joins_become_state_and_survive_a_restart(spark: Any, tmp_path: Path) -> None:
+    #   half of the rows arrive before a restart, half after it with more partitions; the window spans all rows
     count, base = 40_000, 1_700_000_000_000_000
 
-    def part(number: int) -> pa.Table:
+    def make_table(number: int) -> pa.Table:
         places = np.arange(number * count, (number + 1) * count)
         times = pa.array(places + base, pa.timestamp("us", tz="UTC"))
         return pa.table({"k": pa.array(places % 50_000, pa.int32()), "n": pa.array(places, pa.int32()), "time": times})
@@ -84,20 +84,20 @@ def test_parcels_of_joins_become_state_and_last(spark: Any, tmp_path: Path) -> N
                 session.create_stream(name, source, time="time")
             query = session.add(text, name="pairs")
             for source in sources.values():
-                source.append(part(number))
+                source.append(make_table(number))
             session.advance()
-            kept = [path.suffix for path in (tmp_path / "checkpoint" / "state").iterdir()]
-            assert ".parcel" in kept
+            suffixes = [path.suffix for path in (tmp_path / "checkpoint" / "state").iterdir()]
+            assert ".parcel" in suffixes
             if number == 1:
-                assert kept.count(".part") == 3  # what was there before was dealt anew
+                assert suffixes.count(".part") == 3  # the old state was repartitioned
                 session.drain()
-                found = query.results()
+                results = query.results()
     n = np.arange(2 * count)
     expected = [(int(a), int(a) + 50_000) for a in n[n + 50_000 < 2 * count]]
-    assert sorted(zip(found["a"].to_pylist(), found["b"].to_pylist(), strict=True)) == expected
+    assert sorted(zip(results["a"].to_pylist(), results["b"].to_pylist(), strict=True)) == expected
 
 
-def test_a_million_string_keys(spark: Any, tmp_path: Path) -> None:
+def test_a_million_string_keys_are_aggregated_outside_the_driver(spark: Any, tmp_path: Path) -> None:
     count = 1_000_000
     keys = pa.array([f"user-{i:07d}" for i in range(count)])
     times = pa.array(np.arange(count) + 1_700_000_000_000_000, pa.timestamp("us", tz="UTC"))
@@ -111,7 +111,7 @@ def test_a_million_string_keys(spark: Any, tmp_path: Path) -> None:
         some = session.add("SELECT key, MAX(amount) AS top FROM TUMBLE(s, '1 hour') WHERE amount > 5 GROUP BY key")
         before = psutil.Process().memory_info().rss
         session.drain()
-        assert psutil.Process().memory_info().rss - before < 400 << 20  # rows never come to the driver
+        assert psutil.Process().memory_info().rss - before < 400 << 20  # rows do not pass through the driver
         assert everyone.emitted == count
         table = everyone.results()
         assert set(table["n"].to_pylist()) == {2}
@@ -140,8 +140,8 @@ def test_the_thousandth_query_is_live_within_two_micro_batches(spark: Any) -> No
         assert last.results().to_pylist() == [{"n": 1}]
 
 
-def test_adding_and_removing_a_hundred_a_second_does_not_stop_the_stream(spark: Any) -> None:
-    """Shorter than the thirty seconds of the benchmark, the same in kind: rows go on, requests are all served."""
+def test_the_stream_continues_while_a_hundred_queries_a_second_are_added_and_removed(spark: Any) -> None:
+    """Like the benchmark of thirty seconds, but shorter: rows are still read, and every request succeeds."""
     seconds = int(os.environ.get("HEADRACE_CHURN_SECONDS", "6"))
     source = hr.RateSource(20_000, "purchases", keys=100)
     with hr.Session(spark=spark) as session:
@@ -149,9 +149,9 @@ def test_adding_and_removing_a_hundred_a_second_does_not_stop_the_stream(spark: 
         steady = session.add("SELECT gem_pack, COUNT(*) AS n FROM TUMBLE(p, '1 second') GROUP BY gem_pack", name="steady")
         session.advance()
         session.start()
-        begun, served, rows = time.monotonic(), 0, []
+        start, served, rows = time.monotonic(), 0, []
         alive: list[str] = []
-        while time.monotonic() - begun < seconds:
+        while time.monotonic() - start < seconds:
             name = f"c{served}"
             session.add(
                 f"SELECT user_id, SUM(price) s FROM HOP(p, '4 s', '{served % 3 + 1} s') WHERE price > {served} GROUP BY user_id",
@@ -163,7 +163,7 @@ def test_adding_and_removing_a_hundred_a_second_does_not_stop_the_stream(spark: 
                 session.remove(alive.pop(0))
             served += 1
             rows.append(session.streams()["p"]["rows"])
-            time.sleep(max(0.0, begun + served / 100 - time.monotonic()))
+            time.sleep(max(0.0, start + served / 100 - time.monotonic()))
         session.query(alive[-1]).wait_live(30)
         session.stop()
         assert served > seconds * 50
@@ -172,7 +172,7 @@ def test_adding_and_removing_a_hundred_a_second_does_not_stop_the_stream(spark: 
         assert steady.status == "live"
 
 
-def test_a_streaming_data_frame_is_a_stream_too(spark: Any, tmp_path: Path) -> None:
+def test_a_streaming_data_frame_can_be_a_source(spark: Any, tmp_path: Path) -> None:
     incoming = tmp_path / "in"
     incoming.mkdir()
     pa.parquet.write_table(pa.Table.from_pylist([purchase(0), purchase(1, price=30.0)]), incoming / "a.parquet")
@@ -186,7 +186,7 @@ def test_a_streaming_data_frame_is_a_stream_too(spark: Any, tmp_path: Path) -> N
         assert query.results().to_pylist() == [{"n": 2, "total": 40.0}]
 
 
-def test_an_unreadable_file_is_named_and_nothing_is_lost(spark: Any, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_and_no_rows_are_lost(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,time\n1,2026-01-01 00:00:00\n")
     with hr.Session(spark=spark) as session:
         session.create_stream("s", hr.FileSource(tmp_path, schema="x INT, time TIMESTAMP"), time="time")
@@ -200,10 +200,10 @@ def test_an_unreadable_file_is_named_and_nothing_is_lost(spark: Any, tmp_path: P
         assert query.results().to_pylist() == [{"s": 1}, {"s": 2}]
 
 
-@pytest.mark.parametrize("how", ["raises", "dies"])
-def test_a_worker_that_fails_is_reported_and_nothing_is_lost(spark: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+@pytest.mark.parametrize("failure", ["raises", "dies"])
+def test_a_failing_worker_is_reported_and_no_rows_are_lost(spark: Any, monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
     def failing(job: Any, tasks: Any) -> Any:
-        if how == "dies":
+        if failure == "dies":
             os._exit(3)
         raise ValueError("out of luck")
 
@@ -214,10 +214,10 @@ def test_a_worker_that_fails_is_reported_and_nothing_is_lost(spark: Any, monkeyp
         purchases.append([purchase(1)])
         with monkeypatch.context() as broken:
             broken.setattr(pipeline, "read_select_slice_aggregate", failing)
-            with pytest.raises(SessionError, match="batch 0 failed on Spark") as found:
+            with pytest.raises(SessionError, match="batch 0 failed on Spark") as caught:
                 session.advance()
-        assert ("ValueError: out of luck" if how == "raises" else "worker exited") in str(found.value)
-        assert "\n\tat " not in str(found.value)  # nobody wants to know by which way it came through the JVM
+        assert ("ValueError: out of luck" if failure == "raises" else "worker exited") in str(caught.value)
+        assert "\n\tat " not in str(caught.value)  # no stack trace of the JVM
         purchases.append([purchase(2)])
         session.drain()
         assert query.results().to_pylist() == [{"n": 2}]

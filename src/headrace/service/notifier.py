@@ -34,6 +34,8 @@ class BatchNotifier:
         self._round_started_at = self._round_cpu_seconds = 0.0
         self.on_round: Callable[[], None] = lambda: None
         """Called in the loop to start a round."""
+        self.poll_seconds = _POLL_SECONDS
+        """The time after which the watching thread notices `stop` at the latest."""
         self.failure = ""
         """Why the session stopped; empty while it runs."""
 
@@ -86,7 +88,7 @@ class BatchNotifier:
         while not self.is_over:
             last = self._session.last_batch
             try:
-                has_batch = self._session.wait(lambda last=last: self._session.last_batch > last, _POLL_SECONDS)  # type: ignore[misc]
+                has_batch = self._session.wait(lambda last=last: self._session.last_batch > last, self.poll_seconds)  # type: ignore[misc]
             except SessionError as error:
                 self.failure, has_batch = str(error), True
             self._on_batch()

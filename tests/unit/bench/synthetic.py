@@ -1,4 +1,4 @@
-"""Made-up results: several systems, one to sixty-four queries, repeats, a failure, queries that come and go."""
+"""Synthetic results: several systems, 1 to 64 queries, repeats, a failure, ad-hoc queries."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ VERSIONS = {
 MACHINE = {"cores": 2, "memory_gib": 7.6, "system": "Linux-6.1-x86_64", "processor": "x86_64"}
 
 
-def latency(typical: float, seconds: int, chance: np.random.Generator) -> LatencyFigures:
-    """Log-normal around a typical value, growing at the end of each minute a little."""
+def make_latency(typical: float, seconds: int, rng: np.random.Generator) -> LatencyFigures:
+    """Draw latencies from a log-normal distribution around a typical value."""
     count = seconds * 20
-    when = np.sort(chance.integers(0, seconds, count))
-    values = (typical * np.exp(chance.normal(0, 0.35, count)) * 1e6).astype(np.int64)
-    rows = chance.integers(1, 200, count)
+    when = np.sort(rng.integers(0, seconds, count))
+    values = (typical * np.exp(rng.normal(0, 0.35, count)) * 1e6).astype(np.int64)
+    rows = rng.integers(1, 200, count)
     return LatencyFigures(
         Histogram.from_values(values[when >= seconds / 4], rows[when >= seconds / 4]), build_series(when, values, rows)
     )
 
 
-def measured(scenario: Scenario, sut: str, rate: float, seed: int) -> MeasuredRun:
-    chance, seconds = np.random.default_rng(seed), int(scenario.seconds)
+def make_measured_run(scenario: Scenario, sut: str, rate: float, seed: int) -> MeasuredRun:
+    rng, seconds = np.random.default_rng(seed), int(scenario.seconds)
     offered = rate * scenario.load
     moments = np.arange(0, seconds, 0.5)
     produced = offered * moments
     lag = offered * DELAYS[sut] * (1 + 0.4 * np.sin(moments * 2.1)) / 2
     samples = [
         ResourceSample(
-            float(second), min(1.98, 0.6 + 0.9 * chance.random()), int((0.9 + len(sut) / 4) * 2**30), None, 40, 3,
+            float(second), min(1.98, 0.6 + 0.9 * rng.random()), int((0.9 + len(sut) / 4) * 2**30), None, 40, 3,
             offered * 32, offered * 40,
         )
         for second in range(1, seconds)
@@ -67,69 +67,75 @@ def measured(scenario: Scenario, sut: str, rate: float, seed: int) -> MeasuredRu
         offered * 0.998,
         sustained=scenario.load <= 1,
         sustainable_rate=rate,
-        event_time_latency=latency(DELAYS[sut], seconds, chance),
-        processing_time_latency=latency(DELAYS[sut] * 0.7, seconds, chance),
+        event_time_latency=make_latency(DELAYS[sut], seconds, rng),
+        processing_time_latency=make_latency(DELAYS[sut] * 0.7, seconds, rng),
         throughput=ThroughputSeries(
             tuple(moments.tolist()),
             tuple(produced.astype(int).tolist()),
             tuple(np.maximum(produced - lag, 0).astype(int).tolist()),
         ),
         resources=tuple(samples),
-        deployments=deployments(scenario, sut, seed),
+        deployments=make_deployments(scenario, sut, seed),
         data_throughput=DataThroughput(offered, "q1", offered * scenario.peak_query_count),
     )
 
 
-def deployments(scenario: Scenario, sut: str, seed: int) -> DeploymentLog:
-    chance = random.Random(seed)
+def make_deployments(scenario: Scenario, sut: str, seed: int) -> DeploymentLog:
+    rng = random.Random(seed)
     requests = []
     for step in scenario.build_steps():
-        asked = START + int(step.at * 1e6)
+        requested_at = START + int(step.at * 1e6)
         for number, name in enumerate([*(query.name for query in step.add), *step.remove]):
-            wait = int((0.4 + chance.random() * 0.7 if sut == "headrace" else 2.0 + 0.3 * number + step.at * 0.4) * 1e6)
-            requests.append(DeploymentRequest(name, asked, asked + wait, asked + wait + 30_000))
+            wait = int((0.4 + rng.random() * 0.7 if sut == "headrace" else 2.0 + 0.3 * number + step.at * 0.4) * 1e6)
+            requests.append(DeploymentRequest(name, requested_at, requested_at + wait, requested_at + wait + 30_000))
     return DeploymentLog(START, tuple(requests)) if requests else DeploymentLog()
 
 
-def trials(rate: float) -> tuple[TrialVerdict, ...]:
-    tried = [10e6, rate * 1.9, rate * 0.93, rate * 1.05, rate]
+def make_trials(rate: float) -> tuple[TrialVerdict, ...]:
+    rates = [10e6, rate * 1.9, rate * 0.93, rate * 1.05, rate]
     return tuple(
         TrialVerdict(
-            each, each <= rate, "" if each <= rate else "the queue held 6.1 s of input, more than the tolerated 5 s", each * 0.9
+            offered,
+            offered <= rate,
+            "" if offered <= rate else "the queue held 6.1 s of input, more than the tolerated 5 s",
+            offered * 0.9,
         )
-        for each in tried
+        for offered in rates
     )
 
 
 def run(scenario: Scenario, sut: str, repeat: int = 1, *, failed: str = "", factor: float = 1.0) -> BenchRun:
     queries = scenario.peak_query_count
-    chance = random.Random(f"{sut} {queries} {repeat}")
+    rng = random.Random(f"{sut} {queries} {repeat}")
     slower = math.exp(math.log(SLOWER[sut]) * math.log(queries, 64)) if queries > 1 else 1.0
-    rate = RATES[sut] / slower * factor * (1 + chance.uniform(-0.03, 0.03))
-    outcome = FailedRun(failed) if failed else measured(scenario, sut, rate, chance.randrange(1000))
+    rate = RATES[sut] / slower * factor * (1 + rng.uniform(-0.03, 0.03))
+    outcome = FailedRun(failed) if failed else make_measured_run(scenario, sut, rate, rng.randrange(1000))
     origin = RunOrigin(f"2026-11-16T10:{repeat:02d}:00+00:00", "0ab491a", MACHINE, VERSIONS[sut], {"parallelism": 2})
-    return BenchRun(sut, scenario.to_json(), queries, repeat, outcome, origin, trials(rate))
+    return BenchRun(sut, scenario.to_json(), queries, repeat, outcome, origin, make_trials(rate))
 
 
 def runs() -> list[BenchRun]:
     aggregation, sc1, profit = (load_scenario(name) for name in ("aggregation", "sc1", "profit"))
-    found = []
+    all_runs = []
     for queries in (1, 8, 64):
         for sut in RATES:
             if sut == "limit" and queries > 1:
                 continue
             reason = "the job failed: Insufficient number of network buffers" if (sut, queries) == ("flink", 64) else ""
-            found += [run(aggregation.with_overrides(queries=queries), sut, repeat, failed=reason) for repeat in (1, 2, 3)]
-    found += [run(sc1, sut) for sut in ("headrace", "spark")]
-    found.append(run(sc1, "flink", failed="a query took longer than 120 s to be deployed"))
+            all_runs += [run(aggregation.with_overrides(queries=queries), sut, repeat, failed=reason) for repeat in (1, 2, 3)]
+    all_runs += [run(sc1, sut) for sut in ("headrace", "spark")]
+    all_runs.append(run(sc1, "flink", failed="a query took longer than 120 s to be deployed"))
     for keys in (10, 1000, 1_000_000):
         for sut in ("headrace", "limit"):
-            found.append(run(profit.with_overrides(keys=keys), sut, factor=1 / (1 + math.log10(keys) / 4)))
-    found += [run(load_scenario("join"), "flink"), run(load_scenario("join"), "headrace", failed="joins are not supported yet")]
-    return found
+            all_runs.append(run(profit.with_overrides(keys=keys), sut, factor=1 / (1 + math.log10(keys) / 4)))
+    all_runs += [
+        run(load_scenario("join"), "flink"),
+        run(load_scenario("join"), "headrace", failed="joins are not supported yet"),
+    ]
+    return all_runs
 
 
-def write(folder: Path) -> Path:
-    for each in runs():
-        append_run(folder, each)
+def write_runs(folder: Path) -> Path:
+    for bench_run in runs():
+        append_run(folder, bench_run)
     return folder

@@ -1,4 +1,4 @@
-"""docs/benchmark.md tells what there is: every scenario, every key of a file, every field of a result."""
+"""docs/benchmark.md documents every scenario, every key of a scenario file and every field of a result."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "benchmark.md").read_text
 EXAMPLE = re.findall(r"^```ini\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)[0]
 
 
-def test_every_scenario_is_told():
+def test_every_scenario_is_documented():
     table = TEXT.split("## Scenarios")[1].split("`--queries N`")[0]
-    told = {name for row in re.findall(r"^\| ([\w, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
-    assert set(list_scenarios()) == told - {"scenario"}
+    documented = {name for row in re.findall(r"^\| ([\w, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
+    assert set(list_scenarios()) == documented - {"scenario"}
 
 
-def test_the_example_is_a_scenario_and_has_every_key():
+def test_the_example_is_a_valid_scenario_with_every_key():
     scenario = parse_scenario("example", EXAMPLE, "example.toml")
     assert (scenario.peak_query_count, scenario.search) == (4, RateSearchSettings())
     for field in [*fields(StreamSpec), *fields(RateSearchSettings)]:
@@ -32,14 +32,14 @@ def test_the_example_is_a_scenario_and_has_every_key():
 
 
 @pytest.mark.parametrize("name", [*QUERY_GENERATORS, *SCHEDULE_KINDS])
-def test_every_option_is_told(name):
+def test_every_option_is_documented(name):
     kind = {**QUERY_GENERATORS, **SCHEDULE_KINDS}[name]
     rows = [line for line in TEXT.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1]]
     assert rows
     assert all(re.search(rf"\b{field.name}\b", rows[-1]) for field in fields(kind))
 
 
-def test_every_field_of_a_result_is_told():
+def test_every_result_field_is_documented():
     good = synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "headrace").to_json()
     bad = synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "flink", failed="gone").to_json()
     names = {*good, *bad, *good["scenario"], *good["search"][0], *good["throughput"], *good["resources"]}
@@ -49,5 +49,5 @@ def test_every_field_of_a_result_is_told():
         *good["deployment_latency_s"],
         *good["deployment_latency_s"]["series"][0],
     }
-    told = set(re.findall(r"`(\w+)`", TEXT.split("## result.json")[1]))
-    assert names <= told, names - told
+    documented = set(re.findall(r"`(\w+)`", TEXT.split("## result.json")[1]))
+    assert names <= documented, names - documented

@@ -1,4 +1,4 @@
-"""Figures of queries that come and go."""
+"""Deployment latency and throughput of ad-hoc queries."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from headrace.bench.measure.latency import (
 S = 1_000_000
 
 
-def test_latency_runs_from_the_request_to_the_first_batch_and_to_the_acknowledgement():
+def test_deployment_latency_is_measured_to_live_and_to_acknowledgement():
     #  0        1        2        3
-    #  a asked ─ live ── told
-    #           b asked ───────── live, told at 3.5
-    found = summarize_deployment([DeploymentRequest("a", 0, 1 * S, 2 * S), DeploymentRequest("b", 1 * S, 3 * S, 3_500_000)])
-    assert found.live_s is not None
-    assert found.acknowledged_s is not None
-    assert (found.live_s.lowest, found.live_s.highest, found.live_s.mean) == (1.0, 2.0, 1.5)
-    assert (found.acknowledged_s.lowest, found.acknowledged_s.highest) == (2.0, 2.5)
-    assert (found.requests, found.unanswered) == (2, 0)
+    #  a requested ─ live ── acknowledged
+    #           b requested ───────── live, acknowledged at 3.5
+    summary = summarize_deployment([DeploymentRequest("a", 0, 1 * S, 2 * S), DeploymentRequest("b", 1 * S, 3 * S, 3_500_000)])
+    assert summary.live_s is not None
+    assert summary.acknowledged_s is not None
+    assert (summary.live_s.lowest, summary.live_s.highest, summary.live_s.mean) == (1.0, 2.0, 1.5)
+    assert (summary.acknowledged_s.lowest, summary.acknowledged_s.highest) == (2.0, 2.5)
+    assert (summary.requests, summary.unanswered) == (2, 0)
 
 
-def test_a_request_without_an_answer_is_counted_and_not_averaged():
-    found = summarize_deployment(
+def test_unanswered_requests_are_counted_and_not_averaged():
+    summary = summarize_deployment(
         [DeploymentRequest("a", 0, 1 * S, 1 * S), DeploymentRequest("b", 0, 9 * S), DeploymentRequest("c", 0)]
     )
-    assert (found.requests, found.unanswered) == (3, 2)
-    assert found.live_s is not None
-    assert found.acknowledged_s is not None
-    assert (found.live_s.count, found.acknowledged_s.count, found.acknowledged_s.highest) == (2, 1, 1.0)
+    assert (summary.requests, summary.unanswered) == (3, 2)
+    assert summary.live_s is not None
+    assert summary.acknowledged_s is not None
+    assert (summary.live_s.count, summary.acknowledged_s.count, summary.acknowledged_s.highest) == (2, 1, 1.0)
 
 
-def test_no_answers_no_latency():
-    found = summarize_deployment([DeploymentRequest("a", 0)])
-    assert (found.live_s, found.acknowledged_s, found.requests_per_second) == (None, None, None)
+def test_unanswered_requests_have_no_latency():
+    summary = summarize_deployment([DeploymentRequest("a", 0)])
+    assert (summary.live_s, summary.acknowledged_s, summary.requests_per_second) == (None, None, None)
     assert summarize_deployment([]).requests == 0
 
 
-def test_query_throughput_counts_what_was_served_until_the_last_answer():
-    asked = [DeploymentRequest(str(number), number * S // 10, None, number * S // 10 + 100_000) for number in range(20)]
-    assert compute_query_throughput(asked) == pytest.approx(10.0)
-    assert compute_query_throughput([*asked, DeploymentRequest("never", 0)]) == pytest.approx(10.0)
+def test_query_throughput_counts_acknowledged_requests():
+    requests = [DeploymentRequest(str(number), number * S // 10, None, number * S // 10 + 100_000) for number in range(20)]
+    assert compute_query_throughput(requests) == pytest.approx(10.0)
+    assert compute_query_throughput([*requests, DeploymentRequest("never", 0)]) == pytest.approx(10.0)
 
 
-def test_answers_in_no_time_have_no_rate():
+def test_query_throughput_of_zero_duration_is_none():
     assert compute_query_throughput([DeploymentRequest("a", 5, 5, 5)]) is None
 
 
-def test_slowest_and_overall():
-    found = compute_data_throughput({"a": 300.0, "b": 100.0, "c": 200.0})
-    assert found is not None
-    assert (found.slowest, found.slowest_query, found.overall) == (100.0, "b", 600.0)
+def test_data_throughput_has_slowest_and_overall_rate():
+    throughput = compute_data_throughput({"a": 300.0, "b": 100.0, "c": 200.0})
+    assert throughput is not None
+    assert (throughput.slowest, throughput.slowest_query, throughput.overall) == (100.0, "b", 600.0)
     assert compute_data_throughput({}) is None

@@ -1,4 +1,4 @@
-"""The driver over its ports: who asks gets rows, text or a reason; the runner learns how it went."""
+"""The driver over its ports: rows as Arrow, rows as text, errors, and the log for the runner."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ SECOND = 1_000_000
 GROUP = {"stream": "s", "group": "g"}
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what other threads do."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that other threads bring about."""
     end = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < end, "it never came to that"
+        assert time.monotonic() < end, "condition not met within 30 s"
         time.sleep(0.005)
 
 
 @pytest.fixture
 def rig():
-    with InProcessDriver(small_stream()) as made:
-        yield made
+    with InProcessDriver(small_stream()) as driver:
+        yield driver
 
 
 # Rows as Arrow
 
 
-def test_what_there_is(rig: InProcessDriver):
+def test_describe_lists_streams_and_an_identity(rig: InProcessDriver):
     answer = rig.request("describe")
     assert answer["streams"] == {"s": {"schema": small_stream().schema.to_ddl(), "time": "time", "partitions": 2}}
     with InProcessDriver(small_stream()) as other:
         assert other.request("describe")["identity"] != answer["identity"]
 
 
-def test_rows_are_those_of_the_pool_with_their_times(rig: InProcessDriver):
+def test_read_returns_pool_rows_with_event_times(rig: InProcessDriver):
     rig.start(10_000)
     rig.advance(0.3)
     status = rig.request("status", **GROUP)
     assert (status["produced"], status["read"], status["committed"]) == ([1500, 1500], [0, 0], [0, 0])
     pool = build_pools(small_stream())[1]
-    table = rig.connection.read("s", 1, "g", 700, 1300)  # twice across the end of the pool
+    table = rig.connection.read("s", 1, "g", 700, 1300)  # wraps around the pool twice
     assert table.schema.equals(small_stream().schema.to_arrow())
     assert table["f3"].to_pylist() == [pool.columns["f3"][row % 500].as_py() for row in range(700, 1300)]
     assert table["time"].combine_chunks().view(pa.int64()).to_pylist() == [BEGIN_US + 200 * (row + 1) for row in range(700, 1300)]
 
 
-def test_only_the_columns_asked_for_travel(rig: InProcessDriver):
+def test_read_returns_only_the_requested_columns(rig: InProcessDriver):
     rig.start(10_000)
     rig.advance(0.3)
     table = rig.connection.read("s", 0, "g", 0, 1000, ["time", "f2"])
@@ -71,7 +71,7 @@ def test_only_the_columns_asked_for_travel(rig: InProcessDriver):
 
 
 @pytest.mark.parametrize("generator", ["purchases", "ads", "persons", "auctions", "bids"])
-def test_every_generator_is_served(generator: str):
+def test_rows_of_every_generator_are_served(generator: str):
     spec = small_stream(generator=generator, partitions=1)
     with InProcessDriver(spec) as rig:
         rig.start(100_000)
@@ -84,12 +84,12 @@ def test_every_generator_is_served(generator: str):
         assert table.num_rows == 20
 
 
-def test_read_and_committed(rig: InProcessDriver):
+def test_status_reports_read_and_committed_positions(rig: InProcessDriver):
     rig.start(1000)
     rig.advance(1)
     rig.connection.read("s", 0, "g", 0, 300)
-    rig.connection.read("s", 1, "g", 100, 200)  # something is missing before it
-    until(lambda: rig.request("status", **GROUP)["read"] == [300, 0])
+    rig.connection.read("s", 1, "g", 100, 200)  # leaves a gap before row 100
+    wait_until(lambda: rig.request("status", **GROUP)["read"] == [300, 0])
     rig.request("commit", **GROUP, positions=[250, 0])
     assert rig.request("status", **GROUP)["committed"] == [250, 0]
     assert rig.request("totals")["committed"] == 250
@@ -99,7 +99,7 @@ def test_read_and_committed(rig: InProcessDriver):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         (b"{", "invalid request"),
         (b"[]", "invalid request"),
@@ -122,15 +122,15 @@ def test_read_and_committed(rig: InProcessDriver):
         (b'{"request": "read", "group": "g", "stream": "s", "partition": 0, "start": 0, "stop": 0, "columns": []}', "no columns"),
     ],
 )
-def test_a_bad_request_is_answered_and_the_next_one_too(rig: InProcessDriver, line: bytes, says: str):
+def test_a_bad_request_is_answered_and_the_connection_stays_open(rig: InProcessDriver, line: bytes, message: str):
     with socket.create_connection(("127.0.0.1", rig.driver.port), 10) as sock, sock.makefile("rb") as file:
         sock.sendall(line + b"\n")
-        assert says in json.loads(file.readline())["error"]
+        assert message in json.loads(file.readline())["error"]
         sock.sendall(b'{"request": "totals"}\n')
         assert json.loads(file.readline())["produced"] == 0
 
 
-def test_a_consumer_that_hangs_up_hurts_nobody(rig: InProcessDriver):
+def test_a_disconnected_consumer_does_not_affect_other_consumers(rig: InProcessDriver):
     rig.start(1_000_000)
     rig.advance(1)
     request = {"request": "read", **GROUP, "partition": 0, "start": 0, "stop": 500_000}
@@ -141,7 +141,7 @@ def test_a_consumer_that_hangs_up_hurts_nobody(rig: InProcessDriver):
     assert rig.connection.read("s", 0, "g", 0, 10).num_rows == 10
 
 
-def test_an_endless_request_ends_the_conversation(rig: InProcessDriver):
+def test_an_oversized_request_closes_the_connection(rig: InProcessDriver):
     with socket.create_connection(("127.0.0.1", rig.driver.port), 10) as sock:
         try:
             sock.sendall(b"x" * (3 << 20))
@@ -151,7 +151,7 @@ def test_an_endless_request_ends_the_conversation(rig: InProcessDriver):
     assert rig.request("totals")["produced"] == 0
 
 
-def test_streams_share_the_rate():
+def test_streams_split_the_rate_by_share():
     with InProcessDriver(small_stream("a", share=0.25), small_stream("b", share=0.75, partitions=1)) as rig:
         rig.start(1000)
         rig.advance(2)
@@ -159,7 +159,7 @@ def test_streams_share_the_rate():
         assert produced == {"a": [250, 250], "b": [1500]}
 
 
-def test_a_full_queue_ends_all_streams():
+def test_a_full_queue_stops_all_streams():
     with InProcessDriver(small_stream("a", share=1), small_stream("b", share=3), capacity_rows=100) as rig:
         rig.start(100)
         for _ in range(50):
@@ -174,66 +174,66 @@ def test_a_full_queue_ends_all_streams():
 # Rows as text
 
 
-def lines_of(sock: socket.socket, count: int) -> list[str]:
+def read_lines(sock: socket.socket, count: int) -> list[str]:
     with sock.makefile("r") as file:
         return [file.readline() for _ in range(count)]
 
 
-def test_text_begins_with_the_next_row_and_is_read_as_it_is_taken(rig: InProcessDriver):
+def test_line_clients_start_at_the_next_row_and_advance_the_read_position(rig: InProcessDriver):
     with socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][1]), 10) as sock:
-        until(lambda: rig.hub.streams["s"].queue._partitions[1].cursors != {})
+        wait_until(lambda: rig.hub.streams["s"].queue._partitions[1].cursors != {})
         rig.start(1000)
         rig.advance(1)
-        found = lines_of(sock, 500)
+        lines = read_lines(sock, 500)
         pool = build_pools(small_stream())[1]
-        assert found[499].split(",")[:2] == [str(pool.columns[name][499].as_py()) for name in ("key", "f1")]
-        assert found[0].endswith(",2027-01-15 08:00:00.002000\n")
-        until(lambda: rig.hub.streams["s"].queue.get_progress().read == (0, 500))
+        assert lines[499].split(",")[:2] == [str(pool.columns[name][499].as_py()) for name in ("key", "f1")]
+        assert lines[0].endswith(",2027-01-15 08:00:00.002000\n")
+        wait_until(lambda: rig.hub.streams["s"].queue.get_progress().read == (0, 500))
         assert rig.hub.streams["s"].queue.get_progress().committed == (0, 500)
         with socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][1]), 10) as late:
-            until(lambda: len(rig.hub.streams["s"].queue._partitions[1].cursors) == 2)
+            wait_until(lambda: len(rig.hub.streams["s"].queue._partitions[1].cursors) == 2)
             rig.advance(1)
-            assert lines_of(late, 500) == lines_of(sock, 500)
+            assert read_lines(late, 500) == read_lines(sock, 500)
     assert rig.request("totals")["served_bytes"] > 1000
 
 
-def test_a_dropped_line_is_noted_and_keeps_nothing(rig: InProcessDriver):
+def test_a_dropped_line_connection_is_counted_and_its_cursor_removed(rig: InProcessDriver):
     rig.start(1000)
     with socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][0]), 10):
-        until(lambda: rig.hub.streams["s"].queue._partitions[0].cursors != {})
-    until(lambda: rig.advance(0.1) or rig.request("totals")["dropped"] == 1)
+        wait_until(lambda: rig.hub.streams["s"].queue._partitions[0].cursors != {})
+    wait_until(lambda: rig.advance(0.1) or rig.request("totals")["dropped"] == 1)
     assert rig.hub.streams["s"].queue._partitions[0].cursors == {}
 
 
-def test_text_that_nobody_takes_stays():
+def test_rows_of_a_stalled_line_client_stay_queued():
     with (
         InProcessDriver(small_stream(pool_rows=10_000), capacity_rows=10_000_000) as rig,
         socket.create_connection(("127.0.0.1", rig.driver.line_ports["s"][0]), 10),
     ):
-        until(lambda: rig.hub.streams["s"].queue._partitions[0].cursors != {})
+        wait_until(lambda: rig.hub.streams["s"].queue._partitions[0].cursors != {})
         rig.start(2_000_000)
         rig.advance(4)
         totals = rig.request("totals")
         assert totals["produced"] == 8_000_000
-        assert totals["read"] < 4_000_000  # the socket takes what it has room for, and no more
+        assert totals["read"] < 4_000_000  # the socket buffer limits the rows read
 
 
-# The diary
+# The driver log
 
 
 #  partition 0   row 0, 2, 4 …      pulled: 250 rows after 1 s, 500 after 2 s
 #  partition 1   row 1, 3, 5 …      pulled: 500 rows after 2 s
 
 
-def test_when_a_row_was_pulled(rig: InProcessDriver):
+def test_the_log_gives_pull_times_of_rows(rig: InProcessDriver):
     rig.start(500)
     rig.advance(1)
     rig.connection.read("s", 0, "g", 0, 250)
-    until(lambda: rig.request("status", **GROUP)["read"][0] == 250)
+    wait_until(lambda: rig.request("status", **GROUP)["read"][0] == 250)
     rig.advance(1)
     for partition in (0, 1):
         rig.connection.read("s", partition, "g", 0, 500)
-    until(lambda: rig.request("status", **GROUP)["read"] == [500, 500])
+    wait_until(lambda: rig.request("status", **GROUP)["read"] == [500, 500])
     rig.advance(1)
     log = DriverLog.from_json(rig.request("log"))
     assert log.pulled_at("s", [BEGIN_US + 2000, BEGIN_US + 1_900_000]).tolist() == [BEGIN_US + SECOND, BEGIN_US + 2 * SECOND]
@@ -253,7 +253,7 @@ def test_when_a_row_was_pulled(rig: InProcessDriver):
         log.pulled_at("x", [])
 
 
-def test_with_disorder_late_rows_are_waited_for():
+def test_pull_times_include_late_rows():
     with InProcessDriver(small_stream(disorder=1.0, partitions=1)) as rig:
         rig.request("status", **GROUP)
         rig.start(100)
@@ -261,40 +261,40 @@ def test_with_disorder_late_rows_are_waited_for():
             rig.advance(1)
             stop = rig.request("status", **GROUP)["produced"][0]
             rig.connection.read("s", 0, "g", 0, stop)
-            until(lambda stop=stop: rig.request("status", **GROUP)["read"] == [stop])
+            wait_until(lambda stop=stop: rig.request("status", **GROUP)["read"] == [stop])
         rig.start(None)
         log = DriverLog.from_json(rig.request("log"))
         assert log.pulled_at("s", [BEGIN_US + 900_000]).tolist() == [BEGIN_US + 2 * SECOND]
 
 
-def test_an_empty_diary(rig: InProcessDriver):
+def test_an_empty_log_has_no_times(rig: InProcessDriver):
     log = DriverLog.from_json(rig.request("log"))
     assert log.event_time_before("s", np.array([BEGIN_US])).tolist() == [NO_TIME]
     assert log.pulled_at("s", np.array([BEGIN_US])).tolist() == [NO_TIME]
     assert log.event_time_before("s", []).tolist() == []
 
 
-# The process
+# The driver process
 
 
-def test_a_driver_in_a_process_of_its_own():
+def test_a_driver_process_serves_rows():
     with DriverProcess([small_stream(), small_stream("t", "bids", share=2)], 1_000_000) as driver:
         assert driver.status().produced == 0
-        begun = driver.start(RateScript.constant(30_000))
-        until(lambda: driver.status().produced > 1000)
+        started_at = driver.start(RateScript.constant(30_000))
+        wait_until(lambda: driver.status().produced > 1000)
         driver.start(None)
         status = driver.status()
         assert (status.backlog, status.read, status.overflowed, status.dropped) == (status.produced, 0, False, 0)
         assert {name: len(ports) for name, ports in driver.line_ports.items()} == {"s": 2, "t": 2}
         table = TcpConnection(driver.address).read("t", 0, "g", 0, 100)
-        assert table["time"][0].value > begun
-        until(lambda: driver.status().read == 100)
-        assert driver.log().event_time_before("t", [begun + 1_000_000])[0] > begun
+        assert table["time"][0].value > started_at
+        wait_until(lambda: driver.status().read == 100)
+        assert driver.log().event_time_before("t", [started_at + 1_000_000])[0] > started_at
         with pytest.raises(RequestRejectedError, match="refused 'start'"):
             driver._request("start", rate={})
 
 
-def test_a_dead_driver_raises():
+def test_a_dead_driver_process_raises():
     with DriverProcess([small_stream()], 1000) as driver:
         driver._process.kill()
         driver._process.wait()
@@ -302,13 +302,13 @@ def test_a_dead_driver_raises():
             driver.status()
 
 
-def test_a_driver_that_cannot_start_says_why():
+def test_a_failed_driver_start_raises_the_cause():
     with pytest.raises(HeadraceError, match="ended with code 1\ndetail: a driver needs streams"), DriverProcess([], 1000):
         pass
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         ({}, "KeyError"),
         ({"streams": [3], "capacity_rows": 1}, "invalid driver configuration"),
@@ -316,6 +316,6 @@ def test_a_driver_that_cannot_start_says_why():
         ({"streams": [small_stream().to_json()], "capacity_rows": 0}, "capacity_rows is 0"),
     ],
 )
-def test_configurations_that_are_refused(config, says):
-    with pytest.raises(HeadraceError, match=says):
+def test_invalid_configurations_are_refused(config, message):
+    with pytest.raises(HeadraceError, match=message):
         open_driver(config, time.time)

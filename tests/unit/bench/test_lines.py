@@ -1,4 +1,4 @@
-"""Rows as text: what a CSV reader makes of the lines is what the rows are."""
+"""Rows as text: a CSV reader parses the lines back to the rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NOON = 1_767_268_800_000_000  # 2026-01-01T12:00Z
 
 
 @pytest.mark.parametrize("generator", STREAM_SCHEMAS)
-@pytest.mark.parametrize("around", [0, 3])
-def test_lines_read_back_as_the_rows(generator, around):
+@pytest.mark.parametrize("passes", [0, 3])
+def test_lines_parse_back_to_the_rows(generator, passes):
     spec = small_stream(generator=generator)
     pool = build_pools(spec)[1]
-    start = pool.rows * around + 17
+    start = pool.rows * passes + 17
     times = NOON + np.cumsum(np.random.default_rng(0).integers(0, 100_000, 200))  # across several seconds
     text = LineRenderer(pool).render(start, times)
     kinds = {field.name: pa.timestamp("us") if field.type == TIMESTAMP else field.type for field in spec.schema}
@@ -32,9 +32,9 @@ def test_lines_read_back_as_the_rows(generator, around):
         assert table[name].combine_chunks() == pool.slice_column(name, start, start + 200)
 
 
-def test_how_a_line_looks():
+def test_a_line_has_values_and_a_timestamp():
     pool = RowPool({"n": pa.array([7, 12, -3]), "t": pa.array(["a", "", "c"])}, 3)
-    times = np.array([NOON, NOON - 1, NOON + 1_002_003])  # two seconds, and not in order
+    times = np.array([NOON, NOON - 1, NOON + 1_002_003])  # two different seconds, out of order
     assert LineRenderer(pool).render(3, times).decode().splitlines() == [
         "7,a,2026-01-01 12:00:00.000000",
         "12,,2026-01-01 11:59:59.999999",
@@ -43,6 +43,6 @@ def test_how_a_line_looks():
     assert LineRenderer(pool).render(1, times[:1]) == b"12,,2026-01-01 12:00:00.000000\n"
 
 
-def test_only_columns_that_advance():
+def test_columns_with_increments_advance_with_each_pass():
     pool = RowPool({"n": pa.array([1, 2])}, 2, {"n": 10})
     assert LineRenderer(pool).render(4, np.array([NOON, NOON])).decode().split("\n")[1] == "22,2026-01-01 12:00:00.000000"

@@ -1,4 +1,4 @@
-"""Queries in all dialects: what headrace takes binds, what others take parses, and DuckDB gives what the reference gives."""
+"""Benchmark queries in all dialects: headrace binds them, other dialects parse, and DuckDB matches the reference backend."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ JOINS = (PurchaseAdJoins(), FieldJoins(), PatternJoins(ways=3), ComplexQueries()
 NAMED = {"a": "fields", "b": "fields", **{f"r{number}": "fields" for number in range(1, 11)}}
 CATALOG = Catalog.of(
     Stream(name, STREAM_SCHEMAS[generator], "time", 0)
-    for name, generator in {**{each: each for each in STREAM_SCHEMAS}, **NAMED}.items()
+    for name, generator in {**{schema_name: schema_name for schema_name in STREAM_SCHEMAS}, **NAMED}.items()
 )
-every_set = pytest.mark.parametrize("made", [*AGGREGATIONS, *JOINS], ids=lambda made: type(made).__name__)
+every_set = pytest.mark.parametrize("query_set", [*AGGREGATIONS, *JOINS], ids=lambda query_set: type(query_set).__name__)
 
 
 def test_a_windowed_aggregation_in_all_dialects():
@@ -57,7 +57,7 @@ def test_a_windowed_aggregation_in_all_dialects():
     }
 
 
-def test_a_window_as_long_as_its_slide_tumbles():
+def test_a_window_as_long_as_its_slide_is_a_tumble_window():
     query = build_window_aggregation("q", "s", [], [BenchAggregate("COUNT", None, "n")], None, 250_000, 250_000)
     assert "TUMBLE(s, '250 milliseconds')" in query.sql["headrace"]
     assert query.sql["spark"].endswith("GROUP BY window(time, '250 milliseconds')")
@@ -65,7 +65,7 @@ def test_a_window_as_long_as_its_slide_tumbles():
     assert query.sql["duckdb"] == 'SELECT ? AS window_end, COUNT(*) AS "n" FROM "s" HAVING COUNT(*) > 0'
 
 
-def test_flink_has_no_text_for_a_size_that_is_no_multiple_of_the_slide():
+def test_flink_has_no_query_for_a_size_that_is_no_multiple_of_the_slide():
     query = build_window_aggregation("q", "s", ["key"], [TOTAL], None, 7_000_000, 2_000_000)
     assert set(query.sql) == {"headrace", "spark", "duckdb"}
 
@@ -81,105 +81,105 @@ def test_flink_has_no_text_for_a_size_that_is_no_multiple_of_the_slide():
         (86_400, "'1' DAY"),
     ],
 )
-def test_flinks_intervals(seconds, text):
+def test_flink_interval_literals(seconds, text):
     assert dialects.format_interval(seconds * 1_000_000) == f"INTERVAL {text}"
 
 
 @every_set
-def test_queries_survive_json(made):
-    for query in made.queries(4):
+def test_queries_round_trip_through_json(query_set):
+    for query in query_set.queries(4):
         assert BenchQuery.from_json(json.loads(json.dumps(query.to_json()))) == query
 
 
 @every_set
-def test_the_first_ones_are_the_same_for_any_count(made):
-    many = made.queries(20)
-    assert made.queries(5) == many[:5]
+def test_a_larger_count_keeps_the_first_queries(query_set):
+    many = query_set.queries(20)
+    assert query_set.queries(5) == many[:5]
     assert [query.name for query in many] == [f"q{number}" for number in range(1, 21)]
     assert len({json.dumps(dict(query.sql)) for query in many}) >= 15
-    assert made.queries(0) == ()
+    assert query_set.queries(0) == ()
 
 
-@pytest.mark.parametrize("made", AGGREGATIONS, ids=lambda made: type(made).__name__)
-def test_headrace_takes_every_aggregation(made):
-    for query in made.queries(50):
+@pytest.mark.parametrize("query_set", AGGREGATIONS, ids=lambda query_set: type(query_set).__name__)
+def test_headrace_binds_every_aggregation(query_set):
+    for query in query_set.queries(50):
         plan = bind_query(query.sql["headrace"], CATALOG)
         assert "window_end" in plan.schema.names
         assert set(plan.streams) == set(query.streams)
 
 
-@pytest.mark.parametrize("made", JOINS, ids=lambda made: type(made).__name__)
-def test_headrace_takes_every_join(made):
-    for query in made.queries(5):
+@pytest.mark.parametrize("query_set", JOINS, ids=lambda query_set: type(query_set).__name__)
+def test_headrace_binds_every_join(query_set):
+    for query in query_set.queries(5):
         assert set(bind_query(query.sql["headrace"], CATALOG).streams) == set(query.streams)
 
 
 @every_set
-def test_the_other_texts_parse(made):
-    for query in made.queries(20):
+def test_queries_parse_in_every_dialect(query_set):
+    for query in query_set.queries(20):
         for name, text in query.sql.items():
-            assert sqlglot.parse_one(readable(name, text), read=reader(name)).find(sqlglot.exp.Select)
+            assert sqlglot.parse_one(strip_window_functions(name, text), read=get_parser_dialect(name)).find(sqlglot.exp.Select)
 
 
-def readable(name: str, text: str) -> str:
-    """The text without what the parser does not know: a window alone in GROUP BY, windows as table functions."""
+def strip_window_functions(name: str, text: str) -> str:
+    """Remove syntax that the parser does not know: windows in GROUP BY and window table functions."""
     text = re.sub(r"GROUP BY window(\(time, ('[^']*'(, )?)+\))?$", "GROUP BY 1", text)
     return re.sub(r"TABLE\((?:HOP|TUMBLE)\(TABLE (`\w+`)[^)]*\)[^)]*\)\)", r"\1", text) if name == "flink" else text
 
 
-def reader(name: str) -> str:
+def get_parser_dialect(name: str) -> str:
     return "duckdb" if name == "duckdb" else "spark"
 
 
 @every_set
-def test_every_text_says_when_its_window_ends(made):
-    for query in made.queries(8):
+def test_every_query_outputs_window_end(query_set):
+    for query in query_set.queries(8):
         for name, text in query.sql.items():
-            tree = sqlglot.parse_one(readable(name, text), read=reader(name))
+            tree = sqlglot.parse_one(strip_window_functions(name, text), read=get_parser_dialect(name))
             assert "window_end" in tree.named_selects, text
             assert len(set(tree.named_selects)) == len(tree.named_selects), text
 
 
-@pytest.mark.parametrize("made", AGGREGATIONS, ids=lambda made: type(made).__name__)
-def test_duckdb_gives_what_the_reference_gives(made):
-    tables = {name: rows(name) for name in ("purchases", "ads", "fields", "bids", "auctions", "persons")}
-    for query in made.queries(8 if made == NexmarkAggregations() else 4):
+@pytest.mark.parametrize("query_set", AGGREGATIONS, ids=lambda query_set: type(query_set).__name__)
+def test_duckdb_matches_the_reference_backend(query_set):
+    tables = {name: make_table(name) for name in ("purchases", "ads", "fields", "bids", "auctions", "persons")}
+    for query in query_set.queries(8 if query_set == NexmarkAggregations() else 4):
         used = {name: tables[name] for name in query.streams}
-        assert_same_rows(by_duckdb(query, used), by_reference(query, used))
+        assert_same_rows(run_duckdb(query, used), run_reference(query, used))
 
 
-def test_the_tables_make_both_say_something():
+def test_the_test_tables_give_results():
     query = PurchaseAggregations().queries(1)[0]
-    assert len(by_duckdb(query, {"purchases": rows("purchases")})) > 20
+    assert len(run_duckdb(query, {"purchases": make_table("purchases")})) > 20
 
 
-def rows(name: str) -> pa.Table:
-    """Four hundred rows in twenty seconds, from a time that is no window's edge."""
+def make_table(name: str) -> pa.Table:
+    """Return 400 rows over 20 seconds that start between window bounds."""
     start = datetime(2026, 1, 1, 0, 0, 3, 500_000, tzinfo=UTC)
     times = pa.array([start + timedelta(seconds=number / 20) for number in range(400)], pa.timestamp("us", tz="UTC"))
     if name in nexmark.NEXMARK_SCHEMAS:
         columns = {key: column[:400] for key, column in nexmark.generate_events(name, 0, 400).items()}
     else:
-        made = generate(name, 1, 0, 400, keys=6, field_max=1000).drop_columns(["time"])
-        columns = dict(zip(made.column_names, made.columns, strict=True))
+        table = generate(name, 1, 0, 400, keys=6, field_max=1000).drop_columns(["time"])
+        columns = dict(zip(table.column_names, table.columns, strict=True))
     return pa.table({**columns, "time": times}).cast(STREAM_SCHEMAS[name].to_arrow())
 
 
-def by_reference(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
+def run_reference(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
     with hr.Session(backend="reference") as session:
         for name, table in tables.items():
             source = hr.MemorySource(STREAM_SCHEMAS[name])
             session.create_stream(name, source, time="time")
             source.append(table)
-        asked = session.add(query.sql["headrace"])
+        handle = session.add(query.sql["headrace"])
         session.drain()
-        found = asked.results().to_pylist()
-    return [{key: value for key, value in row.items() if key != "window_start"} for row in found]
+        rows = handle.results().to_pylist()
+    return [{key: value for key, value in row.items() if key != "window_start"} for row in rows]
 
 
-def by_duckdb(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
-    """Ask once for each window, over its rows only."""
-    connection, found = duckdb.connect(), []
+def run_duckdb(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
+    """Run the query for each window over the rows of the window."""
+    connection, results = duckdb.connect(), []
     times = [time for table in tables.values() for time in table["time"].cast(pa.int64()).to_pylist()]
     first = (min(times) - query.size_us) // query.slide_us + 1
     for start in range(first * query.slide_us, max(times) + 1, query.slide_us):
@@ -190,12 +190,12 @@ def by_duckdb(query: BenchQuery, tables: dict[str, pa.Table]) -> list[dict]:
         end = datetime.fromtimestamp((start + query.size_us) / 1e6, UTC)
         answer = connection.execute(query.sql["duckdb"], [end])
         names = [column[0] for column in answer.description]
-        found += [{**dict(zip(names, row, strict=True)), "window_end": end} for row in answer.fetchall()]
-    return found
+        results += [{**dict(zip(names, row, strict=True)), "window_end": end} for row in answer.fetchall()]
+    return results
 
 
-def test_profit_is_the_join_of_two_aggregations():
-    purchases, ads = rows("purchases"), rows("ads")
+def test_the_profit_query_matches_a_join_of_two_aggregations():
+    purchases, ads = make_table("purchases"), make_table("ads")
     query = ProfitQueries().queries(1)[0]
     connection = duckdb.connect()
     connection.register("purchases", purchases)
@@ -204,12 +204,12 @@ def test_profit_is_the_join_of_two_aggregations():
         "SELECT p.user_id, p.total - a.total AS profit FROM (SELECT user_id, SUM(price) AS total FROM purchases GROUP BY 1) p "
         "JOIN (SELECT user_id, SUM(cost) AS total FROM ads GROUP BY 1) a USING (user_id) WHERE user_id <> 0"
     ).fetchall()
-    found = connection.execute(query.sql["duckdb"], [None]).fetchall()
+    rows = connection.execute(query.sql["duckdb"], [None]).fetchall()
     assert len(expected) == 5
-    assert {row[1]: row[2] for row in found} == pytest.approx(dict(expected))
+    assert {row[1]: row[2] for row in rows} == pytest.approx(dict(expected))
 
 
-def test_duckdb_joins_what_is_equal():
+def test_the_duckdb_join_matches_equal_keys():
     connection = duckdb.connect()
     connection.sql(
         "CREATE TABLE purchases AS SELECT * FROM (VALUES (1, 5, 9.5), (1, 6, 1.0), (2, 5, 2.0)) t(user_id, gem_pack, price)"
@@ -219,7 +219,7 @@ def test_duckdb_joins_what_is_equal():
     assert [row[1:] for row in connection.execute(text, [None]).fetchall()] == [(1, 5, 9.5)] * 2
 
 
-def test_duckdb_finds_the_hottest_category_and_the_highest_bids():
+def test_duckdb_returns_the_hottest_category_and_the_highest_bids():
     connection = duckdb.connect()
     connection.sql("CREATE TABLE bids AS SELECT * FROM (VALUES (1, 10), (1, 40), (2, 90), (3, 5)) t(auction, price)")
     connection.sql("CREATE TABLE auctions AS SELECT * FROM (VALUES (1, 7, 20), (2, 8, 95), (3, 7, 1)) t(id, category, reserve)")
@@ -228,7 +228,7 @@ def test_duckdb_finds_the_hottest_category_and_the_highest_bids():
     assert sorted(row[1:] for row in highest) == [(1, 40), (3, 5)]
 
 
-def test_fields_stay_what_figures_were_measured_with():
+def test_field_aggregations_stay_the_same_as_in_published_measurements():
     first, second, *_, last = FieldAggregations().queries(1000)
     assert first.sql["headrace"] == (
         "SELECT window_start, window_end, key, SUM(f1) AS total FROM TUMBLE(fields, '1 seconds') WHERE f3 > 404 GROUP BY key"
@@ -244,7 +244,7 @@ def test_fields_stay_what_figures_were_measured_with():
     assert FieldAggregations().queries(2) == (first, second)
 
 
-def test_divisible_windows_can_be_said_to_flink():
+def test_divisible_windows_have_a_flink_query():
     assert any("flink" not in query.sql for query in FieldAggregations().queries(30))
     assert all("flink" in query.sql for query in FieldAggregations(divisible=True).queries(30))
 
@@ -255,7 +255,7 @@ def test_complex_queries_have_one_to_five_joins_and_a_selection():
     assert all(query.sql["headrace"].count("WHERE") == 1 and len(query.streams) > 1 for query in queries)
 
 
-def test_a_difference_keeps_its_parts():
+def test_a_difference_of_aggregations_needs_the_same_keys():
     shape = ProfitQueries().queries(1)[0].shape
     assert shape is not None
     assert shape.minus is not None
@@ -267,7 +267,7 @@ def test_a_difference_keeps_its_parts():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("build", "message"),
     [
         (lambda: BenchAggregate("MEDIAN", "f1", "m"), "unknown aggregate 'MEDIAN'"),
         (lambda: BenchAggregate("SUM", None, "m"), "needs a column"),
@@ -284,14 +284,14 @@ def test_a_difference_keeps_its_parts():
         (lambda: HandwrittenQuery(("s",), {"headrace": "SELECT 1"}, "1 second").queries(2), "'written' has one"),
     ],
 )
-def test_what_is_wrong_is_refused(wrong, message):
+def test_invalid_queries_and_options_are_refused(build, message):
     with pytest.raises(HeadraceError, match=re.escape(message)):
-        wrong()
+        build()
 
 
-def test_a_set_is_known_by_its_options():
-    made = make_query_generator("fields", {"seed": 3})
-    assert made == FieldAggregations(seed=3)
-    assert options_of(made) == {"stream": "fields", "seed": 3, "divisible": False}
-    assert make_query_generator("fields", options_of(made)) == made
+def test_a_query_generator_round_trips_through_its_options():
+    query_generator = make_query_generator("fields", {"seed": 3})
+    assert query_generator == FieldAggregations(seed=3)
+    assert options_of(query_generator) == {"stream": "fields", "seed": 3, "divisible": False}
+    assert make_query_generator("fields", options_of(query_generator)) == query_generator
     assert set(QUERY_GENERATORS) >= {"purchases", "fields", "profit", "complex", "nexmark", "hppa", "hot_cat", "written"}

@@ -1,4 +1,4 @@
-"""The report: figures that plotly takes, failures that are said, numbers beside every figure, and nothing from the network."""
+"""The report: valid plotly figures with tables, reported failures, and no network requests."""
 
 from __future__ import annotations
 
@@ -45,39 +45,39 @@ def text() -> str:
     return render_page(RUNS)
 
 
-def figures(group: ScenarioGroup) -> dict[str, ReportFigure]:
+def draw_figures(group: ScenarioGroup) -> dict[str, ReportFigure]:
     return {figure.name: figure for figure in (draw(group) for draw in FIGURES) if figure is not None}
 
 
-def cell(group: ScenarioGroup, sut: str, value: int = 1) -> ResultCell:
-    return next(each for each in group.cells_of(sut) if group.parameter_of(each) == value)
+def find_cell(group: ScenarioGroup, sut: str, value: int = 1) -> ResultCell:
+    return next(candidate for candidate in group.cells_of(sut) if group.parameter_of(candidate) == value)
 
 
-def test_repeats_are_taken_together():
+def test_repeats_are_grouped_into_one_cell():
     assert [group.name for group in GROUPS] == ["aggregation", "sc1", "profit", "join"]
     assert len(AGGREGATION.cells) == 13
-    ours = cell(AGGREGATION, "headrace")
-    found = [run.figures.sustainable_rate for run in ours.runs]
-    assert ours.sustainable_rate is not None
-    assert ours.sustainable_rate.mean == pytest.approx(sum(found) / 3)
-    assert ours.sustainable_rate.half_width > 0
-    assert ours.typical_run is not None
-    assert ours.typical_run.figures.sustainable_rate == sorted(found)[1]
+    headrace_cell = find_cell(AGGREGATION, "headrace")
+    rates = [run.figures.sustainable_rate for run in headrace_cell.runs]
+    assert headrace_cell.sustainable_rate is not None
+    assert headrace_cell.sustainable_rate.mean == pytest.approx(sum(rates) / 3)
+    assert headrace_cell.sustainable_rate.half_width > 0
+    assert headrace_cell.typical_run is not None
+    assert headrace_cell.typical_run.figures.sustainable_rate == sorted(rates)[1]
 
 
-def test_the_parameter_that_is_varied():
+def test_a_group_varies_queries_or_keys():
     assert (AGGREGATION.has_key_ranges, AGGREGATION.parameter_values) == (False, [1, 8, 64])
     assert (PROFIT.has_key_ranges, PROFIT.parameter_values) == (True, [10, 1000, 1_000_000])
-    assert PROFIT.describe_cell(cell(PROFIT, "limit", 10)) == "1 query and 10 keys"
+    assert PROFIT.describe_cell(find_cell(PROFIT, "limit", 10)) == "1 query and 10 keys"
 
 
-def test_systems_have_an_order_and_a_colour():
+def test_systems_have_a_fixed_order_and_distinct_colours():
     assert order_systems({"storm", "limit", "headrace", "flink", "beam"}) == ["headrace", "flink", "limit", "beam", "storm"]
     known = ["headrace", "flink", "limit", "beam", "storm"]
     assert len({colour_of(sut, known) for sut in known}) == 5
 
 
-def test_headlines_compare_and_say_failures():
+def test_headlines_compare_systems_and_report_failures():
     lines = write_headlines(AGGREGATION)
     assert re.match(r"With 1 query, headrace sustains 7\.\d\d M rows/s: 6\.\d\d × flink, ", lines[0])
     assert "flink failed" in lines[2]
@@ -85,79 +85,82 @@ def test_headlines_compare_and_say_failures():
     assert write_headlines(JOIN) == []
 
 
-def test_the_summary_leaves_out_columns_that_say_nothing():
+def test_the_summary_omits_empty_columns():
     header, rows = make_summary_table(AGGREGATION)
     assert "deployment p95" not in header
     assert "deployment p95" in make_summary_table(SC1)[0]
     assert len(rows) == 12
-    ours = rows[cell(AGGREGATION, "headrace")]
-    assert ours[:2] == ("headrace", "1")
-    assert re.fullmatch(r"7\.\d\d ± 0\.\d\d M", ours[2])
-    assert ours[3] == "–"
-    assert re.fullmatch(r"6\.\d\d ×", rows[cell(AGGREGATION, "flink")][3])
+    headrace_row = rows[find_cell(AGGREGATION, "headrace")]
+    assert headrace_row[:2] == ("headrace", "1")
+    assert re.fullmatch(r"7\.\d\d ± 0\.\d\d M", headrace_row[2])
+    assert headrace_row[3] == "–"
+    assert re.fullmatch(r"6\.\d\d ×", rows[find_cell(AGGREGATION, "flink")][3])
 
 
-def test_rates_that_were_given_are_called_so():
+def test_fixed_rates_are_labelled_as_offered():
     scenario = load_scenario("over-saturation").with_overrides(seconds=12)
-    made = synthetic.run(scenario, "spark")
-    assert made.figures is not None
-    given = replace(made.figures, sustainable_rate=made.figures.offered_rate)
-    lost = synthetic.run(scenario, "spark", 2, failed="gone")
-    runs = [type(made)(made.sut, made.scenario, 1, 1, given, made.origin), lost]
+    fixed_rate_run = synthetic.run(scenario, "spark")
+    assert fixed_rate_run.figures is not None
+    fixed_figures = replace(fixed_rate_run.figures, sustainable_rate=fixed_rate_run.figures.offered_rate)
+    failed_run = synthetic.run(scenario, "spark", 2, failed="gone")
+    runs = [
+        type(fixed_rate_run)(fixed_rate_run.sut, fixed_rate_run.scenario, 1, 1, fixed_figures, fixed_rate_run.origin),
+        failed_run,
+    ]
     (group,) = group_runs(runs)
     _, rows = make_summary_table(group)
     assert rows[group.cells[0]][2].endswith("(offered, not sustained; 1 of 2 runs failed)")
-    assert figures(group)["rate"].title == "Read rate"
+    assert draw_figures(group)["rate"].title == "Read rate"
     assert draw_search(group) is None
     assert "fixed rate" in render_page(runs)
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
-def test_plotly_takes_every_figure(group):
-    for figure in figures(group).values():
+def test_plotly_accepts_every_figure(group):
+    for figure in draw_figures(group).values():
         assert figure.panels
         for panel in figure.panels:
-            plain = json.loads(re.sub(r"(fade\()?var\(--[\w-]+\)\)?", "#123456", json.dumps(panel.spec)))
-            assert go.Figure(plain).data  # raises for a property it does not know
+            spec = json.loads(re.sub(r"(fade\()?var\(--[\w-]+\)\)?", "#123456", json.dumps(panel.spec)))
+            assert go.Figure(spec).data  # plotly raises for unknown properties
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
-def test_the_numbers_stand_beside_every_figure(group):
-    for figure in figures(group).values():
+def test_every_figure_has_a_table(group):
+    for figure in draw_figures(group).values():
         assert figure.rows
         assert all(len(row) == len(figure.header) for row in figure.rows)
         assert figure.title
 
 
-def test_every_figure_is_there():
+def test_groups_have_all_figures():
     everything = {"rate", "two-times", "latency-distribution", "latency-time", "reading", "backlog", "resources", "search"}
-    assert set(figures(AGGREGATION)) == everything
-    assert set(figures(SC1)) == everything | {"deployment"}
-    assert len(figures(AGGREGATION)["resources"].panels) == 9
+    assert set(draw_figures(AGGREGATION)) == everything
+    assert set(draw_figures(SC1)) == everything | {"deployment"}
+    assert len(draw_figures(AGGREGATION)["resources"].panels) == 9
 
 
-def test_a_failure_is_drawn_without_a_number():
-    drawn = draw_rates(AGGREGATION)
-    assert drawn is not None
-    crosses = drawn.panels[0].spec["data"][-1]
+def test_a_failed_run_is_drawn_without_a_value():
+    figure = draw_rates(AGGREGATION)
+    assert figure is not None
+    crosses = figure.panels[0].spec["data"][-1]
     assert crosses["x"] == [64]
     assert crosses["hovertext"] == ["flink failed: the job failed: Insufficient number of network buffers"]
-    assert ("flink", "64 queries", "failed: the job failed: Insufficient number of network buffers", "") in drawn.rows
-    flink = next(trace for trace in drawn.panels[0].spec["data"] if trace.get("name") == "flink")
+    assert ("flink", "64 queries", "failed: the job failed: Insufficient number of network buffers", "") in figure.rows
+    flink = next(trace for trace in figure.panels[0].spec["data"] if trace.get("name") == "flink")
     assert flink["x"] == [1, 8]
     bars = draw_rates(JOIN)
     assert bars is not None
     assert bars.panels[0].spec["data"][0]["text"][0] == "failed"
 
 
-def test_nothing_measured_gives_no_figure_of_it():
+def test_a_failed_group_has_only_the_search_figure():
     (group,) = group_runs([synthetic.run(load_scenario("join"), "headrace", failed="no joins")])
-    assert set(figures(group)) == {"search"}
+    assert set(draw_figures(group)) == {"search"}
     assert "no joins" in render_page(group.cells[0].runs)
 
 
-class Reader(HTMLParser):
-    """Counts elements and keeps what would be fetched."""
+class ElementParser(HTMLParser):
+    """Records elements and checks that tags are balanced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,60 +176,60 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag, tag
 
 
-def test_the_page_is_well_formed_and_alone(text):
-    reader = Reader()
-    reader.feed(text)
-    assert reader.open == []
+def test_the_page_is_well_formed_and_self_contained(text):
+    parser = ElementParser()
+    parser.feed(text)
+    assert parser.open == []
     fetched = [
-        (tag, attrs) for tag, attrs in reader.seen if {"src", "data", "srcset"} & set(attrs) or tag in {"link", "iframe", "img"}
+        (tag, attrs) for tag, attrs in parser.seen if {"src", "data", "srcset"} & set(attrs) or tag in {"link", "iframe", "img"}
     ]
     assert fetched == []
-    assert all((attrs["href"] or "").startswith("#") for _, attrs in reader.seen if "href" in attrs)
-    ids = [attrs["id"] for _, attrs in reader.seen if "id" in attrs]
+    assert all((attrs["href"] or "").startswith("#") for _, attrs in parser.seen if "href" in attrs)
+    ids = [attrs["id"] for _, attrs in parser.seen if "id" in attrs]
     assert len(ids) == len(set(ids))
-    assert {(attrs["href"] or "")[1:] for _, attrs in reader.seen if "href" in attrs} <= set(ids)
+    assert {(attrs["href"] or "")[1:] for _, attrs in parser.seen if "href" in attrs} <= set(ids)
 
 
-def test_the_page_can_be_read_without_seeing_it(text):
-    reader = Reader()
-    reader.feed(text)
-    plots = [attrs for _, attrs in reader.seen if attrs.get("class") == "plot"]
+def test_the_page_is_accessible(text):
+    parser = ElementParser()
+    parser.feed(text)
+    plots = [attrs for _, attrs in parser.seen if attrs.get("class") == "plot"]
     assert plots
     assert all(attrs["role"] == "img" and (attrs["aria-label"] or "").endswith("table below.") for attrs in plots)
-    assert sum(tag == "figure" for tag, _ in reader.seen) == sum(tag == "details" for tag, _ in reader.seen)
+    assert sum(tag == "figure" for tag, _ in parser.seen) == sum(tag == "details" for tag, _ in parser.seen)
     assert "prefers-color-scheme: dark" in text
     for variable in set(re.findall(r"var\((--[\w-]+)\)", text.split("<body>")[1].split("<script>")[0])):
         assert text.count(f"{variable}:") >= 1, variable
 
 
-def test_the_page_says_where_it_comes_from(text):
-    for words in (
+def test_the_page_shows_machine_versions_and_settings(text):
+    for expected in (
         "2 cores · 7.6 GiB",
         "0ab491a",
         "apache-flink 2.3.0",
         "parallelism 2",
         "Insufficient number of network buffers",
     ):
-        assert words in text
+        assert expected in text
     assert "Event-time latency</dt>" in text
 
 
-def test_what_others_wrote_cannot_leave_its_place():
-    evil = "</script><script>alert(1)</script>"
-    made = render_page(
+def test_failure_messages_are_escaped():
+    script = "</script><script>alert(1)</script>"
+    page = render_page(
         [
-            synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "flink", failed=evil),
+            synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "flink", failed=script),
             synthetic.run(load_scenario("sc1"), "spark"),
         ]
     )
-    assert "<script>alert" not in made
-    assert "&lt;/script&gt;" in made
+    assert "<script>alert" not in page
+    assert "&lt;/script&gt;" in page
 
 
-def test_it_says_of_itself_what_it_is_of(text: str):
-    found = re.search(r'<meta name="headrace-report" content="([^"]*)">', text[:20_000])
-    assert found is not None
-    card = json.loads(html.unescape(found[1]))
+def test_the_page_has_a_metadata_tag(text: str):
+    meta = re.search(r'<meta name="headrace-report" content="([^"]*)">', text[:20_000])
+    assert meta is not None
+    card = json.loads(html.unescape(meta[1]))
     assert card["scenarios"] == [group.name for group in GROUPS]
     assert card["title"] == ", ".join(group.title for group in GROUPS)
     assert (card["runs"], card["failed"]) == (len(RUNS), sum(run.failure is not None for run in RUNS))
@@ -234,19 +237,19 @@ def test_it_says_of_itself_what_it_is_of(text: str):
     assert card["headline"] == write_headlines(AGGREGATION)[0]
 
 
-def test_the_report_is_written_beside_the_result(tmp_path):
+def test_the_report_is_written_next_to_the_result(tmp_path):
     synthetic.append_run(tmp_path, RUNS[0])
     assert write_report(tmp_path) == tmp_path / "report.html"
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_a_result_without_runs_gives_no_report(tmp_path):
+def test_a_result_without_runs_is_refused(tmp_path):
     (tmp_path / "result.json").write_text('{"format": 1, "runs": []}')
     with pytest.raises(HeadraceError, match="has no runs"):
         write_report(tmp_path)
 
 
-def test_without_plotly_it_is_said_how_to_get_it(monkeypatch):
+def test_a_missing_plotly_raises_with_an_install_hint(monkeypatch):
     def missing(name: str) -> object:
         raise ModuleNotFoundError(name)
 
@@ -259,7 +262,7 @@ def test_without_plotly_it_is_said_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (format_number(7.084), "7.08"),
         (format_number(0.4741), "0.474"),
@@ -281,17 +284,17 @@ def test_without_plotly_it_is_said_how_to_get_it(monkeypatch):
         (format_ratio(6.36), "6.36 ×"),
     ],
 )
-def test_numbers_in_words(said, expected):
-    assert said == expected
+def test_numbers_are_formatted_with_units(text, expected):
+    assert text == expected
 
 
-def test_labels_do_not_touch():
+def test_labels_do_not_overlap():
     places = spread_labels({"a": 1.0, "b": 1.02, "c": 1.04, "d": 5.0}, 0.5)
     assert [places[name] for name in "abc"] == pytest.approx([0.52, 1.02, 1.52])
     assert places["d"] == 5.0
 
 
-def test_axes_fit_what_they_show():
+def test_axes_fit_their_values():
     assert make_log_axis("s", [0.5, 2])["tickvals"] == [0.5, 1.0, 2.0]
     assert make_log_axis("s", [1, 1e6])["ticktext"][-1] == "1 M"
     assert len(make_log_axis("s", [0.45, 0.6])["tickvals"]) >= 3
@@ -301,6 +304,6 @@ def test_axes_fit_what_they_show():
     assert make_amount_axis("rows/s", [0.0, 0.0], is_rate=True)[1] == 0.0
 
 
-def test_a_rate_is_taken_over_a_second():
-    course = ThroughputSeries((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 0, 0, 0), (0, 10, 100, 150, 500))
-    assert compute_read_rate(course) == ([1.0, 2.0], [100.0, 400.0])
+def test_the_read_rate_is_computed_over_a_second():
+    series = ThroughputSeries((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 0, 0, 0), (0, 10, 100, 150, 500))
+    assert compute_read_rate(series) == ([1.0, 2.0], [100.0, 400.0])

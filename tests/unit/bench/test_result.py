@@ -1,4 +1,4 @@
-"""The result document: what was measured is there after every run, and a failed run has no number anywhere."""
+"""The result document: complete after every run; failed runs have no figures."""
 
 from __future__ import annotations
 
@@ -16,66 +16,66 @@ AGGREGATION = load_scenario("aggregation").with_overrides(seconds=12)
 NUMBERS = ("sustainable_rows_per_second", "event_time_latency_s", "throughput", "resources", "query_throughput")
 
 
-def good(sut: str = "headrace") -> BenchRun:
+def make_run(sut: str = "headrace") -> BenchRun:
     return synthetic.run(AGGREGATION, sut)
 
 
-def failed() -> BenchRun:
+def make_failed_run() -> BenchRun:
     return synthetic.run(AGGREGATION, "flink", failed="it was killed by signal 9")
 
 
-def document(folder: Path) -> dict:
+def read_document(folder: Path) -> dict:
     return json.loads((folder / "result.json").read_text())
 
 
-def test_runs_come_back_as_they_were(tmp_path):
+def test_runs_round_trip_through_the_document(tmp_path):
     ad_hoc = synthetic.run(load_scenario("sc1").with_overrides(seconds=12), "headrace")
-    for run in (good(), failed(), ad_hoc):
+    for run in (make_run(), make_failed_run(), ad_hoc):
         append_run(tmp_path / "out", run)
-    assert read_runs(tmp_path / "out") == (good(), failed(), ad_hoc)
+    assert read_runs(tmp_path / "out") == (make_run(), make_failed_run(), ad_hoc)
 
 
-def test_the_document_is_whole_after_every_run(tmp_path):
-    for number, run in enumerate((good(), failed(), good("spark")), 1):
+def test_the_document_is_complete_after_every_run(tmp_path):
+    for number, run in enumerate((make_run(), make_failed_run(), make_run("spark")), 1):
         append_run(tmp_path, run)
-        assert len(document(tmp_path)["runs"]) == number
+        assert len(read_document(tmp_path)["runs"]) == number
         assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_the_fields_of_a_run(tmp_path):
-    append_run(tmp_path, good())
-    assert document(tmp_path)["format"] == 1
-    (run,) = document(tmp_path)["runs"]
+def test_a_run_has_all_fields(tmp_path):
+    append_run(tmp_path, make_run())
+    assert read_document(tmp_path)["format"] == 1
+    (run,) = read_document(tmp_path)["runs"]
     assert (run["sut"], run["queries"], run["repeat"], run["commit"]) == ("headrace", 1, 1, "0ab491a")
     assert run["sustainable_rows_per_second"] > run["offered_rows_per_second"] > 0
     for name in ("event_time_latency_s", "processing_time_latency_s"):
-        found = run[name]
-        assert 0 < found["min"] <= found["p50"] <= found["p90"] <= found["p95"] <= found["p99"] <= found["max"]
-        assert found["count"] == sum(found["histogram"]["counts"])
+        latency = run[name]
+        assert 0 < latency["min"] <= latency["p50"] <= latency["p90"] <= latency["p95"] <= latency["p99"] <= latency["max"]
+        assert latency["count"] == sum(latency["histogram"]["counts"])
     assert run["deployment_latency_s"] is None
     assert run["resources"]["summary"]["cpu_cores"]["highest"] > 0
     assert [trial["sustainable"] for trial in run["search"]] == [False, False, True, False, True]
     assert Scenario.from_json(run["scenario"]) == AGGREGATION
 
 
-def test_requests_are_told_with_figures():
+def test_deployment_requests_are_recorded():
     run = synthetic.run(load_scenario("sc2").with_overrides(seconds=25), "headrace").to_json()
-    found = run["deployment_latency_s"]
-    assert found["requests"] == len(found["series"]) == 40
-    assert found["unanswered"] == 0
-    assert found["p50"] <= found["p95"] <= found["acknowledged"]["p95"]
+    latency = run["deployment_latency_s"]
+    assert latency["requests"] == len(latency["series"]) == 40
+    assert latency["unanswered"] == 0
+    assert latency["p50"] <= latency["p95"] <= latency["acknowledged"]["p95"]
     assert run["query_throughput"] > 0
 
 
-def test_a_failed_run_has_a_reason_and_no_number(tmp_path):
-    append_run(tmp_path, failed())
-    (run,) = document(tmp_path)["runs"]
+def test_a_failed_run_has_a_reason_and_no_figures(tmp_path):
+    append_run(tmp_path, make_failed_run())
+    (run,) = read_document(tmp_path)["runs"]
     assert run["failed"] == "it was killed by signal 9"
     assert not set(run) & set(NUMBERS)
     assert all(not trial["sustainable"] and trial["drained"] is None for trial in run["search"])
     assert run["search"]
-    (back,) = read_runs(tmp_path)
-    assert (back.figures, back.failure) == (None, "it was killed by signal 9")
+    (read_run,) = read_runs(tmp_path)
+    assert (read_run.figures, read_run.failure) == (None, "it was killed by signal 9")
 
 
 def test_a_failure_needs_a_reason():
@@ -83,17 +83,22 @@ def test_a_failure_needs_a_reason():
         FailedRun(" ")
 
 
-def test_nothing_emitted_is_no_number():
+def test_a_run_without_results_has_no_latency():
     empty = MeasuredRun(
-        1.0, 0.0, sustained=False, sustainable_rate=None, event_time_latency=_nothing(), processing_time_latency=_nothing()
+        1.0,
+        0.0,
+        sustained=False,
+        sustainable_rate=None,
+        event_time_latency=_make_empty_latency(),
+        processing_time_latency=_make_empty_latency(),
     )
-    found = empty.to_json()["event_time_latency_s"]
-    assert (found["count"], found["p95"]) == (0, None)
+    latency = empty.to_json()["event_time_latency_s"]
+    assert (latency["count"], latency["p95"]) == (0, None)
     assert MeasuredRun.from_json(json.loads(json.dumps(empty.to_json()))) == empty
     assert name_figures(None)["p50"] is None
 
 
-def _nothing() -> LatencyFigures:
+def _make_empty_latency() -> LatencyFigures:
     return LatencyFigures(synthetic.Histogram())
 
 
@@ -111,8 +116,8 @@ def _nothing() -> LatencyFigures:
         (lambda text: '{"format": 1, "runs": [3]}', "run 1 of .* is not an object"),
     ],
 )
-def test_what_is_wrong_in_a_document_is_said(tmp_path, change, message):
-    append_run(tmp_path, good())
+def test_a_damaged_document_is_refused_with_the_cause(tmp_path, change, message):
+    append_run(tmp_path, make_run())
     path = tmp_path / "result.json"
     changed = change(path.read_text())
     assert changed != path.read_text()
@@ -121,7 +126,7 @@ def test_what_is_wrong_in_a_document_is_said(tmp_path, change, message):
         read_runs(tmp_path)
 
 
-def test_no_document_is_said(tmp_path):
+def test_a_missing_document_raises_with_a_hint(tmp_path):
     with pytest.raises(HeadraceError, match="cannot be read") as refusal:
         read_runs(tmp_path)
     assert "headrace bench run" in refusal.value.hint
@@ -130,5 +135,5 @@ def test_no_document_is_said(tmp_path):
 def test_a_damaged_document_is_not_overwritten(tmp_path):
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(HeadraceError, match="is not JSON"):
-        append_run(tmp_path, good())
+        append_run(tmp_path, make_run())
     assert (tmp_path / "result.json").read_text() == "{"

@@ -1,4 +1,4 @@
-"""Whole runs: a search, then the scenario; a system that cannot run, or is killed, gives a reason and no number."""
+"""Complete runs: a rate search, then the scenario; a failed or killed system gives a reason and no figures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from test_trial import World
 
 from headrace.bench import run as run_module
+from headrace.bench import trial
 from headrace.bench.run import BenchRig, RunWatcher, ScenarioRunner
 from headrace.bench.scenarios.scenario import parse_scenario
 from headrace.bench.trial import TrialRunner
@@ -35,30 +36,30 @@ generator = "fields"
 """
 
 
-def quiet() -> RunWatcher:
+def make_silent_watcher() -> RunWatcher:
     return RunWatcher(lambda _phase, _rate: None, lambda _status, _second, _total, _latencies: None, lambda _verdict: None)
 
 
-def runner(sut: str, rate: float | None = None, text: str = SCENARIO) -> ScenarioRunner:
-    return ScenarioRunner(sut, parse_scenario("small", text, "small.toml"), quiet(), rate)
+def make_runner(sut: str, rate: float | None = None, text: str = SCENARIO) -> ScenarioRunner:
+    return ScenarioRunner(sut, parse_scenario("small", text, "small.toml"), make_silent_watcher(), rate)
 
 
-def for_the_run(starts: list[int]) -> bool:
-    """Whether this is the last start: the run itself, after the search; it is asked for by no trial."""
+def is_final_run(starts: list[int]) -> bool:
+    """Return whether this start is for the final run, after the trials of the search."""
     return "_measure" in {frame.function for frame in inspect.stack()} and bool(starts)
 
 
-def simulated(
+def simulate_systems(
     monkeypatch: pytest.MonkeyPatch, capacity: float, dies_in_run: bool = False, slower_in_run: float = 1.0
 ) -> list[int]:
-    """Let runs happen on simulated systems; return where their starts are noted."""
+    """Replace systems by simulated systems; return the list that records their starts."""
     starts: list[int] = []
 
     @contextlib.contextmanager
     def rig(sut, streams, queries, options) -> Iterator[BenchRig]:
         starts.append(len(queries))
-        world = World(capacity * (slower_in_run if for_the_run(starts) else 1.0))
-        if dies_in_run and for_the_run(starts):
+        world = World(capacity * (slower_in_run if is_final_run(starts) else 1.0))
+        if dies_in_run and is_final_run(starts):
             world.dies_at = world.now + 20
         yield BenchRig(
             TrialRunner(world, world, world, {q.name: q for q in queries}, world.clock, world.sleep), {"x": "1"}, {"y": 2}
@@ -68,84 +69,93 @@ def simulated(
     return starts
 
 
-def test_a_search_finds_the_capacity_and_the_run_is_below_it(monkeypatch):
-    starts = simulated(monkeypatch, 1000.0)
-    found = runner("limit").run()
-    assert found.failure is None
-    assert found.figures.sustainable_rate == pytest.approx(1000.0, rel=0.08)
-    assert found.figures.offered_rate == pytest.approx(0.9 * found.figures.sustainable_rate, rel=0.01)
-    assert found.figures.event_time_latency.histogram.count > 0
-    assert (found.origin.versions["x"], found.origin.settings) == ("1", {"y": 2})
-    assert len(starts) >= 2  # the run itself is on a system started anew
-    assert found.trials[0].rate == 4000
+def test_a_search_finds_the_capacity_and_the_run_offers_a_lower_rate(monkeypatch):
+    starts = simulate_systems(monkeypatch, 1000.0)
+    bench_run = make_runner("limit").run()
+    assert bench_run.failure is None
+    assert bench_run.figures.sustainable_rate == pytest.approx(1000.0, rel=0.08)
+    assert bench_run.figures.offered_rate == pytest.approx(0.9 * bench_run.figures.sustainable_rate, rel=0.01)
+    assert bench_run.figures.event_time_latency.histogram.count > 0
+    assert (bench_run.origin.versions["x"], bench_run.origin.settings) == ("1", {"y": 2})
+    assert len(starts) >= 2  # the final run uses a newly started system
+    assert bench_run.trials[0].rate == 4000
 
 
-def test_a_rate_that_is_not_sustained_gives_no_number(monkeypatch):
-    simulated(monkeypatch, 1000.0)
-    document = json.loads(json.dumps(runner("limit", 3000.0).run().to_json()))
+def test_an_unsustained_rate_gives_no_figures(monkeypatch):
+    simulate_systems(monkeypatch, 1000.0)
+    document = json.loads(json.dumps(make_runner("limit", 3000.0).run().to_json()))
     assert document["failed"].startswith("3,000 rows/s was not sustained: the queue rose by")
     assert "sustainable_rows_per_second" not in document
 
 
-def test_a_system_that_dies_after_the_search_gives_no_number(monkeypatch):
-    simulated(monkeypatch, 5000.0, dies_in_run=True)
-    found = runner("limit").run()
-    assert found.figures is None
-    assert "ended during the trial" in found.failure
-    assert all(not verdict.sustainable for verdict in found.trials)
+def test_a_system_that_dies_after_the_search_gives_no_figures(monkeypatch):
+    simulate_systems(monkeypatch, 5000.0, dies_in_run=True)
+    bench_run = make_runner("limit").run()
+    assert bench_run.figures is None
+    assert "ended during the trial" in bench_run.failure
+    assert all(not verdict.sustainable for verdict in bench_run.trials)
 
 
-def test_what_the_run_does_not_bear_out_is_not_claimed(monkeypatch):
-    simulated(monkeypatch, 1000.0, slower_in_run=0.8)
-    found = runner("limit").run()
-    assert found.failure is None
-    assert found.figures.sustained
-    assert 0.9 * found.figures.sustainable_rate == pytest.approx(800.0, rel=0.1)  # the run is at nine tenths of what is claimed
-    assert found.trials[-1].reason  # the run that did not hold is told
+def test_a_failed_final_run_lowers_the_sustainable_rate(monkeypatch):
+    simulate_systems(monkeypatch, 1000.0, slower_in_run=0.8)
+    bench_run = make_runner("limit").run()
+    assert bench_run.failure is None
+    assert bench_run.figures.sustained
+    assert 0.9 * bench_run.figures.sustainable_rate == pytest.approx(
+        800.0, rel=0.1
+    )  # the final run offers 90 % of the sustainable rate
+    assert bench_run.trials[-1].reason  # the failed final run is recorded
 
 
-def test_a_search_that_no_run_bears_out_gives_no_number(monkeypatch):
-    simulated(monkeypatch, 1000.0, slower_in_run=0.5)
-    found = runner("limit").run()
-    assert found.figures is None
-    assert "was in the shorter trials of the search: the queue" in found.failure
+def test_a_search_without_a_sustained_final_run_gives_no_figures(monkeypatch):
+    simulate_systems(monkeypatch, 1000.0, slower_in_run=0.5)
+    bench_run = make_runner("limit").run()
+    assert bench_run.figures is None
+    assert "was in the shorter trials of the search: the queue" in bench_run.failure
 
 
-def test_over_saturation_is_meant_not_to_be_sustained(monkeypatch):
-    simulated(monkeypatch, 1000.0)
-    found = runner("limit", text=SCENARIO.replace("seconds = 40\n[search]", "seconds = 40\nload = 1.2\n[search]")).run()
-    assert not found.figures.sustained
-    assert found.figures.sustainable_rate == pytest.approx(1000.0, rel=0.08)
+def test_an_over_saturation_run_keeps_its_figures(monkeypatch):
+    simulate_systems(monkeypatch, 1000.0)
+    bench_run = make_runner("limit", text=SCENARIO.replace("seconds = 40\n[search]", "seconds = 40\nload = 1.2\n[search]")).run()
+    assert not bench_run.figures.sustained
+    assert bench_run.figures.sustainable_rate == pytest.approx(1000.0, rel=0.08)
 
 
-def test_a_system_that_cannot_start_says_why(monkeypatch):
+def test_a_failed_start_is_the_reason_of_the_failure(monkeypatch):
     @contextlib.contextmanager
     def rig(*_: object) -> Iterator[BenchRig]:
         raise HeadraceError("flink cannot run", detail="no Java was found")
         yield
 
     monkeypatch.setattr(run_module, "start_rig", rig)
-    assert "no Java was found" in runner("flink").run().failure
+    assert "no Java was found" in make_runner("flink").run().failure
 
 
-def test_a_system_the_scenario_is_not_for_is_not_started():
+def test_a_system_not_listed_in_the_scenario_is_not_started():
     text = SCENARIO.replace('about = "A few rows."', 'about = "A few rows."\nsystems = ["headrace"]')
-    assert runner("duckdb", 100.0, text).run().failure == "scenario 'small' does not list system 'duckdb'"
+    assert make_runner("duckdb", 100.0, text).run().failure == "scenario 'small' does not list system 'duckdb'"
 
 
-def _short(text: str) -> str:
+@pytest.fixture
+def short_lead_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the waiting around a trial: the systems of these tests have no costs to leave out of it."""
+    monkeypatch.setattr(trial, "_LEAD_IN_SECONDS", 0.5)
+    monkeypatch.setattr(trial, "_LAST_RESULTS_SECONDS", 0.5)
+
+
+def _shorten(text: str) -> str:
     return text.replace("seconds = 40", "seconds = 8")
 
 
-def test_a_real_driver_a_real_kernel_and_a_real_collector():
-    found = runner("limit", 20_000.0, _short(SCENARIO).replace('generator = "fields"\n"""', "")).run()
-    assert found.failure is None
-    assert found.figures.sustainable_rate == 20_000.0
-    assert found.figures.throughput.read[-1] > 100_000
-    assert found.figures.resources
+def test_a_run_with_real_processes(short_lead_in: None):
+    bench_run = make_runner("limit", 20_000.0, _shorten(SCENARIO).replace('generator = "fields"\n"""', "")).run()
+    assert bench_run.failure is None
+    assert bench_run.figures.sustainable_rate == 20_000.0
+    assert bench_run.figures.throughput.read[-1] > 100_000
+    assert bench_run.figures.resources
 
 
-def test_a_system_killed_in_the_middle_gives_a_reason_and_no_number():
+def test_a_killed_system_gives_a_reason_and_no_figures(short_lead_in: None):
     killed: list[int] = []
 
     class Killer(ScenarioRunner):
@@ -156,18 +166,18 @@ def test_a_system_killed_in_the_middle_gives_a_reason_and_no_number():
                 yield ready
 
     def kill(_status, second, _total, _latencies) -> None:
-        if second > 3 and not killed:
-            killed.append(one.pid)
-            os.kill(one.pid, signal.SIGKILL)
+        if second > 1 and not killed:
+            killed.append(killer.pid)
+            os.kill(killer.pid, signal.SIGKILL)
 
-    base = runner("limit")
-    one = Killer(
+    base = make_runner("limit")
+    killer = Killer(
         "limit",
-        parse_scenario("small", _short(SCENARIO), "small.toml"),
+        parse_scenario("small", _shorten(SCENARIO), "small.toml"),
         RunWatcher(base.watcher.on_phase, kill, base.watcher.on_verdict),
         20_000.0,
     )
-    found = one.run()
+    bench_run = killer.run()
     assert killed
-    assert found.figures is None
-    assert found.failure.startswith("limit ended during the trial")
+    assert bench_run.figures is None
+    assert bench_run.failure.startswith("limit ended during the trial")

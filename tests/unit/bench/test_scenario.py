@@ -1,4 +1,4 @@
-"""Scenarios: files become values, values give queries and changes, and what is wrong in a file is named with its place."""
+"""Scenarios: parsing of files, queries and ad-hoc changes, and errors with their location."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ generator = "fields"
 """
 
 
-def parsed(text: str = PLAIN) -> Scenario:
+def parse_text(text: str = PLAIN) -> Scenario:
     return parse_scenario("mine", text, "mine.toml")
 
 
-def test_every_scenario_is_there():
+def test_all_required_scenarios_exist():
     required = {
         "aggregation", "join", "large-windows", "skew-single", "skew-zipf", "fluctuation", "over-saturation", "many-queries",
         "sc1", "sc2", "add-only", "remove-only", "complex", "nexmark", "profit",
@@ -46,7 +46,7 @@ def test_every_scenario_is_there():
 
 
 @pytest.mark.parametrize("name", list_scenarios())
-def test_a_scenario_survives_json(name):
+def test_a_scenario_round_trips_through_json(name):
     scenario = load_scenario(name)
     assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
     assert scenario.title
@@ -54,7 +54,7 @@ def test_a_scenario_survives_json(name):
 
 
 @pytest.mark.parametrize("name", list_scenarios())
-def test_headrace_takes_the_queries_of_a_scenario(name):
+def test_headrace_binds_the_queries_of_a_scenario(name):
     scenario = load_scenario(name)
     catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time_column, 0) for stream in scenario.streams)
     for query in scenario.initial_queries():
@@ -62,16 +62,16 @@ def test_headrace_takes_the_queries_of_a_scenario(name):
 
 
 @pytest.mark.parametrize("name", sorted(set(list_scenarios()) - JOINS))
-def test_every_system_that_is_named_has_a_text(name):
+def test_every_listed_system_has_a_query(name):
     scenario = load_scenario(name)
-    every = [*scenario.initial_queries(), *(query for step in scenario.build_steps() for query in step.add)]
-    assert len({query.name for query in every}) == len(every)
-    for query in every:
+    queries = [*scenario.initial_queries(), *(query for step in scenario.build_steps() for query in step.add)]
+    assert len({query.name for query in queries}) == len(queries)
+    for query in queries:
         assert {"headrace", "spark", "flink", "duckdb"} <= set(query.sql)
         assert query.shape is not None or "limit" not in scenario.systems
 
 
-def test_the_figures_of_the_first_scenario():
+def test_the_parameters_of_the_aggregation_scenario():
     scenario = load_scenario("aggregation")
     (query,) = scenario.initial_queries()
     assert (query.size_us, query.slide_us) == (8_000_000, 4_000_000)
@@ -80,12 +80,12 @@ def test_the_figures_of_the_first_scenario():
     assert load_scenario("over-saturation").load == 1.2
 
 
-def test_a_rate_is_in_parts_of_the_base():
+def test_rates_scale_with_the_base_rate():
     script = load_scenario("fluctuation").scale_rate(840_000)
     assert [piece.first for piece in script.segments] == pytest.approx([840_000, 280_000, 840_000], rel=1e-6)
 
 
-def test_the_number_of_queries_can_be_chosen():
+def test_the_number_of_queries_can_be_overridden():
     scenario = load_scenario("aggregation").with_overrides(queries=64)
     assert len(scenario.initial_queries()) == scenario.peak_query_count == 64
     assert scenario.initial_queries()[0] == load_scenario("aggregation").initial_queries()[0]
@@ -94,7 +94,7 @@ def test_the_number_of_queries_can_be_chosen():
     assert load_scenario("effect").with_overrides(queries=7).peak_query_count == 107
 
 
-def test_other_parameters_can_be_chosen():
+def test_other_parameters_can_be_overridden():
     scenario = load_scenario("profit").with_overrides(keys=1_000_000, seconds=12, load=1.1)
     assert {stream.keys for stream in scenario.streams} == {1_000_000}
     assert (scenario.seconds, scenario.load) == (12, 1.1)
@@ -104,18 +104,18 @@ def test_other_parameters_can_be_chosen():
         load_scenario("aggregation").with_overrides(queries=0)
 
 
-def test_streams_nobody_reads_are_left_out():
+def test_unused_streams_are_omitted():
     assert [stream.name for stream in load_scenario("nexmark").with_overrides(queries=1).used_streams()] == ["bids"]
     assert len(load_scenario("nexmark").used_streams()) == 3
 
 
-def test_the_most_queries_at_once():
+def test_the_peak_number_of_queries():
     assert [len(load_scenario(name).peak_queries()) for name in ("aggregation", "sc1", "sc2", "effect")] == [1, 100, 10, 200]
     assert load_scenario("sc1").peak_queries()[:1] == load_scenario("sc1").initial_queries()
 
 
-def test_queries_that_live_longest_go_first():
-    """q1 q2 at second 0; at 10 they go and q3 q4 come; at 20 those go."""
+def test_the_oldest_queries_are_removed_first():
+    """q1 and q2 start at second 0; q3 and q4 replace them at 10; q5 and q6 follow at 20."""
     steps = load_scenario("sc2").with_overrides(queries=2, seconds=25).build_steps()
     assert [(step.at, [query.name for query in step.add], step.remove) for step in steps] == [
         (10, ["q3", "q4"], ("q1", "q2")),
@@ -135,30 +135,30 @@ def test_queries_that_live_longest_go_first():
         (EventSchedule(1, ((5, 2, 0), (9, 0, 3), (70, 1, 0))), 60, [(5, 2, 0), (9, 0, 3)]),
     ],
 )
-def test_schedules(schedule, seconds, expected):
-    assert schedule.list_changes(seconds) == tuple(QueryChange(*each) for each in expected)
+def test_schedules_list_their_changes(schedule, seconds, expected):
+    assert schedule.list_changes(seconds) == tuple(QueryChange(*change) for change in expected)
     assert parse_ad_hoc(json.loads(json.dumps(ad_hoc_to_json(schedule)))) == schedule
 
 
-def test_a_schedule_in_a_file():
-    scenario = parsed(PLAIN + '[ad_hoc]\nkind = "events"\ninitial = 2\nevents = [[3, 1, 0], [4, 0, 2]]\n')
+def test_a_schedule_is_parsed_from_a_file():
+    scenario = parse_text(PLAIN + '[ad_hoc]\nkind = "events"\ninitial = 2\nevents = [[3, 1, 0], [4, 0, 2]]\n')
     assert (scenario.initial_count, scenario.peak_query_count) == (2, 3)
     assert [step.remove for step in scenario.build_steps()] == [(), ("q1", "q2")]
 
 
-def test_a_query_by_hand():
+def test_a_handwritten_query_is_parsed():
     text = PLAIN.replace(
         '[queries]\ngenerator = "fields"', '[queries]\ngenerator = "written"\nstreams = ["fields"]\nsize = "2 s"'
     )
-    scenario = parsed(text + '[queries.sql]\nheadrace = "SELECT 1"\n')
+    scenario = parse_text(text + '[queries.sql]\nheadrace = "SELECT 1"\n')
     (query,) = scenario.initial_queries()
     assert (query.sql, query.size_us, query.slide_us) == ({"headrace": "SELECT 1"}, 2_000_000, 2_000_000)
     assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
 
 
-def test_a_file_of_ones_own(tmp_path):
+def test_a_scenario_is_loaded_from_a_path(tmp_path):
     (tmp_path / "mine.toml").write_text(PLAIN)
-    assert load_scenario(str(tmp_path / "mine.toml")) == parsed()
+    assert load_scenario(str(tmp_path / "mine.toml")) == parse_text()
     with pytest.raises(HeadraceError, match="cannot be read"):
         load_scenario(str(tmp_path / "other.toml"))
     with pytest.raises(HeadraceError, match="unknown scenario 'other'") as refusal:
@@ -205,9 +205,9 @@ def test_a_file_of_ones_own(tmp_path):
         (PLAIN + "[search]\ntrials = true", "key 'trials' is true or false", ""),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text, message, help_):
+def test_invalid_files_are_refused_with_the_location(text, message, help_):
     with pytest.raises(HeadraceError) as refusal:
-        parsed(text)
+        parse_text(text)
     assert message in refusal.value.message
     assert "mine" in refusal.value.message
     assert help_ in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Schedules: which row is born when, across changes of the rate."""
+"""Row schedules: row times across changes of the rate."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SECOND = 1_000_000
 # seconds 100      101       102    110
 
 
-def three_stretches() -> RowSchedule:
+def make_schedule() -> RowSchedule:
     schedule = RowSchedule().switch_script(RateScript.constant(10), 100 * SECOND, 0)
     schedule = schedule.switch_script(RateScript.constant(20), 101 * SECOND, schedule.count_due(101 * SECOND))
     schedule = schedule.stop_after(schedule.count_due(102 * SECOND))
     return schedule.switch_script(RateScript.constant(5), 110 * SECOND, 30)
 
 
-def test_rows_go_on_over_changes():
-    schedule = three_stretches()
+def test_rows_continue_across_rate_changes():
+    schedule = make_schedule()
     assert schedule.count_due(111 * SECOND) == 35
     times = schedule.row_times(np.arange(35))
     assert times[[0, 9, 10, 29, 30, 34]].tolist() == [
@@ -39,8 +39,8 @@ def test_rows_go_on_over_changes():
     assert np.all(np.diff(times) > 0)
 
 
-def test_any_cut_gives_the_same_times():
-    schedule = three_stretches()
+def test_row_times_do_not_depend_on_the_requested_ranges():
+    schedule = make_schedule()
     whole = schedule.row_times(np.arange(40))
     parts = [schedule.row_times(np.arange(a, b)) for a, b in ((0, 7), (7, 12), (12, 31), (31, 40))]
     assert np.array_equal(np.concatenate(parts), whole)
@@ -48,19 +48,19 @@ def test_any_cut_gives_the_same_times():
     assert len(schedule.row_times(np.arange(0))) == 0
 
 
-def test_rows_before_a_time_are_those_stamped_before_it():
-    schedule = three_stretches()
+def test_count_rows_before_matches_the_row_times():
+    schedule = make_schedule()
     times = schedule.row_times(np.arange(40))
-    asked = np.concatenate([times, times + 1, times - 1, np.array([0, 105 * SECOND])])
-    expected = [int((times < one).sum()) for one in asked]
-    assert schedule.count_rows_before(asked).tolist() == expected
+    queried_times = np.concatenate([times, times + 1, times - 1, np.array([0, 105 * SECOND])])
+    expected = [int((times < time).sum()) for time in queried_times]
+    assert schedule.count_rows_before(queried_times).tolist() == expected
 
 
-def test_rows_before_at_rates_whose_distances_are_no_microseconds():
+def test_count_rows_before_at_intervals_of_fractional_microseconds():
     schedule = RowSchedule().switch_script(RateScript.constant(3_333_333.3), 7, 0)
     times = schedule.row_times(np.arange(5000))
-    asked = np.unique(np.concatenate([times, times + 1]))[:-1]
-    assert schedule.count_rows_before(asked).tolist() == np.searchsorted(times, asked, side="left").tolist()
+    queried_times = np.unique(np.concatenate([times, times + 1]))[:-1]
+    assert schedule.count_rows_before(queried_times).tolist() == np.searchsorted(times, queried_times, side="left").tolist()
 
 
 SCRIPTS = [RateScript.constant(3_333_333.3), RateScript.steps([(0.001, 1e6), (0.01, 0), (1, 7e5)]), RateScript.ramp(0, 1e6, 1),
@@ -69,16 +69,16 @@ SCRIPTS = [RateScript.constant(3_333_333.3), RateScript.steps([(0.001, 1e6), (0.
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("first", [0, 12_345])
-def test_stamping_is_the_same_but_quicker(script, first):
+def test_stamp_times_matches_row_times(script, first):
     schedule = RowSchedule().switch_script(RateScript.constant(10), 0, 0).switch_script(script, 1_800_000_000_000_000, first)
-    room = np.empty(MAX_STAMP_ROWS)
+    scratch = np.empty(MAX_STAMP_ROWS)
     for row, step, count in [(first, 1, 3000), (first + 1001, 3, 1000), (max(0, first - 100), 2, 100), (first + 5, 2, 1)]:
         out = np.empty(count, np.int64)
-        schedule.stamp_times(row, step, out, room)
+        schedule.stamp_times(row, step, out, scratch)
         assert np.array_equal(out, schedule.row_times(row + step * np.arange(count)))
 
 
-def test_a_stopped_schedule_has_no_more_rows():
+def test_a_stopped_schedule_produces_no_rows():
     schedule = RowSchedule().switch_script(RateScript.constant(10), 0, 0).stop_after(7)
     assert not schedule.is_running
     assert schedule.count_due(100 * SECOND) == 7
@@ -86,6 +86,6 @@ def test_a_stopped_schedule_has_no_more_rows():
     assert RowSchedule().count_due(5) == 0
 
 
-def test_json_and_back():
-    schedule = three_stretches()
+def test_a_schedule_round_trips_through_json():
+    schedule = make_schedule()
     assert RowSchedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule

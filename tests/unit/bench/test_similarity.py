@@ -1,4 +1,4 @@
-"""Query similarity: the equation, and joins that have the similarity they were asked for."""
+"""Query similarity: the equation, and joins drawn with a requested similarity."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headrace.errors import HeadraceError
 POOL = StreamPool(tuple(f"r{number}" for number in range(1, 11)), ("key", "f1", "f2", "f3", "f4", "f5"))
 
 
-def chain(*parts: str) -> StreamChain:
-    """chain("A.a = B.b", "B.c = C.d")."""
+def parse_chain(*parts: str) -> StreamChain:
+    """Parse a chain, for example parse_chain("A.a = B.b", "B.c = C.d")."""
     sides = [[side.split(".") for side in part.split(" = ")] for part in parts]
     streams = [sides[0][0][0], *(right[0] for _, right in sides)]
     return StreamChain(tuple(streams), tuple(((left[1], right[1]),) for left, right in sides))
@@ -30,27 +30,27 @@ def chain(*parts: str) -> StreamChain:
         (("A.a = B.b", "B.c = C.d"), ("A.a = B.b", "B.c = C.d"), 1.0),
     ],
 )
-def test_the_equation(query, pattern, expected):
-    assert compute_similarity(chain(*query), chain(*pattern)) == pytest.approx(expected)
+def test_compute_similarity(query, pattern, expected):
+    assert compute_similarity(parse_chain(*query), parse_chain(*pattern)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("ways", [2, 3, 4, 5])
-@pytest.mark.parametrize("wanted", [0.0, 0.25, 0.5, 0.75, 1.0])
-def test_queries_have_the_similarity_that_was_asked_for(ways, wanted):
-    chance = random.Random(1)
-    pattern = POOL.draw_pattern(ways, chance)
+@pytest.mark.parametrize("similarity", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_drawn_queries_have_the_requested_similarity(ways, similarity):
+    rng = random.Random(1)
+    pattern = POOL.draw_pattern(ways, rng)
     for _ in range(20):
-        query = POOL.draw_similar_chain(pattern, wanted, chance)
-        step = 1 / ways  # between one number of common attributes and the next, when all sources are common
-        assert abs(compute_similarity(query, pattern) - wanted) <= step / 2
+        query = POOL.draw_similar_chain(pattern, similarity, rng)
+        step = 1 / ways  # the effect of one common attribute when all sources are common
+        assert abs(compute_similarity(query, pattern) - similarity) <= step / 2
         assert len(set(query.streams)) == ways
 
 
-def test_few_streams_leave_more_of_them_common():
-    chance = random.Random(2)
+def test_a_small_pool_reuses_the_streams_of_the_pattern():
+    rng = random.Random(2)
     pool = StreamPool(("a", "b", "c"), POOL.columns)
-    pattern = pool.draw_pattern(3, chance)
-    assert pool.draw_similar_chain(pattern, 0.5, chance).streams == pattern.streams
+    pattern = pool.draw_pattern(3, rng)
+    assert pool.draw_similar_chain(pattern, 0.5, rng).streams == pattern.streams
 
 
 def test_a_pattern_needs_streams_and_columns():

@@ -1,7 +1,7 @@
-"""Joins of many streams: what is drawn, how it is said to each engine, and how many results there are.
+"""Sliding joins of several streams: drawn queries, SQL in each dialect, and expected result counts.
 
-a   ●─────────┐            ● and ○ are a result if neither is more than a range older than the other; with three streams
-b        ○    │  range     that has to hold for each two of them
+a   ●─────────┐            ● and ○ join if their times differ by at most the range; with three streams
+b        ○    │  range     each pair must satisfy this
 c   ◍─────────┘
 """
 
@@ -54,22 +54,24 @@ ABC = SlidingJoinSpec(
     (("o", "o_orderkey"), ("l", "l_quantity")),
     5_000_000,
 )
-every_set = pytest.mark.parametrize("made", SETS, ids=lambda made: f"{type(made).__name__}-{getattr(made, 'ways', '')}")
+every_set = pytest.mark.parametrize(
+    "query_set", SETS, ids=lambda query_set: f"{type(query_set).__name__}-{getattr(query_set, 'ways', '')}"
+)
 
 
-# What is said to each engine
+# SQL in each dialect
 
 
-def test_a_join_of_three_in_all_dialects():
+def test_a_sliding_join_of_three_streams_in_all_dialects():
     query = build_sliding_join("q", ABC)
-    near = "BETWEEN {0} - INTERVAL '5' SECOND AND {0} + INTERVAL '5' SECOND"
+    span = "BETWEEN {0} - INTERVAL '5' SECOND AND {0} + INTERVAL '5' SECOND"
     assert query.sql["headrace"] == (
         "SELECT date_trunc('MILLISECOND', GREATEST(o.time, l.time, c.time)) AS window_end, o.o_orderkey, l.l_quantity "
         "FROM SLIDING(orders, '5 seconds') o JOIN SLIDING(lineitem, '5 seconds') l ON o.o_orderkey = l.l_orderkey "
         "JOIN SLIDING(customer, '5 seconds') c ON o.o_custkey = c.c_custkey"
     )
     assert query.sql["flink"].endswith(
-        f"c ON o.`o_custkey` = c.`c_custkey` AND c.`time` {near.format('o.`time`')} AND c.`moment` {near.format('l.`moment`')}"
+        f"c ON o.`o_custkey` = c.`c_custkey` AND c.`time` {span.format('o.`time`')} AND c.`moment` {span.format('l.`moment`')}"
     )
     assert query.sql["spark"].endswith(
         "rhs ON o.o_custkey = c.c_custkey AND rhs.time BETWEEN lhs.time - INTERVAL '5 seconds' AND lhs.time + INTERVAL "
@@ -79,7 +81,7 @@ def test_a_join_of_three_in_all_dialects():
     assert (query.size_us, query.slide_us) == (5_000_000 + DUCKDB_STEP_US, DUCKDB_STEP_US)
 
 
-def test_flink_is_given_two_bounds_of_row_times_for_each_join():
+def test_flink_queries_bound_row_times_once_per_join():
     for query in (*TpchJoins().queries(10), *ChainJoins().queries(3)):
         for part in query.sql["flink"].split(" JOIN ")[1:]:
             assert part.count(".`time` BETWEEN") == 1
@@ -87,8 +89,8 @@ def test_flink_is_given_two_bounds_of_row_times_for_each_join():
 
 
 @every_set
-def test_every_text_parses_and_has_outputs_of_different_names(made):
-    for query in made.queries(20):
+def test_every_query_parses_and_has_distinct_output_names(query_set):
+    for query in query_set.queries(20):
         assert list(query.sql) == ["headrace", "spark", "flink", "duckdb"]
         for name, text in query.sql.items():
             tree = sqlglot.parse_one(text, read="duckdb" if name == "duckdb" else "spark")
@@ -99,16 +101,16 @@ def test_every_text_parses_and_has_outputs_of_different_names(made):
 
 
 @every_set
-def test_queries_survive_json_and_the_first_ones_are_the_same_for_any_count(made):
-    many = made.queries(20)
-    assert made.queries(5) == many[:5]
-    assert made.queries(0) == ()
+def test_queries_round_trip_through_json_and_a_larger_count_keeps_the_first_queries(query_set):
+    many = query_set.queries(20)
+    assert query_set.queries(5) == many[:5]
+    assert query_set.queries(0) == ()
     assert [query.name for query in many] == [f"q{number}" for number in range(1, 21)]
     assert len({query.sql["duckdb"] for query in many}) == 20
     assert BenchQuery.from_json(json.loads(json.dumps(many[0].to_json()))) == many[0]
 
 
-def test_the_range_is_an_option():
+def test_the_window_size_is_an_option():
     short = make_query_generator("tpch_joins", {"size": "250 ms"}).queries(3)
     assert [query.streams for query in short] == [query.streams for query in TpchJoins().queries(3)]
     assert "SLIDING(lineitem, '250 milliseconds')" in short[0].sql["headrace"]
@@ -116,7 +118,7 @@ def test_the_range_is_an_option():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("build", "message"),
     [
         (lambda: replace(ABC, links=ABC.links[:1]), "1 links cannot join 3 streams"),
         (lambda: replace(ABC, links=ABC.links[::-1]), "'lineitem' is not linked to an earlier stream"),
@@ -132,47 +134,50 @@ def test_the_range_is_an_option():
         (lambda: StreamSpec("o", "orders", distribution="zipf"), "'orders', whose keys are fixed"),
     ],
 )
-def test_what_is_wrong_is_refused(wrong, message):
+def test_invalid_joins_and_options_are_refused(build, message):
     with pytest.raises(HeadraceError, match=re.escape(message)):
-        wrong()
+        build()
 
 
-# What is drawn
+# Drawn queries
 
 
-def test_the_five_and_the_ten_queries():
-    ten = list(islice(draw_join_trees(TpchJoins().seed), 10))
-    assert {len(tree.relations) for tree in ten[:5]} == {len(tree.relations) for tree in ten} == {3, 4}
-    assert {name for tree in ten for name in tree.relations} == set(tpch.ROWS_AT_SCALE_1)
-    assert len({frozenset(tree.edges) for tree in ten}) == 10
-    for few in (ten[:5], ten):
-        for tree in few:
-            assert any(set(tree.edges) & set(other.edges) for other in few if other is not tree)
-    columns = {column for tree in ten for edge in tree.edges if not edge.is_reference for column in edge.collect_columns()}
+def test_the_first_ten_tpch_joins_cover_all_relations_and_share_edges():
+    ten_trees = list(islice(draw_join_trees(TpchJoins().seed), 10))
+    assert {len(tree.relations) for tree in ten_trees[:5]} == {len(tree.relations) for tree in ten_trees} == {3, 4}
+    assert {name for tree in ten_trees for name in tree.relations} == set(tpch.ROWS_AT_SCALE_1)
+    assert len({frozenset(tree.edges) for tree in ten_trees}) == 10
+    for trees in (ten_trees[:5], ten_trees):
+        for tree in trees:
+            assert any(set(tree.edges) & set(other.edges) for other in trees if other is not tree)
+    columns = {column for tree in ten_trees for edge in tree.edges if not edge.is_reference for column in edge.collect_columns()}
     assert {"l_linestatus", "o_orderstatus", "c_custkey", "n_nationkey"} <= columns
-    assert [query.streams for query in TpchJoins().queries(10)] == [tree.relations for tree in ten]
+    assert [query.streams for query in TpchJoins().queries(10)] == [tree.relations for tree in ten_trees]
 
 
 @pytest.mark.parametrize("seed", [1, 2, TpchJoins().seed])
-def test_trees_are_trees_and_none_is_drawn_twice(seed):
-    found = list(draw_join_trees(seed))
-    assert len(found) > 30
-    assert len({frozenset(tree.edges) for tree in found}) == len(found)
-    for tree in found:
+def test_drawn_join_trees_are_connected_and_distinct(seed):
+    trees = list(draw_join_trees(seed))
+    assert len(trees) > 30
+    assert len({frozenset(tree.edges) for tree in trees}) == len(trees)
+    for tree in trees:
         assert len(set(tree.relations)) == len(tree.relations) == len(tree.edges) + 1
         for number, edge in enumerate(tree.edges, 1):
             assert {edge.left, edge.right} & set(tree.relations[:number])
             assert tree.relations[number] in {edge.left, edge.right}
 
 
-def test_columns_of_edges_are_there_and_of_one_type():
+def test_edge_columns_exist_and_have_the_same_type():
     for edge in TPCH_EDGES:
         for left, right in edge.pairs:
-            one, two = STREAM_SCHEMAS[edge.left].to_arrow().field(left), STREAM_SCHEMAS[edge.right].to_arrow().field(right)
-            assert one.type == two.type
+            left_field, right_field = (
+                STREAM_SCHEMAS[edge.left].to_arrow().field(left),
+                STREAM_SCHEMAS[edge.right].to_arrow().field(right),
+            )
+            assert left_field.type == right_field.type
 
 
-def test_the_levels_of_a_chain():
+def test_chain_levels_select_the_join_columns():
     first, second, *_ = ChainJoins(levels="LMH").queries(27)
     assert [text in first.sql["headrace"] for text in ("b_low = r2.a_low", "b_mid = r3.a_mid", "b_high = r4.a_high")] == [
         True
@@ -182,35 +187,35 @@ def test_the_levels_of_a_chain():
     assert len({query.sql["headrace"] for query in ChainJoins().queries(27)}) == 27
 
 
-# How many results there are
+# Result counts
 
 
-def test_results_of_two_streams_that_can_be_counted():
-    """A row every second on both sides, all equal, and a range of 10 s: each finds itself, ten before and ten after."""
+def test_estimated_results_of_two_streams():
+    """With a row per second on both sides, equal keys and a range of 10 s, a row matches 10 s before and after."""
     assert estimate_results_per_second([1, 1], 10, 1.0) == 20
     assert estimate_results_per_second([2, 3], 10, 0.5) == 60
 
 
 @pytest.mark.parametrize("count", range(1, 11))
-def test_no_query_has_more_results_than_five_for_each_row(count):
-    """Streams that nobody reads are not offered, and the others have their part of the rate."""
-    few = list(islice(draw_join_trees(TpchJoins().seed), count))
-    streams = {name for tree in few for name in tree.relations}
+def test_tpch_joins_stay_below_the_maximum_of_results_per_row(count):
+    """The driver omits unused streams and gives their share of the rate to the other streams."""
+    trees = list(islice(draw_join_trees(TpchJoins().seed), count))
+    streams = {name for tree in trees for name in tree.relations}
     assert {stream.name for stream in load_scenario("multiway-tpch").with_overrides(queries=count).used_streams()} == streams
-    assert all(1e-5 < tree.estimate_results_per_row(streams=streams) < MAX_RESULTS_PER_ROW for tree in few)
+    assert all(1e-5 < tree.estimate_results_per_row(streams=streams) < MAX_RESULTS_PER_ROW for tree in trees)
 
 
-def test_no_chain_has_more_results_than_five_for_each_row():
-    found = {
+def test_chain_joins_stay_below_the_maximum_of_results_per_row():
+    results_per_row = {
         "".join(levels): estimate_chain_results_per_row("".join(levels)) for levels in product(tpch.SELECTIVITY_LEVELS, repeat=3)
     }
-    assert max(found.values()) == found["HHH"] < MAX_RESULTS_PER_ROW
-    assert min(found.values()) == found["LLL"] > 0.01
-    assert found["MMM"] * 4 == pytest.approx(1, rel=0.05)  # every row of a stream is part of one result
+    assert max(results_per_row.values()) == results_per_row["HHH"] < MAX_RESULTS_PER_ROW
+    assert min(results_per_row.values()) == results_per_row["LLL"] > 0.01
+    assert results_per_row["MMM"] * 4 == pytest.approx(1, rel=0.05)  # each row of a stream has one result
     assert {stream.keys for stream in load_scenario("multiway-chain").streams} == {200_000}
 
 
-def test_rates_and_keys_that_grow_together_leave_results_as_they_are():
+def test_results_per_row_are_constant_if_rate_and_keys_scale_together():
     assert estimate_chain_results_per_row("MHL", 1e6, keys=2_000_000) == pytest.approx(estimate_chain_results_per_row("MHL"))
     tree = TpchJoinTree(("orders", "lineitem", "customer"), (TPCH_EDGES[6], TPCH_EDGES[5]))
     assert tree.estimate_results_per_row() == pytest.approx(0.69, abs=0.01)
@@ -218,7 +223,7 @@ def test_rates_and_keys_that_grow_together_leave_results_as_they_are():
     assert tree.estimate_results_per_row(rate=2e5) == pytest.approx(4 * tree.estimate_results_per_row())
 
 
-def test_selectivities_of_a_chain():
+def test_chain_columns_have_the_selectivity_of_their_level():
     left, right = (pa.table(tpch.generate_chain(seed, 1000, 10, 50_000)) for seed in (1, 2))
     for level in tpch.SELECTIVITY_LEVELS.values():
         names = f"b_{level.suffix}", f"a_{level.suffix}"
@@ -228,22 +233,22 @@ def test_selectivities_of_a_chain():
     assert [level.domain_size(1000) for level in tpch.SELECTIVITY_LEVELS.values()] == [2000, 1000, 500]
 
 
-def born(streams: Sequence[StreamSpec], rate: float, seconds: float) -> dict[str, pa.Table]:
-    """The rows of all streams, `rate` a second in all, from START on; times are whole milliseconds, which all engines have."""
-    whole, found = sum(stream.share for stream in streams), {}
+def make_tables(streams: Sequence[StreamSpec], rate: float, seconds: float) -> dict[str, pa.Table]:
+    """Return the rows of all streams from START at a total `rate`; all engines support the millisecond times."""
+    total_share, tables = sum(stream.share for stream in streams), {}
     for stream in streams:
-        own = rate * stream.share / whole
+        stream_rate = rate * stream.share / total_share
         (pool,) = build_pools(replace(stream, partitions=1))
-        rows = np.arange(int(own * seconds))
-        times = round(START.timestamp() * 1e6) + (rows * 1000 / own).astype(np.int64) * 1000
+        rows = np.arange(int(stream_rate * seconds))
+        times = round(START.timestamp() * 1e6) + (rows * 1000 / stream_rate).astype(np.int64) * 1000
         columns = {name: column.take(pa.array(rows % pool.rows)) for name, column in pool.columns.items()}
-        found[stream.name] = pa.table({**columns, "time": pa.array(times).cast(pa.timestamp("us"))}).cast(
+        tables[stream.name] = pa.table({**columns, "time": pa.array(times).cast(pa.timestamp("us"))}).cast(
             stream.schema.to_arrow()
         )
-    return found
+    return tables
 
 
-def database(tables: dict[str, pa.Table]) -> duckdb.DuckDBPyConnection:
+def open_duckdb(tables: dict[str, pa.Table]) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"threads": 2})
     connection.execute("SET TimeZone = 'UTC'")
     for name, table in tables.items():
@@ -251,103 +256,114 @@ def database(tables: dict[str, pa.Table]) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def counted(connection: duckdb.DuckDBPyConnection, query: BenchQuery, seconds: float) -> int:
-    """How many results have their newest row in the second before."""
+def count_results(connection: duckdb.DuckDBPyConnection, query: BenchQuery, seconds: float) -> int:
+    """Return the number of results whose newest row is in the second before `seconds`."""
     text = f"SELECT COUNT(*) FROM ({query.sql['duckdb']})"
     ((count,),) = connection.execute(text, [START + timedelta(seconds=seconds)]).fetchall()
     return count
 
 
-def test_tpch_joins_have_as_many_results_as_expected():
-    """A window and a second of rows at the rate the set is made for.
+def test_tpch_joins_have_the_estimated_number_of_results():
+    """Use rows of one window and one second at the nominal rate.
 
-    Where few rows have all the partners, results come in bunches: of 24 customers or suppliers more or less are in a window.
+    Results vary more if few rows have all matches: a window holds about 24 customers or suppliers.
     """
     streams = [replace(stream, scale=NOMINAL_SCALE) for stream in load_scenario("multiway-tpch").streams]
-    connection = database(born(streams, NOMINAL_RATE, 6))
+    connection = open_duckdb(make_tables(streams, NOMINAL_RATE, 6))
     for tree, query in zip(draw_join_trees(TpchJoins().seed), TpchJoins("5 seconds").queries(16), strict=False):
         expected = NOMINAL_RATE * tree.estimate_results_per_row()
-        bunches = any("n_nationkey" in edge.collect_columns() and not edge.is_reference for edge in tree.edges)
-        assert counted(connection, query, 6) == pytest.approx(expected, rel=0.6 if bunches else 0.1), tree
+        is_skewed = any("n_nationkey" in edge.collect_columns() and not edge.is_reference for edge in tree.edges)
+        assert count_results(connection, query, 6) == pytest.approx(expected, rel=0.6 if is_skewed else 0.1), tree
 
 
 @pytest.mark.parametrize("levels", ["MMM", "HLM", "LLH", "HHH"])
-def test_chains_have_as_many_results_as_expected(levels):
+def test_chain_joins_have_the_estimated_number_of_results(levels):
     streams = [StreamSpec(f"r{number}", "chain", keys=20_000, seed=number, pool_rows=30_000) for number in range(1, 5)]
-    connection = database(born(streams, 10_000, 6))
+    connection = open_duckdb(make_tables(streams, 10_000, 6))
     (query,) = ChainJoins(levels=levels).queries(1)
     expected = 10_000 * estimate_chain_results_per_row(levels, 10_000, 5.0, 20_000)
-    assert counted(connection, query, 6) == pytest.approx(expected, rel=0.15)
+    assert count_results(connection, query, 6) == pytest.approx(expected, rel=0.15)
 
 
-# That all texts mean the same
+# Equivalence of the dialects
 
 
-def small_chain() -> dict[str, pa.Table]:
+def make_chain_tables() -> dict[str, pa.Table]:
     streams = [StreamSpec(f"r{number}", "chain", keys=12, seed=number, pool_rows=500) for number in range(1, 5)]
-    return born(streams, 60, 8)
+    return make_tables(streams, 60, 8)
 
 
-def matches(tables: dict[str, pa.Table], levels: str, range_us: int) -> list[tuple[int, ...]]:
-    """Every combination, one stream after the other: when, and the values."""
+def find_matches(tables: dict[str, pa.Table], levels: str, range_us: int) -> list[tuple[int, ...]]:
+    """Join the streams by nested loops; return the newest time and the values of each match."""
     names = [f"r{number}" for number in range(1, len(levels) + 2)]
-    rows = {name: tables[name].cast(_numbers(tables[name])).to_pylist() for name in names}
-    found: list[list[dict]] = [[row] for row in rows["r1"]]
+    rows = {name: tables[name].cast(_use_integer_time(tables[name])).to_pylist() for name in names}
+    combinations: list[list[dict]] = [[row] for row in rows["r1"]]
     for level, (_, right) in zip(levels, pairwise(names), strict=True):
-        ending = tpch.SELECTIVITY_LEVELS[level].suffix
-        pairs = ((one, row) for one in found for row in rows[right] if one[-1][f"b_{ending}"] == row[f"a_{ending}"])
-        found = [[*one, row] for one, row in pairs if all(abs(row["time"] - each["time"]) <= range_us for each in one)]
-    return sorted((max(row["time"] for row in one), *(row["value"] for row in one)) for one in found)
+        suffix = tpch.SELECTIVITY_LEVELS[level].suffix
+        pairs = (
+            (combination, row)
+            for combination in combinations
+            for row in rows[right]
+            if combination[-1][f"b_{suffix}"] == row[f"a_{suffix}"]
+        )
+        combinations = [
+            [*combination, row]
+            for combination, row in pairs
+            if all(abs(row["time"] - earlier["time"]) <= range_us for earlier in combination)
+        ]
+    return sorted(
+        (max(row["time"] for row in combination), *(row["value"] for row in combination)) for combination in combinations
+    )
 
 
-def _numbers(table: pa.Table) -> pa.Schema:
+def _use_integer_time(table: pa.Table) -> pa.Schema:
     return table.schema.set(table.schema.get_field_index("time"), pa.field("time", pa.int64()))
 
 
 @pytest.mark.parametrize("levels", ["HM", "HHH", "LMH"])
-def test_duckdb_gives_every_match_once_in_the_step_of_its_newest_row(levels):
-    tables = small_chain()
-    connection, found = database(tables), []
+def test_duckdb_emits_every_match_once_in_the_step_of_its_newest_row(levels):
+    tables = make_chain_tables()
+    connection, rows = open_duckdb(tables), []
     (query,) = ChainJoins(ways=len(levels) + 1, levels=levels, size="1500 ms").queries(1)
     for second in range(1, 10):
         end = START + timedelta(seconds=second)
-        found += connection.execute(query.sql["duckdb"], [end]).fetchall()
-    expected = matches(tables, levels, 1_500_000)
+        rows += connection.execute(query.sql["duckdb"], [end]).fetchall()
+    expected = find_matches(tables, levels, 1_500_000)
     assert len(expected) > 20
     ends = [(-(-(newest + 1) // DUCKDB_STEP_US) * DUCKDB_STEP_US, *values) for newest, *values in expected]
-    assert sorted((round(end.timestamp() * 1e6), *values) for end, *values in found) == sorted(ends)
+    assert sorted((round(end.timestamp() * 1e6), *values) for end, *values in rows) == sorted(ends)
 
 
 @pytest.mark.parametrize("engine", ["spark", "flink"])
 @pytest.mark.parametrize("levels", ["HM", "HHH", "LMH"])
-def test_the_texts_of_others_mean_the_same(engine, levels):
-    """DuckDB runs them in translation: only what they say of rows and times is tried, not whether the engine takes them."""
-    tables = small_chain()
+def test_spark_and_flink_queries_give_the_same_matches(engine, levels):
+    """DuckDB runs a translation: this checks the join conditions, not whether the engine accepts the query."""
+    tables = make_chain_tables()
     (query,) = ChainJoins(ways=len(levels) + 1, levels=levels, size="1500 ms").queries(1)
     (text,) = sqlglot.transpile(query.sql[engine], read="spark", write="duckdb")
-    connection = database(tables)
+    connection = open_duckdb(tables)
     connection.execute("CREATE MACRO timestamp_micros(number) AS make_timestamp(number)")
-    found = connection.execute(text).fetchall()
-    assert sorted((_micros(newest), *values) for newest, *values in found) == matches(tables, levels, 1_500_000)
+    rows = connection.execute(text).fetchall()
+    assert sorted((_to_micros(newest), *values) for newest, *values in rows) == find_matches(tables, levels, 1_500_000)
 
 
 @pytest.mark.parametrize("levels", ["HM", "LMH"])
-def test_headrace_gives_the_same(levels):
-    tables = small_chain()
+def test_headrace_gives_the_same_matches(levels):
+    tables = make_chain_tables()
     (query,) = ChainJoins(ways=len(levels) + 1, levels=levels, size="1500 ms").queries(1)
     with hr.Session(backend="reference") as session:
         for name in query.streams:
             source = hr.MemorySource(STREAM_SCHEMAS["chain"])
             session.create_stream(name, source, time="time")
             source.append(tables[name])
-        asked = session.add(query.sql["headrace"])
+        handle = session.add(query.sql["headrace"])
         session.drain()
-        found = [tuple(row.values()) for row in asked.results().to_pylist()]
-    assert sorted((_micros(newest), *values) for newest, *values in found) == matches(tables, levels, 1_500_000)
+        rows = [tuple(row.values()) for row in handle.results().to_pylist()]
+    assert sorted((_to_micros(newest), *values) for newest, *values in rows) == find_matches(tables, levels, 1_500_000)
 
 
 @pytest.mark.parametrize("name", ["multiway-tpch", "multiway-chain"])
-def test_headrace_takes_every_query(name):
+def test_headrace_binds_every_query(name):
     scenario = load_scenario(name)
     catalog = Catalog.of(Stream(stream.name, stream.schema, stream.time_column, 0) for stream in scenario.streams)
     for query in scenario.with_overrides(queries=27).initial_queries():
@@ -356,5 +372,5 @@ def test_headrace_takes_every_query(name):
         assert set(plan.streams) == set(query.streams)
 
 
-def _micros(moment: datetime) -> int:
+def _to_micros(moment: datetime) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e6)

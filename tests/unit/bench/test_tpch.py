@@ -1,4 +1,4 @@
-"""The relations of TPC-H: sizes, keys, and that foreign keys refer to something."""
+"""TPC-H relations: sizes, keys, foreign keys and selectivities."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pa.Table]:
-    """Every relation with a seed of its own: what they have in common does not depend on seeds."""
+    """Return all relations, each with its own seed; keys match across seeds."""
     return {name: pa.table(tpch.generate_relation(name, seed, 0.01)) for seed, name in enumerate(tpch.ROWS_AT_SCALE_1)}
 
 
-def values(table: pa.Table, names: list[str]) -> list[tuple]:
+def list_values(table: pa.Table, names: list[str]) -> list[tuple]:
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
 
-def test_sizes_are_in_the_proportions_of_tpc_h(tables):
+def test_relation_sizes_follow_tpc_h(tables):
     sizes = {name: table.num_rows for name, table in tables.items()}
     assert sizes.pop("lineitem") == pytest.approx(60_000, rel=0.02)
     assert sizes == {
@@ -41,7 +41,7 @@ def test_sizes_are_in_the_proportions_of_tpc_h(tables):
     assert len(tpch.generate_relation("orders", 0, 0.1)["o_orderkey"]) == 150_000
 
 
-def test_above_scale_1_keys_are_drawn_from_all_of_them():
+def test_keys_above_scale_1_are_sampled_from_the_full_domain():
     keys = np.asarray(tpch.generate_relation("customer", 1, 4.0)["c_custkey"])
     assert len(np.unique(keys)) == len(keys) == tpch.ROWS_AT_SCALE_1["customer"]
     assert abs(np.mean(keys) / tpch.count_rows("customer", 4.0) - 0.5) < 0.01
@@ -54,23 +54,23 @@ def test_above_scale_1_keys_are_drawn_from_all_of_them():
 
 
 @pytest.mark.parametrize("relation", tpch.ROWS_AT_SCALE_1)
-def test_no_key_comes_twice(tables, relation):
-    found = values(tables[relation], KEYS[relation])
-    assert len(set(found)) == len(found)
+def test_primary_keys_are_unique(tables, relation):
+    keys = list_values(tables[relation], KEYS[relation])
+    assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize("scale", [0.001, 0.01])
 @pytest.mark.parametrize("edge", REFERENCES, ids=lambda edge: f"{edge.left}-{edge.right}")
-def test_every_foreign_key_refers_to_a_key(edge, scale):
+def test_every_foreign_key_references_a_primary_key(edge, scale):
     own, others = zip(*edge.pairs, strict=True)
     referring, referred = (pa.table(tpch.generate_relation(name, 3, scale)) for name in (edge.left, edge.right))
-    keys = values(referred, list(others))
+    keys = list_values(referred, list(others))
     assert len(set(keys)) == len(keys)
-    assert set(values(referring, list(own))) <= set(keys)
+    assert set(list_values(referring, list(own))) <= set(keys)
 
 
 @pytest.mark.parametrize("name", tpch.key_domains(0.01))
-def test_columns_have_the_values_of_their_domains(tables, name):
+def test_columns_cover_their_domains_evenly(tables, name):
     domain = tpch.key_domains(0.01)[name]
     (column,) = (table[name].to_numpy() for table in tables.values() if name in table.column_names)
     assert (column.min(), column.max()) == (domain[0], domain[-1])
@@ -79,7 +79,7 @@ def test_columns_have_the_values_of_their_domains(tables, name):
 
 
 @pytest.mark.parametrize("edge", TPCH_EDGES, ids=lambda edge: "-".join(sorted(edge.collect_columns())))
-def test_selectivities_are_what_edges_say(tables, edge):
+def test_join_selectivities_match_the_estimates(tables, edge):
     left, right = tables[edge.left], tables[edge.right]
     own, others = map(list, zip(*edge.pairs, strict=True))
     matches = left.select(own).join(right.select(others), own, others, join_type="inner").num_rows
@@ -87,50 +87,50 @@ def test_selectivities_are_what_edges_say(tables, edge):
 
 
 def test_a_part_has_four_suppliers_and_a_supplier_eighty_parts(tables):
-    found = values(tables["partsupp"], ["ps_partkey", "ps_suppkey"])
-    assert len(set(found)) == 8000
+    keys = list_values(tables["partsupp"], ["ps_partkey", "ps_suppkey"])
+    assert len(set(keys)) == 8000
     assert set(np.bincount(tables["partsupp"]["ps_partkey"].to_numpy())[1:]) == {4}
     assert set(np.bincount(tables["partsupp"]["ps_suppkey"].to_numpy())[1:]) == {80}
 
 
-def test_the_status_of_an_order_is_that_of_its_lines_unless_it_is_p(tables):
-    status = dict(values(tables["orders"], ["o_orderkey", "o_orderstatus"]))
-    lines = values(tables["lineitem"], ["l_orderkey", "l_linestatus"])
+def test_the_order_status_equals_the_line_status_unless_partial(tables):
+    status = dict(list_values(tables["orders"], ["o_orderkey", "o_orderstatus"]))
+    lines = list_values(tables["lineitem"], ["l_orderkey", "l_linestatus"])
     assert set(status.values()) == {"F", "O", "P"}
     assert {(status[order], line) for order, line in lines} == {("F", "F"), ("O", "O"), ("P", "F"), ("P", "O")}
     assert np.mean([status[order] == line for order, line in lines]) == pytest.approx(tpch.SAME_STATUS_SHARE, abs=0.01)
 
 
-def test_the_order_of_rows_tells_nothing_about_keys(tables):
+def test_keys_are_not_correlated_with_row_order(tables):
     for name in ("orders", "lineitem", "partsupp", "customer"):
         key = tables[name][KEYS[name][0]].to_numpy()
         assert abs(np.corrcoef(np.arange(len(key)), key)[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3])
-def test_a_small_relation_comes_evenly_from_every_partition(partitions):
+def test_a_small_relation_is_spread_evenly_over_partitions(partitions):
     for name, rows in (("region", 5), ("nation", 25), ("supplier", 10)):
-        made = build_pools(StreamSpec(name, name, partitions=partitions, scale=0.001))
-        keys = np.concatenate([pool.columns[KEYS[name][0]].to_numpy() for pool in made])
+        pools = build_pools(StreamSpec(name, name, partitions=partitions, scale=0.001))
+        keys = np.concatenate([pool.columns[KEYS[name][0]].to_numpy() for pool in pools])
         assert len(set(np.bincount(keys - keys.min()).tolist())) == 1
         assert len(set(keys.tolist())) == rows
-        assert min(pool.rows for pool in made) >= 4096
+        assert min(pool.rows for pool in pools) >= 4096
 
 
-def test_a_relation_comes_again_as_it_was():
+def test_a_relation_repeats_unchanged():
     pool = build_pools(StreamSpec("orders", "orders", scale=0.001, partitions=1))[0]
     assert not pool.increments
     assert pool.slice_column("o_orderkey", 3, 9) == pool.slice_column("o_orderkey", 3 + pool.rows, 9 + pool.rows)
 
 
-def test_shares_of_the_scenario_are_the_proportions():
+def test_the_scenario_uses_the_tpch_rate_shares():
     streams = load_scenario("multiway-tpch").streams
     assert {stream.name: stream.share for stream in streams} == dict(tpch.RATE_SHARES)
     assert {stream.generator for stream in streams} == set(tpch.ROWS_AT_SCALE_1)
     assert tpch.RATE_SHARES["lineitem"] > 1000 * tpch.RATE_SHARES["nation"] > 1000 * tpch.RATE_SHARES["region"] > 0
 
 
-def test_all_columns_but_the_time_are_of_their_relation():
+def test_columns_have_the_prefix_of_their_relation():
     prefixes = {"region": "r_", "nation": "n_", "supplier": "s_", "part": "p_", "partsupp": "ps_", "customer": "c_"}
     for name, prefix in {**prefixes, "orders": "o_", "lineitem": "l_"}.items():
         *own, time = STREAM_SCHEMAS[name].names

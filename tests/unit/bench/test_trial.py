@@ -1,6 +1,6 @@
-"""A trial watches from outside: what is offered, read and answered; whatever ends the system ends the trial.
+"""Trials observe a system from outside: offered rows, read rows and results; a failed system ends the trial.
 
-The driver, the collector and the system are simulated, on a clock of their own, so that a minute takes no time.
+The driver, the collector and the system are simulated with a fake clock, so that tests do not wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMITS = SustainabilityLimits()
 
 @dataclass
 class World:
-    """A system that reads at most `capacity` rows/s and answers a second later; all on one simulated clock."""
+    """Simulates a driver, a collector and a system that reads at most `capacity` rows/s and answers a second later."""
 
     capacity: float
     now: float = 1_000_000.0
@@ -36,7 +36,7 @@ class World:
     dropped: int = 0
     overflow_after: float = float("inf")
     taken_until: float = 0.0
-    says: list[SutEvent] = field(default_factory=list)
+    pending_events: list[SutEvent] = field(default_factory=list)
     dies_at: float = float("inf")
     system: str = "simulated"
 
@@ -66,14 +66,14 @@ class World:
     def pulled_at(self, stream: str, times):
         return np.asarray(times)
 
-    # the collector: a result each second, as late as the queue is long, and a second more
+    # the collector: a result each second, delayed by the queue length plus one second
     def take(self) -> Emissions:
         until = int(self.now)
         ends = np.arange(max(int(self.taken_until), until - 100), until, dtype=np.int64) * 1_000_000
         self.taken_until = until
         late = int((1 + (self.produced - self.read) / self.capacity) * 1e6)
-        whole = np.ones(len(ends), np.int64)
-        return Emissions(ends + late, whole * 0, (QUERIES[0].name,), ends, whole * 5, whole * -1)
+        ones = np.ones(len(ends), np.int64)
+        return Emissions(ends + late, ones * 0, (QUERIES[0].name,), ends, ones * 5, ones * -1)
 
     # the system
     @property
@@ -89,27 +89,27 @@ class World:
         return [os.getpid()]
 
     def add(self, query) -> None:
-        self.says.append(SutEvent("live", query.name, int(self.now * 1e6) + 500_000))
+        self.pending_events.append(SutEvent("live", query.name, int(self.now * 1e6) + 500_000))
 
     def remove(self, name: str) -> None:
-        self.says.append(SutEvent("removed", name, int(self.now * 1e6) + 250_000))
+        self.pending_events.append(SutEvent("removed", name, int(self.now * 1e6) + 250_000))
         self.dropped += 2
 
     def events(self) -> list[SutEvent]:
-        said, self.says = self.says, []
-        return said
+        taken_events, self.pending_events = self.pending_events, []
+        return taken_events
 
 
-def bench(world: World) -> TrialRunner:
+def make_trial_runner(world: World) -> TrialRunner:
     return TrialRunner(world, world, world, {QUERIES[0].name: QUERIES[0]}, world.clock, world.sleep)
 
 
-def offer(rate: float, seconds: float = 40.0, steps: tuple[ScenarioStep, ...] = (), longest: float = 1.0) -> OfferedLoad:
+def make_load(rate: float, seconds: float = 40.0, steps: tuple[ScenarioStep, ...] = (), longest: float = 1.0) -> OfferedLoad:
     return OfferedLoad(rate, RateScript.constant(rate), seconds, LIMITS, steps, longest)
 
 
-def test_a_rate_below_the_capacity_is_sustained_and_leaves_nothing_behind():
-    trial = bench(World(1000.0)).run_trial(offer(800.0))
+def test_a_rate_below_the_capacity_is_sustained_and_drained():
+    trial = make_trial_runner(World(1000.0)).run_trial(make_load(800.0))
     assert trial.verdict.sustainable, trial.verdict.reason
     assert trial.drained
     assert trial.failure == ""
@@ -117,9 +117,9 @@ def test_a_rate_below_the_capacity_is_sustained_and_leaves_nothing_behind():
     assert trial.latencies.event_time.summarize().p50 == pytest.approx(1.0, abs=0.2)
 
 
-def test_a_rate_above_the_capacity_is_given_up_early_and_shows_the_capacity():
+def test_a_rate_above_the_capacity_fails_early_and_shows_the_capacity():
     world = World(1000.0)
-    trial = bench(world).run_trial(offer(5000.0, 600.0))
+    trial = make_trial_runner(world).run_trial(make_load(5000.0, 600.0))
     assert not trial.verdict.sustainable
     assert trial.verdict.drained == pytest.approx(1000.0, rel=0.05)
     assert world.now < 1_000_000 + 60
@@ -130,89 +130,91 @@ def test_a_rate_above_the_capacity_is_given_up_early_and_shows_the_capacity():
     ("world", "reason"),
     [
         (World(1000.0, dies_at=1_000_010.0), "simulated ended during the trial: last words"),
-        (World(1000.0, says=[SutEvent("failed", reason="out of memory")]), "simulated failed: out of memory"),
-        (World(1000.0, says=[SutEvent("refused", "q1", reason="a join")]), "query 'q1' was refused: a join"),
+        (World(1000.0, pending_events=[SutEvent("failed", reason="out of memory")]), "simulated failed: out of memory"),
+        (World(1000.0, pending_events=[SutEvent("refused", "q1", reason="a join")]), "query 'q1' was refused: a join"),
     ],
 )
-def test_whatever_ends_the_system_is_the_reason(world: World, reason: str):
-    trial = bench(world).run_trial(offer(500.0))
+def test_a_system_failure_is_the_reason_of_the_verdict(world: World, reason: str):
+    trial = make_trial_runner(world).run_trial(make_load(500.0))
     assert trial.failure == reason
     assert not trial.verdict.sustainable
     assert trial.verdict.reason == reason
     assert not trial.drained
 
 
-def test_a_queue_that_overflowed_is_no_crash():
-    trial = bench(World(10.0, overflow_after=100.0)).run_trial(offer(500.0))
+def test_a_queue_overflow_is_not_a_failure():
+    trial = make_trial_runner(World(10.0, overflow_after=100.0)).run_trial(make_load(500.0))
     assert not trial.failure
     assert trial.verdict.reason == "the queue overflowed: the system read far too slowly"
     assert not trial.drained
 
 
-def test_a_dropped_connection_is_a_failure_unless_a_query_was_taken_back():
+def test_a_dropped_connection_is_a_failure_unless_a_query_was_removed():
     world = World(1000.0)
-    under = bench(world)
+    runner = make_trial_runner(world)
     steps = (ScenarioStep(5.0, (QUERIES[1],), ()), ScenarioStep(9.0, (), (QUERIES[0].name,)))
-    trial = under.run_trial(offer(500.0, steps=steps))
+    trial = runner.run_trial(make_load(500.0, steps=steps))
     assert trial.failure == ""
     assert {(r.query, r.live_at_us - r.requested_at_us) for r in trial.requests} == {
         (QUERIES[1].name, 500_000),
         (QUERIES[0].name, 250_000),
     }
-    assert set(under.queries) == {QUERIES[1].name}
-    plain = World(1000.0)
-    again = bench(plain)
+    assert set(runner.queries) == {QUERIES[1].name}
+    second_world = World(1000.0)
+    second_runner = make_trial_runner(second_world)
     statuses = iter(range(100_000))
-    before = plain.status
-    plain.status = lambda: before() if next(statuses) < 20 else DriverStatus(int(plain.now * 1e6), 9, 9, 9, False, 1, 0)
-    assert again.run_trial(offer(500.0)).failure == "a connection to the driver was dropped"
+    original_status = second_world.status
+    second_world.status = lambda: (
+        original_status() if next(statuses) < 20 else DriverStatus(int(second_world.now * 1e6), 9, 9, 9, False, 1, 0)
+    )
+    assert second_runner.run_trial(make_load(500.0)).failure == "a connection to the driver was dropped"
 
 
-def test_a_request_that_is_never_answered_is_kept_as_such():
+def test_an_unanswered_request_has_no_live_time():
     world = World(1000.0)
     world.add = lambda query: None
-    trial = bench(world).run_trial(offer(500.0, steps=(ScenarioStep(5.0, (QUERIES[1],), ()),)))
+    trial = make_trial_runner(world).run_trial(make_load(500.0, steps=(ScenarioStep(5.0, (QUERIES[1],), ()),)))
     assert [(r.query, r.live_at_us) for r in trial.requests] == [(QUERIES[1].name, None)]
 
 
-def test_a_lead_in_waits_until_rows_are_read_as_they_come():
+def test_a_lead_in_waits_until_the_system_keeps_up():
     #   capacity   0 ─────────┐ 12 s
     #                         └──── a million rows/s
     world = World(1.0)
-    slow = world.sleep
+    original_sleep = world.sleep
 
     def sleep(seconds: float) -> None:
         world.capacity = 1.0 if world.now < 1_000_012 else 1_000_000.0
-        slow(seconds)
+        original_sleep(seconds)
 
     TrialRunner(world, world, world, {}, world.clock, sleep).run_lead_in(1000.0)
     assert 1_000_012 <= world.now < 1_000_030
     assert world.rate == 0.0
 
 
-def test_a_lead_in_climbs_to_the_rate_of_the_trial_and_leaves_nothing_behind():
+def test_a_lead_in_ramps_up_to_the_trial_rate_and_drains():
     world = World(10_000_000.0)
     offered, start = [], world.start
 
-    def noted(script):
+    def record_start(script):
         offered.append(float(script.count_rows_at(1.0)) if script else 0.0)
         return start(script)
 
-    world.start = noted
-    bench(world).run_lead_in(1_000_000.0)
+    world.start = record_start
+    make_trial_runner(world).run_lead_in(1_000_000.0)
     assert [rate for rate in offered if rate] == [50_000.0, 200_000.0, 800_000.0, 1_000_000.0]
     assert offered[-1] == 0.0
     assert world.status().backlog == 0
 
 
-def test_a_lead_in_stops_climbing_where_the_system_cannot_follow():
+def test_a_lead_in_stops_the_ramp_when_the_system_falls_behind():
     world = World(100_000.0)
-    bench(world).run_lead_in(100_000_000.0)
-    assert world.status().produced < 3_000_000  # some seconds of 800,000 rows/s, not of more
+    make_trial_runner(world).run_lead_in(100_000_000.0)
+    assert world.status().produced < 3_000_000  # some seconds at 800,000 rows/s and no higher rate
     assert world.status().backlog == 0
 
 
-def test_a_lead_in_ends_also_when_nothing_is_ever_read():
+def test_a_lead_in_without_reads_times_out():
     world = World(0.0)
-    bench(world).run_lead_in(1000.0)
-    assert world.now == pytest.approx(1_000_075, abs=10)  # it was given a minute, and then the time to drain
+    make_trial_runner(world).run_lead_in(1000.0)
+    assert world.now == pytest.approx(1_000_075, abs=10)  # one minute plus the drain timeout

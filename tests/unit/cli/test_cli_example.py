@@ -1,4 +1,4 @@
-"""The example: its data is what its script makes, and its results are those of the reference."""
+"""The example: its data equals the output of its script, its results equal those of the reference engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from support.compare import assert_same_rows
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-def reference(file: SessionFile, scratch: Path) -> ReferenceEngine:
-    """Run the reference over the micro-batches that the session file makes."""
+def run_reference(file: SessionFile, scratch: Path) -> ReferenceEngine:
+    """Run the reference engine over the micro-batches of the session file."""
     engine, streams, sources = ReferenceEngine(), {}, {}
     for entry in file.streams:
         streams[entry.name], sources[entry.name] = entry.to_stream(), entry.open()
@@ -34,13 +34,13 @@ def reference(file: SessionFile, scratch: Path) -> ReferenceEngine:
         for name, source in sources.items():
             ranges, positions[name] = source.plan(positions[name], file.rows_per_batch)
             schema = streams[name].schema
-            rows[name] = [row for one in ranges for row in read_range(one, schema, schema.names).to_pylist()]
+            rows[name] = [row for range_ in ranges for row in read_range(range_, schema, schema.names).to_pylist()]
         engine.advance(rows)
     engine.drain()
     return engine
 
 
-def written(path: Path, schema: pa.Schema) -> list[dict[str, object]]:
+def read_results(path: Path, schema: pa.Schema) -> list[dict[str, object]]:
     if any(path.glob("*.parquet")):
         return pq.read_table(path).to_pylist()
     options = pyarrow.json.ParseOptions(explicit_schema=schema)
@@ -51,28 +51,30 @@ def written(path: Path, schema: pa.Schema) -> list[dict[str, object]]:
 
 def test_results_equal_the_reference(headrace, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = headrace("run", EXAMPLES / "purchases.toml", "--once", "--json", "--out", "results", "--backend", "local")
-    assert said.code == 0, said.err
+    result = headrace("run", EXAMPLES / "purchases.toml", "--once", "--json", "--out", "results", "--backend", "local")
+    assert result.code == 0, result.err
     file = SessionFile.load(EXAMPLES / "purchases.toml")
-    engine = reference(file, tmp_path / "sources")
+    engine = run_reference(file, tmp_path / "sources")
     catalog = Catalog.of(entry.to_stream() for entry in file.streams)
-    assert list(said.document["queries"]) == [query.name for query in file.queries]
+    assert list(result.document["queries"]) == [query.name for query in file.queries]
     late = 0
     for query in file.queries:
-        found = said.document["queries"][query.name]
+        summary = result.document["queries"][query.name]
         schema = bind_query(query.sql, catalog).schema.to_arrow()
-        rows = written(Path(found["path"]), schema)
-        assert len(rows) == found["rows"] > 0
+        rows = read_results(Path(summary["path"]), schema)
+        assert len(rows) == summary["rows"] > 0
         assert_same_rows(rows, engine.get_results(query.name))
-        assert {k: v for k, v in found["late"].items() if v} == {k: v for k, v in engine.get_late_counts(query.name).items() if v}
-        late += sum(found["late"].values())
+        assert {k: v for k, v in summary["late"].items() if v} == {
+            k: v for k, v in engine.get_late_counts(query.name).items() if v
+        }
+        late += sum(summary["late"].values())
     assert late
-    assert said.document["streams"]["purchases"]["untimed"] == engine.dropped["purchases"] > 0
+    assert result.document["streams"]["purchases"]["untimed"] == engine.dropped["purchases"] > 0
 
 
-def test_the_data_is_what_the_script_makes(tmp_path):
-    made = runpy.run_path(str(EXAMPLES / "make_data.py"))
-    made["main"].__globals__["HERE"] = tmp_path
-    made["main"]()
+def test_the_data_equals_the_output_of_the_script(tmp_path):
+    script = runpy.run_path(str(EXAMPLES / "make_data.py"))
+    script["main"].__globals__["HERE"] = tmp_path
+    script["main"]()
     committed = {path.name: path.read_bytes() for path in (EXAMPLES / "data").iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == committed

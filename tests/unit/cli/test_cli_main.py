@@ -8,57 +8,57 @@ from headrace.cli import COMMANDS, build_application, main
 
 
 def test_help_lists_every_command(headrace):
-    said = headrace("--help")
-    assert said.code == 0
-    assert all(name in said.out for name in COMMANDS)
+    result = headrace("--help")
+    assert result.code == 0
+    assert all(name in result.out for name in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(headrace, command):
-    said = headrace(command, "--help")
-    assert said.code == 0
-    assert "--json" in said.out or "COMMAND" in said.out
+    result = headrace(command, "--help")
+    assert result.code == 0
+    assert "--json" in result.out or "COMMAND" in result.out
 
 
 def test_version(headrace):
     assert headrace("--version").out.startswith("headrace 0.")
 
 
-def test_wrong_usage_is_2(headrace):
+def test_wrong_usage_exits_with_2(headrace):
     assert headrace("run").code == 2
     assert headrace("nonsense").code == 2
     assert headrace("run", "x.toml", "--backend", "flink").code == 2
 
 
 def test_errors_have_no_traceback(headrace, tmp_path):
-    said = headrace("run", tmp_path / "none.toml", "--once", "--backend", "local")
-    assert said.code == 1
-    assert said.out == ""
-    assert "error: cannot read session file" in said.err
-    assert "none.toml" in said.err
-    assert "Traceback" not in said.err
+    result = headrace("run", tmp_path / "none.toml", "--once", "--backend", "local")
+    assert result.code == 1
+    assert result.out == ""
+    assert "error: cannot read session file" in result.err
+    assert "none.toml" in result.err
+    assert "Traceback" not in result.err
 
 
-def test_interrupt_is_130(monkeypatch):
-    def interrupted(wanted):
+def test_an_interrupt_exits_with_130(monkeypatch):
+    def raise_interrupt(wanted):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.cli.build_application", interrupted)
+    monkeypatch.setattr("headrace.cli.build_application", raise_interrupt)
     with pytest.raises(SystemExit) as stopped:
         main(["demo"])
     assert stopped.value.code == 130
 
 
-def test_only_the_command_asked_for_is_loaded():
+def test_only_the_requested_command_is_loaded():
     modules = {command.name: command.callback.__module__ for command in build_application("explain").registered_commands}
     assert modules.pop("explain") == "headrace.cli.explain"
     assert set(modules.values()) == {"headrace.cli"}
     assert modules.keys() | {"explain"} == COMMANDS.keys()
 
 
-def test_spark_without_java_says_what_to_install(headrace, session_file, monkeypatch):
+def test_spark_without_java_names_the_package_to_install(headrace, session_file, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    said = headrace("run", session_file(), "--once")
-    assert said.code == 1
-    assert "Java not found in JAVA_HOME=/nowhere" in said.err
-    assert "openjdk-17-jre-headless" in said.err
+    result = headrace("run", session_file(), "--once")
+    assert result.code == 1
+    assert "Java not found in JAVA_HOME=/nowhere" in result.err
+    assert "openjdk-17-jre-headless" in result.err

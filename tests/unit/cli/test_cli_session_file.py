@@ -1,4 +1,4 @@
-"""Session files: what is refused, and with which words."""
+"""Session files: refusals and their messages, paths and sinks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ STREAM = '[streams.t]\npath = "data"\ntime = "time"\n'
 QUERY = '[queries.q]\nsql = "SELECT 1"\n'
 
 
-def sinks_of(path: Path) -> list[Sink]:
+def load_sinks(path: Path) -> list[Sink]:
     file = SessionFile.load(path)
     return [file.make_sink(query, None) for query in file.queries]
 
 
-def refused(tmp_path: Path, text: str) -> str:
+def load_refused(tmp_path: Path, text: str) -> str:
     path = tmp_path / "s.toml"
     path.write_text(text)
     with pytest.raises(HeadraceError) as error:
-        sinks_of(path)
+        load_sinks(path)
     assert str(path) in str(error.value)
     return str(error.value)
 
@@ -57,11 +57,11 @@ def refused(tmp_path: Path, text: str) -> str:
         (STREAM + QUERY + 'name = "x"\n', "unknown key 'queries.q.name' .*\ndetail: keys: sql, sink"),
     ],
 )
-def test_refusals(tmp_path, text, message):
-    assert re.search(message, refused(tmp_path, text))
+def test_invalid_session_files_are_refused(tmp_path, text, message):
+    assert re.search(message, load_refused(tmp_path, text))
 
 
-def test_names_are_relative_to_the_file(tmp_path, monkeypatch):
+def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     path = tmp_path / "s.toml"
     path.write_text('checkpoint = "state"\n' + STREAM + QUERY + 'sink = "jsonl:out/q"\n')
     monkeypatch.chdir("/")
@@ -72,7 +72,7 @@ def test_names_are_relative_to_the_file(tmp_path, monkeypatch):
     assert file.make_sink(file.queries[0], Path("/elsewhere")).path == "/elsewhere/out/q"
 
 
-def test_with_out_results_are_json_lines_below_it(tmp_path):
+def test_out_makes_json_lines_sinks_in_its_folder(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text(STREAM + '[queries."../x"]\nsql = "SELECT 1"\n[queries.y]\nsql = "SELECT 1"\n')
     file = SessionFile.load(path)
@@ -81,7 +81,7 @@ def test_with_out_results_are_json_lines_below_it(tmp_path):
     assert all(Path(sink.path).parent == tmp_path for sink in sinks)
 
 
-def test_the_format_in_the_docstring_is_the_format(tmp_path):
+def test_the_example_in_the_docstring_is_valid(tmp_path):
     text = session_file.__doc__.split("TOML.\n", 1)[1].split("Unknown keys", 1)[0]
     path = tmp_path / "s.toml"
     path.write_text(inspect.cleandoc(text).replace("    # also: ", "").replace("# also: ", ""))

@@ -1,4 +1,4 @@
-"""Statements of the shell: what they mean, and what is said of those that mean nothing."""
+"""Statements of the shell: how they are parsed, and the errors of invalid statements."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from headrace.errors import SqlError
 from headrace.sql.parser import quote_identifier
 
 
-def statement(text: str):
+def parse_text(text: str):
     (piece,), rest = split_statements(text if text.endswith(";") else f"{text}\n;")
     assert not rest.significant_tokens
     return parse_statement(piece)
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ("SELECT 1 FROM s", SelectStatement(SqlText("SELECT 1 FROM s"))),
         ("select * from s limit 10", SelectStatement(SqlText("select * from s"), StopCondition(rows=10))),
@@ -70,8 +70,8 @@ def statement(text: str):
         ("EXIT", QuitStatement()),
     ],
 )
-def test_statements(text, meant):
-    assert statement(text) == meant
+def test_statements_are_parsed(text, expected):
+    assert parse_text(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_statements(text, meant):
     [
         ("ADD SELECT a FROM s AS q", "SELECT a FROM s", "q"),
         ("ADD SELECT a FROM s", "SELECT a FROM s", None),
-        # the last AS is the query's, whatever else it could be
+        # the last AS names the query, even where it could be an alias
         ("ADD SELECT a AS b FROM s AS t", "SELECT a AS b FROM s", "t"),
         ("ADD SELECT a AS b", "SELECT a", "b"),
         ("ADD SELECT a FROM s AS t AS q", "SELECT a FROM s AS t", "q"),
-        # in front of it there is no doubt
+        # a name in front is unambiguous
         ("ADD q AS SELECT a FROM s AS t", "SELECT a FROM s AS t", "q"),
         ("ADD q AS WITH c AS (SELECT 1) SELECT * FROM c AS t", "WITH c AS (SELECT 1) SELECT * FROM c AS t", "q"),
         ("ADD `select` AS SELECT 1", "SELECT 1", "select"),
-        # an AS inside of parentheses, or in front of something that is no name, is the query's own
+        # an AS inside parentheses, or before something other than a name, belongs to the SQL
         ("ADD SELECT CAST(a AS INT) FROM s", "SELECT CAST(a AS INT) FROM s", None),
         ("ADD SELECT * FROM (SELECT a FROM s AS t)", "SELECT * FROM (SELECT a FROM s AS t)", None),
         ("ADD WITH c AS (SELECT 1) SELECT * FROM c", "WITH c AS (SELECT 1) SELECT * FROM c", None),
@@ -100,19 +100,19 @@ def test_statements(text, meant):
         ("add select a from s as as as q", "select a from s as as", "q"),
     ],
 )
-def test_the_name_of_a_query(text, sql, name):
-    found = statement(text)
-    assert isinstance(found, AddStatement)
-    assert (found.sql.text, found.name) == (sql, name)
+def test_add_takes_the_name_before_or_after_the_query(text, sql, name):
+    added = parse_text(text)
+    assert isinstance(added, AddStatement)
+    assert (added.sql.text, added.name) == (sql, name)
 
 
-def test_replace():
-    assert statement("REPLACE q AS SELECT 1") == ReplaceStatement("q", SqlText("SELECT 1", 1, 14))
-    assert statement("REPLACE SELECT 1 AS q") == ReplaceStatement("q", SqlText("SELECT 1", 1, 9), is_name_at_end=True)
+def test_replace_takes_the_name_before_or_after_the_query():
+    assert parse_text("REPLACE q AS SELECT 1") == ReplaceStatement("q", SqlText("SELECT 1", 1, 14))
+    assert parse_text("REPLACE SELECT 1 AS q") == ReplaceStatement("q", SqlText("SELECT 1", 1, 9), is_name_at_end=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "place", "told"),
+    ("text", "message", "place", "hint"),
     [
         ("SELEKT 1", "unknown statement 'SELEKT'", "column 1", "did you mean SELECT?"),
         ("frobnicate", "unknown statement 'frobnicate'", "column 1", "HELP; lists"),
@@ -146,12 +146,12 @@ def test_replace():
         ("DESCRIBE\n\n 'x'", "unexpected ''x'' in DESCRIBE", "line 3, column 2", "usage"),
     ],
 )
-def test_refusals(text, message, place, told):
+def test_invalid_statements_are_refused(text, message, place, hint):
     with pytest.raises(SqlError) as caught:
-        statement(text)
+        parse_text(text)
     assert message in caught.value.message
     assert place in caught.value.place
-    assert told in str(caught.value)
+    assert hint in str(caught.value)
 
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -165,17 +165,17 @@ QUERIES = st.sampled_from([
 
 
 @given(NAMES, QUERIES)
-def test_any_name_can_be_given_at_either_end(name: str, query: str):
+def test_any_name_is_accepted_before_and_after_the_query(name: str, query: str):
     quoted = quote_identifier(name)
-    assert statement(f"ADD {query} AS {quoted};") == AddStatement(SqlText(query, 1, 5), name, is_name_at_end=True)
-    front = statement(f"ADD {quoted} AS {query};")
+    assert parse_text(f"ADD {query} AS {quoted};") == AddStatement(SqlText(query, 1, 5), name, is_name_at_end=True)
+    front = parse_text(f"ADD {quoted} AS {query};")
     assert isinstance(front, AddStatement)
     assert (front.sql.text, front.name, front.is_name_at_end) == (query, name, False)
-    assert statement(f"TAIL {quoted};") == TailStatement(name)
+    assert parse_text(f"TAIL {quoted};") == TailStatement(name)
 
 
 @given(st.lists(QUERIES, min_size=1, max_size=5))
-def test_statements_one_after_the_other(queries: list[str]):
+def test_several_statements_are_split_and_parsed(queries: list[str]):
     pieces, rest = split_statements("\n".join(f"{query};" for query in queries))
     assert [parse_statement(piece) for piece in pieces] == [SelectStatement(SqlText(query)) for query in queries]
     assert not rest.significant_tokens

@@ -1,4 +1,4 @@
-"""The prompt, without a terminal: what Enter does, what is offered, what is remembered, and how it goes on after errors."""
+"""The prompt without a terminal: Enter, completion, highlighting, history, errors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ from headrace.cli.shell.repl import (
 from headrace.errors import SessionError
 from support.shell_targets import embedded_target
 
-KNOWN = Vocabulary({"purchases": ("user_id", "price", "time"), "ads": ("ad_id", "cost", "time")}, ("revenue", "visits by hour"))
+VOCABULARY = Vocabulary(
+    {"purchases": ("user_id", "price", "time"), "ads": ("ad_id", "cost", "time")}, ("revenue", "visits by hour")
+)
 
 
-def offered(before, vocabulary=KNOWN):
+def suggest_texts(before, vocabulary=VOCABULARY):
     return [offer.text for offer in suggest_words(before, vocabulary)]
 
 
@@ -79,23 +81,23 @@ def offered(before, vocabulary=KNOWN):
         ("FROBNICATE ", []),
     ],
 )
-def test_offers(before, first):
-    assert offered(before)[: max(1, len(first))] == first
+def test_words_are_suggested(before, first):
+    assert suggest_texts(before)[: max(1, len(first))] == first
 
 
-def test_columns_are_those_of_the_streams_that_are_read():
-    columns = offered("SELECT cost FROM ads WHERE ")
+def test_columns_are_suggested_for_the_streams_of_the_query():
+    columns = suggest_texts("SELECT cost FROM ads WHERE ")
     assert "cost" in columns
     assert "price" not in columns
-    assert {"cost", "price"} <= set(offered("SELECT "))
+    assert {"cost", "price"} <= set(suggest_texts("SELECT "))
 
 
 @given(st.text(alphabet="SELCTaf .,()'\"`;-/*\n1", max_size=25))
-def test_whatever_is_typed_something_or_nothing_is_offered(before: str):
-    for offer in suggest_words(before, KNOWN):
+def test_suggestions_accept_any_text(before: str):
+    for offer in suggest_words(before, VOCABULARY):
         assert offer.prefix_length <= len(before)
         assert offer.text
-    assert all(before[token.start : token.end] == token.text and kind for token, kind in classify_tokens(before, KNOWN))
+    assert all(before[token.start : token.end] == token.text and kind for token, kind in classify_tokens(before, VOCABULARY))
 
 
 @pytest.mark.parametrize(
@@ -115,11 +117,11 @@ def test_whatever_is_typed_something_or_nothing_is_offered(before: str):
         ("helpless", False),
     ],
 )
-def test_enter_runs_what_is_complete(text, complete):
+def test_enter_runs_complete_statements(text, complete):
     assert is_complete(text) == complete
 
 
-def test_history_is_where_state_belongs(monkeypatch, tmp_path):
+def test_the_history_file_is_in_the_state_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert history_path() == tmp_path / "state" / "headrace" / "history"
     monkeypatch.delenv("XDG_STATE_HOME")
@@ -127,7 +129,7 @@ def test_history_is_where_state_belongs(monkeypatch, tmp_path):
     assert history_path() == tmp_path / ".local" / "state" / "headrace" / "history"
 
 
-def test_history_is_for_its_owner(tmp_path):
+def test_the_history_file_is_readable_by_its_owner_only(tmp_path):
     path = tmp_path / "deep" / "history"
     history = open_history(path)
     history.store_string("SHOW\nQUERIES;")
@@ -135,19 +137,19 @@ def test_history_is_for_its_owner(tmp_path):
     assert list(open_history(path).load_history_strings()) == ["SHOW\nQUERIES;"]
 
 
-def test_without_a_place_nothing_is_remembered(tmp_path):
+def test_history_stays_in_memory_if_the_file_cannot_be_opened(tmp_path):
     (tmp_path / "file").touch()
     assert isinstance(open_history(tmp_path / "file" / "history"), InMemoryHistory)
 
 
-class Slow:
-    """A target that counts how often it is asked, and may not answer."""
+class CountingTarget:
+    """A target that counts its calls and fails if `gone` is set."""
 
-    asked = 0
+    calls = 0
     gone = False
 
     def streams(self):
-        self.asked += 1
+        self.calls += 1
         if self.gone:
             raise SessionError("gone")
         return []
@@ -156,42 +158,42 @@ class Slow:
         return []
 
 
-def test_names_are_not_asked_for_with_every_key():
-    now, target = [0.0], Slow()
+def test_names_are_cached_between_keys():
+    now, target = [0.0], CountingTarget()
     names = NameCache(target, lambda: now[0])
     for _ in range(5):
         names.load()
-    assert target.asked == 1
+    assert target.calls == 1
     now[0] = 3.0
     names.load()
-    assert target.asked == 2
+    assert target.calls == 2
     names.invalidate()
     target.gone = True
     assert names.load() == Vocabulary()
-    assert target.asked == 3
+    assert target.calls == 3
 
 
 @pytest.fixture
 def target():
-    with embedded_target() as (found, _):
-        found.add("SELECT k FROM t", "keys")
-        yield found
+    with embedded_target() as (opened, _):
+        opened.add("SELECT k FROM t", "keys")
+        yield opened
 
 
-def test_completions_of_a_target(target):
+def test_names_of_a_target_are_completed(target):
     completer = NameCompleter(NameCache(target))
 
-    def completions(text, *, tab):
-        found = completer.get_completions(Document(text), CompleteEvent(completion_requested=tab))
-        return [(one.text, one.start_position, one.display_meta_text) for one in found]
+    def complete(text, *, tab):
+        suggestions = completer.get_completions(Document(text), CompleteEvent(completion_requested=tab))
+        return [(suggestion.text, suggestion.start_position, suggestion.display_meta_text) for suggestion in suggestions]
 
-    assert completions("TAIL k", tab=False) == [("keys", -1, "query")]
-    assert completions("TAIL ", tab=False) == []
-    assert completions("TAIL ", tab=True) == [("keys", 0, "query")]
-    assert completions("SELECT k FROM t", tab=False)[0] == ("t", -1, "stream")
+    assert complete("TAIL k", tab=False) == [("keys", -1, "query")]
+    assert complete("TAIL ", tab=False) == []
+    assert complete("TAIL ", tab=True) == [("keys", 0, "query")]
+    assert complete("SELECT k FROM t", tab=False)[0] == ("t", -1, "stream")
 
 
-def test_colors(target):
+def test_tokens_are_highlighted(target):
     names = NameCache(target)
     names.load()
     line = SyntaxLexer(names).lex_document(Document("SELECT sum(v), 'a\nb' FROM t -- x"))
@@ -213,8 +215,8 @@ def test_colors(target):
     assert line(7) == []
 
 
-class Conversation:
-    """Keys in, outcomes and errors out."""
+class PromptRun:
+    """Send keys to a prompt and record outcomes and errors."""
 
     def __init__(self, target, keys, monkeypatch=None):
         self.outcomes, self.errors = [], []
@@ -234,39 +236,39 @@ class Conversation:
 END, CANCEL, ENTER, ALT_ENTER = "\x04", "\x03", "\r", "\x1b\r"
 
 
-def test_a_conversation(target):
-    found = Conversation(target, f"ADD SELECT v{ENTER}FROM t AS q;{ENTER}help{ENTER}{END}")
-    assert [type(one) for one in found.outcomes] == [QueryChanged, UsageList]
+def test_statements_can_span_lines(target):
+    prompt = PromptRun(target, f"ADD SELECT v{ENTER}FROM t AS q;{ENTER}help{ENTER}{END}")
+    assert [type(outcome) for outcome in prompt.outcomes] == [QueryChanged, UsageList]
     assert target.query("q").sql == "SELECT v\nFROM t"
-    assert list(found.history.get_strings()) == ["ADD SELECT v\nFROM t AS q;", "help"]
+    assert list(prompt.history.get_strings()) == ["ADD SELECT v\nFROM t AS q;", "help"]
 
 
-def test_cancelled_input_is_not_done(target):
-    found = Conversation(target, f"REMOVE keys;{CANCEL}{ENTER}HELP;{ENTER}{END}")
-    assert [type(one) for one in found.outcomes] == [UsageList]
+def test_cancelled_input_is_not_run(target):
+    prompt = PromptRun(target, f"REMOVE keys;{CANCEL}{ENTER}HELP;{ENTER}{END}")
+    assert [type(outcome) for outcome in prompt.outcomes] == [UsageList]
     assert [query.name for query in target.queries()] == ["keys"]
 
 
-def test_alt_enter_begins_a_line(target):
-    found = Conversation(target, f"HELP;{ALT_ENTER}HELP;{ENTER}{END}")
-    assert list(found.history.get_strings()) == ["HELP;\nHELP;"]
-    assert len(found.outcomes) == 2
+def test_alt_enter_starts_a_new_line(target):
+    prompt = PromptRun(target, f"HELP;{ALT_ENTER}HELP;{ENTER}{END}")
+    assert list(prompt.history.get_strings()) == ["HELP;\nHELP;"]
+    assert len(prompt.outcomes) == 2
 
 
-def test_it_goes_on_after_an_error(target):
-    found = Conversation(target, f"FROBNICATE; HELP;{ENTER}HELP;{ENTER}{END}")
-    assert [error.message for error in found.errors] == ["unknown statement 'FROBNICATE'"]
-    assert [type(one) for one in found.outcomes] == [UsageList]
+def test_the_prompt_continues_after_an_error(target):
+    prompt = PromptRun(target, f"FROBNICATE; HELP;{ENTER}HELP;{ENTER}{END}")
+    assert [error.message for error in prompt.errors] == ["unknown statement 'FROBNICATE'"]
+    assert [type(outcome) for outcome in prompt.outcomes] == [UsageList]
 
 
-def test_interrupting_a_select_removes_it(target):
-    found = Conversation(target, f"SELECT v FROM t;{ENTER}HELP;{ENTER}{END}")
-    assert [error.message for error in found.errors] == ["interrupted"]
-    assert isinstance(found.outcomes[-1], UsageList)
+def test_an_interrupted_select_is_removed(target):
+    prompt = PromptRun(target, f"SELECT v FROM t;{ENTER}HELP;{ENTER}{END}")
+    assert [error.message for error in prompt.errors] == ["interrupted"]
+    assert isinstance(prompt.outcomes[-1], UsageList)
     assert [query.name for query in target.queries()] == ["keys"]
 
 
-def test_quit(target):
-    found = Conversation(target, f"QUIT; HELP;{ENTER}")
-    assert found.outcomes == found.errors == []
-    assert Conversation(target, f"\\q{ENTER}").outcomes == []
+def test_quit_ends_the_prompt(target):
+    prompt = PromptRun(target, f"QUIT; HELP;{ENTER}")
+    assert prompt.outcomes == prompt.errors == []
+    assert PromptRun(target, f"\\q{ENTER}").outcomes == []

@@ -1,4 +1,4 @@
-"""The shell cuts text where the SQL parser would: a `;` in a string, a name or a comment ends nothing."""
+"""The shell splits statements where the SQL parser does: a `;` in a string, a name or a comment does not end a statement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.cli.shell.parser import TokenKind, split_statements, tokenize
 from headrace.cli.shell.repl import read_statements
 
 
-def texts(text: str) -> list[str]:
+def split_texts(text: str) -> list[str]:
     return [piece.text for piece in split_statements(text)[0]]
 
 
@@ -37,13 +37,13 @@ def texts(text: str) -> list[str]:
         ("a; `open; b;", ["a"], "`open; b;"),
     ],
 )
-def test_pieces(text, pieces, rest):
-    found, left = split_statements(text)
-    assert [piece.text for piece in found] == pieces
-    assert left.text == rest
+def test_statements_are_split_at_semicolons(text, pieces, rest):
+    statements, remainder = split_statements(text)
+    assert [piece.text for piece in statements] == pieces
+    assert remainder.text == rest
 
 
-def test_a_piece_knows_where_it_begins():
+def test_statements_have_line_and_column():
     pieces, rest = split_statements("a;\n  -- about b\n  b\n ; c; d")
     assert [(piece.text.strip(), piece.line, piece.column) for piece in [*pieces, rest]] == [
         ("a", 1, 1),
@@ -60,8 +60,8 @@ ALPHABET = ["a", "1", " ", "\n", "'", '"', "`", ";", "--", "/* ", "*/", "\\", "r
 @example("'\\';")
 @example("a--\r;b;")
 @example("ar'\\';b;")
-def test_the_parser_sees_the_same_ends(text: str):
-    """But for a comment that begins right behind the beginning of another: sqlglot does not see that one, Spark does."""
+def test_the_sql_parser_finds_the_same_semicolons(text: str):
+    """Except for a comment that starts directly after the start of another: Spark nests it, sqlglot does not."""
     try:
         tokens = Spark().tokenize(text)
     except TokenError:
@@ -71,26 +71,26 @@ def test_the_parser_sees_the_same_ends(text: str):
 
 
 @given(st.text(alphabet="a1 \n'\"`;-/*\\r(é", max_size=30))
-def test_tokens_are_in_order_and_leave_out_only_blanks(text: str):
-    at = 0
+def test_tokens_are_in_order_and_skip_only_whitespace(text: str):
+    position = 0
     for token in tokenize(text):
-        assert text[at : token.start].strip() == ""
+        assert text[position : token.start].strip() == ""
         assert text[token.start : token.end] == token.text != ""
-        at = token.end
-    assert text[at:].strip() == ""
+        position = token.end
+    assert text[position:].strip() == ""
 
 
 @given(st.lists(st.sampled_from(["a;", "b 'x;\ny';", "\n", "-- c;\n", "/* ;\n */", "d", "`;`", " "]), max_size=10))
-def test_a_script_can_come_in_any_parts(parts: list[str]):
-    """Read line by line or at once, there are the same statements at the same places."""
+def test_a_script_is_split_alike_in_any_chunks(parts: list[str]):
+    """Reading line by line and reading at once give the same statements at the same positions."""
     text = "".join(parts)
     whole = [(piece.text.rstrip(), piece.line, piece.column) for piece in read_statements([text])]
     assert [(piece.text.rstrip(), piece.line, piece.column) for piece in read_statements(text.splitlines(keepends=True))] == whole
 
 
-def test_a_script_is_done_while_it_comes():
+def test_a_statement_is_returned_before_the_next_line_is_read():
     def lines():
         yield "a;\n"
-        pytest.fail("the second line was asked for before the first statement was done")
+        pytest.fail("the second line was read before the first statement was returned")
 
     assert next(read_statements(lines())).text == "a"

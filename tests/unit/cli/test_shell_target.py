@@ -1,4 +1,4 @@
-"""What a shell can rely on, whatever it works on: the same tests for a session of its own and for a service."""
+"""The target interface of the shell: the same tests for an embedded session and for a remote service."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SUMS = "SELECT window_start, k, SUM(v) AS s FROM TUMBLE(t, '10 seconds') GROUP B
 
 @pytest.fixture(params=[embedded_target, remote_target], ids=["embedded", "remote"])
 def opened_target(request):
-    with request.param() as found:
-        yield found
+    with request.param() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -35,19 +35,19 @@ def append(opened_target):
     return opened_target[1]
 
 
-def rows(table: pa.Table) -> list[tuple]:
+def read_rows(table: pa.Table) -> list[tuple]:
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
-def taken(tables, count: int) -> list[tuple]:
-    """Take tables until there are so many rows."""
-    found = []
-    while len(found) < count:
-        found += rows(next(tables))
-    return found
+def take_rows(tables, count: int) -> list[tuple]:
+    """Take tables until they have `count` rows."""
+    taken_rows = []
+    while len(taken_rows) < count:
+        taken_rows += read_rows(next(tables))
+    return taken_rows
 
 
-def test_streams(target, append):
+def test_streams_are_listed(target, append):
     append((1, 1, 0), (2, 2, 1))
     wait_until(lambda: target.streams()[0].rows == 2)
     (stream,) = target.streams()
@@ -57,7 +57,7 @@ def test_streams(target, append):
     assert stream.lag_seconds == pytest.approx(age, abs=60)
 
 
-def test_a_query_comes_and_goes(target):
+def test_a_query_is_added_and_removed(target):
     added = target.add(ROWS, "q")
     assert (added.name, added.sql, added.status, added.columns) == ("q", ROWS, "live", {"k": "INT", "v": "BIGINT"})
     assert added.deployment_seconds > 0
@@ -68,12 +68,12 @@ def test_a_query_comes_and_goes(target):
     wait_until(lambda: target.query("q").status == "removed")
 
 
-def test_a_name_is_chosen(target):
+def test_names_are_generated(target):
     first, second = target.add(ROWS, None), target.add(ROWS, None)
     assert first.name != second.name
 
 
-def test_replace(target, append):
+def test_a_query_is_replaced(target, append):
     target.add(ROWS, "q")
     assert target.replace("q", SUMS).columns == {"window_start": "TIMESTAMP", "k": "INT", "s": "BIGINT"}
     assert [(query.name, query.sql) for query in target.queries()] == [("q", SUMS)]
@@ -82,7 +82,7 @@ def test_replace(target, append):
     assert target.query("q").sql == SUMS
 
 
-def test_check(target):
+def test_sql_is_checked_without_adding_a_query(target):
     assert target.check(SUMS).names == ["window_start", "k", "s"]
     with pytest.raises(SqlError, match="unknown column 'w'") as caught:
         target.check("SELECT k,\n w FROM t")
@@ -90,7 +90,7 @@ def test_check(target):
     assert target.queries() == []
 
 
-def test_refusals(target):
+def test_invalid_sql_and_names_are_refused(target):
     with pytest.raises(SqlError, match="unknown column") as caught:
         target.add("SELECT w FROM t", "q")
     assert caught.value.place.startswith("line 1, column 8:")
@@ -102,39 +102,39 @@ def test_refusals(target):
             act("none")
 
 
-def test_explain(target):
+def test_explain_names_the_queries(target):
     target.add(SUMS, "sums")
     assert "sums" in target.explain()
 
 
-def test_results(target, append):
+def test_results_return_the_last_rows(target, append):
     target.add(ROWS, "q")
     assert target.results("q", None).num_rows == 0
     append((1, 1, 0), (2, 2, 1), (3, 0, 2))
     append((4, 4, 3))
     wait_until(lambda: target.query("q").emitted == 3)
-    assert rows(target.results("q", None)) == [(1, 1), (2, 2), (4, 4)]
-    assert rows(target.results("q", 2)) == [(2, 2), (4, 4)]
+    assert read_rows(target.results("q", None)) == [(1, 1), (2, 2), (4, 4)]
+    assert read_rows(target.results("q", 2)) == [(2, 2), (4, 4)]
     assert target.results("q", 20).schema.names == ["k", "v"]
     target.remove("q")
-    assert rows(target.results("q", 1)) == [(4, 4)]
+    assert read_rows(target.results("q", 1)) == [(4, 4)]
 
 
 @pytest.mark.parametrize(("back", "before"), [(0, []), (1, [(2, 2)]), (9, [(1, 1), (2, 2)]), (None, [(1, 1), (2, 2)])])
-def test_follow(target, append, back, before):
-    """What there was:  |1|2|  then what comes:  |3|4|  each once."""
+def test_follow_returns_earlier_and_new_rows(target, append, back, before):
+    """Earlier rows  |1|2|  and new rows  |3|4|  each once."""
     target.add(ROWS, "q")
     append((1, 1, 0))
     append((2, 2, 1))
     wait_until(lambda: target.query("q").emitted == 2)
     tables = target.follow("q", back)
-    assert rows(next(tables)) == before
+    assert read_rows(next(tables)) == before
     append((3, 3, 2))
     append((4, 4, 3))
-    assert taken(tables, 2) == [(3, 3), (4, 4)]
+    assert take_rows(tables, 2) == [(3, 3), (4, 4)]
 
 
-def test_follow_ticks_while_nothing_comes(target):
+def test_follow_returns_empty_tables_while_idle(target):
     target.add(ROWS, "q")
     tables = target.follow("q", 0)
     assert [next(tables).num_rows for _ in range(3)] == [0, 0, 0]
@@ -145,15 +145,15 @@ def test_follow_ends_with_the_query(target, append):
     append((1, 1, 0))
     wait_until(lambda: target.query("q").emitted == 1)
     tables = target.follow("q", None)
-    assert taken(tables, 1) == [(1, 1)]
+    assert take_rows(tables, 1) == [(1, 1)]
     timer = threading.Timer(0.1, target.remove, ["q"])
     timer.start()
     assert [table.num_rows for table in tables if table.num_rows] == []
     timer.join()
-    assert [rows(table) for table in target.follow("q", None) if table.num_rows] == [[(1, 1)]]
+    assert [read_rows(table) for table in target.follow("q", None) if table.num_rows] == [[(1, 1)]]
 
 
-def test_a_query_fails_alone(target, append):
+def test_a_failed_query_does_not_fail_others(target, append):
     target.add("SELECT v * 9223372036854775807 AS w FROM t", "bad")
     target.add(ROWS, "good")
     append((1, 5, 0))
@@ -163,8 +163,8 @@ def test_a_query_fails_alone(target, append):
     assert [query.name for query in target.queries() if query.status == "live"] == ["good"]
 
 
-def test_many_rows(target, append):
-    """More than a page of the service has."""
+def test_results_span_several_pages(target, append):
+    """More rows than a page of the service holds."""
     target.add("SELECT v FROM t", "q")
     append(*[(1, number, number % 3000) for number in range(25_000)])
     wait_until(lambda: target.query("q").emitted == 25_000)
@@ -174,7 +174,7 @@ def test_many_rows(target, append):
     assert sum(table.num_rows for table, _ in zip(target.follow("q", None), range(4), strict=False)) == 25_000
 
 
-def test_a_service_that_asks_for_a_token(tmp_path):
+def test_a_service_with_tokens_needs_a_token(tmp_path):
     (tmp_path / "tokens").write_text("read ann a-secret-of-ann-and-nobody-else\n")
     with serve_session(TokenRegistry.load(tmp_path / "tokens")) as (url, _):
         with pytest.raises(HeadraceError, match="token") as caught:
@@ -187,36 +187,36 @@ def test_a_service_that_asks_for_a_token(tmp_path):
         target.close()
 
 
-def test_a_service_that_is_away_for_a_moment(monkeypatch):
-    away, ask = [0], RemoteSession.ask
+def test_follow_survives_a_short_outage(monkeypatch):
+    failures_left, ask = [0], RemoteSession.ask
 
-    def flaky(session, *given, **options):
-        if away[0]:
-            away[0] -= 1
+    def fail_or_ask(session, *args, **options):
+        if failures_left[0]:
+            failures_left[0] -= 1
             raise ServiceUnreachableError("no service answers")
-        return ask(session, *given, **options)
+        return ask(session, *args, **options)
 
-    monkeypatch.setattr(RemoteSession, "ask", flaky)
+    monkeypatch.setattr(RemoteSession, "ask", fail_or_ask)
     monkeypatch.setattr("headrace.cli.shell.remote._RETRY_SECONDS", 2.0)
     with remote_target() as (target, append):
         target.add(ROWS, "q")
         tables = target.follow("q", 0)
         next(tables)
         append((1, 1, 0))
-        away[0] = 3
-        assert taken(tables, 1) == [(1, 1)]
-        away[0] = 10**9
+        failures_left[0] = 3
+        assert take_rows(tables, 1) == [(1, 1)]
+        failures_left[0] = 10**9
         with pytest.raises(SessionError, match="no service answers"):
             list(tables)
-        away[0] = 0
+        failures_left[0] = 0
 
 
-def test_no_service():
+def test_an_unreachable_service_is_refused():
     with pytest.raises(HeadraceError, match="no service answers"):
         open_remote("http://127.0.0.1:1", None)
 
 
-def test_the_streams_of_the_demonstration_come_at_once():
+def test_the_demo_session_generates_rows_at_once():
     target = EmbeddedTarget(open_demo_session("local"))
     try:
         wait_until(lambda: all(stream.rows for stream in target.streams()))

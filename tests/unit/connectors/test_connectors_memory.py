@@ -1,4 +1,4 @@
-"""Rows given by hand: what is taken, what is refused and how, what a restart finds."""
+"""Memory source: accepted values, refusals, positions, restart."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DDL = "id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day D
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
-def contents(source: MemorySource, position=None, limit=10**9):
+def read_rows(source: MemorySource, position=None, limit=10**9):
     ranges, after = source.plan(position, limit)
-    tables = [read_range(wanted, source.schema, source.schema.names) for wanted in ranges]
+    tables = [read_range(range_, source.schema, source.schema.names) for range_ in ranges]
     return [row for table in tables for row in table.to_pylist()], after
 
 
-def test_rows_of_every_kind(tmp_path):
+def test_rows_of_every_type(tmp_path):
     source = MemorySource(DDL)
     source.attach("s", tmp_path)
     source.append(
@@ -35,7 +35,7 @@ def test_rows_of_every_kind(tmp_path):
             {},
         ]
     )
-    rows, _ = contents(source)
+    rows, _ = read_rows(source)
     assert rows[0] == {
         "id": 1, "name": "a", "price": 1.0, "paid": Decimal("1.25"), "ok": True, "day": date(2026, 1, 2), "time": NOON,
     }  # fmt: skip
@@ -46,7 +46,7 @@ def test_rows_of_every_kind(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         ({"id": "x"}, "value 'x' of column 'id' in row 1 does not fit INT"),
         ({"id": 1.5}, "value 1.5 of column 'id'"),
@@ -65,21 +65,21 @@ def test_rows_of_every_kind(tmp_path):
         ((1, 2), "row 1 is a tuple"),
     ],
 )
-def test_rows_that_do_not_fit_leave_nothing_behind(tmp_path, row, says):
+def test_an_append_with_an_invalid_row_appends_nothing(tmp_path, row, message):
     source = MemorySource(DDL)
     source.attach("s", tmp_path)
     with pytest.raises(SchemaError) as caught:
         source.append([{"id": 1}, row])
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert not source.pending(None)
 
 
-def test_unknown_columns_are_answered_with_those_that_exist():
+def test_the_error_of_an_unknown_column_lists_the_columns():
     with pytest.raises(SchemaError, match=r"detail: columns: a, b"):
         MemorySource("a INT, b INT").append([{"c": 1}])
 
 
-def test_tables_and_batches(tmp_path):
+def test_tables_and_record_batches_are_appended(tmp_path):
     source = MemorySource(Schema.parse("id INT, time TIMESTAMP, name STRING"))
     source.append(pa.table({"TIME": pa.array([NOON.replace(tzinfo=None)]), "id": pa.array([1], pa.int64())}))
     source.append(pa.record_batch({"name": ["a"]}))
@@ -87,7 +87,7 @@ def test_tables_and_batches(tmp_path):
     source.append(pa.table({"id": pa.array([], pa.int32())}))
     source.append([])
     source.attach("s", tmp_path)
-    rows, after = contents(source)
+    rows, after = read_rows(source)
     assert rows == [
         {"id": 1, "time": NOON, "name": None},
         {"id": None, "time": None, "name": "a"},
@@ -97,7 +97,7 @@ def test_tables_and_batches(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "message"),
     [
         (pa.table({"id": [2**40]}), "column 'id' does not fit INT\ndetail: Integer value 1099511627776"),
         (pa.table({"time": [5]}), "column 'time' does not fit TIMESTAMP"),
@@ -105,28 +105,28 @@ def test_tables_and_batches(tmp_path):
         (pa.table([[1], [2]], names=["id", "ID"]), "column 'id' is given twice"),
     ],
 )
-def test_tables_that_do_not_fit(table, says):
+def test_invalid_tables_are_refused(table, message):
     with pytest.raises(SchemaError) as caught:
         MemorySource("id INT, time TIMESTAMP").append(table)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_positions_limits_and_restart(tmp_path):
+def test_positions_and_limits_survive_a_restart(tmp_path):
     source = MemorySource("id INT")
     source.attach("s", tmp_path)
     assert source.plan(None, 10) == ([], None)
     for start in (0, 3, 6):
         source.append([{"id": start + i} for i in range(3)])
-    first, after = contents(source, None, 4)
+    first, after = read_rows(source, None, 4)
     assert ([row["id"] for row in first], after) == ([0, 1, 2], {"files": 1})
     planned = source.plan(after, 6)
 
     again = MemorySource("id INT")
-    again.append([{"id": 9}])  # waits for attach, and then comes after what is there
+    again.append([{"id": 9}])  # buffered until attach, then placed after the existing rows
     again.attach("s", tmp_path)
     assert again.plan(after, 6) == planned
     assert planned[1] == {"files": 3}
-    assert contents(again, planned[1]) == ([{"id": 9}], {"files": 4})
+    assert read_rows(again, planned[1]) == ([{"id": 9}], {"files": 4})
     assert again.plan({"files": 4}, 6) == ([], {"files": 4})
     assert again.pending({"files": 3})
     assert not again.pending({"files": 4})
@@ -144,10 +144,10 @@ def test_prune_keeps_numbering(tmp_path):
     again.attach("s", tmp_path)
     assert not again.pending({"files": 3})
     again.append([{"id": 3}])
-    assert contents(again, {"files": 3})[0] == [{"id": 3}]
+    assert read_rows(again, {"files": 3})[0] == [{"id": 3}]
 
 
-def test_large_appends_are_cut_into_ranges(tmp_path):
+def test_large_appends_are_split_into_ranges(tmp_path):
     source = MemorySource("id INT")
     source.attach("s", tmp_path)
     source.append(pa.table({"id": pa.array(range(RANGE_ROWS * 2 + 1), pa.int32())}))
@@ -156,7 +156,7 @@ def test_large_appends_are_cut_into_ranges(tmp_path):
     assert after == {"files": 1}
 
 
-def test_leftovers_of_a_crash_are_not_rows(tmp_path):
+def test_partial_files_of_a_crash_are_ignored(tmp_path):
     (tmp_path / ".00000000.arrow.77.tmp").write_bytes(b"half")
     source = MemorySource("id INT")
     source.attach("s", tmp_path)
@@ -166,6 +166,6 @@ def test_leftovers_of_a_crash_are_not_rows(tmp_path):
         source.plan(None, 1)
 
 
-def test_planning_needs_attaching():
+def test_plan_needs_attach():
     with pytest.raises(SourceError, match="not attached"):
         MemorySource("id INT").plan(None, 1)

@@ -1,4 +1,4 @@
-"""Made-up rows: the same for everyone, as many as time allows."""
+"""Rate source: deterministic generated rows, available at the configured rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_any_cut_gives_the_same_rows(name):
+def test_rows_are_equal_for_any_split(name):
     whole = generate(name, 7, 0, 100_000)
     assert whole.schema.equals(GENERATORS[name].schema.to_arrow())
     parts = [generate(name, 7, a, b) for a, b in ((0, 37), (37, 40_000), (40_000, 100_000))]
@@ -32,7 +32,7 @@ def test_known_values_never_change():
     assert table.column("time").to_pylist()[0] == START + timedelta(seconds=10**6)
 
 
-def test_values_are_spread_evenly():
+def test_values_are_uniformly_distributed():
     table = generate("fields", 3, 0, 100_000, keys=10, field_max=1000)
     assert table.column("key").slice(0, 11).to_pylist() == [*range(10), 0]
     for name in ("f1", "f5"):
@@ -72,29 +72,29 @@ def test_time_makes_rows_available(tmp_path):
 
     clock.now += 100
     again = RateSource(10, rows=55, seed=3, clock=clock)
-    again.attach("s", tmp_path)  # time went on while nobody was looking
+    again.attach("s", tmp_path)  # time advances between the two sources
     assert again.plan({"row": 20}, 1000)[1] == {"row": 55}
     assert not again.pending({"row": 55})
     assert again.definition() == source.definition()
     assert json.loads(json.dumps(source.definition())) == source.definition()
 
 
-def test_ranges_are_read_anywhere(tmp_path):
+def test_a_serialized_range_reads_the_same_rows(tmp_path):
     clock = Clock()
     source = RateSource(10**6, "fields", keys=3, field_max=9, start_time="2026-02-01T00:00:00Z", clock=clock)
     source.attach("s", tmp_path)
     clock.now += 1
     ranges, _ = source.plan(None, RANGE_ROWS + 10)
     assert [r.rows for r in ranges] == [RANGE_ROWS, 10]
-    wanted = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
-    found = read_range(wanted, source.schema, ["time", "f1"])
-    more = {"keys": 3, "field_max": 9, "rows_per_second": 10**6, "start_time": 1_769_904_000_000_000}
-    assert found.equals(generate("fields", 0, RANGE_ROWS, RANGE_ROWS + 10, columns=["time", "f1"], **more))
-    assert read_range(wanted, source.schema, []).num_rows == 10
+    range_ = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
+    table = read_range(range_, source.schema, ["time", "f1"])
+    options = {"keys": 3, "field_max": 9, "rows_per_second": 10**6, "start_time": 1_769_904_000_000_000}
+    assert table.equals(generate("fields", 0, RANGE_ROWS, RANGE_ROWS + 10, columns=["time", "f1"], **options))
+    assert read_range(range_, source.schema, []).num_rows == 10
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"rows_per_second": 0}, "rows_per_second"),
         ({"rows_per_second": 1, "generator": "nope"}, r"unknown generator 'nope'\ndetail: generators: purchases, ads, fields"),
@@ -103,6 +103,6 @@ def test_ranges_are_read_anywhere(tmp_path):
         ({"rows_per_second": 1, "start_time": "soon"}, "start_time 'soon'"),
     ],
 )
-def test_bad_arguments(arguments, says):
-    with pytest.raises(SchemaError, match=says):
+def test_invalid_arguments_are_refused(arguments, message):
+    with pytest.raises(SchemaError, match=message):
         RateSource(**arguments)

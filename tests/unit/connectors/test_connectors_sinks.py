@@ -1,4 +1,4 @@
-"""Sinks: what is written, never twice, never by half."""
+"""Sinks: files are written once and atomically, rows are delivered, specifications are parsed."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ TABLE = pa.table({"id": [1, 2, 3]})
 FILE_SINKS = [ParquetSink, JsonLinesSink]
 
 
-def names(path):
+def list_names(path):
     return sorted(os.listdir(path))  # noqa: PTH208
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
-def test_replay_overwrites_and_never_doubles(tmp_path, kind):
+def test_a_replay_overwrites_its_files(tmp_path, kind):
     sink = kind(tmp_path / "out")
     file = sink.write(TABLE, 7, 1)
     assert file == str(tmp_path / "out" / f"part-0000000007-00001{sink.suffix}")
     assert sink.write(TABLE, 7, 0)
     assert sink.write(TABLE.slice(1), 7, 1) == file
-    assert names(tmp_path / "out") == [f"part-0000000007-0000{i}{sink.suffix}" for i in (0, 1)]
-    assert sink.write(TABLE.slice(3), 7, 1) is None  # the replay has no rows there
-    assert names(tmp_path / "out") == [f"part-0000000007-00000{sink.suffix}"]
+    assert list_names(tmp_path / "out") == [f"part-0000000007-0000{i}{sink.suffix}" for i in (0, 1)]
+    assert sink.write(TABLE.slice(3), 7, 1) is None  # the replay has no rows in this partition
+    assert list_names(tmp_path / "out") == [f"part-0000000007-00000{sink.suffix}"]
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
-def test_no_rows_no_file(tmp_path, kind):
+def test_no_file_is_written_without_rows(tmp_path, kind):
     assert kind(tmp_path / "out").write(TABLE.slice(3), 0, 0) is None
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
-def test_discard_takes_one_batch_only(tmp_path, kind):
+def test_discard_removes_the_files_of_a_single_batch(tmp_path, kind):
     sink = kind(tmp_path)
     sink.write(TABLE, 1, 0)
     sink.write(TABLE, 2, 0)
@@ -63,28 +63,28 @@ def test_discard_takes_one_batch_only(tmp_path, kind):
     (tmp_path / f".part-0000000002-00002{sink.suffix}.77.tmp").write_bytes(b"half")
     sink.discard(2)
     sink.discard(3)
-    assert names(tmp_path) == [f"part-0000000001-00000{sink.suffix}"]
+    assert list_names(tmp_path) == [f"part-0000000001-00000{sink.suffix}"]
     kind(tmp_path / "nowhere").discard(1)
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
-def test_a_failure_leaves_no_half_file(tmp_path, kind, monkeypatch):
+def test_a_failed_write_leaves_no_partial_file(tmp_path, kind, monkeypatch):
     sink = kind(tmp_path)
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(SinkError, match="disk full") as caught:
         sink.write(TABLE, 0, 0)
     assert str(tmp_path / "part-0000000000-00000") in str(caught.value)
-    assert names(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", FILE_SINKS)
-def test_a_directory_that_cannot_be(tmp_path, kind):
+def test_an_invalid_directory_is_refused(tmp_path, kind):
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="file"):
         kind(tmp_path / "file").write(TABLE, 0, 0)
 
 
-def test_a_crash_in_the_middle_is_invisible(tmp_path):
+def test_a_crash_during_a_write_leaves_only_a_hidden_file(tmp_path):
     sink = ParquetSink(tmp_path)
     sink.write(TABLE, 0, 0)
     script = (
@@ -93,11 +93,11 @@ def test_a_crash_in_the_middle_is_invisible(tmp_path):
         "c.ParquetSink(sys.argv[1]).write(pa.table({'id': [4]}), 0, 0)\n"
     )
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == -9
-    assert len(names(tmp_path)) == 2
-    assert [name for name in names(tmp_path) if not name.startswith(".")] == ["part-0000000000-00000.parquet"]
+    assert len(list_names(tmp_path)) == 2
+    assert [name for name in list_names(tmp_path) if not name.startswith(".")] == ["part-0000000000-00000.parquet"]
     assert pq.read_table(tmp_path).num_rows == 3
     sink.discard(0)
-    assert names(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 def test_parquet_keeps_types(tmp_path):
@@ -105,7 +105,7 @@ def test_parquet_keeps_types(tmp_path):
     assert pq.read_table(ParquetSink(tmp_path).write(table, 0, 0)).equals(table)
 
 
-def test_json_lines(tmp_path):
+def test_json_lines_values(tmp_path):
     table = pa.table(
         {
             "t": pa.array([datetime(2026, 1, 2, 12, tzinfo=UTC), datetime(2026, 1, 2, 12, 0, 0, 5, tzinfo=UTC), None], TIMESTAMP),
@@ -124,7 +124,7 @@ def test_json_lines(tmp_path):
     ]
 
 
-def test_console(capsys):
+def test_console_output(capsys):
     sink = ConsoleSink(2)
     sink.deliver("revenue", pa.table({"pack": ["a", "long one", "c"], "total": [1.5, None, 3]}))
     sink.deliver("nothing", TABLE.slice(3))
@@ -133,12 +133,12 @@ def test_console(capsys):
     )
 
 
-def test_callback_gets_rows_and_its_failures_are_passed_on():
-    got = []
-    sink = parse_sink(got.append)
+def test_a_callback_receives_rows_and_its_errors_propagate():
+    delivered = []
+    sink = parse_sink(delivered.append)
     sink.deliver("q", TABLE)
     sink.deliver("q", TABLE.slice(3))
-    assert got == [TABLE]
+    assert delivered == [TABLE]
     with pytest.raises(ZeroDivisionError):
         CallbackSink(lambda _: 1 / 0).deliver("q", TABLE)
     with pytest.raises(SinkError, match="cannot be saved"):
@@ -152,28 +152,28 @@ def test_sinks_survive_json_and_pickle(tmp_path):
         assert pickle.loads(pickle.dumps(sink)) == sink
 
 
-def test_who_writes():
+def test_file_sinks_are_written_by_workers():
     assert [kind.written_by_workers for kind in (MemorySink, ConsoleSink, CallbackSink)] == [False] * 3
     assert [kind.written_by_workers for kind in (NoopSink, ParquetSink, JsonLinesSink)] == [True] * 3
     assert NoopSink().write(TABLE, 0, 0) is None
     MemorySink().deliver("q", TABLE)
 
 
-def test_parsing(tmp_path, monkeypatch):
+def test_sinks_are_parsed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    here = ParquetSink(tmp_path / "out")
-    assert here.path == str(tmp_path / "out")
+    parquet_sink = ParquetSink(tmp_path / "out")
+    assert parquet_sink.path == str(tmp_path / "out")
     assert parse_sink(None) == parse_sink("memory") == MemorySink()
     assert parse_sink("noop") == NoopSink()
     assert parse_sink("console") == ConsoleSink()
-    assert parse_sink(here) is here
-    assert parse_sink({"parquet": "out"}) == parse_sink("parquet:out") == here
+    assert parse_sink(parquet_sink) is parquet_sink
+    assert parse_sink({"parquet": "out"}) == parse_sink("parquet:out") == parquet_sink
     assert parse_sink({"jsonl": Path("out")}) == parse_sink("jsonl:out") == JsonLinesSink("out")
     assert parse_sink("out.parquet") == ParquetSink("out.parquet")
     assert parse_sink("out.jsonl") == JsonLinesSink("out.jsonl")
 
 
 @pytest.mark.parametrize("spec", ["kafka", "parquet:", "", {"parquet": 5}, {"xml": "x"}, {}, {"kind": "xml"}, 5])
-def test_parsing_refusals(spec):
+def test_unknown_sinks_are_refused(spec):
     with pytest.raises(HeadraceError, match=r"unknown sink .*\ndetail: known: memory"):
         parse_sink(spec)

@@ -1,4 +1,4 @@
-"""Frames and mappings that programs append: what is converted, and what each refusal says."""
+"""Frames and mappings as appended rows: conversions, and the message of each refusal."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Exporter:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
-def appended(frame: Any, directory: Path, ddl: str = DDL) -> list[dict[str, Any]]:
+def append_and_read(frame: Any, directory: Path, ddl: str = DDL) -> list[dict[str, Any]]:
     source = MemorySource(ddl)
     source.attach("s", directory)
     source.append(frame)
     ranges, _ = source.plan(None, 10**9)
-    return [row for wanted in ranges for row in read_range(wanted, source.schema, source.schema.names).to_pylist()]
+    return [row for range_ in ranges for row in read_range(range_, source.schema, source.schema.names).to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -61,24 +61,24 @@ def appended(frame: Any, directory: Path, ddl: str = DDL) -> list[dict[str, Any]
     ids=lambda frame: f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}",
 )
 def test_frames_of_every_library_give_the_same_rows(frame, tmp_path: Path):
-    assert appended(frame, tmp_path) == ROWS
+    assert append_and_read(frame, tmp_path) == ROWS
 
 
 def test_columns_are_matched_by_name_and_missing_ones_are_null(tmp_path: Path):
     frame = pl.DataFrame({"TIME": [NOON.replace(tzinfo=None)], "id": pl.Series([7], dtype=pl.UInt8)})
-    assert appended(frame, tmp_path, "id INT, name STRING, time TIMESTAMP") == [{"id": 7, "name": None, "time": NOON}]
+    assert append_and_read(frame, tmp_path, "id INT, name STRING, time TIMESTAMP") == [{"id": 7, "name": None, "time": NOON}]
 
 
-def test_the_index_of_a_pandas_frame_is_a_column_if_it_has_a_name(tmp_path: Path):
+def test_a_named_pandas_index_becomes_a_column(tmp_path: Path):
     frame = pd.DataFrame({"id": [1, 2, 3], "time": pd.to_datetime(["2026-01-02T12:00"] * 3)})
     expected = [{"id": n, "time": NOON} for n in (2, 3)]
-    assert appended(frame[frame.id > 1], tmp_path, "id INT, time TIMESTAMP") == expected
-    assert appended(frame[frame.id > 1].set_index("time"), tmp_path, "id INT, time TIMESTAMP") == 2 * expected
+    assert append_and_read(frame[frame.id > 1], tmp_path, "id INT, time TIMESTAMP") == expected
+    assert append_and_read(frame[frame.id > 1].set_index("time"), tmp_path, "id INT, time TIMESTAMP") == 2 * expected
 
 
 def test_nan_and_nat_of_pandas_are_null_and_other_times_are_converted(tmp_path: Path):
     frame = pd.DataFrame({"id": [1.0, np.nan], "time": pd.Series([pd.Timestamp("2026-01-02T13:00", tz="Europe/Berlin"), pd.NaT])})
-    assert appended(frame, tmp_path, "id INT, time TIMESTAMP") == [{"id": 1, "time": NOON}, {"id": None, "time": None}]
+    assert append_and_read(frame, tmp_path, "id INT, time TIMESTAMP") == [{"id": 1, "time": NOON}, {"id": None, "time": None}]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_nan_and_nat_of_pandas_are_null_and_other_times_are_converted(tmp_path: 
     ],
     ids=str,
 )
-def test_refusals_say_what_is_wrong_and_what_to_do(rows, message, hint, tmp_path: Path):
+def test_refusals_have_a_message_and_a_hint(rows, message, hint, tmp_path: Path):
     source = MemorySource(DDL)
     source.attach("s", tmp_path)
     with pytest.raises(SchemaError) as caught:
@@ -131,5 +131,5 @@ def test_a_frame_may_be_modified_after_it_was_appended(tmp_path: Path):
 
 
 def test_frames_without_rows_append_nothing(tmp_path: Path):
-    assert appended(pd.DataFrame(), tmp_path) == []
-    assert appended(pl.DataFrame({"id": []}), tmp_path) == []
+    assert append_and_read(pd.DataFrame(), tmp_path) == []
+    assert append_and_read(pl.DataFrame({"id": []}), tmp_path) == []

@@ -1,4 +1,4 @@
-"""Rows pulled over TCP: planned by row numbers, read by workers, given back after the commit, the same after a crash."""
+"""TCP source: ranges of row numbers, reads by workers, commits to the server, exactly-once after a crash."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from support.in_process_driver import BEGIN, InProcessDriver, small_stream
 
 @pytest.fixture
 def rig() -> Iterator[InProcessDriver]:
-    with InProcessDriver(small_stream("fields")) as made:
-        yield made
+    with InProcessDriver(small_stream("fields")) as driver:
+        yield driver
 
 
 @pytest.fixture
 def source(rig: InProcessDriver, tmp_path: Path) -> Iterator[TcpSource]:
-    made = TcpSource(rig.address, "fields")
-    made.attach("s", tmp_path)
-    yield made
-    made.close()
+    attached = TcpSource(rig.address, "fields")
+    attached.attach("s", tmp_path)
+    yield attached
+    attached.close()
 
 
-def cuts(ranges: list[Range]) -> list[tuple[Any, int, int]]:
-    return [(one.options["partition"], one.start, one.stop) for one in ranges]
+def list_bounds(ranges: list[Range]) -> list[tuple[Any, int, int]]:
+    return [(range_.options["partition"], range_.start, range_.stop) for range_ in ranges]
 
 
 # Planning
 
 
-def test_rows_are_planned_as_they_are_born(rig: InProcessDriver, source: TcpSource):
+def test_produced_rows_are_planned(rig: InProcessDriver, source: TcpSource):
     assert source.schema == small_stream().schema
     assert not source.pending(None)
     assert source.plan(None, 100) == ([], None)
@@ -52,27 +52,27 @@ def test_rows_are_planned_as_they_are_born(rig: InProcessDriver, source: TcpSour
     rig.advance(1)
     assert source.pending(None)
     ranges, position = source.plan(None, 1000)
-    assert cuts(ranges) == [(0, 0, 50), (1, 0, 50)]
+    assert list_bounds(ranges) == [(0, 0, 50), (1, 0, 50)]
     assert position == {"rows": [50, 50]}
     assert source.plan(None, 1000) == (ranges, position)
     assert not source.pending(position)
     rig.advance(0.01)
-    assert cuts(source.plan(position, 1000)[0]) == [(0, 50, 51)]
+    assert list_bounds(source.plan(position, 1000)[0]) == [(0, 50, 51)]
 
 
-def test_large_ranges_are_cut(rig: InProcessDriver, source: TcpSource):
+def test_large_ranges_are_split(rig: InProcessDriver, source: TcpSource):
     rig.start(1_000_000)
     rig.advance(1.2)
     ranges, _ = source.plan(None, 10**9)
-    assert [one.rows for one in ranges] == 2 * [RANGE_ROWS, RANGE_ROWS, 600_000 - 2 * RANGE_ROWS]
-    assert sum(one.rows for one in source.plan(None, 1000)[0]) == 1000
+    assert [range_.rows for range_ in ranges] == 2 * [RANGE_ROWS, RANGE_ROWS, 600_000 - 2 * RANGE_ROWS]
+    assert sum(range_.rows for range_ in source.plan(None, 1000)[0]) == 1000
 
 
 COUNTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), min_size=1, max_size=4)
 
 
 @given(COUNTS, st.integers(1, 100))
-def test_the_hindmost_partitions_go_first(pairs, limit):
+def test_lagging_partitions_are_planned_first(pairs, limit):
     starts, produced = [a for a, _ in pairs], [b for _, b in pairs]
     stops = level_partitions(starts, produced, limit)
     assert all(a <= stop <= b for a, stop, b in zip(starts, stops, produced, strict=True))
@@ -83,43 +83,43 @@ def test_the_hindmost_partitions_go_first(pairs, limit):
     assert not moved or not held or max(moved) <= min(held)
 
 
-def test_ranges_are_read_anywhere(rig: InProcessDriver, source: TcpSource):
+def test_a_serialized_range_reads_the_same_rows(rig: InProcessDriver, source: TcpSource):
     rig.start(10_000)
     rig.advance(1)
     ranges, _ = source.plan(None, 3000)
-    wanted = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
-    found = read_range(wanted, source.schema, ["time", "f1"])
-    assert found.equals(rig.connection.read("fields", 1, "headrace", 0, 1500, ["time", "f1"]))
-    assert read_range(wanted, source.schema, []).num_rows == 1500
-    assert read_range(wanted, source.schema, ["f1"]).schema == pa.schema([("f1", pa.int32())])
+    range_ = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
+    table = read_range(range_, source.schema, ["time", "f1"])
+    assert table.equals(rig.connection.read("fields", 1, "headrace", 0, 1500, ["time", "f1"]))
+    assert read_range(range_, source.schema, []).num_rows == 1500
+    assert read_range(range_, source.schema, ["f1"]).schema == pa.schema([("f1", pa.int32())])
 
 
-def test_what_is_committed_is_forgotten(rig: InProcessDriver, source: TcpSource):
+def test_committed_rows_are_dropped_by_the_server(rig: InProcessDriver, source: TcpSource):
     rig.start(1000)
     rig.advance(1)
     ranges, position = source.plan(None, 100)
-    for one in ranges:
-        read_range(one, source.schema, ["f1"])
+    for range_ in ranges:
+        read_range(range_, source.schema, ["f1"])
     source.prune(None)
     assert read_range(ranges[0], source.schema, ["f1"]).num_rows == 50
     source.prune(position)
     assert rig.request("status", stream="fields", group="headrace")["committed"] == [50, 50]
     with pytest.raises(SourceError, match=r"refused 'read'\ndetail: rows from 0 .* committed the rows before 50"):
         read_range(ranges[0], source.schema, ["f1"])
-    assert cuts(source.plan(position, 100)[0]) == [(0, 50, 100), (1, 50, 100)]
+    assert list_bounds(source.plan(position, 100)[0]) == [(0, 50, 100), (1, 50, 100)]
 
 
-def test_groups_do_not_take_from_each_other(rig: InProcessDriver, source: TcpSource, tmp_path: Path):
+def test_groups_read_independently(rig: InProcessDriver, source: TcpSource, tmp_path: Path):
     rig.start(1000)
     rig.advance(1)
     other = TcpSource(rig.address, "fields", group="other")
     other.attach("s", tmp_path)
     ranges, position = source.plan(None, 100)
-    others, _ = other.plan(None, 100)
-    for one in ranges:
-        read_range(one, source.schema, ["f1"])
+    other_ranges, _ = other.plan(None, 100)
+    for range_ in ranges:
+        read_range(range_, source.schema, ["f1"])
     source.prune(position)
-    assert sum(read_range(one, source.schema, ["f1"]).num_rows for one in others) == 100
+    assert sum(read_range(range_, source.schema, ["f1"]).num_rows for range_ in other_ranges) == 100
     assert source.definition() != other.definition()
     other.close()
 
@@ -131,10 +131,10 @@ def test_the_definition_is_stable(rig: InProcessDriver, source: TcpSource):
     assert TcpSource(rig.address, "fields").definition() == before == json.loads(json.dumps(before))
 
 
-# When the server is not there, or is another one
+# Servers that are unreachable or replaced
 
 
-def test_a_server_that_is_gone(rig: InProcessDriver, source: TcpSource):
+def test_an_unreachable_server_is_reported(rig: InProcessDriver, source: TcpSource):
     rig.start(1000)
     rig.advance(1)
     ranges, position = source.plan(None, 100)
@@ -145,75 +145,75 @@ def test_a_server_that_is_gone(rig: InProcessDriver, source: TcpSource):
             call()
     with pytest.raises(SourceError, match="cannot be reached"):
         read_range(ranges[0], small_stream().schema, ["f1"])
-    source.prune(position)  # a commit that nobody hears does not fail the batch
+    source.prune(position)  # an undelivered commit does not fail the batch
 
 
-def test_another_server_at_the_same_address(rig: InProcessDriver, source: TcpSource, tmp_path: Path):
-    del source  # it was here first
+def test_a_restarted_server_is_refused(rig: InProcessDriver, source: TcpSource, tmp_path: Path):
+    del source  # the first source has recorded the server
     rig.hub.identity = "another"
     with pytest.raises(SourceError, match="is not the one that stream 's' was read from\nhint: the server was restarted"):
         TcpSource(rig.address, "fields").attach("s", tmp_path)
 
 
-def test_a_server_with_fewer_rows_than_were_read(source: TcpSource):
+def test_a_server_with_fewer_rows_than_the_position_is_refused(source: TcpSource):
     with pytest.raises(SourceError, match="has fewer rows than stream 's' has read"):
         source.plan({"rows": [7, 0]}, 10)
 
 
-def test_a_stream_that_is_not_served(rig: InProcessDriver):
+def test_an_unknown_stream_is_refused(rig: InProcessDriver):
     with pytest.raises(SourceError, match="has no stream 'fiels'\ndetail: streams: fields"):
         _ = TcpSource(rig.address, "fiels").schema
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":5", "localhost:x", "localhost:70000"])
-def test_addresses(address):
+def test_invalid_addresses_are_refused(address):
     with pytest.raises(SourceError, match=r"invalid address .*\nhint: write host:port"):
         TcpSource(address, "fields")
     assert parse_address("[::1]:80") == ("::1", 80)
 
 
-def test_planning_needs_a_stream(rig: InProcessDriver):
+def test_plan_needs_attach(rig: InProcessDriver):
     with pytest.raises(SourceError, match="is not attached"):
         TcpSource(rig.address, "fields").plan(None, 1)
 
 
-class Rude:
-    """A server that says what it is told to, once a connection, and hangs up."""
+class ScriptedServer:
+    """A server that sends one given response per connection and closes it."""
 
-    def __init__(self, *says: bytes) -> None:
+    def __init__(self, *responses: bytes) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._serve, args=(says,), daemon=True).start()
+        threading.Thread(target=self._serve, args=(responses,), daemon=True).start()
 
-    def _serve(self, says: tuple[bytes, ...]) -> None:
-        for one in says:
+    def _serve(self, responses: tuple[bytes, ...]) -> None:
+        for response in responses:
             sock, _ = self._listening.accept()
             with sock:
                 sock.recv(1000)
-                sock.sendall(one)
+                sock.sendall(response)
         self._listening.close()
 
 
-@pytest.mark.parametrize("says", [b"", b'{"a": 1}', b"no JSON\n", b'{"bytes": 10}\n12345'])
-def test_half_an_answer_is_no_answer(says):
+@pytest.mark.parametrize("response", [b"", b'{"a": 1}', b"no JSON\n", b'{"bytes": 10}\n12345'])
+def test_an_incomplete_response_is_an_error(response):
     with pytest.raises(SourceError, match="cannot be reached"):
-        TcpConnection(Rude(says).address, 10).send_request("describe")
+        TcpConnection(ScriptedServer(response).address, 10).send_request("describe")
 
 
-def test_bytes_that_are_no_arrow():
+def test_an_invalid_arrow_stream_is_refused():
     with pytest.raises(SourceError, match="sent an invalid Arrow stream"):
-        TcpConnection(Rude(b'{"bytes": 5}\n12345').address, 10).read("s", 0, "g", 0, 1)
+        TcpConnection(ScriptedServer(b'{"bytes": 5}\n12345').address, 10).read("s", 0, "g", 0, 1)
 
 
-def test_a_lost_connection_is_made_again_once():
-    connection = TcpConnection(Rude(b'{"a": 1}\n', b'{"a": 2}\n').address, 10)
+def test_a_lost_connection_is_reopened_once():
+    connection = TcpConnection(ScriptedServer(b'{"a": 1}\n', b'{"a": 2}\n').address, 10)
     assert connection.send_request("describe") == {"a": 1}
     assert connection.send_request("describe") == {"a": 2}
     with pytest.raises(SourceError, match="cannot be reached"):
         connection.send_request("describe")
 
 
-def test_connections_are_lent_one_by_one(rig: InProcessDriver):
+def test_connections_are_pooled_and_exclusive(rig: InProcessDriver):
     with borrow_connection(rig.address) as first, borrow_connection(rig.address) as second:
         assert first is not second
     with borrow_connection(rig.address) as again:
@@ -224,15 +224,15 @@ def test_connections_are_lent_one_by_one(rig: InProcessDriver):
         assert failed not in (third, fourth)
 
 
-# Exactly once, whatever is killed
+# Exactly once after a crash at any step
 
 BY_KEY = "SELECT window_start, key, SUM(f1) AS total, COUNT(*) AS n FROM TUMBLE(s, '1 second') GROUP BY key"
 ROWS = "SELECT key, f2, time FROM s WHERE f1 < 100"
 STEPS = ["log", "logged", "planned", "stage one", "stage two", "commit", "committed"]
 
 
-class Killed(BaseException):
-    """What a fault raises: nothing in the engine may catch it."""
+class SimulatedKill(BaseException):
+    """Raised by a fault; not an Exception, so the engine does not catch it."""
 
 
 class Fault:
@@ -241,10 +241,10 @@ class Fault:
     def __call__(self, step: str) -> None:
         if step == self.step:
             self.step = ""
-            raise Killed(step)
+            raise SimulatedKill(step)
 
 
-def begun(rig: InProcessDriver, folder: Path, fault: Fault) -> hr.Session:
+def open_session(rig: InProcessDriver, folder: Path, fault: Fault) -> hr.Session:
     session = hr.Session(folder, backend="local", rows_per_batch=700, fault=fault)
     session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
     for name, sql in (("by_key", BY_KEY), ("rows", ROWS)):
@@ -253,8 +253,8 @@ def begun(rig: InProcessDriver, folder: Path, fault: Fault) -> hr.Session:
     return session
 
 
-def reference(rig: InProcessDriver) -> dict[str, list[dict[str, Any]]]:
-    """What the oracle makes of all rows, read by somebody who never commits."""
+def compute_reference(rig: InProcessDriver) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of the reference engine over all rows, read by a group that never commits."""
     produced = rig.request("status", stream="fields", group="judge")["produced"]
     tables = [rig.connection.read("fields", p, "judge", 0, stop) for p, stop in enumerate(produced)]
     with hr.Session(backend="reference") as session:
@@ -263,38 +263,38 @@ def reference(rig: InProcessDriver) -> dict[str, list[dict[str, Any]]]:
         queries = {"by_key": session.add(BY_KEY), "rows": session.add(ROWS)}
         memory.append(pa.concat_tables(tables))
         session.drain()
-        return {name: canonical(query) for name, query in queries.items()}
+        return {name: sort_results(query) for name, query in queries.items()}
 
 
-def canonical(query: hr.Query) -> list[dict[str, Any]]:
+def sort_results(query: hr.Query) -> list[dict[str, Any]]:
     return sorted(query.results().to_pylist(), key=str)
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_at_any_step_every_row_counts_once(rig: InProcessDriver, tmp_path: Path, step: str):
+def test_every_row_counts_once_after_a_kill_at_any_step(rig: InProcessDriver, tmp_path: Path, step: str):
     rig.request("status", stream="fields", group="judge")
     rig.start(1000)
     fault = Fault()
-    session = begun(rig, tmp_path / "checkpoint", fault)
+    session = open_session(rig, tmp_path / "checkpoint", fault)
     for second in range(4):
         rig.advance(1.1)
         fault.step = step if second % 2 else ""
         try:
             session.advance()
-        except Killed:
-            session._checkpoint.close()  # as a killed process would: no farewell
-            session = begun(rig, tmp_path / "checkpoint", fault)
+        except SimulatedKill:
+            session._checkpoint.close()  # as after a kill: no orderly shutdown
+            session = open_session(rig, tmp_path / "checkpoint", fault)
     rig.start(None)
     session.drain()
-    expected = reference(rig)
-    assert {name: canonical(session.query(name)) for name in expected} == expected
+    expected = compute_reference(rig)
+    assert {name: sort_results(session.query(name)) for name in expected} == expected
     assert sum(row["n"] for row in expected["by_key"]) == 4400
     assert rig.request("status", stream="fields", group="headrace")["committed"] == [2200, 2200]
     session.close()
 
 
 def test_no_row_is_late_without_a_watermark_delay(rig: InProcessDriver, tmp_path: Path):
-    """Partitions are read side by side, so even small batches move event time forward only."""
+    """Partitions are read evenly, so event time only advances, even with small batches."""
     rig.start(1000)
     with hr.Session(tmp_path, backend="local", rows_per_batch=300) as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
@@ -308,7 +308,7 @@ def test_no_row_is_late_without_a_watermark_delay(rig: InProcessDriver, tmp_path
         assert sum(row["n"] for row in query.results().to_pylist()) == 2590
 
 
-def test_a_gone_server_stops_the_session_with_its_reason(rig: InProcessDriver, tmp_path: Path):
+def test_an_unreachable_server_fails_the_batch(rig: InProcessDriver, tmp_path: Path):
     with hr.Session(tmp_path, backend="local") as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
         query = session.add(BY_KEY, name="q")
@@ -323,7 +323,7 @@ def test_a_gone_server_stops_the_session_with_its_reason(rig: InProcessDriver, t
         assert query.status == "live"
 
 
-def test_a_stream_declared_over_another_server(rig: InProcessDriver, tmp_path: Path):
+def test_a_stream_declared_with_another_group_is_refused(rig: InProcessDriver, tmp_path: Path):
     with hr.Session(tmp_path, backend="local") as session:
         session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
         session.add(BY_KEY)
@@ -332,7 +332,7 @@ def test_a_stream_declared_over_another_server(rig: InProcessDriver, tmp_path: P
         session.create_stream("s", hr.TcpSource(rig.address, "fields", group="x"), time="time")
 
 
-def test_a_session_file_names_a_server(rig: InProcessDriver, tmp_path: Path):
+def test_a_session_file_declares_a_tcp_source(rig: InProcessDriver, tmp_path: Path):
     path = tmp_path / "session.toml"
     query = '[queries.q]\nsql = "SELECT key FROM s"\n'
     path.write_text(f'[streams.s]\nsource = "tcp"\naddress = "{rig.address}"\nstream = "fields"\ntime = "time"\n{query}')

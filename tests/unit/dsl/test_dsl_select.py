@@ -1,4 +1,4 @@
-"""Queries made of calls: values that make SQL, in which names and literals are what they were."""
+"""Query builder: immutable values that render SQL, with names and literals quoted."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ JOIN = (
 )
 
 
-def same(query, text: str) -> None:
+def assert_same_plan(query, text: str) -> None:
     assert bind_query(query.sql, CATALOG) == bind_query(text, CATALOG)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- queries
 
 
-def test_a_join() -> None:
-    same(
+def test_a_sliding_join_renders_sql() -> None:
+    assert_same_plan(
         JOIN,
         "SELECT r.a, t.c FROM SLIDING(r, '5 seconds') r, SLIDING(s, '2 seconds', '1 second') s, SLIDING(t, '3 seconds') t "
         "WHERE r.a = s.a AND s.b < t.b",
@@ -55,7 +55,7 @@ def test_a_join() -> None:
     )
 
 
-def test_the_order_of_calls_leaves_no_trace() -> None:
+def test_the_order_of_calls_does_not_change_the_sql() -> None:
     calls = (
         lambda q: q.select("r.a"),
         lambda q: q.from_("r", hr.sliding("5 s")),
@@ -73,7 +73,7 @@ def test_the_order_of_calls_leaves_no_trace() -> None:
     assert isinstance(bind_query(text, CATALOG), SlidingJoinQuery)
 
 
-def test_a_query_is_a_value() -> None:
+def test_a_query_is_an_immutable_value() -> None:
     base = hr.from_("r")
     narrower = base.where("a > 1")
     assert base.sql == "SELECT *\nFROM r"
@@ -81,7 +81,7 @@ def test_a_query_is_a_value() -> None:
     assert hash(narrower) == hash(base.where("a > 1"))
 
 
-def test_an_aggregation() -> None:
+def test_an_aggregation_equals_its_sql() -> None:
     query = (
         hr.select("window_start", "a", "SUM(b) AS total")
         .from_("r", hr.hop("8 seconds", timedelta(seconds=4)))
@@ -90,30 +90,32 @@ def test_an_aggregation() -> None:
         .having("COUNT(*) > 3")
     )
     assert isinstance(bind_query(query.sql, CATALOG), AggregateQuery)
-    same(
+    assert_same_plan(
         query,
         "SELECT window_start, a, SUM(b) AS total FROM HOP(r, '8 seconds', '4 seconds') WHERE c BETWEEN 1 AND 5 "
         "GROUP BY a HAVING COUNT(*) > 3",
     )
-    same(hr.select("MAX(b) AS m").from_("r", hr.tumble("1 minute")), "SELECT MAX(b) AS m FROM TUMBLE(r, '1 minute')")
+    assert_same_plan(hr.select("MAX(b) AS m").from_("r", hr.tumble("1 minute")), "SELECT MAX(b) AS m FROM TUMBLE(r, '1 minute')")
 
 
-def test_a_query_is_the_source_of_another() -> None:
+def test_a_query_can_be_the_source_of_another_query() -> None:
     inner = hr.select("r.a", (hr.col("s.b") + 1).alias("n")).from_("r", hr.sliding("5 s")).from_("s", hr.sliding("5 s"))
     outer = hr.select("x.a").from_(inner.where("r.a = s.a"), alias="x").from_("t", hr.sliding("2 s")).where("x.n = t.b")
-    same(outer, "SELECT r.a FROM SLIDING(r, '5 s') r, SLIDING(s, '5 s') s, SLIDING(t, '2 s') t WHERE r.a = s.a AND s.b + 1 = t.b")
+    assert_same_plan(
+        outer, "SELECT r.a FROM SLIDING(r, '5 s') r, SLIDING(s, '5 s') s, SLIDING(t, '2 s') t WHERE r.a = s.a AND s.b + 1 = t.b"
+    )
     some = hr.from_("r").where("a > 1")
-    same(
+    assert_same_plan(
         hr.select("some.b", "s.c").from_(some, hr.sliding("5 s"), alias="some").from_("s", hr.sliding("1 s")),
         "SELECT some.b, s.c FROM SLIDING((SELECT * FROM r WHERE a > 1), '5 s') some, SLIDING(s, '1 s') s",
     )
-    same(
+    assert_same_plan(
         hr.select("MAX(n) AS m").from_(hr.select("COUNT(*) AS n").from_("r", hr.tumble("1 s")), hr.tumble("1 minute")),
         "SELECT MAX(n) AS m FROM TUMBLE((SELECT COUNT(*) AS n FROM TUMBLE(r, '1 s')), '1 minute')",
     )
 
 
-def test_what_is_wrong_is_said_with_its_place_in_the_text() -> None:
+def test_errors_have_the_position_in_the_sql() -> None:
     with pytest.raises(SqlError, match="unknown column 'z'") as refusal:
         bind_query(hr.select("r.z").from_("r").sql, CATALOG)
     assert refusal.value.place == "line 1, column 8:\n  SELECT r.z\n         ^"
@@ -123,17 +125,17 @@ def test_what_is_wrong_is_said_with_its_place_in_the_text() -> None:
         bind_query(hr.select("r.a").from_("r", hr.sliding("soon")).from_("s", hr.sliding("1 s")).sql, CATALOG)
 
 
-def test_a_session_takes_it_like_a_text() -> None:
+def test_a_session_accepts_a_built_query() -> None:
     with hr.Session(backend="local") as session:
         rows = hr.MemorySource("a INT, time TIMESTAMP")
         session.create_stream("r", rows, time="time")
         query = hr.select("newer.a", hr.col("older.time").alias("before"))
         query = query.from_("r", hr.sliding("0 s"), alias="newer").from_("r", hr.sliding("9 s"), alias="older")
-        found = session.add(query.where("newer.a = older.a", hr.col("older.time") < hr.col("newer.time")), name="again")
-        assert found.sql.startswith("SELECT newer.a, older.`time` AS before\nFROM ")
+        added = session.add(query.where("newer.a = older.a", hr.col("older.time") < hr.col("newer.time")), name="again")
+        assert added.sql.startswith("SELECT newer.a, older.`time` AS before\nFROM ")
         rows.append([{"a": a, "time": datetime(2024, 1, 1, 0, 0, s, tzinfo=UTC)} for a, s in ((1, 0), (2, 1), (1, 5), (1, 20))])
         session.advance()
-        assert found.results().to_pylist() == [{"a": 1, "before": datetime(2024, 1, 1, tzinfo=UTC)}]
+        assert added.results().to_pylist() == [{"a": 1, "before": datetime(2024, 1, 1, tzinfo=UTC)}]
         with pytest.raises(hr.HeadraceError, match="query 'again' already exists"):
             session.add(query, name="again")
 
@@ -175,19 +177,21 @@ A, B, OK = hr.col("a"), hr.col("b"), hr.col("ok")
         (hr.col("time") - timedelta(seconds=2), "`time` - INTERVAL '2000000' MICROSECONDS"),
     ],
 )
-def test_expressions(built, text: str) -> None:
+def test_expressions_render_sql(built, text: str) -> None:
     assert str(built) == built.sql == text
 
 
-def test_they_mean_what_they_say() -> None:
+def test_conditions_equal_their_sql() -> None:
     query = hr.select("a").from_("r").where((A + 1) * 2 - B > 3, ~(OK & (A % 2 == 1)), hr.col("time") > datetime(2024, 1, 1))  # noqa: DTZ001
-    same(query, "SELECT a FROM r WHERE (a + 1) * 2 - b > 3 AND NOT (ok AND a % 2 = 1) AND time > TIMESTAMP '2024-01-01'")
+    assert_same_plan(
+        query, "SELECT a FROM r WHERE (a + 1) * 2 - b > 3 AND NOT (ok AND a % 2 = 1) AND time > TIMESTAMP '2024-01-01'"
+    )
 
 
-def test_python_cannot_ask_whether_they_are_true() -> None:
-    for ask in (lambda: bool(A < 1), lambda: A < 1 and B < 1, lambda: 1 < A < 5, lambda: not A, lambda: A in [B, 1]):
+def test_expressions_have_no_truth_value_or_hash() -> None:
+    for evaluate in (lambda: bool(A < 1), lambda: A < 1 and B < 1, lambda: 1 < A < 5, lambda: not A, lambda: A in [B, 1]):
         with pytest.raises(SqlError, match=r"an expression has no truth value in Python\nhint: use &, \| and ~"):
-            ask()
+            evaluate()
     with pytest.raises(TypeError, match="unhashable"):
         hash(A)
 
@@ -195,36 +199,36 @@ def test_python_cannot_ask_whether_they_are_true() -> None:
 # ------------------------------------------------------------------------------------------------------------ names and literals
 
 
-def bound(value: object) -> object:
-    """A literal, read back from a query."""
+def bind_literal(value: object) -> object:
+    """Bind a query with a literal and return the value of the literal."""
     plan = bind_query(hr.select(literal(value).alias("v")).from_("r").sql, CATALOG)
     assert isinstance(plan, StatelessQuery)
-    (found,) = plan.branches[0].outputs
-    assert isinstance(found, Literal), found
-    return found.value
+    (output,) = plan.branches[0].outputs
+    assert isinstance(output, Literal), output
+    return output.value
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12))
-def test_texts_come_back(text: str) -> None:
-    assert bound(text) == text
+def test_string_literals_are_preserved(text: str) -> None:
+    assert bind_literal(text) == text
 
 
 @pytest.mark.parametrize(
     "text", ["it's", "\\", "\\'", "a\\nb", "a\nb", "''", "`", '"', "%", "-- no comment", "/* x", "é\u2028", "{0}"]
 )
-def test_odd_texts_come_back(text: str) -> None:
-    assert bound(text) == text
+def test_strings_with_special_characters_are_preserved(text: str) -> None:
+    assert bind_literal(text) == text
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_integers_come_back(number: int) -> None:
-    assert bound(number) == number
+def test_integer_literals_are_preserved(number: int) -> None:
+    assert bind_literal(number) == number
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_floats_come_back(number: float) -> None:
-    """As decimals or doubles, whichever they are written as; beyond what a decimal can hold, as doubles."""
-    assert float(bound(number)) == number  # type: ignore[arg-type]
+def test_float_literals_are_preserved(number: float) -> None:
+    """Floats are bound as decimals or doubles, depending on their notation; beyond the range of decimals, as doubles."""
+    assert float(bind_literal(number)) == number  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -238,23 +242,23 @@ def test_floats_come_back(number: float) -> None:
         (datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))), datetime(2023, 12, 31, 23, tzinfo=UTC)),
     ],
 )
-def test_values_come_back(value: object, expected: object) -> None:
-    found = bound(value)
-    if isinstance(expected, datetime) and isinstance(found, int):
-        found = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=found)
-    assert found == expected
+def test_typed_literals_are_preserved(value: object, expected: object) -> None:
+    bound_value = bind_literal(value)
+    if isinstance(expected, datetime) and isinstance(bound_value, int):
+        bound_value = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=bound_value)
+    assert bound_value == expected
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "NULL"), (math.inf, "CAST('inf' AS DOUBLE)"), (math.nan, "CAST('nan' AS DOUBLE)")]
 )
-def test_values_without_a_literal(value: object, text: str) -> None:
+def test_null_infinity_and_nan_render_as_sql(value: object, text: str) -> None:
     assert literal(value).sql == text
     bind_query(hr.select("a").from_("r").where(hr.col("y") < literal(value)).sql, CATALOG)
 
 
 @pytest.mark.parametrize("value", [object(), [1], b"x", Decimal("NaN"), {}])
-def test_what_sql_cannot_say_is_refused(value: object) -> None:
+def test_values_without_an_sql_form_are_refused(value: object) -> None:
     with pytest.raises(SqlError, match="cannot be written in SQL"):
         A == value  # noqa: B015, SIM300
 
@@ -263,18 +267,18 @@ KEYWORDS = sorted({word for keyword in Spark.Tokenizer.KEYWORDS for word in keyw
 ODD = ["a b", "a.b", "`", "1a", "é", "window", "window_start", "select", "x``y", "a-b", "'", '"', "*"]
 
 
-def test_every_name_can_be_the_name_of_a_column_a_stream_and_an_alias() -> None:
+def test_any_name_is_quoted_as_column_stream_and_alias() -> None:
     for name in (*KEYWORDS, *map(str.lower, KEYWORDS), *ODD):
         catalog = Catalog.of([Stream(name, Schema((*Schema.parse("x INT").fields, *Schema.parse("z TIMESTAMP").fields)), "z")])
         query = hr.select(hr.col(name, "x").alias(name)).from_(name).where(hr.col(name, "x") > 1)
         assert bind_query(query.sql, catalog).schema.names == (name,), query.sql
-        if name.lower() == "window":  # of joins, window.x is something of the window
+        if name.lower() == "window":  # in joins, window.x refers to the window
             continue
         join = hr.select(hr.col(name, "x")).from_(name, hr.sliding("1 s")).from_(name, hr.sliding("2 s"), alias="other_one")
         assert isinstance(bind_query(join.sql, catalog), SlidingJoinQuery)
 
 
-def test_a_name_with_dots_is_given_in_parts() -> None:
+def test_names_with_dots_are_passed_as_parts() -> None:
     assert hr.col("s.b").sql == "s.b"
     assert hr.col("my stream.b").sql == "`my stream`.b"
     assert hr.col("s", "b.c").sql == "s.`b.c`"

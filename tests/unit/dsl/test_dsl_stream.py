@@ -1,4 +1,4 @@
-"""Flows: steps over rows that come to the query somebody would have written by hand."""
+"""Flows: chains of steps that give the same plan as the SQL written by hand."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ HOP = hr.hop("8 seconds", "4 seconds")
 TUMBLE = hr.tumble("5 seconds")
 
 
-def plan(flow):
+def bind_flow(flow):
     return bind_query(flow.sql, CATALOG)
 
 
-def same(flow, text: str):
-    found = plan(flow)
-    assert found == bind_query(text, CATALOG)
-    return found
+def assert_same_plan(flow, text: str):
+    bound = bind_flow(flow)
+    assert bound == bind_query(text, CATALOG)
+    return bound
 
 
 # ---------------------------------------------------------------------------------------------------------------------- the steps
 
 
-def test_filter_window_group_by_agg() -> None:
+def test_a_windowed_aggregation_equals_its_sql() -> None:
     flow = (
         hr.stream("purchases")
         .filter(hr.col("price") > 10)
@@ -47,12 +47,12 @@ def test_filter_window_group_by_agg() -> None:
         .group_by("gem_pack")
         .agg(revenue=hr.sum("price"))
     )
-    found = same(
+    bound = assert_same_plan(
         flow,
         "SELECT window_start, window_end, gem_pack, SUM(price) AS revenue FROM HOP(purchases, '8 seconds', '4 seconds') "
         "WHERE price > 10 GROUP BY gem_pack",
     )
-    assert isinstance(found, AggregateQuery)
+    assert isinstance(bound, AggregateQuery)
     assert flow.sql == (
         "SELECT window_start, window_end, gem_pack, SUM(price) AS revenue\n"
         "FROM HOP(purchases, '8 seconds', '4 seconds')\n"
@@ -61,131 +61,135 @@ def test_filter_window_group_by_agg() -> None:
     )
 
 
-def test_a_flow_is_a_value_and_goes_on_in_several_ways() -> None:
+def test_a_flow_is_an_immutable_value() -> None:
     base = hr.stream("purchases").filter("price > 10")
     assert base == hr.stream("purchases").filter("price > 10") != hr.stream("purchases")
     assert hash(base) == hash(hr.stream("purchases").filter("price > 10"))
-    same(base, "SELECT * FROM purchases WHERE price > 10")
-    same(base.filter("user_id = 1"), "SELECT * FROM purchases WHERE price > 10 AND user_id = 1")
-    same(base.window(TUMBLE).agg(n=hr.count()).select("n"), "SELECT COUNT(*) AS n FROM TUMBLE(purchases, '5 s') WHERE price > 10")
-    same(base, "SELECT * FROM purchases WHERE price > 10")
+    assert_same_plan(base, "SELECT * FROM purchases WHERE price > 10")
+    assert_same_plan(base.filter("user_id = 1"), "SELECT * FROM purchases WHERE price > 10 AND user_id = 1")
+    assert_same_plan(
+        base.window(TUMBLE).agg(n=hr.count()).select("n"), "SELECT COUNT(*) AS n FROM TUMBLE(purchases, '5 s') WHERE price > 10"
+    )
+    assert_same_plan(base, "SELECT * FROM purchases WHERE price > 10")
 
 
 def test_conditions_and_keys_keep_their_order() -> None:
     flow = hr.stream("purchases").filter("user_id > 2", "gem_pack > 1").window(TUMBLE).filter(hr.col("price").is_not_null())
-    same(
+    assert_same_plan(
         flow.group_by("user_id", "gem_pack").agg(n=hr.count()),
         "SELECT window_start, window_end, user_id, gem_pack, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') "
         "WHERE user_id > 2 AND gem_pack > 1 AND price IS NOT NULL GROUP BY user_id, gem_pack",
     )
-    same(
+    assert_same_plan(
         flow.group_by("user_id").group_by("gem_pack").agg(n=hr.count()),
         "SELECT window_start, window_end, user_id, gem_pack, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') "
         "WHERE user_id > 2 AND gem_pack > 1 AND price IS NOT NULL GROUP BY user_id, gem_pack",
     )
 
 
-def test_a_step_sees_what_the_steps_before_it_made() -> None:
+def test_a_step_uses_the_columns_of_the_previous_step() -> None:
     flow = hr.stream("purchases").select("user_id", "time", twice=hr.col("price") * 2).filter(hr.col("twice") > 10)
-    same(flow, "SELECT user_id, time, price * 2 AS twice FROM purchases WHERE price * 2 > 10")
-    same(flow.select(n="twice + 1"), "SELECT price * 2 + 1 AS n FROM purchases WHERE price * 2 > 10")
+    assert_same_plan(flow, "SELECT user_id, time, price * 2 AS twice FROM purchases WHERE price * 2 > 10")
+    assert_same_plan(flow.select(n="twice + 1"), "SELECT price * 2 + 1 AS n FROM purchases WHERE price * 2 > 10")
     with pytest.raises(SqlError, match="unknown column 'price'"):
-        plan(flow.filter("price > 1"))
+        bind_flow(flow.filter("price > 1"))
 
 
 def test_map_adds_columns() -> None:
     flow = hr.stream("purchases").map(twice=hr.col("price") * 2, big=hr.col("price") > 100)
-    same(flow, "SELECT *, price * 2 AS twice, price > 100 AS big FROM purchases")
-    same(
+    assert_same_plan(flow, "SELECT *, price * 2 AS twice, price > 100 AS big FROM purchases")
+    assert_same_plan(
         flow.window(TUMBLE).filter("big").group_by("user_id").agg(hr.max("twice").alias("most")),
         "SELECT window_start, window_end, user_id, MAX(price * 2) AS most FROM TUMBLE(purchases, '5 s') "
         "WHERE price > 100 GROUP BY user_id",
     )
     with pytest.raises(SqlError, match="output name 'price' is used twice"):
-        plan(hr.stream("purchases").map(price=hr.col("price") * 2))
+        bind_flow(hr.stream("purchases").map(price=hr.col("price") * 2))
 
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_projection_may_come_before_or_after_the_window(early: bool) -> None:
     rows = hr.stream("purchases").window(TUMBLE) if not early else hr.stream("purchases")
     rows = rows.select("user_id", cents=hr.col("price") * 100)
-    same(
+    assert_same_plan(
         (rows.window(TUMBLE) if early else rows).agg(total=hr.sum("cents")),
         "SELECT window_start, window_end, SUM(price * 100) AS total FROM TUMBLE(purchases, '5 s')",
     )
 
 
-def test_keys_may_be_expressions_with_names_and_names_that_are_words_of_sql() -> None:
-    same(
+def test_group_keys_can_be_expressions_and_sql_keywords() -> None:
+    assert_same_plan(
         hr.stream("order").window(TUMBLE).group_by("order", tens=hr.col("user_id") % 10).agg(n=hr.count("order")),
         "SELECT window_start, window_end, `order`, user_id % 10 AS tens, COUNT(`order`) AS n FROM TUMBLE(`order`, '5 s') "
         "GROUP BY `order`, user_id % 10",
     )
 
 
-def test_sessions() -> None:
-    same(
+def test_session_windows() -> None:
+    assert_same_plan(
         hr.stream("purchases").window(hr.session_window("9 seconds")).group_by("user_id").agg(n=hr.count()),
         "SELECT window_start, window_end, user_id, COUNT(*) AS n FROM SESSION(purchases, '9 seconds') GROUP BY user_id",
     )
 
 
-def test_having_and_filter_after_an_aggregation_are_the_same() -> None:
+def test_filter_after_an_aggregation_equals_having() -> None:
     flow = hr.stream("purchases").window(TUMBLE).group_by("user_id").agg(total=hr.sum("price"))
     text = (
         "SELECT window_start, window_end, user_id, SUM(price) AS total FROM TUMBLE(purchases, '5 s') GROUP BY user_id "
         "HAVING SUM(price) > 9 AND user_id < 5"
     )
     for written in (flow.having("total > 9", "user_id < 5"), flow.having(hr.sum("price") > 9).having(hr.col("user_id") < 5)):
-        same(written, text)
+        assert_same_plan(written, text)
         assert written.sql.startswith("SELECT window_start, window_end, user_id, SUM(price) AS total\nFROM TUMBLE")
-    same(flow.filter(hr.col("total") > 9).filter("user_id < 5"), text)
-    same(
+    assert_same_plan(flow.filter(hr.col("total") > 9).filter("user_id < 5"), text)
+    assert_same_plan(
         flow.having(hr.count() > 3).select("total"),
         "SELECT SUM(price) AS total FROM TUMBLE(purchases, '5 s') GROUP BY user_id HAVING COUNT(*) > 3",
     )
 
 
-def test_windows_over_results() -> None:
+def test_windows_over_the_results_of_windows() -> None:
     sold = hr.stream("purchases").window(HOP).group_by("gem_pack").agg(sold=hr.count())
-    found = plan(sold.window(hr.tumble("1 minute")).agg(most=hr.max("sold")))
-    assert isinstance(found, NestedQuery)
-    assert found == bind_query(
+    nested = bind_flow(sold.window(hr.tumble("1 minute")).agg(most=hr.max("sold")))
+    assert isinstance(nested, NestedQuery)
+    assert nested == bind_query(
         "SELECT window.start AS window_start, window.end AS window_end, MAX(sold) AS most FROM TUMBLE((SELECT window_start, "
         "window_end, gem_pack, COUNT(*) AS sold FROM HOP(purchases, '8 s', '4 s') GROUP BY gem_pack), '1 minute')",
         CATALOG,
     )
-    best = plan(sold.agg(best=hr.max("sold")))
+    best = bind_flow(sold.agg(best=hr.max("sold")))
     assert isinstance(best, NestedQuery)
     assert best.schema.names == ("window_start", "window_end", "best")
     most = sold.agg(best=hr.max("sold")).alias("b")
-    assert plan(sold.join(most, hr.col("purchases.sold") == hr.col("b.best")).select("gem_pack")).schema.names == ("gem_pack",)
+    assert bind_flow(sold.join(most, hr.col("purchases.sold") == hr.col("b.best")).select("gem_pack")).schema.names == (
+        "gem_pack",
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------------------- joins
 
 
-def test_a_join_on_columns_that_both_have() -> None:
+def test_a_join_on_common_columns() -> None:
     flow = hr.stream("purchases").window(HOP).join(hr.stream("ads").window(HOP), "user_id")
     text = "FROM HOP(purchases, '8 s', '4 s') JOIN HOP(ads, '8 s', '4 s') USING (user_id)"
-    found = same(
+    bound = assert_same_plan(
         flow.select("user_id", "purchases.price", cost="ads.price"), f"SELECT user_id, purchases.price, ads.price AS cost {text}"
     )
-    assert isinstance(found, WindowJoinQuery)
-    same(
+    assert isinstance(bound, WindowJoinQuery)
+    assert_same_plan(
         flow.filter("ads.price < purchases.price").group_by("ads.gem_pack").agg(n=hr.count()),
         f"SELECT window_start, window_end, ads.gem_pack, COUNT(*) AS n {text} WHERE ads.price < purchases.price "
         "GROUP BY ads.gem_pack",
     )
-    two = hr.stream("purchases").window(HOP).join(hr.stream("ads").window(HOP), ["user_id", "gem_pack"])
-    same(two.select("user_id"), f"SELECT user_id {text[:-1]}, gem_pack)")
+    two_columns = hr.stream("purchases").window(HOP).join(hr.stream("ads").window(HOP), ["user_id", "gem_pack"])
+    assert_same_plan(two_columns.select("user_id"), f"SELECT user_id {text[:-1]}, gem_pack)")
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
 def test_a_join_on_a_condition(how: str) -> None:
     ads = hr.stream("ads").filter("price > 1").alias("a").window(TUMBLE)
     flow = hr.stream("purchases").window(TUMBLE).alias("p").join(ads, hr.col("p.user_id") == hr.col("a.user_id"), how=how)
-    same(
+    assert_same_plan(
         flow.select("p.price", cost=hr.col("a.price")),
         f"SELECT p.price, a.price AS cost FROM TUMBLE(purchases, '5 s') p {how} JOIN TUMBLE((SELECT * FROM ads WHERE price > 1), "
         "'5 s') a ON p.user_id = a.user_id",
@@ -193,31 +197,33 @@ def test_a_join_on_a_condition(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["semi", "anti"])
-def test_a_join_that_keeps_one_side(how: str) -> None:
+def test_semi_and_anti_joins(how: str) -> None:
     flow = hr.stream("purchases").window(TUMBLE).join(hr.stream("ads").window(TUMBLE), "purchases.user_id = ads.user_id", how=how)
-    same(flow, f"SELECT * FROM TUMBLE(purchases, '5 s') LEFT {how} JOIN TUMBLE(ads, '5 s') ON purchases.user_id = ads.user_id")
+    assert_same_plan(
+        flow, f"SELECT * FROM TUMBLE(purchases, '5 s') LEFT {how} JOIN TUMBLE(ads, '5 s') ON purchases.user_id = ads.user_id"
+    )
 
 
-def test_joins_of_several_and_of_a_stream_with_itself() -> None:
+def test_sliding_joins_of_three_inputs_and_self_joins() -> None:
     newer, older = (
         hr.stream("purchases").alias(name).window(hr.sliding(size)) for name, size in (("newer", "0 s"), ("older", "9 s"))
     )
     flow = newer.join(older, "newer.user_id = older.user_id").join(hr.stream("ads").window(hr.sliding("1 s")), on=True)
-    found = same(
+    bound = assert_same_plan(
         flow.filter("older.time < newer.time").select("newer.user_id", before="older.time"),
         "SELECT newer.user_id, older.time AS before FROM SLIDING(purchases, '0 s') newer, SLIDING(purchases, '9 s') older, "
         "SLIDING(ads, '1 s') ads WHERE newer.user_id = older.user_id AND older.time < newer.time",
     )
-    assert isinstance(found, SlidingJoinQuery)
+    assert isinstance(bound, SlidingJoinQuery)
 
 
-def test_results_of_a_join_are_rows_again() -> None:
+def test_windows_over_the_results_of_a_join() -> None:
     joined = (
         hr.stream("purchases").window(HOP).join(hr.stream("ads").window(HOP), "user_id").select("user_id", paid="purchases.price")
     )
-    found = plan(joined.filter("paid > 3").window(hr.tumble("8 s")).group_by("user_id").agg(n=hr.count()))
-    assert isinstance(found, NestedQuery)
-    assert found.schema.names == ("window_start", "window_end", "user_id", "n")
+    nested = bind_flow(joined.filter("paid > 3").window(hr.tumble("8 s")).group_by("user_id").agg(n=hr.count()))
+    assert isinstance(nested, NestedQuery)
+    assert nested.schema.names == ("window_start", "window_end", "user_id", "n")
 
 
 # --------------------------------------------------------------------------------------------------------------------- aggregates
@@ -250,21 +256,21 @@ def test_results_of_a_join_are_rows_again() -> None:
 )
 def test_aggregates(built, text: str) -> None:
     assert built.sql == text
-    same(
+    assert_same_plan(
         hr.stream("purchases").window(TUMBLE).agg(x=built),
         f"SELECT window_start, window_end, {text} AS x FROM TUMBLE(purchases, '5 s')",
     )
 
 
-def test_there_is_one_for_whatever_sql_can_aggregate() -> None:
+def test_every_sql_aggregate_is_available() -> None:
     assert all(hasattr(hr, name) for name in CALLS)
     for name in sorted(set(AGGREGATES) - {"percentile_cont", "percentile_disc"}):
         args = ("price", 0.5) if "percentile" in name else ("price > 1",) if name == "count_if" else ("price",)
-        plan(hr.stream("purchases").window(TUMBLE).agg(x=hr.call(name, *args)))
+        bind_flow(hr.stream("purchases").window(TUMBLE).agg(x=hr.call(name, *args)))
 
 
-def test_functions_of_sql_by_name_literals_and_casts() -> None:
-    same(
+def test_calls_literals_and_casts() -> None:
+    assert_same_plan(
         hr.stream("purchases").select(
             a=hr.call("upper", "name"), b=hr.call("left", "name", 2), c=hr.col("price").cast("INT"), d=hr.literal("x"), e=1
         ),
@@ -306,8 +312,8 @@ AGGREGATED = st.one_of(
     aggregates=st.lists(AGGREGATED, min_size=1, max_size=3),
     first=st.booleans(),
 )
-def test_random_flows_are_the_queries_they_stand_for(before, within, after, window, keys, aggregates, first) -> None:
-    """Whatever is asked, in whatever order a window and conditions come: the plan of the text written by hand."""
+def test_random_flows_equal_their_sql(before, within, after, window, keys, aggregates, first) -> None:
+    """Conditions before, within and after a window in any order give the plan of the SQL written by hand."""
     flow = hr.stream("purchases")
     flow = flow.window(window[0]) if first else flow
     for built, _ in before:
@@ -325,12 +331,12 @@ def test_random_flows_are_the_queries_they_stand_for(before, within, after, wind
     text += f" WHERE {where}" if where else ""
     text += f" GROUP BY {', '.join(keys)}" if keys else ""
     text += f" HAVING {having}" if having else ""
-    same(flow, text)
+    assert_same_plan(flow, text)
 
 
 @given(steps=st.lists(st.one_of(CONDITIONS, NUMBERS), max_size=6))
-def test_random_projections_are_the_queries_they_stand_for(steps) -> None:
-    """Each `map` adds a column to all later steps; by hand, sub-queries one inside the other."""
+def test_random_projections_equal_their_sql(steps) -> None:
+    """Each `map` adds a column for all later steps; the SQL has nested sub-queries instead."""
     flow, text = hr.stream("purchases"), "purchases"
     for number, step in enumerate(steps):
         if isinstance(step, str):
@@ -340,4 +346,4 @@ def test_random_projections_are_the_queries_they_stand_for(steps) -> None:
             )
         else:
             flow, text = flow.filter(step[0]), f"(SELECT * FROM {text} WHERE {step[1]})"
-    assert isinstance(same(flow, f"SELECT * FROM {text}"), StatelessQuery)
+    assert isinstance(assert_same_plan(flow, f"SELECT * FROM {text}"), StatelessQuery)

@@ -1,4 +1,4 @@
-"""Flows that cannot be, and flows in a session."""
+"""Invalid flows, and flows in a session."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ JOINED = ROWS.window(TUMBLE).join(ADS, "user_id")
         ),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is_built(build, message: str) -> None:
+def test_invalid_flows_are_refused_when_built(build, message: str) -> None:
     with pytest.raises(SqlError, match=message):
         build()
 
 
-def test_groups_have_no_odd_attributes() -> None:
+def test_grouped_rows_have_no_unknown_attributes() -> None:
     grouped = ROWS.window(TUMBLE).group_by("user_id")
     assert not hasattr(grouped, "nothing_of_the_kind")
 
 
-def test_how_it_is_shown() -> None:
+def test_flows_are_displayed() -> None:
     assert repr(ROWS.filter("price < 3")) == "<StreamFlow: SELECT *\nFROM purchases\nWHERE (price < 3)>"
     assert repr(ROWS.window(HOP)) == "<StreamFlow in HOP(8 seconds, 4 seconds): SELECT *\nFROM purchases>"
     assert ROWS.filter("price < 3")._repr_html_() == "<pre>SELECT *\nFROM purchases\nWHERE (price &lt; 3)</pre>"
@@ -87,11 +87,11 @@ def session():
         yield opened
 
 
-def at(second: int) -> datetime:
+def make_time(second: int) -> datetime:
     return datetime(2024, 1, 1, 0, 0, second, tzinfo=UTC)
 
 
-def test_a_flow_and_its_text_share_one_operator_and_give_the_same(session) -> None:
+def test_a_flow_and_its_sql_share_an_operator_and_have_equal_results(session) -> None:
     flow = session.stream("purchases").filter(hr.col("price") > 10).window(HOP).group_by("gem_pack")
     fluent = flow.agg(revenue=hr.sum("price")).add("fluent")
     text = session.add(
@@ -99,7 +99,7 @@ def test_a_flow_and_its_text_share_one_operator_and_give_the_same(session) -> No
         "WHERE price > 10 GROUP BY gem_pack",
         name="text",
     )
-    session.source.append([{"gem_pack": n % 2, "price": float(n), "time": at(n)} for n in range(30)])
+    session.source.append([{"gem_pack": n % 2, "price": float(n), "time": make_time(n)} for n in range(30)])
     session.drain()
     assert fluent.results().num_rows > 4
     assert fluent.results().equals(text.results())
@@ -107,15 +107,15 @@ def test_a_flow_and_its_text_share_one_operator_and_give_the_same(session) -> No
     assert "text" in line
 
 
-def test_a_flow_without_a_session_is_added_to_any(session) -> None:
+def test_a_flow_without_a_session_can_be_added(session) -> None:
     query = session.add(hr.stream("purchases").filter("price > 10").select("price"), name="large")
-    session.source.append([{"price": 5.0, "time": at(0)}, {"price": 15.0, "time": at(1)}])
+    session.source.append([{"price": 5.0, "time": make_time(0)}, {"price": 15.0, "time": make_time(1)}])
     session.advance()
     assert query.results().to_pylist() == [{"price": 15.0}]
     assert query.sql == "SELECT price\nFROM purchases\nWHERE (price > 10)"
 
 
-def test_in_a_session_every_step_is_checked(session) -> None:
+def test_flows_of_a_session_check_every_step(session) -> None:
     rows = session.stream("purchases")
     with pytest.raises(SqlError, match=r"unknown stream 'purchase'\n.*\n.*\n.*\n.*\nhint: did you mean 'purchases'"):
         session.stream("purchase")

@@ -1,4 +1,4 @@
-"""Functions of users in a session: called in SQL and in flows, shared, kept, and refused."""
+"""User-defined functions in a session: calls from SQL and flows, sharing, recovery, refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def vat(price):
     return pc.multiply(price, RATE)
 
 
-def opened(checkpoint: Path | None = None, **options):
+def open_session(checkpoint: Path | None = None, **options):
     session = hr.Session(checkpoint, **{"backend": "local", **options})
     session.source = hr.MemorySource(COLUMNS)
     session.create_stream("purchases", session.source, time="time")
@@ -33,20 +33,20 @@ def opened(checkpoint: Path | None = None, **options):
 
 @pytest.fixture
 def session():
-    with opened() as found:
-        yield found
+    with open_session() as opened_session:
+        yield opened_session
 
 
-def at(second: int) -> datetime:
+def make_time(second: int) -> datetime:
     return datetime(2024, 1, 1, 0, 0, second, tzinfo=UTC)
 
 
-def rows(*prices: float | None, start: int = 0) -> list[dict]:
-    return [{"user_id": n, "price": price, "name": f"n{n}", "time": at(start + n)} for n, price in enumerate(prices)]
+def make_rows(*prices: float | None, start: int = 0) -> list[dict]:
+    return [{"user_id": n, "price": price, "name": f"n{n}", "time": make_time(start + n)} for n, price in enumerate(prices)]
 
 
-def noted(path: Path):
-    """Return a function that writes down how many rows it was called with: what is called is a copy, in whatever process."""
+def make_logging_function(path: Path):
+    """Return a function that logs its calls to a file, since workers call a pickled copy in another process."""
 
     def twice(price):
         with path.open("a") as file:
@@ -56,67 +56,67 @@ def noted(path: Path):
     return twice
 
 
-def calls(path: Path) -> int:
+def count_calls(path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 # -------------------------------------------------------------------------------------------------------------------- calling
 
 
-def test_in_sql_and_in_a_flow(session) -> None:
+def test_a_function_is_called_in_sql_and_in_a_flow(session) -> None:
     session.register_function(vat)
     text = session.add("SELECT user_id, VAT(price) AS gross FROM purchases WHERE vat(price) > 10", name="text")
     flow = session.stream("purchases").map(gross=vat("price")).filter("gross > 10").select("user_id", "gross").add("flow")
-    session.source.append(rows(5.0, 10.0, None, 20.0))
+    session.source.append(make_rows(5.0, 10.0, None, 20.0))
     session.advance()
     assert text.results().to_pylist() == [{"user_id": 1, "gross": 10.0 * RATE}, {"user_id": 3, "gross": 20.0 * RATE}]
     assert flow.results().equals(text.results())
 
 
-def test_by_name_over_numpy_and_row_by_row(session) -> None:
+def test_numpy_and_rowwise_functions(session) -> None:
     session.register_function("root", lambda x: np.sqrt(x.to_numpy(zero_copy_only=False)), "DOUBLE", arguments="DOUBLE")
     session.register_function("shout", hr.rowwise(lambda name, n: name.upper() * n), "STRING", arguments=["STRING", "INT"])
-    found = session.add("SELECT root(price) AS r, shout(name, user_id) AS s FROM purchases")
-    session.source.append([*rows(4.0, 9.0), {"user_id": None, "price": 1.0, "name": "x", "time": at(9)}])
+    query = session.add("SELECT root(price) AS r, shout(name, user_id) AS s FROM purchases")
+    session.source.append([*make_rows(4.0, 9.0), {"user_id": None, "price": 1.0, "name": "x", "time": make_time(9)}])
     session.advance()
-    assert found.results().to_pylist() == [{"r": 2.0, "s": ""}, {"r": 3.0, "s": "N1"}, {"r": 1.0, "s": None}]
+    assert query.results().to_pylist() == [{"r": 2.0, "s": ""}, {"r": 3.0, "s": "N1"}, {"r": 1.0, "s": None}]
 
 
-def test_over_aggregates_as_keys_and_inside_of_aggregates(session) -> None:
+def test_a_function_in_aggregates_keys_and_having(session) -> None:
     session.register_function(vat)
     session.register_function("parity", lambda n: pc.bit_wise_and(n, 1), "INT", arguments="INT")
-    found = session.add(
+    query = session.add(
         "SELECT parity(user_id) AS p, SUM(vat(price)) AS a, vat(SUM(price)) AS b FROM TUMBLE(purchases, '1 minute') "
         "GROUP BY parity(user_id) HAVING vat(SUM(price)) > 1"
     )
-    session.source.append(rows(1.0, 2.0, 3.0, 4.0))
+    session.source.append(make_rows(1.0, 2.0, 3.0, 4.0))
     session.drain()
-    got = sorted(found.results().to_pylist(), key=lambda row: row["p"])
-    assert [row["p"] for row in got] == [0, 1]
-    assert [row["a"] for row in got] == pytest.approx([4.0 * RATE, 6.0 * RATE])
-    assert [row["b"] for row in got] == pytest.approx([4.0 * RATE, 6.0 * RATE])
+    results = sorted(query.results().to_pylist(), key=lambda row: row["p"])
+    assert [row["p"] for row in results] == [0, 1]
+    assert [row["a"] for row in results] == pytest.approx([4.0 * RATE, 6.0 * RATE])
+    assert [row["b"] for row in results] == pytest.approx([4.0 * RATE, 6.0 * RATE])
 
 
-def test_in_joins(session) -> None:
+def test_a_function_in_a_join_condition(session) -> None:
     session.register_function(vat)
     hop = hr.hop("8 s", "8 s")
     left, right = (session.stream("purchases").alias(name).window(hop) for name in "ab")
-    found = left.join(right, vat("a.price") == hr.col("b.price")).select("a.user_id", other="b.user_id").add()
-    session.source.append([*rows(1.0, 2.0), *rows(RATE, 7.0, start=3)])
+    query = left.join(right, vat("a.price") == hr.col("b.price")).select("a.user_id", other="b.user_id").add()
+    session.source.append([*make_rows(1.0, 2.0), *make_rows(RATE, 7.0, start=3)])
     session.drain()
-    assert found.results().to_pylist() == [{"user_id": 0, "other": 0}]
+    assert query.results().to_pylist() == [{"user_id": 0, "other": 0}]
 
 
-def test_the_reference_gives_the_same() -> None:
+def test_results_equal_the_reference() -> None:
     results = []
     for backend in ("local", "reference"):
-        with opened(backend=backend) as session:
+        with open_session(backend=backend) as session:
             session.register_function(vat)
             session.register_function("size", hr.rowwise(len), "INT", arguments="STRING")
             query = session.add(
                 "SELECT window_start, size(name) AS n, MAX(vat(price)) AS x FROM TUMBLE(purchases, '2 s') GROUP BY 2"
             )
-            session.source.append(rows(*map(float, range(14)), None))
+            session.source.append(make_rows(*map(float, range(14)), None))
             session.drain()
             results.append(sorted(query.results().to_pylist(), key=str))
     assert results[0] == results[1]
@@ -126,20 +126,20 @@ def test_the_reference_gives_the_same() -> None:
 # ------------------------------------------------------------------------------------------------------------------- sharing
 
 
-def test_queries_that_call_it_alike_share_its_evaluation(session, tmp_path: Path) -> None:
-    session.register_function("twice", noted(tmp_path / "calls"), "DOUBLE", arguments="DOUBLE")
+def test_equal_calls_are_evaluated_once_for_all_queries(session, tmp_path: Path) -> None:
+    session.register_function("twice", make_logging_function(tmp_path / "calls"), "DOUBLE", arguments="DOUBLE")
     for limit in range(20):
         session.add(f"SELECT window_end, SUM(twice(price)) AS s FROM TUMBLE(purchases, '9 s') WHERE twice(price) > {limit}")
     session.add(session.stream("purchases").filter("twice(price) > 3").window(hr.tumble("9 s")).agg(s=hr.sum("twice(price)")))
-    session.source.append(rows(1.0, 2.0, 3.0))
+    session.source.append(make_rows(1.0, 2.0, 3.0))
     session.advance()
-    assert calls(tmp_path / "calls") == 1
+    assert count_calls(tmp_path / "calls") == 1
     (line,) = [line for line in session.explain().splitlines() if "twice@" in line and "segments" in line]
     assert line.startswith("    selection: 20 distinct predicates")
     assert "stream purchases: read once for 21 queries" in session.explain()
 
 
-def test_other_arguments_and_other_functions_are_other_expressions(session) -> None:
+def test_calls_with_other_arguments_or_functions_are_not_shared(session) -> None:
     session.register_function(vat)
     session.register_function("vat7", lambda price: pc.multiply(price, 1.07), "DOUBLE", arguments="DOUBLE")
     for call in ("vat(price)", "vat(price)", "vat(price + 1)", "vat7(price)"):
@@ -151,22 +151,22 @@ def test_other_arguments_and_other_functions_are_other_expressions(session) -> N
 # ------------------------------------------------------------------------------------------------------------------- recovery
 
 
-def test_it_is_kept_in_the_checkpoint(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as session:
+def test_functions_are_restored_from_the_checkpoint(tmp_path: Path) -> None:
+    with open_session(tmp_path / "state") as session:
         session.register_function(vat)
         session.add("SELECT SUM(vat(price)) AS s FROM TUMBLE(purchases, '5 s')", name="gross")
-        session.source.append(rows(1.0, 2.0))
+        session.source.append(make_rows(1.0, 2.0))
         session.advance()
-    with opened(tmp_path / "state") as session:
-        session.source.append(rows(9.0, start=9))
+    with open_session(tmp_path / "state") as session:
+        session.source.append(make_rows(9.0, start=9))
         session.advance()
         assert session.query("gross").results()["s"].to_pylist() == pytest.approx([3.0 * RATE])
-        session.register_function(vat)  # the very same
+        session.register_function(vat)  # an equal function is accepted
         session.add("SELECT vat(price) AS g FROM purchases")
 
 
 @pytest.mark.parametrize("point", ["logged", "stage one", "commit", "committed"])
-def test_a_batch_that_was_cut_off_is_run_again_with_it(tmp_path: Path, point: str) -> None:
+def test_an_interrupted_batch_is_replayed_with_its_functions(tmp_path: Path, point: str) -> None:
     class CrashError(Exception):
         pass
 
@@ -174,65 +174,65 @@ def test_a_batch_that_was_cut_off_is_run_again_with_it(tmp_path: Path, point: st
         if step == point:
             raise CrashError
 
-    session = opened(tmp_path / "state", fault=crash)
+    session = open_session(tmp_path / "state", fault=crash)
     session.register_function(vat)
     session.add("SELECT vat(price) AS g FROM purchases", name="gross")
-    session.source.append(rows(1.0, 2.0))
+    session.source.append(make_rows(1.0, 2.0))
     with pytest.raises(CrashError):
         session.advance()
     session.close()
-    with opened(tmp_path / "state") as session:
+    with open_session(tmp_path / "state") as session:
         assert session.query("gross").schema == pa.schema([("g", pa.float64())])
         session.advance()
         assert session.query("gross").results()["g"].to_pylist() == [RATE, 2.0 * RATE]
 
 
 def test_a_changed_function_is_refused_while_a_query_calls_it(tmp_path: Path) -> None:
-    with opened(tmp_path / "state") as session:
+    with open_session(tmp_path / "state") as session:
         session.register_function(vat)
         session.register_function(vat)
         session.add("SELECT vat(price) AS g FROM purchases", name="gross")
-        for _ in range(2):  # while it waits, and when it is live
+        for _ in range(2):  # before and after the query becomes live
             with pytest.raises(
                 NameTakenError, match=r"function 'vat' is already registered with different code or types\n.*gross\nhint"
             ):
                 session.register_function("VAT", lambda price: pc.multiply(price, 1.2), "DOUBLE", arguments="DOUBLE")
             session.advance()
-    with opened(tmp_path / "state") as session:
+    with open_session(tmp_path / "state") as session:
         with pytest.raises(NameTakenError, match="with different code or types"):
             session.register_function("vat", vat.code, "DOUBLE", arguments="FLOAT")
         session.remove("gross")
         session.advance()
         session.register_function("vat", lambda price: pc.multiply(price, 2), "DOUBLE", arguments="DOUBLE")
         query = session.add("SELECT vat(price) AS g FROM purchases", name="gross")
-        session.source.append(rows(5.0))
+        session.source.append(make_rows(5.0))
         session.advance()
         assert query.results()["g"].to_pylist() == [10.0]
 
 
-def test_windows_begun_with_a_function_are_finished_after_it_changed(session) -> None:
+def test_open_windows_are_emitted_after_a_function_changed(session) -> None:
     """
     old query    |---- removed
     function     1......2.........
     new query           |---------
-    late row              ^ looks at the epoch of the old one
+    late row              ^ belongs to the epoch of the old query
     """
     session.register_function("f", lambda x: pc.multiply(x, 1.0), "DOUBLE", arguments="DOUBLE")
     count = "SELECT COUNT(*) AS n FROM TUMBLE(purchases, '30 s') WHERE {} > 1"
     old, other = session.add(count.format("f(price)"), name="old"), session.add(count.format("price"), name="other")
-    session.source.append(rows(1.0, 2.0, 3.0))
+    session.source.append(make_rows(1.0, 2.0, 3.0))
     session.advance()
     session.remove("old")
     session.advance()
     session.register_function("f", lambda x: pc.multiply(x, 2.0), "DOUBLE", arguments="DOUBLE")
     session.add(count.format("f(price)"), name="new")
-    session.source.append([*rows(5.0, start=1), *rows(6.0, start=40)])
+    session.source.append([*make_rows(5.0, start=1), *make_rows(6.0, start=40)])
     session.drain()
     assert other.results()["n"].to_pylist() == [3, 1]
     assert old.results().num_rows == 0
 
 
-def test_dropping(session) -> None:
+def test_a_function_is_dropped_when_unused(session) -> None:
     session.register_function(vat)
     query = session.add("SELECT vat(price) AS g FROM purchases", name="gross")
     with pytest.raises(NameTakenError, match=r"function 'vat' is in use\ndetail: queries that call it: gross"):
@@ -248,11 +248,11 @@ def test_dropping(session) -> None:
 # ------------------------------------------------------------------------------------------------------------------- failures
 
 
-def test_what_it_raises_fails_its_queries_and_no_others(session) -> None:
+def test_a_raised_error_fails_only_the_calling_queries(session) -> None:
     session.register_function("inverse", hr.rowwise(lambda x: 1 / x), "DOUBLE", arguments="DOUBLE")
     bad = session.add("SELECT inverse(price) AS i FROM purchases", name="bad")
     careful = session.add("SELECT CASE WHEN price <> 0 THEN inverse(price) END AS i FROM purchases", name="careful")
-    session.source.append(rows(2.0, 0.0, 4.0))
+    session.source.append(make_rows(2.0, 0.0, 4.0))
     session.advance()
     assert bad.status == "failed"
     assert bad.error == "function 'inverse' failed: ZeroDivisionError: float division by zero"
@@ -268,10 +268,10 @@ def test_what_it_raises_fails_its_queries_and_no_others(session) -> None:
         (lambda x: ["a"] * len(x), r"ArrowInvalid: Could not convert 'a'"),
     ],
 )
-def test_what_it_returns_must_fit(session, code, message: str) -> None:
+def test_invalid_return_values_fail_the_query(session, code, message: str) -> None:
     session.register_function("odd", code, "DOUBLE", arguments="DOUBLE")
     query = session.add("SELECT odd(price) AS o FROM purchases")
-    session.source.append([*rows(1.0, 2.0)] * 2)
+    session.source.append([*make_rows(1.0, 2.0)] * 2)
     session.advance()
     assert query.status == "failed"
     assert message in query.error
@@ -293,7 +293,7 @@ def test_what_it_returns_must_fit(session, code, message: str) -> None:
         ("f", lambda x: LOCK, "DOUBLE", None, "function 'f' cannot be stored\\ndetail: cannot pickle"),
     ],
 )
-def test_what_cannot_be_registered(session, name, code, returns, arguments, message: str) -> None:
+def test_invalid_functions_are_refused(session, name, code, returns, arguments, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         session.register_function(name, code, returns, arguments=arguments)
 

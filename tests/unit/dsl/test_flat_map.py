@@ -1,4 +1,4 @@
-"""A row for each element of a list: streams made of others, shared by all who unfold alike."""
+"""Unnesting: a row for each element of a list, as a derived stream shared by all queries with an equal unnest."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def words(text):
 
 @hr.function("ARRAY<INT>", arguments="STRING")
 def sizes(text):
-    return [None if one is None else list(range(len(one))) for one in text.to_pylist()]
+    return [None if value is None else list(range(len(value))) for value in text.to_pylist()]
 
 
-def opened(checkpoint: Path | None = None, **options):
+def open_session(checkpoint: Path | None = None, **options):
     session = hr.Session(checkpoint, **{"backend": "local", **options})
     session.source = hr.MemorySource(COLUMNS)
     session.create_stream("tweets", session.source, time="time", watermark="2 seconds")
@@ -41,51 +41,51 @@ def opened(checkpoint: Path | None = None, **options):
 
 @pytest.fixture
 def session():
-    with opened() as found:
-        yield found
+    with open_session() as opened_session:
+        yield opened_session
 
 
 def at(second: float) -> datetime:
     return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
 
 
-def rows(*texts: str | None, start: int = 0) -> list[dict]:
+def make_rows(*texts: str | None, start: int = 0) -> list[dict]:
     return [{"a": n, "text": text, "time": at(start + n)} for n, text in enumerate(texts)]
 
 
 # --------------------------------------------------------------------------------------------------------------------- meaning
 
 
-def test_a_row_for_each_element(session) -> None:
+def test_flat_map_gives_a_row_for_each_element(session) -> None:
     flow = session.stream("tweets").filter("a < 9").flat_map(word=words("text")).filter("word <> 'the'").select("a", "word")
-    found = flow.add("flow")
-    text = session.add("SELECT a, word FROM tweets LATERAL VIEW explode(words(text)) AS word WHERE a < 9 AND word <> 'the'")
-    session.source.append(rows("the cat", None, "cat sat sat"))
+    query = flow.add("flow")
+    sql_query = session.add("SELECT a, word FROM tweets LATERAL VIEW explode(words(text)) AS word WHERE a < 9 AND word <> 'the'")
+    session.source.append(make_rows("the cat", None, "cat sat sat"))
     session.advance()
-    assert found.results().to_pylist() == [{"a": a, "word": w} for a, w in ((0, "cat"), (2, "cat"), (2, "sat"), (2, "sat"))]
-    assert text.results().equals(found.results())
+    assert query.results().to_pylist() == [{"a": a, "word": w} for a, w in ((0, "cat"), (2, "cat"), (2, "sat"), (2, "sat"))]
+    assert sql_query.results().equals(query.results())
 
 
-def test_no_row_of_an_empty_list_or_none(session) -> None:
-    found = session.stream("tweets").flat_map(n=sizes("text")).select("a", "n").add()
-    session.source.append(rows("", None, "ab"))
+def test_empty_and_null_lists_give_no_rows(session) -> None:
+    query = session.stream("tweets").flat_map(n=sizes("text")).select("a", "n").add()
+    session.source.append(make_rows("", None, "ab"))
     session.advance()
-    assert found.results().to_pylist() == [{"a": 2, "n": 0}, {"a": 2, "n": 1}]
+    assert query.results().to_pylist() == [{"a": 2, "n": 0}, {"a": 2, "n": 1}]
 
 
-def test_before_windows(session) -> None:
+def test_flat_map_before_a_windowed_aggregation(session) -> None:
     """
     tweets   the cat ──── cat ────────── sat
     TUMBLE  |─────────────────|─────────────────|
     """
     flow = session.stream("tweets").window(hr.tumble("5 s")).flat_map(word=words("text"))
-    found = flow.group_by("word").agg(n=hr.count()).select("word", "n").add()
-    session.source.append([*rows("the cat", "cat"), *rows("sat", start=6)])
+    query = flow.group_by("word").agg(n=hr.count()).select("word", "n").add()
+    session.source.append([*make_rows("the cat", "cat"), *make_rows("sat", start=6)])
     session.drain()
-    assert sorted(map(tuple, map(dict.values, found.results().to_pylist()))) == [("cat", 2), ("sat", 1), ("the", 1)]
+    assert sorted(map(tuple, map(dict.values, query.results().to_pylist()))) == [("cat", 2), ("sat", 1), ("the", 1)]
 
 
-def test_lists_of_elements_of_lists_and_joins_of_them(session) -> None:
+def test_nested_flat_maps_and_joins_of_unnested_rows(session) -> None:
     base = session.stream("tweets").flat_map(word=words("text"))
     nested = base.flat_map(at=sizes("word")).select("word", "at").add()
     tumble = hr.tumble("5 s")
@@ -93,7 +93,7 @@ def test_lists_of_elements_of_lists_and_joins_of_them(session) -> None:
     pairs = left.join(right, "l.word = r.word AND l.a < r.a").select("l.word").add()
     close = base.alias("l").window(hr.sliding("3 s")).join(base.alias("r").window(hr.sliding("0 s")), "word")
     close = close.filter("l.a < r.a").select("word").add()
-    session.source.append(rows("ab c", "c ab"))
+    session.source.append(make_rows("ab c", "c ab"))
     session.drain()
     assert [tuple(row.values()) for row in nested.results().to_pylist()] == [
         (word, n) for word in ("ab", "c", "c", "ab") for n in range(len(word))
@@ -101,14 +101,14 @@ def test_lists_of_elements_of_lists_and_joins_of_them(session) -> None:
     assert sorted(pairs.results()["word"].to_pylist()) == sorted(close.results()["word"].to_pylist()) == ["ab", "c"]
 
 
-def test_late_rows_are_counted_for_the_stream_they_are_made_of() -> None:
+def test_late_unnested_rows_are_counted_for_the_base_stream() -> None:
     counts = []
     for backend in ("local", "reference"):
-        with opened(backend=backend) as session:
+        with open_session(backend=backend) as session:
             query = session.stream("tweets").flat_map(word=words("text")).window(hr.tumble("2 s")).agg(n=hr.count()).add()
-            session.source.append(rows("a", start=20))
+            session.source.append(make_rows("a", start=20))
             session.advance()
-            session.source.append(rows("late too late", start=3))
+            session.source.append(make_rows("late too late", start=3))
             session.advance()
             counts.append(query.late)
     assert counts == [{"tweets": 3}] * 2
@@ -117,7 +117,7 @@ def test_late_rows_are_counted_for_the_stream_they_are_made_of() -> None:
 # --------------------------------------------------------------------------------------------------------------------- sharing
 
 
-def test_equal_lists_are_one_stream(session, tmp_path: Path) -> None:
+def test_equal_unnests_share_a_derived_stream(session, tmp_path: Path) -> None:
     def noted(text):
         with (tmp_path / "calls").open("a") as file:
             file.write("x")
@@ -129,9 +129,9 @@ def test_equal_lists_are_one_stream(session, tmp_path: Path) -> None:
     session.add(
         "SELECT COUNT(*) AS n FROM HOP(tweets, '4 s', '2 s') LATERAL VIEW explode(noted(text)) AS w WHERE a > 3", name="other"
     )
-    session.source.append(rows("a b", "c"))
+    session.source.append(make_rows("a b", "c"))
     session.advance()
-    assert len((tmp_path / "calls").read_text()) <= 2  # a call for each task
+    assert len((tmp_path / "calls").read_text()) <= 2  # one call per task
     (line,) = [line for line in session.explain().splitlines() if line.startswith("stream tweets*")]
     assert "read once for 11 queries" in line
     for query in queries:
@@ -143,7 +143,7 @@ def test_equal_lists_are_one_stream(session, tmp_path: Path) -> None:
     assert "stream tweets*" not in session.explain()
 
 
-def test_only_columns_that_are_looked_at_are_read(session) -> None:
+def test_unused_columns_are_not_read(session) -> None:
     session.stream("tweets").flat_map(word=words("text")).window(hr.tumble("5 s")).agg(n=hr.max("word")).add()
     session.advance()
     (line,) = [line for line in session.explain().splitlines() if line.startswith("stream tweets*")]
@@ -154,7 +154,7 @@ def test_only_columns_that_are_looked_at_are_read(session) -> None:
 
 
 @pytest.mark.parametrize("point", ["logged", "stage one", "stage two", "commit"])
-def test_it_goes_on_after_a_crash(tmp_path: Path, point: str) -> None:
+def test_unnested_streams_recover_from_a_crash(tmp_path: Path, point: str) -> None:
     class CrashError(Exception):
         pass
 
@@ -164,18 +164,18 @@ def test_it_goes_on_after_a_crash(tmp_path: Path, point: str) -> None:
         if armed and step == point:
             raise CrashError
 
-    session = opened(tmp_path / "state", fault=crash)
+    session = open_session(tmp_path / "state", fault=crash)
     flow = session.stream("tweets").flat_map(word=words("text")).window(hr.tumble("30 s"))
     flow.group_by("word").agg(n=hr.count()).add("counted")
-    session.source.append(rows("a b", "b"))
+    session.source.append(make_rows("a b", "b"))
     session.advance()
     armed.append(True)
-    session.source.append(rows("b c", start=5))
+    session.source.append(make_rows("b c", start=5))
     flow.agg(n=hr.count()).add("all")
     with pytest.raises(CrashError):
         session.advance()
     session.close()
-    with opened(tmp_path / "state") as session:
+    with open_session(tmp_path / "state") as session:
         if point == "logged":
             assert session.coordinator.unfinished_entry is not None
         session.drain()
@@ -186,7 +186,7 @@ def test_it_goes_on_after_a_crash(tmp_path: Path, point: str) -> None:
         ]
 
 
-# --------------------------------------------------------------------------------------------------------- shared equals alone
+# ----------------------------------------------------------------------------------------------------- shared equals reference
 
 WORDS = "LATERAL VIEW explode(words(text)) AS w"
 QUERIES = (
@@ -213,8 +213,8 @@ STEPS = st.lists(
 )
 
 
-def outcome(steps, backend: str):
-    with opened(backend=backend) as session:
+def run_steps(steps, backend: str):
+    with open_session(backend=backend) as session:
         queries = []
         for kind, value in steps:
             if kind == "add":
@@ -224,37 +224,37 @@ def outcome(steps, backend: str):
                 if value < len(present):
                     present[value].remove()
             else:
-                given = [{"a": a, "text": text, "time": None if t is None else at(t)} for a, text, t in value]
-                session.source.append(given) if given else None
+                appended = [{"a": a, "text": text, "time": None if t is None else at(t)} for a, text, t in value]
+                session.source.append(appended) if appended else None
                 session.advance()
         session.drain()
-        return [(q.sql, q.status, q.late, sorted(map(str, q.results().to_pylist()))) for q in queries]
+        return [(query.sql, query.status, query.late, sorted(map(str, query.results().to_pylist()))) for query in queries]
 
 
 @settings(max_examples=scale_examples(60), deadline=None)
 @given(STEPS)
 @example([("add", 5), ("rows", [(0, None, 6)]), ("rows", [(0, "", 0)])])
-def test_shared_equals_alone(steps) -> None:
-    assert outcome(steps, "local") == outcome(steps, "reference")
+def test_shared_results_equal_the_reference(steps) -> None:
+    assert run_steps(steps, "local") == run_steps(steps, "reference")
 
 
 # -------------------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_what_cannot_be(session) -> None:
-    rows_ = session.stream("tweets")
-    joined = rows_.window(hr.tumble("5 s")).join(rows_.alias("o").window(hr.tumble("5 s")), "a")
+def test_invalid_unnests_are_refused(session) -> None:
+    tweets = session.stream("tweets")
+    joined = tweets.window(hr.tumble("5 s")).join(tweets.alias("o").window(hr.tumble("5 s")), "a")
     for build, message in (
         (
-            lambda: rows_.map(w=words("text")),
+            lambda: tweets.map(w=words("text")),
             r"function 'words' returns lists\n.*\n.*\n.*\nhint: write FROM … LATERAL VIEW explode",
         ),
-        (lambda: rows_.flat_map(w="upper(text)"), "only lists of registered functions can be exploded"),
-        (lambda: rows_.flat_map(text=words("text")), "column 'text' already exists"),
-        (rows_.flat_map, "flat_map needs one list"),
+        (lambda: tweets.flat_map(w="upper(text)"), "only lists of registered functions can be exploded"),
+        (lambda: tweets.flat_map(text=words("text")), "column 'text' already exists"),
+        (tweets.flat_map, "flat_map needs one list"),
         (lambda: joined.flat_map(w=words("o.text")), "flat_map is not supported after join\nhint: call flat_map before join"),
         (
-            lambda: rows_.window(hr.tumble("5 s")).agg(text=hr.max("text")).flat_map(w=words("text")),
+            lambda: tweets.window(hr.tumble("5 s")).agg(text=hr.max("text")).flat_map(w=words("text")),
             "results of windows cannot be exploded",
         ),
         (
@@ -277,7 +277,7 @@ def test_what_cannot_be(session) -> None:
             build()
 
 
-def test_what_it_raises_fails_those_who_unfold_by_it(session) -> None:
+def test_a_raised_error_fails_only_queries_with_this_unnest(session) -> None:
     def picky(text):
         if "x" in text.to_pylist():
             raise ValueError("an x")
@@ -286,17 +286,17 @@ def test_what_it_raises_fails_those_who_unfold_by_it(session) -> None:
     session.register_function("picky", picky, "ARRAY<STRING>", arguments="STRING")
     bad = session.stream("tweets").flat_map(w=hr.call("picky", "text")).select("w").add()
     good = session.stream("tweets").flat_map(w=words("text")).select("w").add()
-    session.source.append(rows("a", "x"))
+    session.source.append(make_rows("a", "x"))
     session.advance()
     assert (bad.status, bad.error) == ("failed", "function 'picky' failed: ValueError: an x")
     assert good.results()["w"].to_pylist() == ["a", "x"]
 
 
-def test_plans(session) -> None:
+def test_equal_unnests_have_equal_plans(session) -> None:
     catalog = session.coordinator.build_catalog()
-    one = bind_query("SELECT w FROM tweets LATERAL VIEW explode(words(text)) t AS w", catalog)
-    two = bind_query("SELECT w FROM (SELECT a, text AS x FROM tweets) LATERAL VIEW explode(words(x)) AS w", catalog)
-    assert isinstance(one, NestedQuery)
-    assert one == two
-    assert one.streams == ("tweets",)
-    assert one.schema.to_arrow() == pa.schema([("w", pa.string())])
+    first = bind_query("SELECT w FROM tweets LATERAL VIEW explode(words(text)) t AS w", catalog)
+    second = bind_query("SELECT w FROM (SELECT a, text AS x FROM tweets) LATERAL VIEW explode(words(x)) AS w", catalog)
+    assert isinstance(first, NestedQuery)
+    assert first == second
+    assert first.streams == ("tweets",)
+    assert first.schema.to_arrow() == pa.schema([("w", pa.string())])

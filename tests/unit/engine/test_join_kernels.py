@@ -1,4 +1,4 @@
-"""The loops of joins against plain Python."""
+"""Join kernels against plain Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bits_of(row: np.ndarray) -> set[int]:
 
 
 @given(ROWS, ROWS, st.integers(1, 5))
-def test_pairs_are_those_with_equal_keys_whose_sets_meet(left, right, room) -> None:
+def test_pairs_have_equal_keys_and_common_query_bits(left, right, room) -> None:
     keys = match_keys([pa.array([k for k, _ in left], pa.int32())], [pa.array([k for k, _ in right], pa.int32())])
     left_sets, right_sets = matrix([s for _, s in left]), matrix([s for _, s in right])[keys.order]
     found, row, place = [], 0, 0
@@ -47,17 +47,17 @@ def test_pairs_are_those_with_equal_keys_whose_sets_meet(left, right, room) -> N
 
 
 @given(st.lists(BITS, max_size=10), BITS)
-def test_members_lists_the_rows_of_every_bit(sets, mask) -> None:
+def test_members_lists_the_rows_of_each_bit(sets, mask) -> None:
     bits, rows = join_kernels.list_rows_by_bit(matrix(sets), make_bitmap(mask, 2))
     expected = [(bit, row) for bit in sorted(mask) for row, one in enumerate(sets) if bit in one]
     assert list(zip(bits.tolist(), rows.tolist(), strict=True)) == expected
 
 
-def test_rows_with_an_empty_set_are_not_alive() -> None:
+def test_rows_with_an_empty_query_set_are_dropped() -> None:
     assert join_kernels.find_live_rows(matrix([{1}, set(), {99}])).tolist() == [0, 2]
 
 
-def test_sets_grow_and_shrink_with_the_number_of_queries() -> None:
+def test_query_sets_are_resized_with_the_number_of_queries() -> None:
     assert count_words([]) == count_words([63]) == 1
     assert count_words([64]) == 2
     wide = resize_bitmaps(matrix([{3, 70}]), 3)
@@ -70,7 +70,7 @@ def test_sets_grow_and_shrink_with_the_number_of_queries() -> None:
     st.lists(st.tuples(st.sampled_from([0, 1, 2, None]), st.sampled_from([0, 1, None])), max_size=10),
     st.lists(st.tuples(st.sampled_from([0, 1, 2, None]), st.sampled_from([0, 1, None])), max_size=10),
 )
-def test_equal_keys_have_equal_numbers_whatever_their_types(kind, left, right) -> None:
+def test_equal_keys_of_different_types_have_equal_codes(kind, left, right) -> None:
     def columns(rows):
         return [pa.array([row[0] for row in rows], pa.int64()).cast(kind), pa.array([row[1] for row in rows], pa.int16())]
 
@@ -83,7 +83,7 @@ def test_equal_keys_have_equal_numbers_whatever_their_types(kind, left, right) -
 
 
 @pytest.mark.parametrize("room", [1, 3, 7, 100])
-def test_pairs_within_ranges_come_a_bounded_number_at_a_time(room: int) -> None:
+def test_pairs_within_ranges_are_produced_in_bounded_pieces(room: int) -> None:
     begins, ends = np.array([0, 2, 1, 0]), np.array([3, 2, 5, 5])
     order = np.array([4, 0, 3, 1, 2], np.int32)
     left, right = np.array([[1], [3], [2], [3]], np.uint64), np.array([[1], [2], [3], [0], [2]], np.uint64)
@@ -98,7 +98,7 @@ def test_pairs_within_ranges_come_a_bounded_number_at_a_time(room: int) -> None:
     assert found == [(i, int(order[at]), int(s)) for i, at in pairs if (s := left[i, 0] & right[at, 0])]
 
 
-def test_large_sides_are_matched_part_by_part() -> None:
+def test_large_inputs_are_matched_in_parts() -> None:
     chance = np.random.default_rng(5)
     left, right = chance.integers(-30_000, 30_000, 50_000), chance.integers(-30_000, 30_000, 70_000)
     found = match_keys([pa.array(left)], [pa.array(right)])

@@ -1,4 +1,4 @@
-"""Joined rows are places in tables; columns are put together when asked for."""
+"""Joined rows refer to rows of tables; columns are materialized on demand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ VALUES = ["a", None, "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"]
 
 
 @pytest.mark.parametrize("places", [[11, 0], [5, -1, 1], [], list(range(12)) * 2, [-1], [4, 4, 3]])
-def test_values_come_from_the_pieces_they_are_in(places: list[int]) -> None:
+def test_take_reads_values_from_several_chunks(places: list[int]) -> None:
     column = ChunkedColumn([pa.array(VALUES[:4]), pa.array([], pa.string()), pa.array(VALUES[4:5]), pa.array(VALUES[5:])])
     assert column.take(np.array(places, np.int64)).to_pylist() == [None if p < 0 else VALUES[p] for p in places]
     assert len(column) == len(VALUES)
     assert column.combine_chunks().to_pylist() == VALUES
 
 
-def test_a_row_that_is_not_there_stays_away() -> None:
+def test_rows_without_a_partner_have_null_columns() -> None:
     left = TableSelection(JoinTable({"0.x": ChunkedColumn([pa.array([1, 2, 3])])}, 3))
     right = TableSelection(JoinTable({"1.y": ChunkedColumn([pa.array([10, 20])])}, 2))
     sets = np.ones((3, 1), np.uint64)

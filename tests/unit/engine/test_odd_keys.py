@@ -1,4 +1,4 @@
-"""Group keys that are hard to tell apart, or to keep together, over batches and partitions: as the oracle says."""
+"""Unusual group keys (NaN, NULL, empty text, integer limits) over batches and partitions, against the reference."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from support.compare import assert_same_rows
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def played(
+def run_query(
     backend: str, schema: str, sql: str, batches: Sequence[Sequence[dict[str, Any]]], partitions: int = 3
 ) -> list[dict[str, Any]]:
-    """Return what a query emits: one second from row to row, over all batches, to the end of the input."""
+    """Return the results of a query over all batches; rows are one second apart."""
     with hr.Session(backend=backend, partitions=partitions) as session:
         source = hr.MemorySource(f"{schema}, time TIMESTAMP")
         session.create_stream("s", source, time="time", watermark="1 hour")
@@ -36,10 +36,10 @@ def played(
         return query.results().to_pylist()
 
 
-def alike(schema: str, sql: str, batches: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    expected = played("reference", schema, sql, batches)
+def check_against_reference(schema: str, sql: str, batches: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    expected = run_query("reference", schema, sql, batches)
     for partitions in (1, 4):
-        assert_same_rows(played("local", schema, sql, batches, partitions), expected)
+        assert_same_rows(run_query("local", schema, sql, batches, partitions), expected)
     return expected
 
 
@@ -48,15 +48,17 @@ Y = [[{"y": y} for y in batch] for batch in ((math.inf, math.nan, 0.0), (-math.i
 
 @pytest.mark.parametrize("key", ["y", "y - y", "-y", "y * 0", "0 / y"])
 @pytest.mark.parametrize("window", ["TUMBLE(s, '1 hour')", "HOP(s, '4 seconds', '2 seconds')", "SESSION(s, '10 seconds')"])
-def test_all_nan_are_one_key_however_they_came_about(key: str, window: str):
-    """∞ − ∞ has other bits than a NaN that was read."""
-    alike("y DOUBLE", f"SELECT window_start, {key} AS v, COUNT(*) AS n FROM {window} GROUP BY {key}", Y)
+def test_all_nan_values_are_the_same_key(key: str, window: str):
+    """∞ − ∞ has other bits than math.nan."""
+    check_against_reference("y DOUBLE", f"SELECT window_start, {key} AS v, COUNT(*) AS n FROM {window} GROUP BY {key}", Y)
 
 
 @pytest.mark.parametrize("value", ["y", "y - y", "-y", "y * 0"])
-def test_distinct_counts_take_all_nan_for_one(value: str):
-    found = alike("y DOUBLE", f"SELECT COUNT(DISTINCT {value}) AS n, COUNT({value}) AS c FROM TUMBLE(s, '1 hour')", Y)
-    assert len(found) == 1
+def test_distinct_counts_treat_all_nan_as_equal(value: str):
+    results = check_against_reference(
+        "y DOUBLE", f"SELECT COUNT(DISTINCT {value}) AS n, COUNT({value}) AS c FROM TUMBLE(s, '1 hour')", Y
+    )
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize(
@@ -64,44 +66,55 @@ def test_distinct_counts_take_all_nan_for_one(value: str):
 )
 def test_nan_and_infinity_in_aggregates(aggregate: str):
     for batches in (Y, Y[1:2], Y[2:], [Y[0][1:]]):
-        alike("y DOUBLE", f"SELECT {aggregate} AS v FROM TUMBLE(s, '1 hour')", batches)
+        check_against_reference("y DOUBLE", f"SELECT {aggregate} AS v FROM TUMBLE(s, '1 hour')", batches)
 
 
 def test_text_that_looks_like_null_is_not_null():
     batches = [[{"a": a, "b": b} for a in (None, "", "\x00null", "NULL") for b in (None, "", "\x00")] for _ in range(2)]
-    found = alike("a STRING, b STRING", "SELECT a, b, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY a, b", batches)
-    assert len(found) == 12
-    assert {row["n"] for row in found} == {2}
+    results = check_against_reference(
+        "a STRING, b STRING", "SELECT a, b, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY a, b", batches
+    )
+    assert len(results) == 12
+    assert {row["n"] for row in results} == {2}
 
 
-def test_text_keys_do_not_run_together():
+def test_text_keys_are_not_concatenated():
     """('a', 'bc') is not ('ab', 'c')."""
     batches = [[{"a": "a", "b": "bc"}, {"a": "ab", "b": "c"}], [{"a": "abc", "b": ""}, {"a": "", "b": "abc"}]]
-    assert len(alike("a STRING, b STRING", "SELECT a, b, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY a, b", batches)) == 4
+    assert (
+        len(
+            check_against_reference(
+                "a STRING, b STRING", "SELECT a, b, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY a, b", batches
+            )
+        )
+        == 4
+    )
 
 
-def test_the_least_and_greatest_integers_are_keys():
+def test_the_smallest_and_largest_integers_are_valid_keys():
     values = (-(2**63), 2**63 - 1, 0, -1, None)
     batches = [[{"a": a} for a in values], [{"a": a} for a in reversed(values)]]
-    found = alike(
+    results = check_against_reference(
         "a BIGINT", "SELECT a, COUNT(*) AS n, MIN(a) AS low, MAX(a) AS high FROM TUMBLE(s, '1 hour') GROUP BY a", batches
     )
-    assert len(found) == 5
+    assert len(results) == 5
 
 
-def test_a_key_of_a_union_is_one_key_whatever_type_it_had():
+def test_keys_of_a_union_are_equal_across_integer_types():
     both = "SELECT CAST(a AS SMALLINT) AS k, time FROM s UNION ALL SELECT b AS k, time FROM s"
     sql = f"SELECT k, COUNT(*) AS n FROM TUMBLE(({both}), '1 hour') GROUP BY k"
     batches = [[{"a": 1, "b": 1}, {"a": 2, "b": 3}], [{"a": None, "b": 2}]]
-    found = alike("a INT, b BIGINT", sql, batches)
-    assert sorted((row["k"] is None, row["k"], row["n"]) for row in found if row["k"] is not None) == [
+    results = check_against_reference("a INT, b BIGINT", sql, batches)
+    assert sorted((row["k"] is None, row["k"], row["n"]) for row in results if row["k"] is not None) == [
         (False, 1, 2),
         (False, 2, 2),
         (False, 3, 1),
     ]
 
 
-def test_many_keys_over_many_partitions():
+def test_many_keys_over_several_partitions():
     batches = [[{"a": f"key-{(i * 7) % 500}", "n": i} for i in range(start, start + 1000)] for start in (0, 1000, 2000)]
-    found = alike("a STRING, n INT", "SELECT a, SUM(n) AS total, COUNT(*) AS c FROM TUMBLE(s, '1 hour') GROUP BY a", batches)
-    assert len(found) == 500
+    results = check_against_reference(
+        "a STRING, n INT", "SELECT a, SUM(n) AS total, COUNT(*) AS c FROM TUMBLE(s, '1 hour') GROUP BY a", batches
+    )
+    assert len(results) == 500

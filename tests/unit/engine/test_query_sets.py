@@ -1,4 +1,4 @@
-"""Query-sets of rows against the reference's idea of each predicate."""
+"""Query-sets of rows against the predicates evaluated by the reference."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def test_a_row_has_the_bits_of_the_predicates_that_hold() -> None:
         predicates = [plan.branches[0].predicate for plan in plans if isinstance(plan, StatelessQuery)]
         bits = random.sample(range(130), len(predicates))
         sets = QuerySetAssigner(predicates, bits).assign_sets(batch)
-        for row, found in zip(rows, sets, strict=True):
-            expected = {bit for one, bit in zip(predicates, bits, strict=True) if is_true(one, row)}
-            assert {bit for bit in range(130) if bit // 64 < len(found) and int(found[bit // 64]) >> (bit % 64) & 1} == expected
+        for row, query_set in zip(rows, sets, strict=True):
+            expected = {bit for condition, bit in zip(predicates, bits, strict=True) if is_true(condition, row)}
+            assert {
+                bit for bit in range(130) if bit // 64 < len(query_set) and int(query_set[bit // 64]) >> (bit % 64) & 1
+            } == expected

@@ -1,4 +1,4 @@
-"""Partners of arriving rows among stored ones: the loops, and what is found by hash, by search and by trying everything."""
+"""Probes of sliding joins: kernels, and matches found by hash, by sorted search and by nested loops."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ from support.sliding_join_plans import COLUMNS, join_sql, make_join, parse_choic
 
 SECOND = 1_000_000
 TYPES = {"a": pa.int32(), "b": pa.int32(), "c": pa.int32(), "d": pa.int32(), "x": pa.float64(), "n": pa.string()}
-EVERYBODY = np.zeros(0, np.bool_)
+ALL_VALID = np.zeros(0, np.bool_)
 
-# --------------------------------------------------------------------------------------------------------------------- the loops
+# ------------------------------------------------------------------------------------------------------------------------ kernels
 
 HASHES = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1), st.sampled_from([2**63, 2**64 - 1])), max_size=40)
 
 
 @given(HASHES, HASHES, st.integers(1, 6), st.integers(0, 2**32))
-def test_look_ups_find_the_rows_of_equal_hash_in_order_of_arrival(here, asked, bits, seed):
-    chance = np.random.default_rng(seed)
-    asked = asked + here[:10]
-    valid, wanted = chance.random(len(here)) < 0.8, chance.random(len(asked)) < 0.8
-    directory, ordered, order = probe_kernels.index_hashes(np.array(here, np.uint64), valid, bits)
-    begins, ends = probe_kernels.look_up_hashes(np.array(asked, np.uint64), wanted, directory, ordered, bits)
-    for i, one in enumerate(asked):
-        expected = [j for j, other in enumerate(here) if valid[j] and other == one] if wanted[i] else []
+def test_look_ups_find_rows_of_equal_hash_in_insertion_order(stored, probed, bits, seed):
+    random = np.random.default_rng(seed)
+    probed = probed + stored[:10]
+    valid, wanted = random.random(len(stored)) < 0.8, random.random(len(probed)) < 0.8
+    directory, ordered, order = probe_kernels.index_hashes(np.array(stored, np.uint64), valid, bits)
+    begins, ends = probe_kernels.look_up_hashes(np.array(probed, np.uint64), wanted, directory, ordered, bits)
+    for i, value in enumerate(probed):
+        expected = [j for j, other in enumerate(stored) if valid[j] and other == value] if wanted[i] else []
         assert order[begins[i] : ends[i]].tolist() == expected
 
 
-def test_no_mask_says_that_all_rows_are_valid():
+def test_an_empty_mask_means_that_all_rows_are_valid():
     here = np.array([7, 7, 2**64 - 1, 0], np.uint64)
-    directory, ordered, order = probe_kernels.index_hashes(here, EVERYBODY, 2)
-    begins, ends = probe_kernels.look_up_hashes(here, EVERYBODY, directory, ordered, 2)
+    directory, ordered, order = probe_kernels.index_hashes(here, ALL_VALID, 2)
+    begins, ends = probe_kernels.look_up_hashes(here, ALL_VALID, directory, ordered, 2)
     assert [sorted(order[b:e].tolist()) for b, e in zip(begins, ends, strict=True)] == [[0, 1], [0, 1], [2], [3]]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 2), st.integers(1, 7), st.booleans(), st.booleans())
-def test_pairs_whose_sets_and_times_meet(seed: int, words: int, size: int, in_order: bool, born: bool):
-    chance = np.random.default_rng(seed)
-    mine, there, before = int(chance.integers(0, 12)), int(chance.integers(0, 12)), 5
-    begins, ends = np.sort(chance.integers(0, there + 1, (2, mine)), axis=0)
-    order = chance.permutation(there).astype(np.int32) if in_order else np.zeros(0, np.int32)
-    sets, theirs = (chance.integers(0, 4, (n, words)).astype(np.uint64) << np.uint64(62) for n in (mine, there))
-    low, high, times = (chance.integers(0, 10, n) for n in (mine, mine, there))
-    births = chance.integers(0, 9, there).astype(np.int32) if born else np.zeros(0, np.int32)
+def test_find_matches_checks_query_sets_times_and_batches(seed: int, words: int, size: int, in_order: bool, born: bool):
+    random = np.random.default_rng(seed)
+    mine, there, before = int(random.integers(0, 12)), int(random.integers(0, 12)), 5
+    begins, ends = np.sort(random.integers(0, there + 1, (2, mine)), axis=0)
+    order = random.permutation(there).astype(np.int32) if in_order else np.zeros(0, np.int32)
+    sets, theirs = (random.integers(0, 4, (n, words)).astype(np.uint64) << np.uint64(62) for n in (mine, there))
+    low, high, times = (random.integers(0, 10, n) for n in (mine, mine, there))
+    births = random.integers(0, 9, there).astype(np.int32) if born else np.zeros(0, np.int32)
     expected = []
     for i in range(mine):
         for place in range(begins[i], ends[i]):
@@ -80,63 +80,65 @@ def test_pairs_whose_sets_and_times_meet(seed: int, words: int, size: int, in_or
         )
         assert count <= size
         found += list(zip(own[:count].tolist(), other[:count].tolist(), both[:count].tolist(), strict=True))
-    assert found == expected  # as many at a time as there is room for, each once
+    assert found == expected  # in pieces of at most `size`, each pair once
 
 
-def test_windows_are_looked_at_for_those_who_have_them():
-    #   one   ●────────|  range 5        two   ○──| range 2
+def test_pairs_outside_a_window_lose_the_bits_of_its_queries():
+    #   left  ●────────|  range 5        right ○──| range 2
     #   times  0   and   4, 5, 6;   5 and 3, 2
-    one, two = np.array([0, 0, 0, 5, 5]), np.array([4, 5, 6, 3, 2])
+    left, right = np.array([0, 0, 0, 5, 5]), np.array([4, 5, 6, 3, 2])
     sets = np.full((5, 1), 0b11, np.uint64)
-    probe_kernels.clear_outside_windows(one, two, 5, 2, np.array([0b10], np.uint64), sets)
+    probe_kernels.clear_outside_windows(left, right, 5, 2, np.array([0b10], np.uint64), sets)
     assert sets[:, 0].tolist() == [0b11, 0b11, 0b01, 0b11, 0b01]
 
 
-# ------------------------------------------------------------------------------------------------------------------------ probes
+# ------------------------------------------------------------------------------------------------------------------------- probes
 
 Row = Mapping[str, Any]
 SIDES = {"r": "s[]", "s": "r[]"}
 
 
-def plan_of(*queries: NormalizedJoin) -> SlidingJoinPlan:
-    return plan_sliding_joins(queries, parse_choice(*((one, SIDES) for one in queries)), 0, 1, {one.id: 0 for one in queries})
+def plan_queries(*queries: NormalizedJoin) -> SlidingJoinPlan:
+    return plan_sliding_joins(
+        queries, parse_choice(*((query, SIDES) for query in queries)), 0, 1, {query.id: 0 for query in queries}
+    )
 
 
-def columns(relation: str, rows: Sequence[Row]) -> dict[str, pa.Array]:
+def make_columns(relation: str, rows: Sequence[Row]) -> dict[str, pa.Array]:
     names = [name for name in TYPES if any(name in row for row in rows)]
     found = {qualify_column(relation, name): pa.array([row.get(name) for row in rows], TYPES[name]) for name in names}
     times = [int(row.get("at", 0) * SECOND) for row in rows]
     return {**found, time_column_of(relation): pa.array(times, pa.int64())}
 
 
-def bits(rows: Sequence[Row]) -> np.ndarray:
+def make_query_sets(rows: Sequence[Row]) -> np.ndarray:
     return np.array([[row.get("for", 0b11)] for row in rows], np.uint64).reshape(-1, 1)
 
 
-def arriving(relation: str, rows: Sequence[Row]) -> ProbeTuples:
-    return unpack_rows([PackedRows(columns(relation, rows), bits(rows), np.zeros(len(rows), np.uint64))], 1)
+def make_probe_tuples(relation: str, rows: Sequence[Row]) -> ProbeTuples:
+    return unpack_rows([PackedRows(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))], 1)
 
 
-def bucket(relation: str, rows: Sequence[Row]) -> StateSegment:
+def make_segment(relation: str, rows: Sequence[Row]) -> StateSegment:
     births = np.array([row.get("born", 0) for row in rows], np.int32)
-    packed = PackedRows(columns(relation, rows), bits(rows), np.zeros(len(rows), np.uint64))
+    packed = PackedRows(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))
     return replace(segment.build_segment([packed], 0, (), (), 1), insert_batch=births)
 
 
-def probe_of(start: str, *queries: NormalizedJoin) -> LoadedProbe:
-    plan = plan_of(*queries)
+def load_probe(start: str, *queries: NormalizedJoin) -> LoadedProbe:
+    plan = plan_queries(*queries)
     (root,) = plan.root_probes[start]
     return LoadedSlidingJoinPlan(plan).get_probe(root.number)
 
 
-def found_by(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], start: str = "r") -> list[tuple[int, int, int]]:
-    """Return (arriving row, stored row, set) of all that a probe makes; rows are told by their place."""
+def run_probe(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], start: str = "r") -> list[tuple[int, int, int]]:
+    """Return (arriving row, stored row, query-set) of all results of a probe; rows are identified by position."""
     other = "s" if start == "r" else "r"
     users = int(loaded.user_set[0])
     mine, theirs = (
         [{**row, "a": place, "for": row.get("for", users) & users} for place, row in enumerate(rows)] for rows in (mine, theirs)
     )
-    here, prober = bucket(other, theirs), Prober(loaded, arriving(start, mine))
+    here, prober = make_segment(other, theirs), Prober(loaded, make_probe_tuples(start, mine))
     table = JoinTable({name: ChunkedColumn([column]) for name, column in here.columns.items()}, here.row_count)
     found = []
     for pairs in prober.find_pairs(here, here.sets):
@@ -148,33 +150,33 @@ def found_by(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], st
     return sorted(found)
 
 
-def expected_by(
+def join_by_nested_loops(
     holds: Callable[[Row, Row], bool], mine: Sequence[Row], theirs: Sequence[Row], ranges: tuple[float, float] = (10, 10)
 ) -> list[tuple[int, int]]:
-    """Try everything, as the language defines it: each is at most its range older than the other."""
+    """Compare all pairs; each row is at most its range older than the other."""
     found = []
-    for i, one in enumerate(mine):
-        for j, two in enumerate(theirs):
-            apart = two.get("at", 0) - one.get("at", 0)
-            if -ranges[1] <= apart <= ranges[0] and holds(one, two):
+    for i, left in enumerate(mine):
+        for j, right in enumerate(theirs):
+            apart = right.get("at", 0) - left.get("at", 0)
+            if -ranges[1] <= apart <= ranges[0] and holds(left, right):
                 found.append((i, j))
     return found
 
 
-def equal(one: Any, two: Any) -> bool:
+def equal(left: Any, right: Any) -> bool:
     """NaN equals itself, −0.0 equals 0.0, NULL equals nothing."""
-    if one is None or two is None:
+    if left is None or right is None:
         return False
-    return one == two or (isinstance(one, float) and math.isnan(one) and math.isnan(two))
+    return left == right or (isinstance(left, float) and math.isnan(left) and math.isnan(right))
 
 
-def less(one: Any, two: Any) -> bool:
-    """NaN is the greatest."""
-    return one is not None and two is not None and not math.isnan(one) and (math.isnan(two) or one < two)
+def less(left: Any, right: Any) -> bool:
+    """NaN is greater than all other values."""
+    return left is not None and right is not None and not math.isnan(left) and (math.isnan(right) or left < right)
 
 
 ODD = [None, math.nan, -math.nan, -0.0, 0.0, 1.5, -1.5, math.inf, -math.inf]
-WAYS = [
+PREDICATES = [
     ("r.b = s.b", "hash", lambda r, s: equal(r["b"], s["b"])),
     ("r.b = s.b AND r.c = s.c", "hash", lambda r, s: equal(r["b"], s["b"]) and equal(r["c"], s["c"])),
     ("r.x = s.x", "hash", lambda r, s: equal(r["x"], s["x"])),
@@ -188,126 +190,126 @@ WAYS = [
         "search",
         lambda r, s: None not in (r["b"], r["c"], s["b"]) and r["b"] < s["b"] <= r["c"] + 2,
     ),
-    ("r.b <> s.b", "everything", lambda r, s: None not in (r["b"], s["b"]) and r["b"] != s["b"]),
-    ("r.n < s.n", "everything", lambda r, s: None not in (r["n"], s["n"]) and r["n"] < s["n"]),
-    ("r.b + s.b = 3", "everything", lambda r, s: None not in (r["b"], s["b"]) and r["b"] + s["b"] == 3),
+    ("r.b <> s.b", "nested loops", lambda r, s: None not in (r["b"], s["b"]) and r["b"] != s["b"]),
+    ("r.n < s.n", "nested loops", lambda r, s: None not in (r["n"], s["n"]) and r["n"] < s["n"]),
+    ("r.b + s.b = 3", "nested loops", lambda r, s: None not in (r["b"], s["b"]) and r["b"] + s["b"] == 3),
 ]
 
 
-def drawn_rows(chance: np.random.Generator, count: int) -> list[Row]:
+def draw_rows(random: np.random.Generator, count: int) -> list[Row]:
     small = [None, 0, 1, 2, 3]
     return [
         {
-            "b": small[chance.integers(5)],
-            "c": small[chance.integers(5)],
-            "x": ODD[chance.integers(len(ODD))],
-            "n": [None, "", "a", "ab", "\x00null"][chance.integers(5)],
-            "at": int(chance.integers(0, 30)),
+            "b": small[random.integers(5)],
+            "c": small[random.integers(5)],
+            "x": ODD[random.integers(len(ODD))],
+            "n": [None, "", "a", "ab", "\x00null"][random.integers(5)],
+            "at": int(random.integers(0, 30)),
         }
         for _ in range(count)
     ]
 
 
-def way(loaded: LoadedProbe) -> str:
-    return "hash" if loaded.build_keys else "search" if loaded.bounds else "everything"
+def search_method(loaded: LoadedProbe) -> str:
+    return "hash" if loaded.build_keys else "search" if loaded.bounds else "nested loops"
 
 
 @pytest.mark.parametrize("start", ["r", "s"])
-@pytest.mark.parametrize(("conditions", "how", "holds"), WAYS, ids=[text for text, *_ in WAYS])
-def test_however_partners_are_found_they_are_those_that_the_language_says(conditions: str, how: str, holds, start: str):
-    #   odd values throughout: NULL, NaN, −0.0, the empty text
-    loaded = probe_of(start, make_join(0, conditions, {"r": "4 s", "s": "9 s"}))
-    assert way(loaded) == how
-    chance = np.random.default_rng(11)
-    mine, theirs = drawn_rows(chance, 50), drawn_rows(chance, 70)
+@pytest.mark.parametrize(("conditions", "method", "holds"), PREDICATES, ids=[text for text, *_ in PREDICATES])
+def test_every_search_method_finds_the_matches_of_nested_loops(conditions: str, method: str, holds, start: str):
+    #   values include NULL, NaN, −0.0 and the empty text
+    loaded = load_probe(start, make_join(0, conditions, {"r": "4 s", "s": "9 s"}))
+    assert search_method(loaded) == method
+    random = np.random.default_rng(11)
+    mine, theirs = draw_rows(random, 50), draw_rows(random, 70)
     if start == "r":
-        expected = expected_by(holds, mine, theirs, (4, 9))
+        expected = join_by_nested_loops(holds, mine, theirs, (4, 9))
     else:
-        expected = expected_by(lambda s, r: holds(r, s), mine, theirs, (9, 4))
+        expected = join_by_nested_loops(lambda s, r: holds(r, s), mine, theirs, (9, 4))
     assert expected
-    assert found_by(loaded, mine, theirs, start) == [(i, j, 1) for i, j in expected]
+    assert run_probe(loaded, mine, theirs, start) == [(i, j, 1) for i, j in expected]
 
 
 @pytest.mark.parametrize("conditions", ["r.n = s.n", "r.x = s.x", "r.b = s.b AND r.c = s.c"])
-def test_equal_hashes_are_not_taken_for_equal_values(conditions: str, monkeypatch: pytest.MonkeyPatch):
-    holds = next(found for text, _, found in WAYS if text == conditions)
-    monkeypatch.setattr(sliding_join, "hash_keys", lambda found, rows: np.zeros(rows, np.uint64))
-    monkeypatch.setattr(segment, "hash_keys", lambda found, rows: np.zeros(rows, np.uint64))
-    chance = np.random.default_rng(2)
-    mine, theirs = drawn_rows(chance, 40), drawn_rows(chance, 40)
-    assert [pair[:2] for pair in found_by(probe_of("r", make_join(0, conditions)), mine, theirs)] == expected_by(
+def test_hash_collisions_are_not_matches(conditions: str, monkeypatch: pytest.MonkeyPatch):
+    holds = next(predicate for text, _, predicate in PREDICATES if text == conditions)
+    monkeypatch.setattr(sliding_join, "hash_keys", lambda keys, rows: np.zeros(rows, np.uint64))
+    monkeypatch.setattr(segment, "hash_keys", lambda keys, rows: np.zeros(rows, np.uint64))
+    random = np.random.default_rng(2)
+    mine, theirs = draw_rows(random, 40), draw_rows(random, 40)
+    assert [pair[:2] for pair in run_probe(load_probe("r", make_join(0, conditions)), mine, theirs)] == join_by_nested_loops(
         holds, mine, theirs
     )
 
 
-def test_of_whole_keys_equal_hashes_are_equal_values():
-    assert not probe_of("r", make_join(0, "r.b = s.b")).conditions
-    assert probe_of("r", make_join(0, "r.n = s.n")).conditions
+def test_integer_keys_need_no_check_after_the_hash():
+    assert not load_probe("r", make_join(0, "r.b = s.b")).conditions
+    assert load_probe("r", make_join(0, "r.n = s.n")).conditions
 
 
-def test_windows_of_each_query():
-    #   r  ●0                     query 0: r lives 10 s, s 2 s       query 1: r lives 3 s, s 8 s
+def test_each_query_has_its_own_windows():
+    #   r  ●0                     query 0: ranges r 10 s, s 2 s      query 1: ranges r 3 s, s 8 s
     #   s        ○3      ○9       ○3: both;  ○9: query 0
     #   r                   ●12   ○9 is 3 s older: too old for query 0, not for query 1
     short, long = make_join(0, "r.b = s.b", {"r": "10 s", "s": "2 s"}), make_join(1, "r.b = s.b", {"r": "3 s", "s": "8 s"})
-    loaded = probe_of("r", short, long)
+    loaded = load_probe("r", short, long)
     mine, theirs = [{"b": 1, "at": 0}, {"b": 1, "at": 12}], [{"b": 1, "at": 3}, {"b": 1, "at": 9}, {"b": 1, "at": 11}]
-    assert found_by(loaded, mine, theirs) == [(0, 0, 0b11), (0, 1, 0b01), (1, 1, 0b10), (1, 2, 0b11)]
-    assert not probe_of("r", short).window_groups  # what all have in common was looked at when pairs were made
+    assert run_probe(loaded, mine, theirs) == [(0, 0, 0b11), (0, 1, 0b01), (1, 1, 0b10), (1, 2, 0b11)]
+    assert not load_probe("r", short).window_groups  # a window common to all queries is checked by the kernel
     assert len(loaded.window_groups) == 2
 
 
-def test_rows_are_joined_for_those_who_want_both_of_them():
-    loaded = probe_of("r", make_join(0, "r.b = s.b"), make_join(1, "r.b = s.b AND r.c < s.c"))
+def test_results_have_the_query_bits_common_to_both_rows():
+    loaded = load_probe("r", make_join(0, "r.b = s.b"), make_join(1, "r.b = s.b AND r.c < s.c"))
     mine = [{"b": 1, "c": 1, "for": 0b11}, {"b": 1, "c": 1, "for": 0b01}, {"b": 1, "c": 9}]
     theirs = [{"b": 1, "c": 5, "for": 0b10}, {"b": 1, "c": 5, "for": 0b11}, {"b": 2, "c": 5}]
-    assert found_by(loaded, mine, theirs) == [(0, 0, 0b10), (0, 1, 0b11), (1, 1, 0b01), (2, 1, 0b01)]
+    assert run_probe(loaded, mine, theirs) == [(0, 0, 0b10), (0, 1, 0b11), (1, 1, 0b01), (2, 1, 0b01)]
 
 
-def test_partners_from_before_a_batch():
-    #   stored in batches 3, 4, 5 and 4; the probe is for rows of before batch 5
+def test_a_probe_with_before_batch_finds_older_rows_only():
+    #   rows are inserted in batches 3, 4, 5 and 4; the probe finds rows before batch 5
     query = make_join(0, "r.b = s.b")
-    first = plan_of(query)
-    born = {one.number: 0 for one in first.stores}
+    first = plan_queries(query)
+    born = {store.number: 0 for store in first.stores}
     moved = parse_choice((query, {"r": "s[b]", "s": "r[]"}))
     plan = plan_sliding_joins((query,), moved, 5, 1, {0: 0}, first, born)
     old = next(probe for name, probe in plan.probes if name == "r" and probe.before_batch == 5)
     theirs = [{"b": 1, "born": 3}, {"b": 1, "born": 4}, {"b": 1, "born": 5}, {"b": 1, "born": 4}]
-    assert found_by(LoadedSlidingJoinPlan(plan).get_probe(old.number), [{"b": 1}], theirs) == [(0, 0, 1), (0, 1, 1), (0, 3, 1)]
+    assert run_probe(LoadedSlidingJoinPlan(plan).get_probe(old.number), [{"b": 1}], theirs) == [(0, 0, 1), (0, 1, 1), (0, 3, 1)]
     new = next(probe for name, probe in plan.probes if name == "r" and probe.before_batch is None)
-    assert len(found_by(LoadedSlidingJoinPlan(plan).get_probe(new.number), [{"b": 1}], theirs)) == 4
+    assert len(run_probe(LoadedSlidingJoinPlan(plan).get_probe(new.number), [{"b": 1}], theirs)) == 4
 
 
-def test_no_partners_no_rows():
-    loaded = probe_of("r", make_join(0, "r.b = s.b"))
-    assert found_by(loaded, [{"b": 1}], [{"b": 2}]) == []
-    assert found_by(loaded, [{"b": None}], [{"b": None}]) == []
-    assert found_by(loaded, [{"b": 1, "at": 0}], [{"b": 1, "at": 11}]) == []
+def test_probes_without_matches_return_no_rows():
+    loaded = load_probe("r", make_join(0, "r.b = s.b"))
+    assert run_probe(loaded, [{"b": 1}], [{"b": 2}]) == []
+    assert run_probe(loaded, [{"b": None}], [{"b": None}]) == []
+    assert run_probe(loaded, [{"b": 1, "at": 0}], [{"b": 1, "at": 11}]) == []
 
 
-# ------------------------------------------------------------------------------------------------------- so many pairs at a time
+# -------------------------------------------------------------------------------------------------------- limited number of pairs
 
 
 @pytest.mark.parametrize("most", [1, 7, 64])
 @pytest.mark.parametrize("conditions", ["r.b = s.b", "r.b < s.b", "r.b <> s.b"])
-def test_only_so_many_pairs_are_held(conditions: str, most: int, monkeypatch: pytest.MonkeyPatch):
-    loaded = probe_of("r", make_join(0, conditions))
+def test_the_number_of_pairs_in_memory_is_limited(conditions: str, most: int, monkeypatch: pytest.MonkeyPatch):
+    loaded = load_probe("r", make_join(0, conditions))
     mine = [{"b": k % 3} for k in range(30)]
-    expected = found_by(loaded, mine, mine)
+    expected = run_probe(loaded, mine, mine)
     assert len(expected) >= 300
     monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
-    here, held = bucket("s", mine), []
-    for pairs in Prober(loaded, arriving("r", mine)).find_pairs(here, here.sets):
+    here, held = make_segment("s", mine), []
+    for pairs in Prober(loaded, make_probe_tuples("r", mine)).find_pairs(here, here.sets):
         assert isinstance(pairs, ProbePairs)
         held.append(len(pairs.own))
     assert max(held) <= most
     assert sum(held) >= 300
-    assert found_by(loaded, mine, mine) == expected
+    assert run_probe(loaded, mine, mine) == expected
 
 
 @pytest.mark.parametrize("most", [3, 1 << 18])
-def test_results_do_not_depend_on_how_many_pairs_are_held(most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    #   three batches; what one probe makes goes on to the next piece by piece
+def test_results_do_not_depend_on_the_limit_of_pairs(most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    #   three batches; the results of a probe are passed to the next probe in pieces
     monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
     monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
     begin = datetime(2026, 1, 1, tzinfo=UTC)

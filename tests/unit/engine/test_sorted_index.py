@@ -1,4 +1,4 @@
-"""Partners by comparison: what a search in sorted values finds is what the comparison says of every pair."""
+"""Sorted index: a search finds the rows for which the comparison holds."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-def compared(operator: str, kind: pa.DataType) -> Call:
+def make_comparison(operator: str, kind: pa.DataType) -> Call:
     return Call(operator, (Column("1.v", kind), Column("0.v", kind)), pa.bool_())
 
 
 @pytest.mark.parametrize("operator", ["lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("name", VALUES)
-def test_a_search_finds_what_the_comparison_holds_for(name: str, operator: str) -> None:
+def test_a_search_finds_the_rows_for_which_the_comparison_holds(name: str, operator: str) -> None:
     kind, values = VALUES[name]
-    condition = compared(operator, kind)
+    condition = make_comparison(operator, kind)
     index = build_sorted_index(pa.array(values, kind))
     begins, ends = search_ranges(index, [(operator, pa.array(values, kind))])
     for row, arriving in enumerate(values):
@@ -59,7 +59,7 @@ def test_a_search_finds_what_the_comparison_holds_for(name: str, operator: str) 
         assert found == expected, arriving
 
 
-def test_two_comparisons_are_a_band_and_what_cannot_be_in_it_is_in_no_range() -> None:
+def test_two_comparisons_are_searched_as_a_band() -> None:
     index = build_sorted_index(pa.array([5, 1, None, 3, 9]))
     begins, ends = search_ranges(index, [("ge", pa.array([2, 4, 7, 2, None])), ("lt", pa.array([6, 4, 3, None, 6]))])
     assert [index.order[a:b].tolist() for a, b in zip(begins, ends, strict=True)] == [[3, 0], [], [], [], []]
@@ -78,7 +78,7 @@ def call(function: str, *args: Expression, kind: pa.DataType | None = None) -> C
     return Call(function, args, kind or pa.bool_())
 
 
-def test_a_bound_has_the_stored_side_first() -> None:
+def test_find_bound_puts_the_stored_side_first() -> None:
     assert find_bound(call("lt", A, B), is_right) == ComparisonBound(B, "gt", A)
     assert find_bound(call("ge", B, A), is_right) == ComparisonBound(B, "ge", A)
 
@@ -96,16 +96,16 @@ def test_a_bound_has_the_stored_side_first() -> None:
     ],
     ids=str,
 )
-def test_nothing_else_can_be_searched_by(condition: Expression) -> None:
+def test_other_conditions_have_no_bound(condition: Expression) -> None:
     assert find_bound(condition, is_right) is None
 
 
-def test_the_value_with_most_comparisons_is_sorted() -> None:
+def test_the_expression_with_most_comparisons_is_chosen() -> None:
     conditions = [call("lt", A, C), call("ge", A, B), call("ne", A, B), call("le", A, B)]
     assert choose_bounds(conditions, is_right) == (ComparisonBound(B, "le", A), ComparisonBound(B, "ge", A))
 
 
-def rows(**columns: list[int]) -> JoinedRows:
+def make_rows(**columns: list[int]) -> JoinedRows:
     table = {name.replace("_", "."): ChunkedColumn([pa.array(values, INT)]) for name, values in columns.items()}
     count = len(next(iter(columns.values())))
     return select_all_rows(
@@ -113,36 +113,36 @@ def rows(**columns: list[int]) -> JoinedRows:
     )
 
 
-LEFT, RIGHT = rows(_0_a=[1, 5, 9]), rows(_1_b=[1, 2, 3, 4, 5, 6], _1_c=[0, 0, 0, 9, 9, 9])
+LEFT, RIGHT = make_rows(_0_a=[1, 5, 9]), make_rows(_1_b=[1, 2, 3, 4, 5, 6], _1_c=[0, 0, 0, 9, 9, 9])
 
 
-def tried(rests: ResidualPredicates) -> list[tuple[int, ResidualPredicates]]:
-    return [(one.candidate_count, dict(one.residuals)) for one in plan_searches(LEFT, RIGHT, 1, rests, {})]
+def list_searches(residuals: ResidualPredicates) -> list[tuple[int, ResidualPredicates]]:
+    return [(search.candidate_count, dict(search.residuals)) for search in plan_searches(LEFT, RIGHT, 1, residuals, {})]
 
 
-def test_a_comparison_that_all_have_is_not_looked_at_again() -> None:
+def test_a_searched_comparison_is_not_a_residual() -> None:
     less, other = call("lt", A, B), call("ne", A, C)
-    assert tried({less: [0]}) == [(6, {TRUE: [0]})]
-    assert tried({combine_conjuncts([less, other]): [0], less: [1]}) == [(6, {other: [0], TRUE: [1]})]
+    assert list_searches({less: [0]}) == [(6, {TRUE: [0]})]
+    assert list_searches({combine_conjuncts([less, other]): [0], less: [1]}) == [(6, {other: [0], TRUE: [1]})]
 
 
-def test_without_a_comparison_everything_is_tried() -> None:
+def test_without_a_common_comparison_all_pairs_are_candidates() -> None:
     other = call("ne", A, B)
-    assert tried({other: [0]}) == [(18, {other: [0]})]
-    assert tried({TRUE: [1]}) == [(18, {TRUE: [1]})]
+    assert list_searches({other: [0]}) == [(18, {other: [0]})]
+    assert list_searches({TRUE: [1]}) == [(18, {TRUE: [1]})]
     less = call("lt", A, B)
-    assert tried({other: [0], less: [1]}) == [(18, {other: [0], less: [1]})]
+    assert list_searches({other: [0], less: [1]}) == [(18, {other: [0], less: [1]})]
 
 
-def test_queries_with_different_comparisons_search_apart_where_that_is_less() -> None:
+def test_queries_with_different_comparisons_search_separately_if_cheaper() -> None:
     narrow, low, wide = call("lt", A, B), call("gt", A, C), call("le", A, call("add", B, Literal(9, INT), kind=INT))
-    assert tried({narrow: [0], low: [1]}) == [(6, {TRUE: [0]}), (9, {TRUE: [1]})]
-    assert tried({narrow: [0], wide: [1]}) == [(18, {narrow: [0], wide: [1]})]
+    assert list_searches({narrow: [0], low: [1]}) == [(6, {TRUE: [0]}), (9, {TRUE: [1]})]
+    assert list_searches({narrow: [0], wide: [1]}) == [(18, {narrow: [0], wide: [1]})]
     both = {combine_conjuncts([narrow, low]): [0], combine_conjuncts([low, wide]): [1]}
-    assert tried(both) == [(9, {narrow: [0], wide: [1]})]
+    assert list_searches(both) == [(9, {narrow: [0], wide: [1]})]
 
 
-def test_rows_are_sorted_once() -> None:
+def test_sorted_indexes_are_cached() -> None:
     known: IndexCache = {}
     plan_searches(LEFT, RIGHT, 1, {call("lt", A, B): [0]}, known)
     first = known[(B,)]
@@ -150,21 +150,21 @@ def test_rows_are_sorted_once() -> None:
     assert known == {(B,): first}
 
 
-def test_two_values_that_grow_together_are_a_band() -> None:
+def test_two_monotonic_expressions_are_searched_as_a_band() -> None:
     low, high = call("sub", B, Literal(1, INT), kind=INT), call("add", B, Literal(1, INT), kind=INT)
     band, more = combine_conjuncts([call("ge", A, low), call("le", A, high)]), call("ne", A, C)
-    assert tried({band: [0]}) == [(5, {TRUE: [0]})]  # 1 has 1 and 2, 5 has 4, 5 and 6, 9 has nothing
-    assert tried({combine_conjuncts([band, more]): [0], band: [1]}) == [(5, {more: [0], TRUE: [1]})]
+    assert list_searches({band: [0]}) == [(5, {TRUE: [0]})]  # 1 matches 1 and 2, 5 matches 4, 5 and 6, 9 has no match
+    assert list_searches({combine_conjuncts([band, more]): [0], band: [1]}) == [(5, {more: [0], TRUE: [1]})]
 
 
-def test_values_that_do_not_grow_together_are_searched_by_one() -> None:
+def test_two_non_monotonic_expressions_are_searched_by_the_first() -> None:
     falling = call("sub", Literal(7, INT), B, kind=INT)
     rest = combine_conjuncts([call("gt", A, B), call("lt", A, falling)])
-    assert tried({rest: [0]}) == [(10, {call("lt", A, falling): [0]})]
+    assert list_searches({rest: [0]}) == [(10, {call("lt", A, falling): [0]})]
 
 
 @given(st.lists(st.tuples(ODD, ODD), max_size=8), st.lists(st.tuples(ODD, ODD), min_size=1, max_size=4))
-def test_rows_sorted_by_two_values_at_once(stored: list[tuple[Any, Any]], arriving: list[tuple[Any, Any]]) -> None:
+def test_band_indexes_find_the_rows_between_both_bounds(stored: list[tuple[Any, Any]], arriving: list[tuple[Any, Any]]) -> None:
     kind = pa.float64()
     columns = [pa.array([row[i] for row in stored], kind) for i in (0, 1)]
     found = build_band_indexes(*columns)
@@ -178,9 +178,11 @@ def test_rows_sorted_by_two_values_at_once(stored: list[tuple[Any, Any]], arrivi
     )
     for number, row in enumerate(arriving):
         places = found[0].order[max(begins[number], least[number]) : min(ends[number], most[number])].tolist()
-        assert sorted(places) == [i for i, one in enumerate(stored) if _between(one, row)]
+        assert sorted(places) == [i for i, candidate in enumerate(stored) if _between(candidate, row)]
 
 
 def _between(stored: tuple[Any, Any], arriving: tuple[Any, Any]) -> bool:
     pairs = zip(("ge", "lt"), stored, arriving, strict=True)
-    return all(evaluate(compared(operator, pa.float64()), {"1.v": one, "0.v": two}) is True for operator, one, two in pairs)
+    return all(
+        evaluate(make_comparison(operator, pa.float64()), {"1.v": left, "0.v": right}) is True for operator, left, right in pairs
+    )

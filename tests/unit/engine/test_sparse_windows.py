@@ -1,4 +1,4 @@
-"""Windows come out the same whether partials are gone through entry by entry or by prefix sums and trees."""
+"""Windows give the same results by iteration over partials and by prefix sums and trees."""
 
 # ruff: noqa: E501 – a query reads best on one line
 
@@ -44,7 +44,7 @@ def results(backend: str) -> list[list[dict]]:
 
 
 @pytest.mark.parametrize("few", [True, False, None])
-def test_both_ways_give_what_the_reference_gives(monkeypatch, few: bool | None) -> None:
+def test_both_algorithms_equal_the_reference(monkeypatch, few: bool | None) -> None:
     monkeypatch.setattr(windows, "_FORCE_SPARSE", few)
     for found, expected in zip(results("local"), results("reference"), strict=True):
         assert expected

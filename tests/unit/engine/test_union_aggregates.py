@@ -1,4 +1,4 @@
-"""Aggregates over unions whose arguments coincide in some branches and not in others."""
+"""Aggregates over unions whose arguments are equal in some branches and different in others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def results(backend: str, sql: str) -> list[dict]:
 
 @pytest.mark.parametrize("window", ["TUMBLE({}, '1 minute')", "HOP({}, '1 minute', '30 seconds')", "SESSION({}, '5 seconds')"])
 @pytest.mark.parametrize("branches", BRANCHES.values(), ids=BRANCHES.keys())
-def test_every_branch_counts_for_what_it_is(branches: tuple[str, ...], window: str):
+def test_aggregates_use_the_argument_of_each_branch(branches: tuple[str, ...], window: str):
     union = " UNION ALL ".join(f"SELECT {columns}, time FROM s" for columns in branches)
     sql = f"SELECT {AGGREGATES} FROM {window.format(f'({union})')}"
     expected = results("reference", sql)

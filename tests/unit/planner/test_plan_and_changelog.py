@@ -1,4 +1,4 @@
-"""The shared plan is a pure function of the set of live queries; changes are an algebra over them."""
+"""The shared plan is a pure function of the set of live queries; changelogs add and remove queries."""
 
 from __future__ import annotations
 
@@ -38,71 +38,75 @@ TEXTS = [
 ]
 
 
-def live(*numbers: int) -> list[LiveQuery]:
+def make_live_queries(*numbers: int) -> list[LiveQuery]:
     return [LiveQuery(n, f"q{n}", bind_query(TEXTS[n % len(TEXTS)], CATALOG), MIN_TIME, n) for n in numbers]
 
 
-def add(number: int) -> QueryAddition:
+def make_addition(number: int) -> QueryAddition:
     return QueryAddition(number, f"q{number}", bind_query(TEXTS[number % len(TEXTS)], CATALOG), MIN_TIME)
 
 
 @given(st.permutations(range(7)))
-def test_the_order_of_additions_does_not_matter(order: list[int]) -> None:
-    assert plan_stream("p", live(*order)) == plan_stream("p", live(*range(7)))
+def test_the_plan_does_not_depend_on_the_order_of_additions(order: list[int]) -> None:
+    assert plan_stream("p", make_live_queries(*order)) == plan_stream("p", make_live_queries(*range(7)))
 
 
 @given(st.sets(st.integers(0, 20)), st.integers(21, 30))
-def test_add_then_remove_gives_back_the_equal_plan(there: set[int], new: int) -> None:
-    before = apply_changelog((), Changelog(tuple(add(n) for n in there)))
-    after = apply_changelog(apply_changelog(before, Changelog((add(new),))), Changelog((), frozenset({new})))
+def test_adding_and_removing_a_query_restores_the_plan(initial: set[int], new: int) -> None:
+    before = apply_changelog((), Changelog(tuple(make_addition(n) for n in initial)))
+    after = apply_changelog(apply_changelog(before, Changelog((make_addition(new),))), Changelog((), frozenset({new})))
     assert after == before
     assert plan_stream("p", after) == plan_stream("p", before)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
-def test_bits_are_reused_and_sets_stay_as_short_as_the_live_queries(steps: list[tuple[bool, int]]) -> None:
-    now: tuple[LiveQuery, ...] = ()
+def test_bits_are_unique_reused_and_less_than_the_largest_number_of_live_queries(steps: list[tuple[bool, int]]) -> None:
+    current: tuple[LiveQuery, ...] = ()
     sets, most, first = [], 1, None
     for number, (adding, which) in enumerate(steps):
-        before = now
-        change = Changelog((add(number),)) if adding or not now else Changelog((), frozenset({now[which % len(now)].id}))
-        now = apply_changelog(now, change)
-        most = max(most, len(now))
-        assert len({q.bit for q in now}) == len(now)
-        assert max((q.bit for q in now), default=0) < most
+        before = current
+        change = (
+            Changelog((make_addition(number),))
+            if adding or not current
+            else Changelog((), frozenset({current[which % len(current)].id}))
+        )
+        current = apply_changelog(current, change)
+        most = max(most, len(current))
+        assert len({q.bit for q in current}) == len(current)
+        assert max((q.bit for q in current), default=0) < most
         first = before if first is None else first
-        sets.append(compute_changelog_set(before, now))
-    if first is not None:  # Eq. 4.1: the AND over all steps leaves the bits that meant the same query all the time
-        same = to_query_set(q.bit for q in now if any(o.id == q.id and o.bit == q.bit for o in first))
-        assert intersect_changelog_sets(sets) & to_query_set(q.bit for q in now) == same
+        sets.append(compute_changelog_set(before, current))
+    if first is not None:  # Eq. 4.1: the AND over all steps has the bits whose query never changed
+        same = to_query_set(q.bit for q in current if any(o.id == q.id and o.bit == q.bit for o in first))
+        assert intersect_changelog_sets(sets) & to_query_set(q.bit for q in current) == same
 
 
-def test_equal_needs_are_kept_once_and_smaller_selections_join_larger_ones() -> None:
-    plan = plan_stream("p", live(0, 1, 2))
-    (store,) = plan.aggregations
-    assert [str(c) for c in store.components] == ["rows(*)", "float(price)", "count(price)"]
-    assert store.slice_progressions == ((0, 1_000_000),) or len(store.slice_progressions) >= 1
-    assert [d.boundaries for d in store.predicate_index.dimensions] == [(4, 9)]
+def test_queries_with_equal_keys_share_an_aggregation_and_its_components() -> None:
+    plan = plan_stream("p", make_live_queries(0, 1, 2))
+    (aggregation,) = plan.aggregations
+    assert [str(c) for c in aggregation.components] == ["rows(*)", "float(price)", "count(price)"]
+    assert aggregation.slice_progressions == ((0, 1_000_000),) or len(aggregation.slice_progressions) >= 1
+    assert [d.boundaries for d in aggregation.predicate_index.dimensions] == [(4, 9)]
 
 
 SECOND = OperatorLoad(rows=100_000, slices=1, keys=1_000)
 
 
-def test_layouts_follow_the_cost() -> None:
-    def where(text: str):
+def test_the_cell_layout_minimizes_the_cost() -> None:
+    def bind_predicate(text: str):
         return bind_query(f"SELECT k FROM p WHERE {text}", CATALOG).branches[0].predicate
 
-    few = [where(f"x > {i} AND y < {i}") for i in range(3)]
-    assert choose_layout([where(f"x > {i}") for i in range(100)], SECOND).layout is CellLayout.GRID
+    few = [bind_predicate(f"x > {i} AND y < {i}") for i in range(3)]
+    assert choose_layout([bind_predicate(f"x > {i}") for i in range(100)], SECOND).layout is CellLayout.GRID
     assert choose_layout(few, SECOND).layout is CellLayout.GRID
-    wide = [where(f"x > {i} AND y < {i} AND z = {i} AND k <> {i}") for i in range(40)]
+    wide = [bind_predicate(f"x > {i} AND y < {i} AND z = {i} AND k <> {i}") for i in range(40)]
     assert choose_layout(wide, SECOND).layout is CellLayout.SIGNATURES
-    odd = [where(" OR ".join(f"s LIKE '{c}{i}%'" for c in "abcdefghij")) for i in range(8)]
-    assert choose_layout(odd, SECOND).layout is CellLayout.PER_QUERY
+    expensive = [bind_predicate(" OR ".join(f"s LIKE '{c}{i}%'" for c in "abcdefghij")) for i in range(8)]
+    assert choose_layout(expensive, SECOND).layout is CellLayout.PER_QUERY
 
 
 def test_explain_names_each_operator_and_its_queries() -> None:
-    queries = live(*range(7))
+    queries = make_live_queries(*range(7))
     text = explain(queries, [plan_stream("p", queries), plan_stream("q", queries)])
     assert "7 live queries, one shared pipeline" in text
     assert "stream p: read once for 7 queries" in text

@@ -1,4 +1,4 @@
-"""A cell stands for a query-set: on each cell every predicate has one truth value, the one it has on the row."""
+"""Predicate index: every predicate has the same truth value on a cell and on each row of the cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CATALOG = Catalog((Stream("t", SCHEMA, "time"),))
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 
-def predicate(text: str) -> Expression:
+def parse_predicate(text: str) -> Expression:
     return bind_query(f"SELECT x FROM t WHERE {text}", CATALOG).branches[0].predicate
 
 
@@ -58,42 +58,42 @@ rows = st.fixed_dictionaries({
 
 @given(st.lists(predicates, min_size=1, max_size=6), st.lists(rows, min_size=1, max_size=12), st.sampled_from(list(CellLayout)))
 @settings(max_examples=scale_examples(150), deadline=None)
-def test_every_layout_finds_the_rows_each_predicate_holds_on(
+def test_every_layout_assigns_rows_to_cells_of_the_predicates_that_hold(
     texts: list[str], found: list[dict[str, object]], layout: CellLayout
 ) -> None:
-    wanted = [predicate(text) for text in texts]
-    selection = build_predicate_index(wanted, layout)
-    if layout is CellLayout.GRID and selection.cell_count > 1 << 16:
+    wanted = [parse_predicate(text) for text in texts]
+    index = build_predicate_index(wanted, layout)
+    if layout is CellLayout.GRID and index.cell_count > 1 << 16:
         return
     batch = RowBatch(pa.Table.from_pylist(found, SCHEMA.to_arrow()), "time")
-    tagged = CellAssigner(selection).assign_cells(batch)
-    matches = group_rows_by_predicate(tagged, range(len(selection.predicates)))
-    for index, one in enumerate(selection.predicates):
-        assert matches[index].tolist() == [i for i, row in enumerate(found) if evaluate(one, row) is True], str(one)
+    tagged = CellAssigner(index).assign_cells(batch)
+    matches = group_rows_by_predicate(tagged, range(len(index.predicates)))
+    for number, one in enumerate(index.predicates):
+        assert matches[number].tolist() == [i for i, row in enumerate(found) if evaluate(one, row) is True], str(one)
 
 
-def test_one_dimension_whatever_the_spelling() -> None:
-    """x > 1.5 and CAST(x AS BIGINT) < 7 cut the same dimension as x = 3."""
-    dims = derive_dimensions([predicate("x > 1.5"), predicate("CAST(x AS BIGINT) < 7"), predicate("x = 3")])
+def test_predicates_on_equivalent_expressions_share_a_dimension() -> None:
+    """x > 1.5 and CAST(x AS BIGINT) < 7 divide the same dimension as x = 3."""
+    dims = derive_dimensions([parse_predicate("x > 1.5"), parse_predicate("CAST(x AS BIGINT) < 7"), parse_predicate("x = 3")])
     assert [str(d.expression) for d in dims] == ["x"]
     assert dims[0].boundaries == (2, 3, 4, 7)
 
 
-def test_rows_nobody_wants_go_no_further() -> None:
-    selection = build_predicate_index([predicate("x < 2"), predicate("x > 5")], CellLayout.GRID)
+def test_cells_of_no_query_are_not_covered() -> None:
+    index = build_predicate_index([parse_predicate("x < 2"), parse_predicate("x > 5")], CellLayout.GRID)
     #            <2    2..5    >5    NULL
-    assert compute_grid_spans(selection).find_covered_cells().tolist() == [True, False, True, False]
+    assert compute_grid_spans(index).find_covered_cells().tolist() == [True, False, True, False]
 
 
-def test_cost_of_a_row_does_not_grow_with_the_queries() -> None:
-    selection = build_predicate_index([predicate(f"x > {i}") for i in range(500)], CellLayout.GRID)
-    assert len(selection.dimensions) == 1
-    assert selection.cell_count == 502
+def test_many_range_predicates_on_a_column_need_one_dimension() -> None:
+    index = build_predicate_index([parse_predicate(f"x > {i}") for i in range(500)], CellLayout.GRID)
+    assert len(index.dimensions) == 1
+    assert index.cell_count == 502
 
 
 @pytest.mark.parametrize(
     ("text", "spans"), [("x < 2", [(0, 1)]), ("x >= 2", [(1, 3)]), ("x <> 2", [(0, 1), (2, 3)]), ("x IS NULL", [(3, 4)])]
 )
 def test_spans_of_simple_predicates(text: str, spans: list[tuple[int, int]]) -> None:
-    selection = build_predicate_index([predicate("x = 2"), predicate(text)], CellLayout.GRID)
-    assert compute_grid_spans(selection).get_spans(len(selection.predicates) - 1) == spans
+    index = build_predicate_index([parse_predicate("x = 2"), parse_predicate(text)], CellLayout.GRID)
+    assert compute_grid_spans(index).get_spans(len(index.predicates) - 1) == spans

@@ -1,4 +1,4 @@
-"""How joins are worked off: which steps, by which keys, and where rows move."""
+"""Physical plans of window joins: steps, keys, and where rows are repartitioned."""
 
 from __future__ import annotations
 
@@ -15,81 +15,83 @@ CATALOG = Catalog.of([Stream(name, COLUMNS, "time") for name in ("a", "b", "c")]
 A, B, C = (f"TUMBLE({name}, '5 s') {name}" for name in "abc")
 
 
-def bound(text: str) -> WindowJoinQuery:
-    found = bind_query(text, CATALOG)
-    assert isinstance(found, WindowJoinQuery)
-    return found
+def bind_join(text: str) -> WindowJoinQuery:
+    plan = bind_query(text, CATALOG)
+    assert isinstance(plan, WindowJoinQuery)
+    return plan
 
 
-def moves(text: str) -> list[bool]:
-    plan = bound(text)
+def list_repartitions(text: str) -> list[bool]:
+    plan = bind_join(text)
     return [step.repartitions for step in build_chain(plan, plan.tree).steps]
 
 
-def test_rows_move_only_where_the_keys_change() -> None:
-    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON a.k = c.k") == [False, False]
-    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, False]
-    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x") == [False, True]
-    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k AND a.x = b.x JOIN {C} ON a.k = c.k") == [False, True]
+def test_rows_are_repartitioned_only_where_the_keys_change() -> None:
+    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON a.k = c.k") == [False, False]
+    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, False]
+    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x") == [False, True]
+    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k AND a.x = b.x JOIN {C} ON a.k = c.k") == [False, True]
 
 
-def test_after_an_outer_join_only_the_side_that_is_kept_tells_where_rows_lie() -> None:
-    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k JOIN {C} ON a.k = c.k") == [False, False]
-    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
-    assert moves(f"SELECT a.x FROM {A} RIGHT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, False]
-    assert moves(f"SELECT a.x FROM {A} FULL JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
+def test_after_an_outer_join_only_keys_of_the_preserved_side_determine_the_partition() -> None:
+    assert list_repartitions(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k JOIN {C} ON a.k = c.k") == [False, False]
+    assert list_repartitions(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
+    assert list_repartitions(f"SELECT a.x FROM {A} RIGHT JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, False]
+    assert list_repartitions(f"SELECT a.x FROM {A} FULL JOIN {B} ON a.k = b.k JOIN {C} ON b.k = c.k") == [False, True]
 
 
-def test_rows_without_keys_lie_in_one_place_and_move_there_and_back() -> None:
+def test_joins_without_keys_run_in_one_partition() -> None:
     less, more = "a.x < b.x", "b.x > c.x"
-    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON {less} JOIN {C} ON {more}") == [False, False]
-    assert moves(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON {more}") == [False, True]
-    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON {less} LEFT JOIN {C} ON a.k = c.k") == [False, True]
+    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON {less} JOIN {C} ON {more}") == [False, False]
+    assert list_repartitions(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON {more}") == [False, True]
+    assert list_repartitions(f"SELECT a.x FROM {A} LEFT JOIN {B} ON {less} LEFT JOIN {C} ON a.k = c.k") == [False, True]
     d = "TUMBLE(a, '5 s') d"
-    assert moves(f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k LEFT JOIN {C} ON {more} LEFT JOIN {d} ON a.k = d.k") == [
+    assert list_repartitions(
+        f"SELECT a.x FROM {A} LEFT JOIN {B} ON a.k = b.k LEFT JOIN {C} ON {more} LEFT JOIN {d} ON a.k = d.k"
+    ) == [
         False,
         True,
         True,
     ]
-    for kind in ("LEFT", "RIGHT", "FULL", "SEMI", "ANTI"):  # who lacks a side lies there, too
-        assert moves(f"SELECT a.x FROM {A} {kind} JOIN {B} ON {less} JOIN {C} ON a.x <> c.x") == [False, False]
+    for kind in ("LEFT", "RIGHT", "FULL", "SEMI", "ANTI"):  # rows without a partner are in that partition, too
+        assert list_repartitions(f"SELECT a.x FROM {A} {kind} JOIN {B} ON {less} JOIN {C} ON a.x <> c.x") == [False, False]
 
 
-def test_queries_without_keys_share_buckets_and_steps_whatever_they_ask() -> None:
+def test_joins_without_keys_share_join_buffers_and_steps() -> None:
     texts = [f"SELECT a.x FROM {A} JOIN {B} ON a.x < b.x", f"SELECT COUNT(*) AS n FROM {A} CROSS JOIN {B}"]
-    live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
-    (buckets,) = plan_stream("a", live).join_buffers
-    assert (buckets.keys, buckets.query_bits, buckets.columns) == ((), (0, 1), ("x",))
-    one, two = (build_chain(plan, plan.tree) for plan in map(bound, texts))
-    assert one == two
+    live = [LiveQuery(number, f"q{number}", bind_join(text), bit=number) for number, text in enumerate(texts)]
+    (buffer,) = plan_stream("a", live).join_buffers
+    assert (buffer.keys, buffer.query_bits, buffer.columns) == ((), (0, 1), ("x",))
+    first, second = (build_chain(plan, plan.tree) for plan in map(bind_join, texts))
+    assert first == second
     text = explain(live, [plan_stream(name, live) for name in "ab"])
     assert "join buffer in one partition · used by 2 queries: q0, q1" in text
     assert "inner join with b without an equality · used by 2 queries: q0, q1" in text
 
 
-def test_levels_count_what_comes_after_the_first_exchange() -> None:
-    plain = bound(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k")
-    grouped = bound(f"SELECT COUNT(*) AS n FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x")
+def test_shuffles_after_the_first_are_counted() -> None:
+    plain = bind_join(f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k")
+    grouped = bind_join(f"SELECT COUNT(*) AS n FROM {A} JOIN {B} ON a.k = b.k JOIN {C} ON b.x = c.x")
     assert count_extra_shuffles(plain, ()) == 0
     assert count_extra_shuffles(grouped, ()) == 2
 
 
-def test_columns_nobody_needs_are_not_kept() -> None:
-    plan = bound(f"SELECT a.s FROM {A} JOIN {B} ON a.k = b.k AND a.x < b.x WHERE a.unused = 1")
-    assert find_needed_columns(plan, 0) == {"k", "x", "s"}  # what selects rows is not needed afterwards
+def test_unneeded_columns_are_not_buffered() -> None:
+    plan = bind_join(f"SELECT a.s FROM {A} JOIN {B} ON a.k = b.k AND a.x < b.x WHERE a.unused = 1")
+    assert find_needed_columns(plan, 0) == {"k", "x", "s"}  # columns of pushed-down predicates are not needed
     assert find_needed_columns(plan, 1) == {"k", "x"}
 
 
-def test_queries_by_the_same_keys_share_buckets_and_a_self_join_has_two() -> None:
+def test_joins_with_equal_keys_share_a_join_buffer_and_a_self_join_has_two() -> None:
     texts = [
         f"SELECT a.x FROM {A} JOIN {B} ON a.k = b.k WHERE a.x > 3",
         "SELECT a.s FROM HOP(a, '8 s', '4 s') a JOIN HOP(b, '8 s', '4 s') b ON a.k = b.k",
         f"SELECT a.x FROM {A} JOIN {B} ON a.x = b.k",
         "SELECT one.x FROM TUMBLE(a, '5 s') one JOIN TUMBLE(a, '5 s') two ON one.k = two.k",
     ]
-    live = [LiveQuery(number, f"q{number}", bound(text), bit=number) for number, text in enumerate(texts)]
+    live = [LiveQuery(number, f"q{number}", bind_join(text), bit=number) for number, text in enumerate(texts)]
     plan = plan_stream("a", live)
-    assert [([str(key) for key in each.keys], each.slot, each.query_bits) for each in plan.join_buffers] == [
+    assert [([str(key) for key in buffer.keys], buffer.slot, buffer.query_bits) for buffer in plan.join_buffers] == [
         (["k"], 0, (0, 1, 3)),
         (["x"], 0, (2,)),
         (["k"], 1, (3,)),

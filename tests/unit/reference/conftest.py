@@ -1,4 +1,4 @@
-"""Makes `support` importable from any directory."""
+"""Make `support` importable from any directory."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Aggregates over lists of values."""
+"""Aggregates of the reference backend over lists of values."""
 
 import math
 from decimal import Decimal
@@ -16,22 +16,22 @@ NAN, INF = math.nan, math.inf
 COLUMN = Column("v", DOUBLE)
 
 
-def result(function, values, kind=DOUBLE, parameter=None):
+def aggregate_values(function, values, kind=DOUBLE, parameter=None):
     return compute_aggregate(AggregateCall(function, (COLUMN,), kind, parameter), [(value,) for value in values])
 
 
-def same(left, right):
+def is_same(left, right):
     return type(left) is type(right) and (left == right or repr(left) == repr(right))
 
 
 def test_count_star_counts_rows_and_count_counts_values():
     assert compute_aggregate(AggregateCall("count", (), BIGINT), [(), (), ()]) == 3
-    assert result("count", [1, None, 2], BIGINT) == 2
+    assert aggregate_values("count", [1, None, 2], BIGINT) == 2
 
 
 @pytest.mark.parametrize("function", sorted(AGGREGATE_FUNCTIONS - {"count", "count_distinct"}))
-def test_over_nulls_only_there_is_no_value(function):
-    assert result(function, [None, None], parameter=0.5) is None
+def test_an_aggregate_of_nulls_is_null(function):
+    assert aggregate_values(function, [None, None], parameter=0.5) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_over_nulls_only_there_is_no_value(function):
     ],
 )  # fmt: skip
 def test_aggregates(function, values, kind, expected):
-    assert same(result(function, values, kind), expected)
+    assert is_same(aggregate_values(function, values, kind), expected)
 
 
 @pytest.mark.parametrize(
@@ -68,22 +68,22 @@ def test_aggregates(function, values, kind, expected):
     ],
 )  # fmt: skip
 def test_percentiles(function, parameter, expected):
-    assert same(result(function, [4.0, 1.0, None, 3.0, 2.0], DOUBLE, parameter), expected)
+    assert is_same(aggregate_values(function, [4.0, 1.0, None, 3.0, 2.0], DOUBLE, parameter), expected)
 
 
-def test_percentile_puts_nan_last():
-    assert result("percentile", [NAN, 1.0, 2.0], DOUBLE, 0.5) == 2.0
-    assert math.isnan(result("percentile", [NAN, 1.0], DOUBLE, 0.5))
-    assert result("percentile", [INF, INF], DOUBLE, 0.5) == INF
+def test_percentile_orders_nan_last():
+    assert aggregate_values("percentile", [NAN, 1.0, 2.0], DOUBLE, 0.5) == 2.0
+    assert math.isnan(aggregate_values("percentile", [NAN, 1.0], DOUBLE, 0.5))
+    assert aggregate_values("percentile", [INF, INF], DOUBLE, 0.5) == INF
 
 
-def test_count_distinct_of_several_skips_rows_with_a_null():
+def test_count_distinct_of_several_columns_skips_rows_with_a_null():
     call = AggregateCall("count_distinct", (COLUMN, COLUMN), BIGINT)
     assert compute_aggregate(call, [(1, "a"), (1, "a"), (1, "b"), (None, "a"), (1, None)]) == 2
 
 
-def test_overflow_is_an_error():
+def test_an_overflow_raises():
     with pytest.raises(EvaluationError, match="overflow"):
-        result("sum", [2**63 - 1, 1], BIGINT)
+        aggregate_values("sum", [2**63 - 1, 1], BIGINT)
     with pytest.raises(EvaluationError, match="overflow"):
-        result("sum", [Decimal(99), Decimal(1)], pa.decimal128(2, 0))
+        aggregate_values("sum", [Decimal(99), Decimal(1)], pa.decimal128(2, 0))

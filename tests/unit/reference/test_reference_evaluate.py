@@ -1,4 +1,4 @@
-"""The value of every function, as a table: expression, value."""
+"""Values of all functions in the reference evaluator, as tables of expression and value."""
 
 import math
 from datetime import UTC, date, datetime
@@ -37,15 +37,15 @@ def value(function: str, *values: object, to: pa.DataType = INT, of: pa.DataType
     return evaluate(call(function, *values, to=to, of=of), {})
 
 
-def same(left: object, right: object) -> bool:
+def is_same(left: object, right: object) -> bool:
     return type(left) is type(right) and (left == right or repr(left) == repr(right))
 
 
-def test_every_function_is_known():
+def test_every_builtin_function_is_implemented():
     assert KNOWN_FUNCTIONS == BUILTIN_FUNCTIONS
 
 
-def test_columns_and_missing_columns():
+def test_a_missing_column_is_null():
     assert evaluate(Column("x", INT), {"x": 7}) == 7
     assert evaluate(Column("x", INT), {}) is None
 
@@ -63,7 +63,7 @@ def test_three_valued_logic(a, b, both, either):
     assert value("or", a, b, to=BOOL) is either
 
 
-def test_logic_stops_at_the_first_part_that_decides():
+def test_logic_short_circuits():
     broken = call("neg", -(2**31))
     greater = call("gt", broken, 0, to=BOOL)
     assert value("and", False, greater, to=BOOL) is False
@@ -108,8 +108,8 @@ def test_predicates(function, args, expected):
         (call("greatest", 1.0, NAN, to=DOUBLE), NAN), (call("least", 1.0, NAN, to=DOUBLE), 1.0),
     ],
 )  # fmt: skip
-def test_choices(expression, expected):
-    assert same(evaluate(expression, {}), expected)
+def test_conditional_functions(expression, expected):
+    assert is_same(evaluate(expression, {}), expected)
 
 
 D2 = parse_type("DECIMAL(5,2)")
@@ -137,7 +137,7 @@ D2 = parse_type("DECIMAL(5,2)")
     ],
 )  # fmt: skip
 def test_arithmetic(expression, expected):
-    assert same(evaluate(expression, {}), expected)
+    assert is_same(evaluate(expression, {}), expected)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_arithmetic(expression, expected):
         call("date_add", date(9999, 12, 31), 1, to=DATE), call("rlike", "a", "(", to=BOOL),
     ],
 )  # fmt: skip
-def test_what_has_no_value_is_an_error(expression):
+def test_undefined_values_raise(expression):
     with pytest.raises(EvaluationError):
         evaluate(expression, {})
 
@@ -179,8 +179,8 @@ def test_what_has_no_value_is_an_error(expression):
         (call("sign", -2.5, to=DOUBLE), -1.0), (call("sign", 0.0, to=DOUBLE), 0.0), (call("sign", NAN, to=DOUBLE), NAN),
     ],
 )  # fmt: skip
-def test_functions_of_numbers(expression, expected):
-    assert same(evaluate(expression, {}), expected)
+def test_numeric_functions(expression, expected):
+    assert is_same(evaluate(expression, {}), expected)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_functions_of_numbers(expression, expected):
         ("replace", ("banana", "an", "AN"), "bANANa"), ("replace", ("abc", "", "x"), "abc"), ("replace", ("abc", "b"), "ac"),
     ],
 )  # fmt: skip
-def test_functions_of_strings(function, args, expected):
-    assert same(value(function, *args), expected)
+def test_string_functions(function, args, expected):
+    assert is_same(value(function, *args), expected)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_functions_of_strings(function, args, expected):
         ("unix_seconds", (MOMENT,), 1709212455), ("unix_seconds", (datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC),), -1),
     ],
 )  # fmt: skip
-def test_functions_of_time(function, args, expected):
-    assert same(value(function, *args), expected)
+def test_time_functions(function, args, expected):
+    assert is_same(value(function, *args), expected)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_date_trunc(unit, expected):
     ],
 )  # fmt: skip
 def test_cast(given, target, expected):
-    assert same(value("cast", given, to=parse_type(target)), expected)
+    assert is_same(value("cast", given, to=parse_type(target)), expected)
 
 
-def test_a_float_prints_with_its_own_digits():
+def test_a_float_is_cast_to_its_shortest_text():
     assert value("cast", literal(0.10000000149011612, FLOAT), to=STRING) == "0.1"

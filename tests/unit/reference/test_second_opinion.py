@@ -1,4 +1,4 @@
-"""The oracle against DuckDB: two independent readings of the same SQL texts over the same finite input."""
+"""Compare the reference oracle with DuckDB: both run the same SQL over the same finite input."""
 
 from collections import Counter
 
@@ -17,11 +17,11 @@ from support.rows import SCHEMA, RowCode, decode, row_codes
 from support.strategies import AddQuery, Advance, Drain, Rows, Scenario, scenarios
 
 DAY = 86_400_000_000
-LOOSE = 1e-6  # DuckDB averages decimals as doubles, Spark rounds to six digits
+TOLERANCE = 1e-6  # DuckDB averages decimals as doubles, Spark rounds to six digits
 
 
 def from_the_start(texts: list[str], parts: list[list[RowCode]], delay: int) -> Scenario:
-    """All queries first, then the rows batch by batch, dealt to both streams in turn."""
+    """Return a scenario that adds all queries, then feeds the batches to both streams in turn."""
     steps, clock = [AddQuery(f"q{index}", text) for index, text in enumerate(texts)], 0
     for index, codes in enumerate(parts):
         rows, clock = decode(codes, clock)
@@ -38,7 +38,7 @@ def compare(scenario: Scenario, verdicts: Counter[str]) -> None:
         if judgement.rows is None:
             continue
         try:
-            assert_same_rows(engine.get_results(name), judgement.rows, abs_=LOOSE)
+            assert_same_rows(engine.get_results(name), judgement.rows, abs_=TOLERANCE)
         except AssertionError as difference:
             raise AssertionError(f"{text}\n{difference}") from None
 
@@ -50,7 +50,7 @@ def many_rows(*, special: bool) -> st.SearchStrategy[list[list[RowCode]]]:
 SETTINGS = settings(max_examples=scale_examples(40), suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 
 
-def test_agreement_when_nothing_can_be_late():
+def test_results_match_duckdb_without_late_rows():
     verdicts: Counter[str] = Counter()
 
     @SETTINGS
@@ -62,7 +62,7 @@ def test_agreement_when_nothing_can_be_late():
     assert verdicts["judged"] >= 0.95 * verdicts.total(), verdicts
 
 
-def test_agreement_with_watermarks_nan_and_missing_times():
+def test_results_match_duckdb_with_watermarks_nan_and_missing_times():
     verdicts: Counter[str] = Counter()
 
     @SETTINGS
@@ -74,8 +74,8 @@ def test_agreement_with_watermarks_nan_and_missing_times():
     assert verdicts["judged"] >= 0.3 * verdicts.total(), verdicts
 
 
-@pytest.mark.parametrize("texts", [joins(seed=2), joins_without_equality(seed=2)], ids=["any", "without an equality"])
-def test_agreement_about_joins(texts):
+@pytest.mark.parametrize("texts", [joins(seed=2), joins_without_equality(seed=2)], ids=["any-condition", "without-equality"])
+def test_joins_match_duckdb(texts):
     verdicts: Counter[str] = Counter()
 
     @SETTINGS
@@ -88,7 +88,7 @@ def test_agreement_about_joins(texts):
 
 
 @pytest.mark.parametrize("limit", [5, 60])
-def test_every_scenario_runs(limit):
+def test_generated_scenarios_run_without_errors(limit):
     @settings(max_examples=scale_examples(20), suppress_health_check=list(HealthCheck), derandomize=True, database=None)
     @given(scenarios(max_queries=limit))
     def check(scenario):

@@ -5,23 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lives import Life
+from lives import SessionHarness
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[..., Life]]:
-    """Return a function that opens a session on a checkpoint (`Life`); the last session of each is closed after the test."""
-    lives: list[Life] = []
+def open_harness(tmp_path: Path) -> Iterator[Callable[..., SessionHarness]]:
+    """Return a function that opens a session on a named checkpoint; the fixture closes the last session of each checkpoint."""
+    harnesses: list[SessionHarness] = []
 
-    def begin(name: str = "checkpoint", **options: Any) -> Life:
-        lives.append(Life(tmp_path / name, **options))
-        return lives[-1]
+    def open_harness(name: str = "checkpoint", **options: Any) -> SessionHarness:
+        harnesses.append(SessionHarness(tmp_path / name, **options))
+        return harnesses[-1]
 
-    yield begin
-    for life in lives:
-        life.session.close()
+    yield open_harness
+    for harness in harnesses:
+        harness.session.close()
 
 
 @pytest.fixture
-def life(begin: Callable[..., Life]) -> Life:
-    return begin()
+def harness(open_harness: Callable[..., SessionHarness]) -> SessionHarness:
+    return open_harness()

@@ -1,4 +1,4 @@
-"""A session that a test can kill and open again, as if its process had crashed."""
+"""A session that a test can kill and reopen, as if its process had crashed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Killed(BaseException):
 
 
 class Fault:
-    """A fault hook of a session: raises once, at the n-th step of a name."""
+    """A fault hook of a session: raises once, at the n-th step of the given name."""
 
     def __init__(self) -> None:
         self.step, self.left = "", 0
@@ -34,14 +34,14 @@ class Fault:
                 raise Killed(step)
 
 
-class Life:
+class SessionHarness:
     """A checkpoint with a stream `s` (columns k, n, time; no watermark delay) and successive sessions on it."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory, self.options, self.fault = directory, {"backend": "local", **options}, Fault()
-        self.begin()
+        self.open_session()
 
-    def begin(self, **options: Any) -> hr.Session:
+    def open_session(self, **options: Any) -> hr.Session:
         self.session = hr.Session(self.directory, fault=self.fault, **{**self.options, **options})
         self.source = hr.MemorySource(SCHEMA)
         self.session.create_stream("s", self.source, time="time")
@@ -51,12 +51,12 @@ class Life:
         """Release the lock of the checkpoint without closing the session."""
         self.session._checkpoint.close()
 
-    def again(self, **options: Any) -> hr.Session:
+    def restart(self, **options: Any) -> hr.Session:
         self.kill()
-        return self.begin(**options)
+        return self.open_session(**options)
 
-    def killed_in(self, action: Callable[[], object], step: str, nth: int = 1) -> None:
-        """Run an action that is killed at a step."""
+    def kill_during(self, action: Callable[[], object], step: str, nth: int = 1) -> None:
+        """Run an action, raise `Killed` at its n-th `step`, and release the lock of the checkpoint."""
         self.fault.at(step, nth)
         try:
             action()
@@ -65,24 +65,24 @@ class Life:
             return
         raise AssertionError(f"step '{step}' did not occur")
 
-    def give(self, *seconds: float, k: int = 1, n: int = 1) -> None:
+    def append_rows(self, *seconds: float, k: int = 1, n: int = 1) -> None:
         """Append rows at these seconds."""
-        self.source.append(rows(*seconds, k=k, n=n))
+        self.source.append(make_rows(*seconds, k=k, n=n))
 
     def tick(self, *seconds: float, k: int = 1, n: int = 1) -> None:
         """Append rows and run a micro-batch."""
-        self.give(*seconds, k=k, n=n)
+        self.append_rows(*seconds, k=k, n=n)
         self.session.advance()
 
-    def files(self, folder: str) -> list[str]:
+    def list_files(self, folder: str) -> list[str]:
         return sorted(path.name for path in (self.directory / folder).iterdir())
 
 
-def rows(*seconds: float, k: int = 1, n: int = 1) -> list[dict[str, Any]]:
+def make_rows(*seconds: float, k: int = 1, n: int = 1) -> list[dict[str, Any]]:
     return [{"k": k, "n": n, "time": DAY + timedelta(seconds=second)} for second in seconds]
 
 
-def columns(query: hr.Query, *names: str) -> list[Any]:
+def read_columns(query: hr.Query, *names: str) -> list[Any]:
     """Return the values of a query's results, sorted; tuples for several columns."""
-    found = query.results().to_pylist()
-    return sorted(row[names[0]] if len(names) == 1 else tuple(row[name] for name in names) for row in found)
+    results = query.results().to_pylist()
+    return sorted(row[names[0]] if len(names) == 1 else tuple(row[name] for name in names) for row in results)

@@ -1,10 +1,10 @@
-"""Joins whose selectivities turn over: plans that adapt are soon as good as before, others are not, and results do not tell.
+"""Sliding joins whose selectivities change: adaptive plans recover their probe cost, static plans do not; results are equal.
 
     second   0 ─────────── 8 ──┬──────┬────────────── 18
     partners  about one        │ r–s and t–u 100, s–t none
-    orders    s→r t→u          └ new  └ rows of before have expired
+    orders    s→r t→u          └ new  └ rows from before the change have expired
 
-Nothing is timed here; scripts/measure-adaptation does that.
+These tests count rows; scripts/measure-adaptation measures times.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ TINY = SelectivityChange(rate=12, seconds=9, change=4, range=2, partners=8, stea
 
 @pytest.fixture(scope="module", params=[1, 2])
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunRecord]:
-    """Both runs, in one partition and in two."""
-    found = {}
+    """Run both optimizers, with one partition and with two."""
+    records = {}
     for prober in (Adaptive, Static):
         options = {"backend": "local", "partitions": request.param}
-        found[prober.__name__] = run_change(
+        records[prober.__name__] = run_change(
             CHANGE, prober(background=False), tmp_path_factory.mktemp("run"), batches=BATCHES, **options
         )
-    return found
+    return records
 
 
-def probed(played: RunRecord) -> tuple[float, list[int]]:
+def count_probed_rows(record: RunRecord) -> tuple[float, list[int]]:
     """Return the rows probed in a second: before the change, with full windows, and two windows after it."""
-    rows = [one.probed for one in played.seconds]
+    rows = [second.probed for second in record.seconds]
     return statistics.median(rows[CHANGE.range : CHANGE.change]), rows[CHANGE.change + 2 * CHANGE.range :]
 
 
-def test_plans_that_adapt_are_as_good_as_before_within_two_windows(runs: dict[str, RunRecord]) -> None:
-    former, after = probed(runs["Adaptive"])
+def test_adaptive_plans_recover_their_probe_cost_within_two_windows(runs: dict[str, RunRecord]) -> None:
+    before, after = count_probed_rows(runs["Adaptive"])
     assert len(after) == 4
-    assert max(after) <= 1.5 * former
+    assert max(after) <= 1.5 * before
     first, *changes = runs["Adaptive"].choices
     assert first == 0
     assert changes[0] == CHANGE.change + 1
@@ -59,40 +59,40 @@ def test_plans_that_adapt_are_as_good_as_before_within_two_windows(runs: dict[st
     assert [str(orders[start][0].relation) for start in "st"] == ["t", "s"]
 
 
-def test_plans_that_are_held_stay_far_worse(runs: dict[str, RunRecord]) -> None:
-    former, after = probed(runs["Static"])
-    assert min(after) >= 5 * former
+def test_static_plans_stay_more_expensive(runs: dict[str, RunRecord]) -> None:
+    before, after = count_probed_rows(runs["Static"])
+    assert min(after) >= 5 * before
     assert list(runs["Static"].choices) == [0]
 
 
-def test_before_the_change_both_do_the_same(runs: dict[str, RunRecord]) -> None:
+def test_both_plans_do_the_same_work_before_the_change(runs: dict[str, RunRecord]) -> None:
     adaptive, static = (runs[name].seconds[: CHANGE.change] for name in ("Adaptive", "Static"))
-    assert [(one.rows_in, one.rows_out) for one in adaptive] == [(one.rows_in, one.rows_out) for one in static]
+    assert [(s.rows_in, s.rows_out) for s in adaptive] == [(s.rows_in, s.rows_out) for s in static]
 
 
-def test_results_are_those_that_duckdb_finds(runs: dict[str, RunRecord]) -> None:
+def test_results_equal_those_of_duckdb(runs: dict[str, RunRecord]) -> None:
     streams = [Stream(name, Schema.parse(stream_schema(name)), "time", 0) for name in COLUMNS]
-    judged = DuckDBJudge(streams, [{name: table.to_pylist() for name, table in tables.items()} for tables in BATCHES])
-    expected = judged.judge(CHANGE.query).rows
+    judge = DuckDBJudge(streams, [{name: table.to_pylist() for name, table in tables.items()} for tables in BATCHES])
+    expected = judge.judge(CHANGE.query).rows
     assert expected is not None
-    for played in runs.values():
-        assert sorted(map(_numbers, played.results.to_pylist())) == sorted(map(_numbers, expected))
+    for record in runs.values():
+        assert sorted(map(_row_numbers, record.results.to_pylist())) == sorted(map(_row_numbers, expected))
     assert runs["Adaptive"].checksum == runs["Static"].checksum
-    assert _since_the_change(runs["Adaptive"].results, CHANGE) > 10
+    assert _count_results_after_change(runs["Adaptive"].results, CHANGE) > 10
 
 
-def test_results_are_those_of_the_reference(tmp_path: Path) -> None:
+def test_results_equal_those_of_the_reference(tmp_path: Path) -> None:
     expected = run_change(TINY, None, tmp_path / "reference", backend="reference").results
     assert expected.num_rows > 20
-    assert _since_the_change(expected, TINY) > 0
+    assert _count_results_after_change(expected, TINY) > 0
     for prober in (Adaptive, Static):
-        played = run_change(TINY, prober(background=False), tmp_path / prober.__name__, backend="local", partitions=2)
-        assert_same_rows(played.results.to_pylist(), expected.to_pylist())
-        assert (max(played.choices) > TINY.change) == (prober is Adaptive)
+        record = run_change(TINY, prober(background=False), tmp_path / prober.__name__, backend="local", partitions=2)
+        assert_same_rows(record.results.to_pylist(), expected.to_pylist())
+        assert (max(record.choices) > TINY.change) == (prober is Adaptive)
 
 
-class Punctual(Adaptive):
-    """Looks beside the pipeline, and is always done when the next batch is planned."""
+class PunctualAdaptive(Adaptive):
+    """Plans in the background, and is always done before the next batch is planned."""
 
     def __init__(self) -> None:
         super().__init__(background=True)
@@ -103,15 +103,17 @@ class Punctual(Adaptive):
 
 
 @pytest.mark.parametrize("change", [5, 6])
-def test_what_is_seen_in_a_batch_is_looked_at_in_the_next_and_in_force_in_the_one_after(change: int, tmp_path: Path) -> None:
-    played = run_change(replace(CHANGE, change=change, seconds=change + 3), Punctual(), tmp_path, backend="local", partitions=1)
-    assert list(played.choices) == [0, change + 2]
+def test_background_replanning_changes_the_plan_two_batches_after_the_change(change: int, tmp_path: Path) -> None:
+    record = run_change(
+        replace(CHANGE, change=change, seconds=change + 3), PunctualAdaptive(), tmp_path, backend="local", partitions=1
+    )
+    assert list(record.choices) == [0, change + 2]
 
 
-def _numbers(row: dict[str, int]) -> tuple[int, ...]:
+def _row_numbers(row: dict[str, int]) -> tuple[int, ...]:
     return row["r"], row["s"], row["t"], row["u"]
 
 
-def _since_the_change(results: pa.Table, change: SelectivityChange) -> int:
-    """How many results are of rows after the change only."""
-    return sum(min(_numbers(row)) >= change.change * change.rate for row in results.to_pylist())
+def _count_results_after_change(results: pa.Table, change: SelectivityChange) -> int:
+    """Return the number of results whose rows all arrived after the change."""
+    return sum(min(_row_numbers(row)) >= change.change * change.rate for row in results.to_pylist())

@@ -1,4 +1,4 @@
-"""Orders of joins change while they run: when rates do, at a window's start, and without a trace in the results."""
+"""Join orders of window joins follow the rates; they change at a window start, and results stay exact."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SQL = (
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def play(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session, list[dict], list[tuple[int, ...]]]:
-    """Let one of the outer streams be 100 times as fast as the other, and change sides; return results and orders."""
+def run_session(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session, list[dict], list[tuple[int, ...]]]:
+    """Run a join; of streams a and c, one is 100 times faster, from second `flip` on the other; return results and orders."""
     session = hr.Session(path, backend=backend)
     sources = {name: hr.MemorySource("k INT, x INT, n INT, time TIMESTAMP") for name in "abc"}
     for name, source in sources.items():
@@ -49,22 +49,22 @@ def play(backend: str, seconds: int, flip: int, path) -> tuple[hr.Session, list[
     return session, query.results().to_pylist(), orders
 
 
-def test_an_order_that_became_bad_is_corrected_within_a_few_batches_and_results_stay_exact(tmp_path) -> None:
-    session, found, orders = play("local", 16, 8, tmp_path / "one")
+def test_the_join_order_follows_a_change_of_rates_within_five_batches(tmp_path) -> None:
+    session, actual, orders = run_session("local", 16, 8, tmp_path / "one")
     session.close()
-    reference, expected, _ = play("reference", 16, 8, tmp_path / "two")
+    reference, expected, _ = run_session("reference", 16, 8, tmp_path / "two")
     reference.close()
     assert len(expected) > 50
-    assert_same_rows(found, expected)
+    assert_same_rows(actual, expected)
     assert orders[7] != orders[-1]
-    assert orders[7][-1] == 0  # a was the fast one, and joined last
-    assert orders[-1][-1] == 2  # now c is
-    noticed = next(i for i, order in enumerate(orders) if i > 7 and order != orders[7])
-    assert noticed <= 8 + 5
+    assert orders[7][-1] == 0  # a was faster, and is joined last
+    assert orders[-1][-1] == 2  # now c is faster
+    changed_at = next(i for i, order in enumerate(orders) if i > 7 and order != orders[7])
+    assert changed_at <= 8 + 5
 
 
-def test_what_was_decided_survives_a_restart(tmp_path) -> None:
-    session, _, orders = play("local", 6, 8, tmp_path)
+def test_the_join_order_survives_a_restart(tmp_path) -> None:
+    session, _, orders = run_session("local", 6, 8, tmp_path)
     session.close()
     again = hr.Session(tmp_path, backend="local")
     live = next(iter(again._coordinator.live_queries.values()))
@@ -83,7 +83,7 @@ def query() -> LiveQuery:
     return LiveQuery(1, "q", plan)
 
 
-def test_windows_that_began_before_keep_the_old_arrangement_until_they_close(query: LiveQuery) -> None:
+def test_open_windows_keep_the_old_join_order_until_they_close(query: LiveQuery) -> None:
     new = JoinOrderVersion((2, 1, 0), 1)
     changed = update_join_orders(query, new, 10_000_000, 9_000_000)
     assert changed.order_versions == (JoinOrderVersion((0, 1, 2)), JoinOrderVersion((2, 1, 0), 1, 10_000_001))
@@ -91,19 +91,19 @@ def test_windows_that_began_before_keep_the_old_arrangement_until_they_close(que
     assert update_join_orders(changed, None, 12_000_000, 12_000_001).order_versions == (changed.order_versions[1],)
 
 
-def test_before_the_first_row_there_is_nothing_to_keep(query: LiveQuery) -> None:
+def test_the_join_order_is_replaced_before_the_first_row(query: LiveQuery) -> None:
     assert update_join_orders(query, JoinOrderVersion((2, 1, 0)), MIN_TIME, MIN_TIME).order_versions == (
         JoinOrderVersion((2, 1, 0)),
     )
 
 
-def test_an_arrangement_that_saw_no_row_is_replaced(query: LiveQuery) -> None:
+def test_a_join_order_version_without_rows_is_replaced(query: LiveQuery) -> None:
     once = update_join_orders(query, JoinOrderVersion((2, 1, 0)), 10, 5)
     twice = update_join_orders(once, JoinOrderVersion((1, 0, 2)), 10, 5)
-    assert [one.order for one in twice.order_versions] == [(0, 1, 2), (1, 0, 2)]
+    assert [version.order for version in twice.order_versions] == [(0, 1, 2), (1, 0, 2)]
 
 
-def test_keys_of_joins_are_counted_together_and_one_by_one() -> None:
+def test_distinct_join_keys_are_counted_per_column_and_combined() -> None:
     with hr.Session(backend="local", partitions=1) as session:
         sources = {name: hr.MemorySource("k INT, x INT, time TIMESTAMP") for name in "ab"}
         for name, source in sources.items():
@@ -115,8 +115,8 @@ def test_keys_of_joins_are_counted_together_and_one_by_one() -> None:
         assert session._coordinator.state.streams["a"].keys == {"k": 3, "x": 7, "k, x": 21}
 
 
-class Forced(WindowJoinOptimizer):
-    """Gives every join the same order from one batch on; each a group of its own if they shall be apart."""
+class ForcedOrder(WindowJoinOptimizer):
+    """Gives every join the same order from a batch on; with `apart`, each join is in its own group."""
 
     def __init__(self, batch: int, order: tuple[int, ...], *, apart: bool = False) -> None:
         super().__init__()
@@ -129,14 +129,14 @@ class Forced(WindowJoinOptimizer):
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_queries_of_one_group_are_joined_once_and_those_of_two_apart(*, apart: bool) -> None:
+def test_joins_are_computed_once_per_group(*, apart: bool) -> None:
     with hr.Session(backend="local", partitions=2) as session:
         source = hr.MemorySource("k INT, x INT, time TIMESTAMP")
         session.create_stream("a", source, time="time")
         texts = [f"SELECT l.x FROM TUMBLE(a, '5 s') l JOIN TUMBLE(a, '5 s') r ON l.k = r.k WHERE l.x < {n}" for n in (5, 9)]
         queries = [session.add(text) for text in texts]
         session.advance()
-        session._coordinator.window_join_optimizer = Forced(1, (0, 1), apart=apart)
+        session._coordinator.window_join_optimizer = ForcedOrder(1, (0, 1), apart=apart)
         for second in range(30):
             source.append([{"k": 1, "x": second % 10, "time": BASE + timedelta(seconds=second)}])
             session.advance()
@@ -147,8 +147,8 @@ def test_queries_of_one_group_are_joined_once_and_those_of_two_apart(*, apart: b
         assert [query.results().num_rows for query in queries] == [5 * 15, 5 * 27]
 
 
-def test_results_of_a_join_are_read_wherever_the_order_of_its_inputs_lets_them_come_out() -> None:
-    #   rows move once or twice on their way through the join: windows that began under the old order end under it
+def test_a_nested_query_reads_all_results_of_a_join_whose_order_changes() -> None:
+    #   a join needs one or two extra shuffles, depending on its order; open windows keep the old order
     window = "TUMBLE(a, '10 s')"
     sides = f"JOIN {window} t1 ON t0.k = t1.k JOIN {window} t2 ON t1.x = t2.x JOIN {window} t3 ON t0.k = t3.k"
     text = f"SELECT window_end, COUNT(*) AS n FROM (SELECT t0.x FROM {window} t0 {sides})"
@@ -157,15 +157,15 @@ def test_results_of_a_join_are_read_wherever_the_order_of_its_inputs_lets_them_c
         source = hr.MemorySource("k INT, x INT, time TIMESTAMP")
         session.create_stream("a", source, time="time")
         query = session.add(text)
-        found = set()
+        shuffles = set()
         for second in range(60):
             if second % 7 == 0:
-                session._coordinator.window_join_optimizer = Forced(second, orders[second // 7 % 3])
-                found |= {one.extra_shuffles for one in session._coordinator.live_queries.values() if one.output_stream}
+                session._coordinator.window_join_optimizer = ForcedOrder(second, orders[second // 7 % 3])
+                shuffles |= {live.extra_shuffles for live in session._coordinator.live_queries.values() if live.output_stream}
             source.append([{"k": second % 2, "x": second % 3, "time": BASE + timedelta(seconds=second)}])
             session.advance()
         session.drain()
-        assert found >= {1, 2}
+        assert shuffles >= {1, 2}
         results = {row["window_end"]: row["n"] for row in query.results().to_pylist()}
     for end in range(10, 70, 10):
         rows = [(second % 2, second % 3) for second in range(end - 10, end)]

@@ -1,6 +1,6 @@
-"""The optimizer of multi-way joins at work: what it changes, when, and what it leaves alone.
+"""The optimizer of sliding joins in a running session: when it replans, and what it changes.
 
-r ─b─ s ─c─ t       b has two values, c has two thousand: who joins r and s first makes a hundred times the rows
+r ─b─ s ─c─ t       b has two values, c has two thousand: an order that joins r and s first makes a hundred times the rows
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ EACH = 40
 Draw = Callable[[Random], dict[str, int]]
 
 
-class Watched(SlidingJoinOptimizer):
-    """Counts the rows that came to probes in each batch, and the choices that were made."""
+class RecordingOptimizer(SlidingJoinOptimizer):
+    """Records the number of probing rows of each batch, and the choices."""
 
     def __init__(self, every: int = 2, **options: Any) -> None:
         super().__init__(every, **{"background": False, **options})
-        self.came: list[int] = []
+        self.probing_rows: list[int] = []
         self.chosen: list[ProbeOrderChoice] = []
 
     def record_batch(self, outcomes: Sequence[ReduceReport]) -> None:
         super().record_batch(outcomes)
-        self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values()))
+        self.probing_rows.append(sum(rows for outcome in outcomes for rows, _ in outcome.probe_counts.values()))
 
     def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
-        found = super().choose_plan(state, probes)
-        self.chosen += [] if found is None else [found]
-        return found
+        choice = super().choose_plan(state, probes)
+        self.chosen += [] if choice is None else [choice]
+        return choice
 
 
-class Counting(ManualOptimizer):
-    """Changes nothing, and counts."""
+class StaticOptimizer(ManualOptimizer):
+    """Records the number of probing rows of each batch; never changes the plan."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.came: list[int] = []
+        self.probing_rows: list[int] = []
 
     def record_batch(self, outcomes: Sequence[ReduceReport]) -> None:
-        self.came.append(sum(came for outcome in outcomes for came, _ in outcome.probe_counts.values()))
+        self.probing_rows.append(sum(rows for outcome in outcomes for rows, _ in outcome.probe_counts.values()))
 
 
-def skewed(random: Random) -> dict[str, int]:
+def draw_skewed(random: Random) -> dict[str, int]:
     return {"b": random.randrange(2), "c": random.randrange(2000)}
 
 
-def even(random: Random) -> dict[str, int]:
+def draw_uniform(random: Random) -> dict[str, int]:
     return {"b": random.randrange(2000), "c": random.randrange(2000)}
 
 
 def run(
-    directory: Path, prober: SlidingJoinOptimizer, texts: Sequence[str] = (CHAIN,), draw: Draw = skewed, batches: int = 9
+    directory: Path, optimizer: SlidingJoinOptimizer, texts: Sequence[str] = (CHAIN,), draw: Draw = draw_skewed, batches: int = 9
 ) -> tuple[list[Counter[tuple[Any, ...]]], SlidingJoinPlan]:
-    """Run queries over a second of rows a batch; return their results, and the last plan."""
+    """Run queries with a second of rows per batch; return their results and the last plan."""
     random = Random(5)
-    with JoinSession(directory, "rstu", prober) as streams:
+    with JoinSession(directory, "rstu", optimizer) as streams:
         for number, text in enumerate(texts):
             streams.session.add(text, name=f"q{number}")
         for batch in range(batches):
@@ -82,85 +82,85 @@ def run(
 
 
 @dataclass(frozen=True)
-class Unchanged:
-    """What there is without an optimizer."""
+class StaticRun:
+    """Results, plan and probing rows without an optimizer."""
 
     results: list[Counter[tuple[Any, ...]]]
     plan: SlidingJoinPlan
-    came: list[int]
+    probing_rows: list[int]
 
 
 @pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Unchanged:
-    still = Counting()
-    return Unchanged(*run(tmp_path_factory.mktemp("still") / "c", still), still.came)
+def static_run(tmp_path_factory: pytest.TempPathFactory) -> StaticRun:
+    static = StaticOptimizer()
+    return StaticRun(*run(tmp_path_factory.mktemp("still") / "c", static), static.probing_rows)
 
 
-def test_an_order_that_is_far_cheaper_is_found_within_a_few_batches(unchanged: Unchanged, tmp_path: Path):
-    watched, expected, first = Watched(), unchanged.results, unchanged.plan
-    results, plan = run(tmp_path / "c", watched)
-    assert format_probe_tree(first, "s")[0].split()[-1] == "r[b]"  # by name: first those that make far too many rows
+def test_the_optimizer_finds_a_much_cheaper_order_within_a_few_batches(static_run: StaticRun, tmp_path: Path):
+    optimizer, expected, first = RecordingOptimizer(), static_run.results, static_run.plan
+    results, plan = run(tmp_path / "c", optimizer)
+    assert format_probe_tree(first, "s")[0].split()[-1] == "r[b]"  # initial orders are by name: the expensive join comes first
     assert len(format_probe_tree(first, "s")) == 2
     assert results == expected
     assert len(expected[0]) > 100
-    assert watched.chosen
+    assert optimizer.chosen
     assert plan.choice != first.choice
     assert "t[" in format_probe_tree(plan, "s")[0]
-    assert sum(watched.came[5:]) < sum(unchanged.came[5:]) / 10
+    assert sum(optimizer.probing_rows[5:]) < sum(static_run.probing_rows[5:]) / 10
 
 
-def test_what_costs_as_little_as_can_be_stays(tmp_path: Path):
-    watched = Watched(every=1)
+def test_an_optimal_plan_is_not_changed(tmp_path: Path):
+    optimizer = RecordingOptimizer(every=1)
     pair = join_sql("r.b = s.b", {"r": "5 s", "s": "5 s"})
-    _, plan = run(tmp_path / "c", watched, [pair], even, batches=6)
-    assert watched.chosen == []
-    assert watched.last_solution is not None  # it has looked
+    _, plan = run(tmp_path / "c", optimizer, [pair], draw_uniform, batches=6)
+    assert optimizer.chosen == []
+    assert optimizer.last_solution is not None  # the optimizer has run
     assert format_probe_tree(plan, "r") == ["stored s[b] !0"]
 
 
-def test_plans_do_not_go_back_and_forth(tmp_path: Path):
-    watched = Watched(every=1)
-    run(tmp_path / "c", watched, batches=12)
-    assert 1 <= len(watched.chosen) <= 3
+def test_plans_do_not_oscillate(tmp_path: Path):
+    optimizer = RecordingOptimizer(every=1)
+    run(tmp_path / "c", optimizer, batches=12)
+    assert 1 <= len(optimizer.chosen) <= 3
 
 
-def test_nothing_is_decided_before_all_relations_were_seen(tmp_path: Path):
-    prober = Watched(every=1)
-    with JoinSession(tmp_path / "c", "rst", prober) as streams:
+def test_the_optimizer_waits_until_all_relations_have_rows(tmp_path: Path):
+    optimizer = RecordingOptimizer(every=1)
+    with JoinSession(tmp_path / "c", "rst", optimizer) as streams:
         streams.session.add(CHAIN, name="q")
         for second in range(4):
             streams.advance({name: [{"a": 1, "b": 1, "c": second, "at": second}] * 9 for name in "rs"})
-        assert prober.last_solution is None
+        assert optimizer.last_solution is None
         streams.advance({"t": [{"a": 1, "b": 1, "c": 1, "at": 4}]})
         streams.advance({"t": [{"a": 1, "b": 1, "c": 1, "at": 5}]})
-        assert prober.last_solution is not None
+        assert optimizer.last_solution is not None
 
 
-def test_it_looks_when_queries_came_or_went_and_every_few_batches(tmp_path: Path):
+def test_the_optimizer_runs_after_query_changes_and_every_few_batches(tmp_path: Path):
     #   batch           0   1   2   3   4   5   6   7   8   9   10
-    #   a query comes   +               +
-    #   looks before            ×           ×               ×        rates are known from the second batch on
-    looks: list[int] = []
+    #   query added     +               +
+    #   optimizer runs          ×           ×               ×        rates are known from the second batch on
+    runs: list[int] = []
 
-    class Looking(Watched):
+    class CountingOptimizer(RecordingOptimizer):
         def _find_cheaper_choice(self, probes: SlidingJoinPlan, figures: Any, parts: int) -> ProbeOrderChoice | None:
-            looks.append(len(self.came))
+            runs.append(len(self.probing_rows))
             return None
 
-    with JoinSession(tmp_path / "c", "rst", Looking(every=4)) as streams:
+    with JoinSession(tmp_path / "c", "rst", CountingOptimizer(every=4)) as streams:
         streams.session.add(CHAIN, name="q")
         for second in range(11):
             if second == 4:
                 streams.session.add(join_sql("s.c = t.c"), name="p")
             streams.advance({name: [{"a": 1, "b": 1, "c": 1, "at": second}] for name in "rst"})
-    assert looks == [2, 5, 9]
+    assert runs == [2, 5, 9]
 
 
-# ---------------------------------------------------------------------------------------------------------------------- beside
+# -------------------------------------------------------------------------------------------------------------- in the background
 
 
-class Slow(Watched):
-    """Thinks until it is let go."""
+class SlowOptimizer(RecordingOptimizer):
+    """Plans in the background until the test sets `go`."""
 
     def __init__(self) -> None:
         super().__init__(every=1, background=True)
@@ -173,84 +173,84 @@ class Slow(Watched):
         return super()._find_cheaper_choice(probes, figures, parts)
 
 
-def test_beside_the_pipeline_nobody_waits(tmp_path: Path):
+def test_batches_do_not_wait_for_the_background_optimizer(tmp_path: Path):
     #   batch     0   1   2   3   4   5     6
-    #   thinks        ├───────────────┤     in force
-    prober = Slow()
+    #   planning      ├───────────────┤     in force
+    optimizer = SlowOptimizer()
     random = Random(5)
-    with JoinSession(tmp_path / "c", "rst", prober) as streams:
+    with JoinSession(tmp_path / "c", "rst", optimizer) as streams:
         streams.session.add(CHAIN, name="q")
 
         def tick(second: int) -> None:
-            streams.advance({n: [{"a": k, "at": second + k / EACH, **skewed(random)} for k in range(EACH)] for n in "rst"})
+            streams.advance({n: [{"a": k, "at": second + k / EACH, **draw_skewed(random)} for k in range(EACH)] for n in "rst"})
 
         tick(0)
         first = streams.plan
         for second in range(1, 5):
-            tick(second)  # the batches go on, by the old plan
-        assert prober.begun.wait(30)
-        assert (prober.chosen, streams.plan) == ([], first)
-        prober.go.set()
-        assert prober._pending_choice is not None
-        found = prober._pending_choice.result(30)
-        assert found is not None
+            tick(second)  # batches run with the old plan
+        assert optimizer.begun.wait(30)
+        assert (optimizer.chosen, streams.plan) == ([], first)
+        optimizer.go.set()
+        assert optimizer._pending_choice is not None
+        choice = optimizer._pending_choice.result(30)
+        assert choice is not None
         tick(5)
-        assert prober.chosen == [found]
-        assert streams.plan.choice.queries == found.queries
+        assert optimizer.chosen == [choice]
+        assert streams.plan.choice.queries == choice.queries
 
 
-# ------------------------------------------------------------------------------------------------------------- what is left alone
+# ----------------------------------------------------------------------------------------------------------------- cross products
 
 
-def test_joins_that_nothing_ties_together_are_left_alone(tmp_path: Path):
-    loose = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
-    watched = Watched(every=1)
-    _, plan = run(tmp_path / "c", watched, [loose], batches=5)
-    assert watched.chosen == []
-    assert watched.last_solution is None
+def test_cross_products_are_not_replanned(tmp_path: Path):
+    cross_product = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
+    optimizer = RecordingOptimizer(every=1)
+    _, plan = run(tmp_path / "c", optimizer, [cross_product], batches=5)
+    assert optimizer.chosen == []
+    assert optimizer.last_solution is None
     assert len(format_probe_tree(plan, "r")) == 3
 
 
-def test_beside_joins_that_nothing_ties_together_others_are_changed(tmp_path: Path):
-    loose = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
-    watched = Watched()
-    expected, first = run(tmp_path / "still", Counting(), [loose, CHAIN])
-    results, plan = run(tmp_path / "c", watched, [loose, CHAIN])
+def test_other_joins_are_replanned_beside_cross_products(tmp_path: Path):
+    cross_product = join_sql("r.b = s.b AND t.c = u.c", dict.fromkeys("rstu", "0 s"))
+    optimizer = RecordingOptimizer()
+    expected, first = run(tmp_path / "still", StaticOptimizer(), [cross_product, CHAIN])
+    results, plan = run(tmp_path / "c", optimizer, [cross_product, CHAIN])
     assert results == expected
-    assert watched.chosen
-    assert set(watched.chosen[0].queries) == {1}
-    loose_one = next(one.id for one in plan.queries if len(one.inputs) == 4)
-    visited = [[target.relation for target in order] for order in plan.choice.queries[loose_one].values()]
-    assert visited == [[target.relation for target in order] for order in first.choice.queries[loose_one].values()]
+    assert optimizer.chosen
+    assert set(optimizer.chosen[0].queries) == {1}
+    cross_product_id = next(query.id for query in plan.queries if len(query.inputs) == 4)
+    visited = [[target.relation for target in order] for order in plan.choice.queries[cross_product_id].values()]
+    assert visited == [[target.relation for target in order] for order in first.choice.queries[cross_product_id].values()]
 
 
-# --------------------------------------------------------------------------------------------------------------------- sharing
+# ------------------------------------------------------------------------------------------------------------------------ sharing
 
 
 @pytest.mark.parametrize("sharing", list(JoinSharing))
-def test_how_far_queries_share(tmp_path: Path, sharing: JoinSharing):
-    #   two queries that differ in a comparison only
+def test_the_sharing_setting_decides_which_probes_and_stores_are_shared(tmp_path: Path, sharing: JoinSharing):
+    #   two queries that differ in one comparison
     texts = [CHAIN, join_sql("r.b = s.b AND s.c = t.c AND r.a < t.a", dict.fromkeys("rst", "5 s"))]
-    watched = Watched(sharing=sharing)
-    _, plan = run(tmp_path / "c", watched, texts, batches=6)
+    optimizer = RecordingOptimizer(sharing=sharing)
+    _, plan = run(tmp_path / "c", optimizer, texts, batches=6)
     shared = [probe for _, probe in plan.probes if len(probe.query_ids) > 1]
     if sharing is JoinSharing.NONE:
         assert not shared
         assert sorted(plan.ranked_relations) == ["r@0", "r@1", "s@0", "s@1", "t@0", "t@1"]
-        assert all("@" in name for one in plan.stores for name in one.relation.relations)
+        assert all("@" in name for store in plan.stores for name in store.relation.relations)
     else:
         assert shared
         assert sorted(plan.ranked_relations) == ["r", "s", "t"]
 
 
-def test_sharing_nothing_still_finds_better_orders(unchanged: Unchanged, tmp_path: Path):
-    watched = Watched(sharing=JoinSharing.NONE)
-    results, _ = run(tmp_path / "c", watched)
-    assert results == unchanged.results
-    assert sum(watched.came[5:]) < sum(unchanged.came[5:]) / 10
+def test_the_optimizer_finds_cheaper_orders_without_sharing(static_run: StaticRun, tmp_path: Path):
+    optimizer = RecordingOptimizer(sharing=JoinSharing.NONE)
+    results, _ = run(tmp_path / "c", optimizer)
+    assert results == static_run.results
+    assert sum(optimizer.probing_rows[5:]) < sum(static_run.probing_rows[5:]) / 10
 
 
-def test_sharing_is_said_by_name():
+def test_sharing_is_parsed_by_name():
     assert [parse_sharing(text) for text in ("global", "common", "none")] == list(JoinSharing)
     with pytest.raises(SessionError, match="invalid setting multiway='all'"):
         parse_sharing("all")

@@ -1,4 +1,4 @@
-"""Killed at any step and opened again: every result once, none missing; callbacks get what they were not given."""
+"""Recovery after a crash at any step: results are exactly once; callbacks get every batch that was not delivered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from lives import Killed, Life, columns, rows
+from lives import Killed, SessionHarness, make_rows, read_columns
 
 import headrace as hr
 from headrace.errors import NameTakenError
@@ -18,7 +18,7 @@ STEPS = ["log", "logged", "planned", "stage one", "stage two", "commit", "commit
 
 
 class Listener:
-    """A callback that remembers, and dies when told to."""
+    """A callback that records the totals of each call, and raises `Killed` while `dies` is set."""
 
     def __init__(self) -> None:
         self.tables: list[list[Any]] = []
@@ -30,128 +30,128 @@ class Listener:
         self.tables.append(sorted(table["total"].to_pylist()))
 
     @property
-    def heard(self) -> list[Any]:
+    def totals(self) -> list[Any]:
         return sorted(total for table in self.tables for total in table)
 
 
-# Rows  1 | 6 | 11 | 16      killed in the batch of the row at 6
+# Rows  1 | 6 | 11 | 16      crash in the batch of the row at 6
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_memory_results_survive_a_crash_at_any_step(life: Life, step: str):
-    life.session.add(TOTAL, name="total")
-    life.tick(1, n=1)
-    life.give(6, n=2)
-    life.killed_in(life.session.advance, step)
-    life.begin()
-    life.tick(11, n=4)
-    life.again()
-    life.tick(16, n=8)
-    assert columns(life.session.query("total"), "total") == [1, 2, 4]
-    life.session.drain()
-    assert columns(life.session.query("total"), "total") == [1, 2, 4, 8]
-    assert columns(life.again().query("total"), "total") == [1, 2, 4, 8]
+def test_memory_results_survive_a_crash_at_any_step(harness: SessionHarness, step: str):
+    harness.session.add(TOTAL, name="total")
+    harness.tick(1, n=1)
+    harness.append_rows(6, n=2)
+    harness.kill_during(harness.session.advance, step)
+    harness.open_session()
+    harness.tick(11, n=4)
+    harness.restart()
+    harness.tick(16, n=8)
+    assert read_columns(harness.session.query("total"), "total") == [1, 2, 4]
+    harness.session.drain()
+    assert read_columns(harness.session.query("total"), "total") == [1, 2, 4, 8]
+    assert read_columns(harness.restart().query("total"), "total") == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_file_sinks_never_double(begin, tmp_path: Path, step: str, kind: str):
-    life = begin(partitions=3)
-    life.session.add(BY_KEY, name="total", sink={kind: tmp_path / "out"})
+def test_file_sinks_write_every_row_once_after_crashes(open_harness, tmp_path: Path, step: str, kind: str):
+    harness = open_harness(partitions=3)
+    harness.session.add(BY_KEY, name="total", sink={kind: tmp_path / "out"})
     for second in (1, 6, 11):
-        life.source.append([row for k in range(20) for row in rows(second, k=k, n=second)])
-        life.killed_in(life.session.advance, step)
-        life.begin()
-        if life.session.find("total") is None:  # nothing was logged yet
-            life.session.add(BY_KEY, name="total", sink={kind: tmp_path / "out"})
-        life.session.advance()
-    life.session.drain()
-    assert sorted(written(tmp_path / "out")) == sorted(second for second in (1, 6, 11) for _ in range(20))
+        harness.source.append([row for k in range(20) for row in make_rows(second, k=k, n=second)])
+        harness.kill_during(harness.session.advance, step)
+        harness.open_session()
+        if harness.session.find("total") is None:  # the query was not logged before the crash
+            harness.session.add(BY_KEY, name="total", sink={kind: tmp_path / "out"})
+        harness.session.advance()
+    harness.session.drain()
+    assert sorted(read_totals(tmp_path / "out")) == sorted(second for second in (1, 6, 11) for _ in range(20))
 
 
-def written(folder: Path) -> list[int]:
-    found: list[int] = []
+def read_totals(folder: Path) -> list[int]:
+    totals: list[int] = []
     for path in folder.iterdir():
-        assert not path.name.startswith("."), f"half a file: {path.name}"
+        assert not path.name.startswith("."), f"unfinished file: {path.name}"
         table = pa.parquet.read_table(path) if path.suffix == ".parquet" else pa.json.read_json(path)
-        found += table["total"].to_pylist()
-    return found
+        totals += table["total"].to_pylist()
+    return totals
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_callback_misses_nothing_when_killed_at_any_step(life: Life, step: str):
+def test_a_callback_gets_every_row_after_a_crash_at_any_step(harness: SessionHarness, step: str):
     listener = Listener()
-    life.session.add(TOTAL, name="total", sink=listener)
-    life.tick(1, n=1)
-    life.give(6, n=2)
-    life.killed_in(life.session.advance, step)
-    life.begin()
-    life.session.add(TOTAL, name="total", sink=listener)
+    harness.session.add(TOTAL, name="total", sink=listener)
+    harness.tick(1, n=1)
+    harness.append_rows(6, n=2)
+    harness.kill_during(harness.session.advance, step)
+    harness.open_session()
+    harness.session.add(TOTAL, name="total", sink=listener)
     for second, n in ((11, 4), (16, 8)):
-        life.tick(second, n=n)
-    life.session.drain()
-    assert sorted(set(listener.heard)) == [1, 2, 4, 8]
-    assert listener.heard == [1, 2, 4, 8], "no crash hit a delivery, so nothing may come twice"
+        harness.tick(second, n=n)
+    harness.session.drain()
+    assert sorted(set(listener.totals)) == [1, 2, 4, 8]
+    assert listener.totals == [1, 2, 4, 8], "no crash occurred during a delivery: no duplicates"
 
 
-def test_a_callback_gets_a_batch_again_that_it_had_not_finished(life: Life):
+def test_a_batch_is_redelivered_after_a_crash_inside_the_callback(harness: SessionHarness):
     #   [0, 5) is committed, then the process dies inside the callback
     listener = Listener()
-    life.session.add(TOTAL, name="total", sink=listener)
-    life.tick(1, n=1)
+    harness.session.add(TOTAL, name="total", sink=listener)
+    harness.tick(1, n=1)
     listener.dies = True
     with pytest.raises(Killed):
-        life.tick(6, n=2)
+        harness.tick(6, n=2)
     listener.dies = False
-    life.again()
-    life.session.add(TOTAL, name="total", sink=listener)
-    assert listener.heard == [1]
-    life.tick(11, n=4)
-    assert listener.heard == [1, 2]
+    harness.restart()
+    harness.session.add(TOTAL, name="total", sink=listener)
+    assert listener.totals == [1]
+    harness.tick(11, n=4)
+    assert listener.totals == [1, 2]
 
 
-def test_several_batches_wait_for_a_callback_that_comes_back_late(life: Life):
-    #   killed after a commit; the next session runs on before the callback is given back
+def test_batches_wait_until_the_callback_is_registered_again(harness: SessionHarness):
+    #   crash after a commit; the next sessions run batches before the callback is registered again
     listener = Listener()
-    life.session.add(TOTAL, name="total", sink=listener)
-    life.session.add("SELECT COUNT(*) AS total FROM TUMBLE(s, '5 seconds')", name="kept")
-    life.tick(1, n=1)
-    life.give(6, n=2)
-    life.killed_in(life.session.advance, "committed")
-    life.begin()
+    harness.session.add(TOTAL, name="total", sink=listener)
+    harness.session.add("SELECT COUNT(*) AS total FROM TUMBLE(s, '5 seconds')", name="kept")
+    harness.tick(1, n=1)
+    harness.append_rows(6, n=2)
+    harness.kill_during(harness.session.advance, "committed")
+    harness.open_session()
     for second, n in ((11, 4), (16, 8), (21, 16)):
-        life.tick(second, n=n)
-    life.again()
-    life.tick(26, n=32)
-    assert listener.heard == []
-    life.session.add(TOTAL, name="total", sink=listener)
-    assert listener.heard == [1, 2, 4, 8, 16]
+        harness.tick(second, n=n)
+    harness.restart()
+    harness.tick(26, n=32)
+    assert listener.totals == []
+    harness.session.add(TOTAL, name="total", sink=listener)
+    assert listener.totals == [1, 2, 4, 8, 16]
     assert listener.tables == [[1], [2], [4], [8], [16]], "in order, one call a batch"
-    life.tick(31)
-    assert listener.heard == [1, 2, 4, 8, 16, 32]
-    assert columns(life.session.query("kept"), "total") == [1] * 6
+    harness.tick(31)
+    assert listener.totals == [1, 2, 4, 8, 16, 32]
+    assert read_columns(harness.session.query("kept"), "total") == [1] * 6
 
 
-def test_one_waiting_callback_does_not_starve_the_others_for_good(life: Life):
-    """A callback that nobody gives back must not stop the rows of those that were."""
-    heard: dict[str, list[Any]] = {"a": [], "b": []}
-    for name, mine in heard.items():
-        life.session.add(TOTAL, name=name, sink=lambda table, mine=mine: mine.extend(table["total"].to_pylist()))
-    life.tick(1, n=1)
-    life.again()
-    life.session.add(TOTAL, name="a", sink=lambda table: heard["a"].extend(table["total"].to_pylist()))
-    life.tick(6, n=2)
-    life.session.remove("b")
-    life.tick(11, n=4)
-    life.tick(16, n=8)
-    assert heard["a"] == [1, 2, 4]
-    assert set(heard["b"]) <= {1}
+def test_a_callback_that_is_never_registered_again_does_not_block_others(harness: SessionHarness):
+    """Callback b is not registered again after the restart; callback a still gets its rows."""
+    totals: dict[str, list[Any]] = {"a": [], "b": []}
+    for name, received in totals.items():
+        harness.session.add(TOTAL, name=name, sink=lambda table, received=received: received.extend(table["total"].to_pylist()))
+    harness.tick(1, n=1)
+    harness.restart()
+    harness.session.add(TOTAL, name="a", sink=lambda table: totals["a"].extend(table["total"].to_pylist()))
+    harness.tick(6, n=2)
+    harness.session.remove("b")
+    harness.tick(11, n=4)
+    harness.tick(16, n=8)
+    assert totals["a"] == [1, 2, 4]
+    assert set(totals["b"]) <= {1}
 
 
-def test_a_callback_with_several_partitions_dies_between_them(begin):
-    """What was handed over before the crash may come again, nothing may be missing."""
-    life = begin(partitions=4)
-    heard: list[int] = []
+def test_a_crash_between_the_partitions_of_a_delivery_loses_no_rows(open_harness):
+    """Rows delivered before the crash may be delivered again; none may be missing."""
+    harness = open_harness(partitions=4)
+    keys: list[int] = []
     calls = 0
 
     def listen(table: pa.Table) -> None:
@@ -159,180 +159,180 @@ def test_a_callback_with_several_partitions_dies_between_them(begin):
         calls += 1
         if calls == 2:
             raise Killed("between partitions")
-        heard.extend(table["k"].to_pylist())
+        keys.extend(table["k"].to_pylist())
 
-    life.session.add(BY_KEY, name="keys", sink=listen)
-    life.source.append([row for k in range(40) for row in rows(1, k=k)])
-    life.session.advance()
+    harness.session.add(BY_KEY, name="keys", sink=listen)
+    harness.source.append([row for k in range(40) for row in make_rows(1, k=k)])
+    harness.session.advance()
     with pytest.raises(Killed):
-        life.tick(9, k=99)
-    life.again()
-    life.session.add(BY_KEY, name="keys", sink=listen)
-    assert set(heard) == set(range(40))
+        harness.tick(9, k=99)
+    harness.restart()
+    harness.session.add(BY_KEY, name="keys", sink=listen)
+    assert set(keys) == set(range(40))
 
 
-# Adding again
+# Adding a query again after a restart
 
 
-def test_adding_again_after_a_restart_returns_the_query(life: Life):
-    life.session.add(TOTAL, name="total")
-    life.tick(1)
-    life.again()
-    query = life.session.add(TOTAL, name="total")
-    life.tick(6)
-    assert columns(query, "total") == [1]
+def test_add_after_a_restart_returns_the_recovered_query(harness: SessionHarness):
+    harness.session.add(TOTAL, name="total")
+    harness.tick(1)
+    harness.restart()
+    query = harness.session.add(TOTAL, name="total")
+    harness.tick(6)
+    assert read_columns(query, "total") == [1]
     with pytest.raises(NameTakenError, match="'total' already exists"):
-        life.session.add(TOTAL, name="total")
+        harness.session.add(TOTAL, name="total")
 
 
-def test_another_text_under_the_name_is_refused_after_a_restart(life: Life):
-    life.session.add(TOTAL, name="total")
-    life.tick(1)
-    life.again()
+def test_add_after_a_restart_refuses_another_text_under_the_same_name(harness: SessionHarness):
+    harness.session.add(TOTAL, name="total")
+    harness.tick(1)
+    harness.restart()
     with pytest.raises(NameTakenError, match="already exists") as caught:
-        life.session.add(TOTAL + " WHERE n > 1", name="total")
+        harness.session.add(TOTAL + " WHERE n > 1", name="total")
     assert TOTAL in caught.value.detail
-    assert life.session.add(TOTAL, name="total").status == "live"
+    assert harness.session.add(TOTAL, name="total").status == "live"
 
 
 @pytest.mark.parametrize("step", ["logged", "planned", "stage one", "stage two", "commit"])
-def test_adding_again_when_the_adding_batch_was_cut_off(life: Life, step: str):
-    life.session.add(TOTAL, name="total")
-    life.give(1)
-    life.killed_in(life.session.advance, step)
-    life.begin()
+def test_add_returns_the_query_if_the_crash_hit_the_batch_that_adds_it(harness: SessionHarness, step: str):
+    harness.session.add(TOTAL, name="total")
+    harness.append_rows(1)
+    harness.kill_during(harness.session.advance, step)
+    harness.open_session()
     with pytest.raises(NameTakenError):
-        life.session.add("SELECT n FROM s", name="total")
-    query = life.session.add(TOTAL, name="total")
-    life.tick(6)
+        harness.session.add("SELECT n FROM s", name="total")
+    query = harness.session.add(TOTAL, name="total")
+    harness.tick(6)
     assert query.status == "live"
-    assert columns(query, "total") == [1]
-    assert len(life.session.queries()) == 1
+    assert read_columns(query, "total") == [1]
+    assert len(harness.session.queries()) == 1
 
 
-def test_a_query_that_was_not_logged_is_not_there(life: Life):
-    life.session.add(TOTAL, name="total")
-    life.give(1)
-    life.killed_in(life.session.advance, "log")
-    life.begin()
-    assert life.session.find("total") is None
-    query = life.session.add(TOTAL, name="total")
-    life.tick(6)
-    assert columns(query, "total") == [1]
+def test_a_query_that_was_not_logged_is_lost(harness: SessionHarness):
+    harness.session.add(TOTAL, name="total")
+    harness.append_rows(1)
+    harness.kill_during(harness.session.advance, "log")
+    harness.open_session()
+    assert harness.session.find("total") is None
+    query = harness.session.add(TOTAL, name="total")
+    harness.tick(6)
+    assert read_columns(query, "total") == [1]
 
 
 @pytest.mark.parametrize("step", ["logged", "stage two", "commit"])
-def test_a_removal_that_was_cut_off_holds(life: Life, step: str):
-    life.session.add(TOTAL, name="total")
-    life.tick(1)
-    life.session.remove("total")
-    life.give(6)
-    life.killed_in(life.session.advance, step)
-    life.begin()
-    assert life.session.queries() == []
-    life.tick(11)
-    assert columns(life.session.find("total"), "total") == []
-    assert life.session.find("total").status == "removed"
+def test_a_logged_removal_survives_a_crash(harness: SessionHarness, step: str):
+    harness.session.add(TOTAL, name="total")
+    harness.tick(1)
+    harness.session.remove("total")
+    harness.append_rows(6)
+    harness.kill_during(harness.session.advance, step)
+    harness.open_session()
+    assert harness.session.queries() == []
+    harness.tick(11)
+    assert read_columns(harness.session.find("total"), "total") == []
+    assert harness.session.find("total").status == "removed"
 
 
-def test_a_query_added_and_removed_keeps_its_results_after_a_restart(life: Life):
-    life.session.add(TOTAL, name="total")
-    life.tick(1)
-    life.tick(6)
-    life.session.remove("total")
-    life.tick(11)
-    found = life.again().find("total")
-    assert found.status == "removed"
-    assert columns(found, "total") == [1]
+def test_a_removed_query_keeps_its_results_after_a_restart(harness: SessionHarness):
+    harness.session.add(TOTAL, name="total")
+    harness.tick(1)
+    harness.tick(6)
+    harness.session.remove("total")
+    harness.tick(11)
+    query = harness.restart().find("total")
+    assert query.status == "removed"
+    assert read_columns(query, "total") == [1]
 
 
-def test_numbers_are_not_given_out_twice(life: Life):
-    """A query added after a restart must not find rows of an older one."""
-    first = life.session.add("SELECT n FROM s", name="first")
-    life.tick(1, n=1)
-    life.session.remove("first")
-    life.session.advance()
-    life.again()
-    second = life.session.add("SELECT n FROM s", name="second")
-    life.tick(2, n=2)
-    assert columns(second, "n") == [2]
-    assert columns(life.session.find("first"), "n") == [1]
+def test_query_ids_are_not_reused_after_a_restart(harness: SessionHarness):
+    """A query added after a restart must not return results of an older query."""
+    first = harness.session.add("SELECT n FROM s", name="first")
+    harness.tick(1, n=1)
+    harness.session.remove("first")
+    harness.session.advance()
+    harness.restart()
+    second = harness.session.add("SELECT n FROM s", name="second")
+    harness.tick(2, n=2)
+    assert read_columns(second, "n") == [2]
+    assert read_columns(harness.session.find("first"), "n") == [1]
     assert first.name == "first"
 
 
-# Other circumstances
+# Partitions, sources, sessions, late rows, drains
 
 
-@pytest.mark.parametrize("widths", [(3, 1), (1, 4), (2, 5)])
-def test_another_number_of_partitions_takes_over_what_was_kept(begin, widths: tuple[int, int]):
-    life = begin(partitions=widths[0])
-    life.session.add(BY_KEY, name="keys")
-    life.source.append([row for k in range(30) for row in rows(1, k=k)])
-    life.session.advance()
-    life.again(partitions=widths[1])
-    life.source.append([row for k in range(30) for row in rows(2, k=k)])
-    life.session.advance()
-    life.session.drain()
-    assert columns(life.session.query("keys"), "k", "total") == [(k, 2) for k in range(30)]
+@pytest.mark.parametrize("partition_counts", [(3, 1), (1, 4), (2, 5)])
+def test_state_is_repartitioned_if_the_partition_count_changes(open_harness, partition_counts: tuple[int, int]):
+    harness = open_harness(partitions=partition_counts[0])
+    harness.session.add(BY_KEY, name="keys")
+    harness.source.append([row for k in range(30) for row in make_rows(1, k=k)])
+    harness.session.advance()
+    harness.restart(partitions=partition_counts[1])
+    harness.source.append([row for k in range(30) for row in make_rows(2, k=k)])
+    harness.session.advance()
+    harness.session.drain()
+    assert read_columns(harness.session.query("keys"), "k", "total") == [(k, 2) for k in range(30)]
 
 
-def test_another_number_of_partitions_while_the_first_batch_is_unfinished(begin):
-    life = begin(partitions=3)
-    life.session.add(BY_KEY, name="keys")
-    life.source.append([row for k in range(30) for row in rows(1, k=k)])
-    life.killed_in(life.session.advance, "stage two", 2)
-    life.begin(partitions=1)
-    life.session.advance()
-    life.session.drain()
-    assert columns(life.session.query("keys"), "k", "total") == [(k, 1) for k in range(30)]
+def test_an_unfinished_batch_is_repeated_with_another_partition_count(open_harness):
+    harness = open_harness(partitions=3)
+    harness.session.add(BY_KEY, name="keys")
+    harness.source.append([row for k in range(30) for row in make_rows(1, k=k)])
+    harness.kill_during(harness.session.advance, "stage two", 2)
+    harness.open_session(partitions=1)
+    harness.session.advance()
+    harness.session.drain()
+    assert read_columns(harness.session.query("keys"), "k", "total") == [(k, 1) for k in range(30)]
 
 
-def test_rows_given_before_a_crash_are_not_lost(life: Life):
+def test_rows_appended_before_a_crash_are_not_lost(harness: SessionHarness):
     query_text = "SELECT n FROM s"
-    life.session.add(query_text, name="q")
-    life.session.advance()
-    life.give(1, n=1)
-    life.again()
-    life.give(2, n=2)
-    life.again()
-    life.session.advance()
-    assert columns(life.session.query("q"), "n") == [1, 2]
+    harness.session.add(query_text, name="q")
+    harness.session.advance()
+    harness.append_rows(1, n=1)
+    harness.restart()
+    harness.append_rows(2, n=2)
+    harness.restart()
+    harness.session.advance()
+    assert read_columns(harness.session.query("q"), "n") == [1, 2]
 
 
-def test_sessions_survive_a_restart(life: Life):
-    #   rows   1 | 3 | 5       gap 2: one session over three processes
+def test_session_windows_survive_a_restart(harness: SessionHarness):
+    #   rows   1 | 3 | 5       gap 2: one session window over three processes
     sql = "SELECT COUNT(*) AS n, MIN(n) AS low, COUNT(DISTINCT n) AS kinds FROM SESSION(s, '2 seconds')"
-    life.session.add(sql, name="visits")
-    life.tick(1, n=4)
-    life.again()
-    life.tick(3, n=2)
-    life.again()
-    life.tick(5, n=2)
-    life.again()
-    life.session.drain()
-    assert columns(life.session.query("visits"), "n", "low", "kinds") == [(3, 2, 2)]
+    harness.session.add(sql, name="visits")
+    harness.tick(1, n=4)
+    harness.restart()
+    harness.tick(3, n=2)
+    harness.restart()
+    harness.tick(5, n=2)
+    harness.restart()
+    harness.session.drain()
+    assert read_columns(harness.session.query("visits"), "n", "low", "kinds") == [(3, 2, 2)]
 
 
-def test_late_rows_stay_counted_after_a_restart(life: Life):
-    life.session.add(TOTAL, name="total")
-    life.tick(9)
-    life.tick(1)
-    life.again()
-    life.tick(2)
-    assert life.session.query("total").late == {"s": 2}
+def test_late_row_counts_survive_a_restart(harness: SessionHarness):
+    harness.session.add(TOTAL, name="total")
+    harness.tick(9)
+    harness.tick(1)
+    harness.restart()
+    harness.tick(2)
+    assert harness.session.query("total").late == {"s": 2}
 
 
-def test_a_drain_that_was_cut_off_is_finished(life: Life):
-    life.session.add(TOTAL, name="total")
-    life.tick(1)
-    life.killed_in(life.session.drain, "stage two")
-    life.begin()
-    life.session.drain()
-    assert columns(life.session.query("total"), "total") == [1]
-    assert columns(life.again().query("total"), "total") == [1]
+def test_a_drain_can_be_repeated_after_a_crash(harness: SessionHarness):
+    harness.session.add(TOTAL, name="total")
+    harness.tick(1)
+    harness.kill_during(harness.session.drain, "stage two")
+    harness.open_session()
+    harness.session.drain()
+    assert read_columns(harness.session.query("total"), "total") == [1]
+    assert read_columns(harness.restart().query("total"), "total") == [1]
 
 
-def test_a_session_is_a_context_and_gives_everything_back(tmp_path: Path):
+def test_leaving_the_context_closes_the_session_and_releases_the_checkpoint(tmp_path: Path):
     with hr.Session(tmp_path / "c", backend="local") as session:
         assert not session.is_closed
     with pytest.raises(hr.HeadraceError, match="closed"):

@@ -1,4 +1,4 @@
-"""Another query in the place of one: with the same micro-batch, or not at all."""
+"""`Session.replace` removes a query and adds another under its name in the same micro-batch, or changes nothing."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def session():
         yield session
 
 
-def append(session: hr.Session, *prices: float) -> None:
+def append_prices(session: hr.Session, *prices: float) -> None:
     rows = [{"price": price, "time": f"2026-01-01T00:00:{int(price):02d}Z"} for price in prices]
     session.coordinator.sources["purchases"].append(rows)
 
 
-def test_the_old_ends_where_the_new_begins(session: hr.Session):
+def test_the_old_query_ends_in_the_batch_in_which_the_new_query_begins(session: hr.Session):
     first = session.add(ROWS, name="q")
     session.advance()
-    append(session, 1.0, 2.0)
+    append_prices(session, 1.0, 2.0)
     session.advance()
     second = session.replace("q", "SELECT price * 10 AS price FROM purchases")
-    append(session, 3.0)
+    append_prices(session, 3.0)
     report = session.advance()
     assert (report.added, report.removed) == ((second.id,), (first.id,))
     assert (first.status, second.status, session.query("q").id) == ("removed", "live", second.id)
@@ -40,17 +40,17 @@ def test_the_old_ends_where_the_new_begins(session: hr.Session):
     assert second.results()["price"].to_pylist() == [30.0]
 
 
-def test_one_that_never_was_live_is_replaced_too(session: hr.Session):
+def test_a_query_that_is_not_live_yet_can_be_replaced(session: hr.Session):
     session.add(ROWS, name="q")
     session.replace("q", "SELECT price + 1 AS price FROM purchases")
-    append(session, 1.0)
+    append_prices(session, 1.0)
     session.advance()
-    append(session, 2.0)
+    append_prices(session, 2.0)
     session.advance()
     assert session.query("q").results()["price"].to_pylist()[-1] == 3.0
 
 
-def test_what_is_wrong_with_the_new_leaves_the_old_alone(session: hr.Session):
+def test_a_refused_replacement_leaves_the_old_query_live(session: hr.Session):
     first = session.add(ROWS, name="q")
     session.advance()
     with pytest.raises(SqlError):

@@ -1,4 +1,4 @@
-"""Another number of partitions while queries run: state is dealt anew, results stay the same."""
+"""Rescaling while queries run: the state is repartitioned, the results stay the same."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ QUERIES = {
 }
 
 
-def results(widths: list[int | None], folder: Path) -> dict[str, list[dict[str, Any]]]:
+def run_queries(partition_counts: list[int | None], folder: Path) -> dict[str, list[dict[str, Any]]]:
     random = Random(1)
     with hr.Session(folder, backend="local", partitions=2) as session:
         sources = {name: hr.MemorySource("k INT, s STRING, x INT, time TIMESTAMP") for name in "ab"}
         for name, source in sources.items():
             session.create_stream(name, source, time="time", watermark="2 seconds")
         queries = {name: session.add(text, name=name) for name, text in QUERIES.items()}
-        for number, width in enumerate(widths):
-            if width is not None:
-                session.rescale(width)
+        for number, partitions in enumerate(partition_counts):
+            if partitions is not None:
+                session.rescale(partitions)
             for source in sources.values():
                 source.append(
                     [
@@ -61,16 +61,22 @@ def results(widths: list[int | None], folder: Path) -> dict[str, list[dict[str, 
         return {name: query.results().to_pylist() for name, query in queries.items()}
 
 
-@pytest.mark.parametrize("widths", [[None, 3, None, 5, 1, None, 4, 4, 2, None, 7, 2], [1] * 12, [*range(1, 13)]])
-def test_results_are_the_same_whatever_the_number_of_partitions(tmp_path: Path, widths: list[int | None]) -> None:
-    expected = results([None] * len(widths), tmp_path / "steady")
-    found = results(widths, tmp_path / "changing")
+@pytest.fixture(scope="module")
+def steady_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    return run_queries([None] * 12, tmp_path_factory.mktemp("steady"))
+
+
+@pytest.mark.parametrize("partition_counts", [[None, 3, None, 5, 1, None, 4, 4, 2, None, 7, 2], [1] * 12, [*range(1, 13)]])
+def test_results_do_not_depend_on_the_number_of_partitions(
+    tmp_path: Path, partition_counts: list[int | None], steady_results: dict[str, list[dict[str, Any]]]
+) -> None:
+    actual = run_queries(partition_counts, tmp_path / "changing")
     for name in QUERIES:
-        assert expected[name]
-        assert_same_rows(found[name], expected[name])
+        assert steady_results[name]
+        assert_same_rows(actual[name], steady_results[name])
 
 
-def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
+def test_rescaling_repartitions_the_state_without_duplicates(tmp_path: Path) -> None:
     with hr.Session(tmp_path / "c", backend="local", partitions=3) as session:
         source = hr.MemorySource("k INT, time TIMESTAMP")
         session.create_stream("a", source, time="time")
@@ -80,30 +86,30 @@ def test_state_is_kept_once_by_the_new_number(tmp_path: Path) -> None:
         session.rescale(2)
         source.append([{"k": 1, "time": DAY}])
         session.advance()
-        found: list[int] = []
+        stored_keys: list[int] = []
         for ref in session._coordinator.state.aggregation_refs:
             keys = container.read(session._coordinator.checkpoint.path / ref.file)["partials"][ref.index].keys
             assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).all()
-            found += keys[0].to_pylist()
-        assert sorted(found) == sorted([1, *range(20)])  # what was there once each, and the new row
+            stored_keys += keys[0].to_pylist()
+        assert sorted(stored_keys) == sorted([1, *range(20)])  # each old key once, and the new row
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 10_001, 2.5, True, "3"])
-def test_refused(tmp_path: Path, wrong: Any) -> None:
+def test_an_invalid_partition_count_is_refused(tmp_path: Path, wrong: Any) -> None:
     with hr.Session(tmp_path / "c", backend="local") as session, pytest.raises(SessionError, match="invalid partition count"):
         session.rescale(wrong)
 
 
-def test_shares_of_sessions_are_disjoint_and_whole() -> None:
+def test_partition_filters_split_session_runs_into_disjoint_shares() -> None:
     times = np.arange(100)
-    whole = SessionRuns([pa.array(times % 13)], times, times, [[times]], {})
-    shares = [PartitionFilter(partition, 3).filter_runs(whole) for partition in range(3)]
+    runs = SessionRuns([pa.array(times % 13)], times, times, [[times]], {})
+    shares = [PartitionFilter(partition, 3).filter_runs(runs) for partition in range(3)]
     assert sorted(np.concatenate([share.firsts for share in shares]).tolist()) == times.tolist()
     for number, share in enumerate(shares):
         assert (assign_partitions(share.keys, len(share.firsts), 3) == number).all()
 
 
 @pytest.mark.parametrize("wrong", [0, -1])
-def test_a_session_without_partitions_is_refused(tmp_path: Path, wrong: int) -> None:
+def test_a_session_refuses_an_invalid_partition_count(tmp_path: Path, wrong: int) -> None:
     with pytest.raises(SessionError, match="invalid partition count"):
         hr.Session(tmp_path / "c", backend="local", partitions=wrong)

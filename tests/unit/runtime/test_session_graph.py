@@ -1,4 +1,4 @@
-"""The graph of joins in SLIDING windows that a running session works off."""
+"""`Session.graph`: the physical plan of the sliding joins of a running session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import headrace as hr
 JOIN = "SELECT x.a FROM SLIDING(r, '5 s') x JOIN SLIDING(s, '5 s') y ON x.a = y.a"
 
 
-def test_it_is_that_of_the_plan_in_force() -> None:
+def test_graph_shows_the_plan_in_force() -> None:
     with hr.Session(backend="local", partitions=3) as session:
         for name in "rs":
             session.create_stream(name, hr.MemorySource("a INT, b INT, time TIMESTAMP"), time="time")
@@ -34,6 +34,6 @@ def test_it_is_that_of_the_plan_in_force() -> None:
         assert session.graph() == "no joins in SLIDING windows\n"
 
 
-def test_another_form_is_refused() -> None:
+def test_an_unknown_graph_format_is_refused() -> None:
     with hr.Session(backend="local") as session, pytest.raises(hr.HeadraceError, match="forms: text, mermaid, svg"):
         session.graph("png")

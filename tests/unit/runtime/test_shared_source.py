@@ -1,4 +1,4 @@
-"""One source object under several streams: each reads every row once, also after a crash and in any order of declaration."""
+"""Several streams over one source object: each stream reads every row once, also after a crash and in any declaration order."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ class TcpFeed(Feed):
 
 @pytest.fixture(params=[MemoryFeed, FileFeed, RateFeed, TcpFeed], ids=["memory", "files", "rate", "tcp"])
 def feed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Feed]:
-    made = request.param(tmp_path / "input")
-    yield made
-    made.close()
+    feed = request.param(tmp_path / "input")
+    yield feed
+    feed.close()
 
 
 Open = Callable[..., hr.Session]
@@ -138,7 +138,7 @@ def crash() -> Crash:
 
 @pytest.fixture
 def session_over(tmp_path: Path, crash: Crash) -> Iterator[Open]:
-    """Open a session on the test's checkpoint, with streams over one source; it closes what the last session left open."""
+    """Open a session on the test's checkpoint, with streams over one source; the fixture closes all sessions after the test."""
     opened: list[hr.Session] = []
 
     def open_session(source: Source, streams: Sequence[str], **options: Any) -> hr.Session:
@@ -154,12 +154,12 @@ def session_over(tmp_path: Path, crash: Crash) -> Iterator[Open]:
         session.close()
 
 
-def query(session: hr.Session, stream: str, column: str = "n") -> None:
+def add_query(session: hr.Session, stream: str, column: str = "n") -> None:
     if session.find(stream) is None:
         session.add(f"SELECT {column} FROM {stream}", name=stream)
 
 
-def values(session: hr.Session, name: str) -> list[Any]:
+def read_values(session: hr.Session, name: str) -> list[Any]:
     return sorted(session.query(name).results().column(0).to_pylist())
 
 
@@ -167,15 +167,15 @@ def values(session: hr.Session, name: str) -> list[Any]:
 def test_both_streams_read_every_row_once(feed: Feed, session_over: Open, order: Sequence[str]):
     session = session_over(feed.open(), order)
     for stream in ("x", "y"):
-        query(session, stream, feed.column)
+        add_query(session, stream, feed.column)
     for _ in range(3):
         feed.advance()
         session.advance()
-    assert (values(session, "x"), values(session, "y")) == (feed.expected(), feed.expected())
+    assert (read_values(session, "x"), read_values(session, "y")) == (feed.expected(), feed.expected())
     assert [session.streams()[stream]["rows"] for stream in ("x", "y")] == [30, 30]
 
 
-# Rows 0–9 | 10–19 | 20–29      a crash in one of the first two batches; then the streams are declared in the other order
+# Rows 0–9 | 10–19 | 20–29      crash in batch 1 or 2; after it, the streams are declared in the other order
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -184,7 +184,7 @@ def test_both_streams_read_every_row_once_after_a_crash(feed: Feed, session_over
     session = session_over(feed.open(), ["x", "y"], rows_per_batch=7)
     for number in (1, 2):
         for stream in ("x", "y"):
-            query(session, stream, feed.column)
+            add_query(session, stream, feed.column)
         feed.advance()
         if number == batch:
             crash.at = step
@@ -192,14 +192,14 @@ def test_both_streams_read_every_row_once_after_a_crash(feed: Feed, session_over
                 session.advance()
             session = session_over(feed.open(), ["y", "x"], rows_per_batch=7)
     for stream in ("x", "y"):
-        query(session, stream, feed.column)
+        add_query(session, stream, feed.column)
     feed.advance()
     session.drain()
-    assert (values(session, "x"), values(session, "y")) == (feed.expected(), feed.expected())
+    assert (read_values(session, "x"), read_values(session, "y")) == (feed.expected(), feed.expected())
     session = session_over(feed.open(), ["x", "y"])
     feed.advance()
     session.drain()
-    assert (values(session, "x"), values(session, "y")) == (feed.expected(), feed.expected())
+    assert (read_values(session, "x"), read_values(session, "y")) == (feed.expected(), feed.expected())
 
 
 def test_a_join_of_two_streams_over_one_source(session_over: Open):
@@ -219,23 +219,23 @@ def test_rows_appended_before_and_between_the_declarations_reach_both_streams(se
     source.append([{"n": 1, "time": DAY}])
     session.create_stream("y", source, time="time")
     for stream in ("x", "y"):
-        query(session, stream)
+        add_query(session, stream)
     session.advance()
-    assert (values(session, "x"), values(session, "y")) == ([0, 1], [0, 1])
+    assert (read_values(session, "x"), read_values(session, "y")) == ([0, 1], [0, 1])
 
 
 @pytest.mark.parametrize("feed", [FileFeed, RateFeed], indirect=True, ids=["files", "rate"])
 def test_a_later_stream_starts_with_the_oldest_row_that_the_source_retains(feed: Feed, session_over: Open):
     source = feed.open()
     session = session_over(source, ["x"])
-    query(session, "x", feed.column)
+    add_query(session, "x", feed.column)
     feed.advance()
     session.advance()
     session.create_stream("y", source, time="time")
-    query(session, "y", feed.column)
+    add_query(session, "y", feed.column)
     feed.advance()
     session.drain()
-    assert (values(session, "x"), values(session, "y")) == (feed.expected(), feed.expected())
+    assert (read_values(session, "x"), read_values(session, "y")) == (feed.expected(), feed.expected())
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -243,7 +243,7 @@ def test_a_later_stream_over_a_memory_source_starts_with_the_rows_that_no_stream
     """A memory source deletes rows that every stream has read."""
     source = hr.MemorySource(COLUMNS)
     session = session_over(source, ["x"])
-    query(session, "x")
+    add_query(session, "x")
     for n in range(3):
         source.append([{"n": n, "time": DAY}])
         session.advance()
@@ -252,17 +252,17 @@ def test_a_later_stream_over_a_memory_source_starts_with_the_rows_that_no_stream
         session = session_over(source, ["x"])
     source.append([{"n": 3, "time": DAY}])
     session.create_stream("y", source, time="time")
-    query(session, "y")
+    add_query(session, "y")
     source.append([{"n": 4, "time": DAY}])
     session.drain()
-    assert (values(session, "x"), values(session, "y")) == ([0, 1, 2, 3, 4], [3, 4])
+    assert (read_values(session, "x"), read_values(session, "y")) == ([0, 1, 2, 3, 4], [3, 4])
 
 
-def test_rows_stay_until_a_stream_that_is_not_attached_again_has_read_them(session_over: Open):
+def test_rows_are_kept_for_a_stream_that_is_not_declared_after_a_restart(session_over: Open):
     source = hr.MemorySource(COLUMNS)
     session = session_over(source, ["x", "y"])
     for stream in ("x", "y"):
-        query(session, stream)
+        add_query(session, stream)
     source.append([{"n": 0, "time": DAY}])
     session.advance()
     source = hr.MemorySource(COLUMNS)
@@ -270,12 +270,12 @@ def test_rows_stay_until_a_stream_that_is_not_attached_again_has_read_them(sessi
     for n in (1, 2, 3):
         source.append([{"n": n, "time": DAY}])
         session.advance()
-    assert (values(session, "x"), values(session, "y")) == ([0, 1, 2, 3], [0])
+    assert (read_values(session, "x"), read_values(session, "y")) == ([0, 1, 2, 3], [0])
     source = hr.MemorySource(COLUMNS)
     session = session_over(source, ["y", "x"])
     source.append([{"n": 4, "time": DAY}])
     session.drain()
-    assert (values(session, "x"), values(session, "y")) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+    assert (read_values(session, "x"), read_values(session, "y")) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
 
 
 def test_rows_that_both_streams_have_read_are_deleted(session_over: Open, tmp_path: Path):
@@ -287,12 +287,12 @@ def test_rows_that_both_streams_have_read_are_deleted(session_over: Open, tmp_pa
     assert [path.name for path in (tmp_path / "checkpoint" / "sources").glob("*/*.arrow")] == ["00000004.arrow"]
 
 
-# Refusals: a checkpoint in which the streams were declared another way
+# Refusals: the checkpoint has other declarations of the streams
 
 
-def test_streams_that_shared_a_source_need_one_object_again(session_over: Open):
+def test_streams_that_shared_a_source_must_share_it_after_a_restart(session_over: Open):
     session = session_over(hr.MemorySource(COLUMNS), ["x", "y"])
-    query(session, "x")
+    add_query(session, "x")
     session.advance()
     for first, second in ORDERS:
         session = session_over(hr.MemorySource(COLUMNS), [first])
@@ -302,10 +302,10 @@ def test_streams_that_shared_a_source_need_one_object_again(session_over: Open):
         assert "hint: pass the same source object to both" in str(caught.value)
 
 
-def test_streams_with_sources_of_their_own_need_two_objects_again(session_over: Open):
+def test_streams_with_separate_sources_need_separate_sources_after_a_restart(session_over: Open):
     session = session_over(hr.MemorySource(COLUMNS), ["x"])
     session.create_stream("y", hr.MemorySource(COLUMNS), time="time")
-    query(session, "x")
+    add_query(session, "x")
     session.advance()
     source = hr.MemorySource(COLUMNS)
     session = session_over(source, ["x"])
@@ -316,9 +316,9 @@ def test_streams_with_sources_of_their_own_need_two_objects_again(session_over: 
     session.create_stream("y", hr.MemorySource(COLUMNS), time="time")
 
 
-def test_a_new_stream_cannot_take_the_source_of_a_recovered_one_before_it_is_declared(session_over: Open):
+def test_a_new_stream_cannot_use_the_source_of_a_recovered_stream_that_is_declared_later(session_over: Open):
     session = session_over(hr.MemorySource(COLUMNS), ["x"])
-    query(session, "x")
+    add_query(session, "x")
     session.advance()
     source = hr.MemorySource(COLUMNS)
     session = session_over(source, ["y"])
@@ -329,16 +329,16 @@ def test_a_new_stream_cannot_take_the_source_of_a_recovered_one_before_it_is_dec
     assert list(session.streams()) == ["x", "z"]
 
 
-def test_a_refused_declaration_binds_nothing(session_over: Open):
+def test_a_refused_declaration_does_not_bind_the_source(session_over: Open):
     source = hr.MemorySource(COLUMNS)
     session = session_over(source, ["x"])
     with pytest.raises(HeadraceError, match="nope"):
         session.create_stream("y", source, time="nope")
-    own = hr.MemorySource(COLUMNS)
-    session.create_stream("y", own, time="time")
+    other_source = hr.MemorySource(COLUMNS)
+    session.create_stream("y", other_source, time="time")
     for stream in ("x", "y"):
-        query(session, stream)
+        add_query(session, stream)
     source.append([{"n": 1, "time": DAY}])
-    own.append([{"n": 2, "time": DAY}])
+    other_source.append([{"n": 2, "time": DAY}])
     session.advance()
-    assert (values(session, "x"), values(session, "y")) == ([1], [2])
+    assert (read_values(session, "x"), read_values(session, "y")) == ([1], [2])

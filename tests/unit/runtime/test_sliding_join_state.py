@@ -1,4 +1,4 @@
-"""What multi-way joins keep: no more than could still find a partner, in few files, whatever the batches were."""
+"""State of sliding joins: only rows within retention, in few files, for any batch sizes, plans and partition counts."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CHAIN = "r.b = s.b AND s.c = t.c"
 TEN = {"r": "10 s", "s": "10 s", "t": "10 s"}
 
 
-def by_st(number: int = 0) -> ProbeOrderChoice:
-    """Rows of r look into s⋈t."""
+def choose_materialized_st(number: int = 0) -> ProbeOrderChoice:
+    """Return a choice in which rows of r probe the materialized join s⋈t."""
     query = make_join(number, CHAIN)
-    mine = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[c] r[b]"}
-    return parse_choice((query, mine), materialized={query.join_graph.subgraph("st"): {"s": "t[c]", "t": "s[c]"}})
+    orders = {"r": "st[s.b]", "s": "t[c] r[b]", "t": "s[c] r[b]"}
+    return parse_choice((query, orders), materialized={query.join_graph.subgraph("st"): {"s": "t[c]", "t": "s[c]"}})
 
 
-def drawn_rows(random: Random, names: str, at: float, step: float, count: int, keys: int) -> Rows:
-    """Rows of a batch; `a` tells rows apart."""
+def draw_rows(random: Random, names: str, at: float, step: float, count: int, keys: int) -> Rows:
+    """Draw the rows of a batch; `a` identifies a row."""
     return {
         name: [
             {"a": random.getrandbits(30), "b": random.randrange(keys), "c": random.randrange(keys), "at": at + step * k / count}
@@ -41,9 +41,9 @@ def drawn_rows(random: Random, names: str, at: float, step: float, count: int, k
     }
 
 
-def joined(given: Rows, range_: float = 10) -> Counter[tuple[int, int, int]]:
-    """The chain r ─b─ s ─c─ t by brute force."""
-    found: Counter[tuple[int, int, int]] = Counter()
+def join_rows(given: Rows, range_: float = 10) -> Counter[tuple[int, int, int]]:
+    """Join the chain r ─b─ s ─c─ t by nested loops."""
+    results: Counter[tuple[int, int, int]] = Counter()
     by_b: dict[int, list[dict[str, Any]]] = {}
     by_c: dict[int, list[dict[str, Any]]] = {}
     for row in given["r"]:
@@ -55,20 +55,20 @@ def joined(given: Rows, range_: float = 10) -> Counter[tuple[int, int, int]]:
             for t in by_c.get(s["c"], ()):
                 times = (round(r["at"] * 1e6), round(s["at"] * 1e6), round(t["at"] * 1e6))
                 if max(times) - min(times) <= range_ * 1e6:
-                    found[r["a"], s["a"], t["a"]] += 1
-    return found
+                    results[r["a"], s["a"], t["a"]] += 1
+    return results
 
 
-# -------------------------------------------------------------------------------------------------------------------- bounded
+# ------------------------------------------------------------------------------------------------------------------------ bounded
 
 
 @dataclass
-class Long:
-    """What was seen in two hundred small batches."""
+class LongRun:
+    """Rows, segments and files after each of many small batches."""
 
     given: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {name: [] for name in "rst"})
     rows: list[dict[str, int]] = field(default_factory=list)
-    buckets: list[dict[str, int]] = field(default_factory=list)
+    segments: list[dict[str, int]] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
     plans: list[int] = field(default_factory=list)
     results: Counter[tuple[Any, ...]] = field(default_factory=Counter)
@@ -79,97 +79,97 @@ BATCHES, STEP, EACH = 120, 0.25, 2  # 8 rows a second of each stream, ranges of 
 
 
 @pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Long:
-    seen, random = Long(), Random(1)
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> LongRun:
+    record, random = LongRun(), Random(1)
     with JoinSession(tmp_path_factory.mktemp("long") / "checkpoint", "rst", partitions=1) as streams:
         streams.session.add(join_sql(CHAIN, TEN), name="q")
         streams.advance()
-        streams.optimizer.next_choice = by_st()
+        streams.optimizer.next_choice = choose_materialized_st()
         for batch in range(BATCHES):
-            rows = drawn_rows(random, "rst", STEP * batch, STEP, EACH, 12)
-            for name, found in rows.items():
-                seen.given[name] += found
+            rows = draw_rows(random, "rst", STEP * batch, STEP, EACH, 12)
+            for name, new_rows in rows.items():
+                record.given[name] += new_rows
             streams.advance(rows)
-            seen.rows.append(streams.count_rows())
-            seen.buckets.append(streams.count_segments())
-            seen.files.append(len(streams.files("state")))
-            seen.plans.append(len(streams.files("plans")))
-        seen.results = streams.results("q")
+            record.rows.append(streams.count_rows())
+            record.segments.append(streams.count_segments())
+            record.files.append(len(streams.files("state")))
+            record.plans.append(len(streams.files("plans")))
+        record.results = streams.results("q")
         streams.session.drain()
-        seen.after = streams.files("state")
-    return seen
+        record.after = streams.files("state")
+    return record
 
 
-def test_results_of_many_small_batches(long: Long):
-    assert long.results == joined(long.given)
+def test_many_small_batches_give_exact_results(long_run: LongRun):
+    assert long_run.results == join_rows(long_run.given)
 
 
-def test_rows_kept_are_about_rate_times_range(long: Long):
-    #   a row leaves with its bucket, which spans at most a quarter of the range
+def test_stored_rows_are_about_rate_times_range(long_run: LongRun):
+    #   a row is evicted with its segment, which spans at most a quarter of the range
     in_range = EACH / STEP * 10
-    for found in long.rows[60:]:
+    for row_counts in long_run.rows[60:]:
         for name in ("r[b]", "s[c]", "t[c]"):
-            assert in_range - EACH <= found[name] <= 1.25 * in_range + 2 * EACH, found
+            assert in_range - EACH <= row_counts[name] <= 1.25 * in_range + 2 * EACH, row_counts
 
 
-def test_rows_of_a_kept_join_leave_as_those_of_inputs_do(long: Long):
-    #   the pairs of s and t in range, however many batches there were
+def test_rows_of_a_materialized_join_are_evicted_like_those_of_inputs(long_run: LongRun):
+    #   the stored pairs are those of s and t in range, for any number of batches
     exact = [0] * BATCHES
     pairs = [
         max(s["at"], t["at"])
-        for s in long.given["s"]
-        for t in long.given["t"]
+        for s in long_run.given["s"]
+        for t in long_run.given["t"]
         if s["c"] == t["c"] and abs(s["at"] - t["at"]) <= 10
     ]
     for batch in range(BATCHES):
         now = STEP * (batch + 1)
         exact[batch] = sum(1 for newest in pairs if now - 10 <= newest < now)
-    for found, most in list(zip(long.rows, exact, strict=True))[60:]:
-        assert 0 < found["st[s.b]"] <= 1.5 * most
+    for row_counts, most in list(zip(long_run.rows, exact, strict=True))[60:]:
+        assert 0 < row_counts["st[s.b]"] <= 1.5 * most
 
 
 @pytest.mark.parametrize("store", ["r[b]", "s[c]", "t[c]", "st[s.b]"])
-def test_many_small_batches_are_made_few_buckets(long: Long, store: str):
-    #   40 batches are in range; as few as are left when neighbours are made one, and those that came since
-    assert max(found.get(store, 0) for found in long.buckets) <= 2 * _MAX_SEGMENTS
+def test_many_small_batches_are_compacted_to_few_segments(long_run: LongRun, store: str):
+    #   40 batches are in range; a store has compacted segments, and those added since the last compaction
+    assert max(counts.get(store, 0) for counts in long_run.segments) <= 2 * _MAX_SEGMENTS
 
 
-def test_files_do_not_become_more_and_more(long: Long):
-    assert max(long.files[100:]) <= max(long.files[50:100]) + 4
-    assert max(long.plans) <= 8
+def test_the_number_of_files_is_bounded(long_run: LongRun):
+    assert max(long_run.files[100:]) <= max(long_run.files[50:100]) + 4
+    assert max(long_run.plans) <= 8
 
 
-def test_the_end_leaves_nothing(long: Long):
-    assert long.after == []
+def test_drain_deletes_all_state(long_run: LongRun):
+    assert long_run.after == []
 
 
-@pytest.mark.parametrize(("lateness", "goes"), [("0 s", 10.0), ("5 s", 15.0)])
-def test_rows_leave_when_nothing_that_is_not_late_can_match_them(tmp_path: Path, lateness: str, goes: float):
-    #   r  ●0 ─────────────|goes          a row of s at `goes` is still a partner, or one that is as late as can be
+@pytest.mark.parametrize(("lateness", "evicted_at"), [("0 s", 10.0), ("5 s", 15.0)])
+def test_rows_are_evicted_when_only_late_rows_could_match_them(tmp_path: Path, lateness: str, evicted_at: float):
+    #   r  ●0 ─────────────|evicted_at    a row of s at `evicted_at`, or a later one within its lateness, still matches
     with JoinSession(tmp_path / "c", "rs") as streams:
         streams.session.add(join_sql("r.b = s.b", lateness=lateness), name="q")
         streams.advance({name: [{"a": 0, "b": 1, "at": 0}] for name in "rs"})
-        streams.advance({name: [{"a": 1, "b": 2, "at": goes}] for name in "rs"})
+        streams.advance({name: [{"a": 1, "b": 2, "at": evicted_at}] for name in "rs"})
         assert sum(streams.count_rows().values()) == 4
-        streams.advance({"r": [{"a": 2, "b": 2, "at": goes + 3}]})  # the watermark is that of the stream that is behind
+        streams.advance({"r": [{"a": 2, "b": 2, "at": evicted_at + 3}]})  # the watermark is that of the slower stream
         assert sum(streams.count_rows().values()) == 5
-        streams.advance({"s": [{"a": 2, "b": 2, "at": goes + 0.001}]})
+        streams.advance({"s": [{"a": 2, "b": 2, "at": evicted_at + 0.001}]})
         assert sum(streams.count_rows().values()) == 4
 
 
-def test_ranges_of_their_own(tmp_path: Path):
-    #   r lives 2 s, s 8 s; a row leaves when its own range is over
+def test_each_stream_retains_rows_for_its_own_range(tmp_path: Path):
+    #   r has a range of 2 s, s of 8 s; a row is evicted after its own range
     with JoinSession(tmp_path / "c", "rs") as streams:
         streams.session.add(join_sql("r.b = s.b", {"r": "2 s", "s": "8 s"}), name="q")
         for second in range(30):
             streams.advance({name: [{"a": second, "b": 1, "at": second}] for name in "rs"})
-        found = streams.count_rows()
-        assert found["r[b]"] == 3  # 27, 28, 29
-        assert 9 <= found["s[b]"] <= 11
+        row_counts = streams.count_rows()
+        assert row_counts["r[b]"] == 3  # 27, 28, 29
+        assert 9 <= row_counts["s[b]"] <= 11
         assert len(streams.results("q")) == sum(1 for r in range(30) for s in range(30) if s - r <= 2 and r - s <= 8)
 
 
-def test_the_longest_range_decides(tmp_path: Path):
+def test_the_longest_range_of_all_queries_decides_eviction(tmp_path: Path):
     with JoinSession(tmp_path / "c", "rs") as streams:
         streams.session.add(join_sql("r.b = s.b", {"r": "1 s", "s": "1 s"}), name="short")
         streams.session.add(join_sql("r.b = s.b", {"r": "6 s", "s": "6 s"}), name="long")
@@ -181,10 +181,10 @@ def test_the_longest_range_decides(tmp_path: Path):
         assert streams.count_rows() == {"r[b]": 2, "s[b]": 2}
 
 
-# -------------------------------------------------------------------------------------------------------------- queries that go
+# ---------------------------------------------------------------------------------------------------------------- removed queries
 
 
-def test_a_removed_query_frees_its_stores(tmp_path: Path):
+def test_removing_a_query_deletes_its_stores(tmp_path: Path):
     with JoinSession(tmp_path / "c", "rstu") as streams:
         streams.session.add(join_sql(CHAIN), name="chain")
         streams.session.add(join_sql("s.b = u.b"), name="pair")
@@ -200,7 +200,7 @@ def test_a_removed_query_frees_its_stores(tmp_path: Path):
         assert streams.results("pair") == Counter((s, u) for s in (0, 1, 2, 3, 5) for u in (0, 1, 2, 3, 5))
 
 
-def test_the_last_one_leaves_nothing(tmp_path: Path):
+def test_removing_the_last_query_deletes_all_state_and_plans(tmp_path: Path):
     with JoinSession(tmp_path / "c", "rst") as streams:
         streams.session.add(join_sql(CHAIN), name="q")
         streams.advance({name: [{"a": 1, "b": 1, "c": 1, "at": 0}] for name in "rst"})
@@ -214,8 +214,8 @@ def test_the_last_one_leaves_nothing(tmp_path: Path):
         assert [name for name in streams.files("plans") if name.startswith("probes")] == []
 
 
-def test_a_query_that_comes_after_another_one_of_its_kind_sees_nothing_of_its_past(tmp_path: Path):
-    #   the new query has the bit, the relations and the stores of the one that went
+def test_a_query_that_reuses_a_bit_sees_no_rows_of_the_removed_query(tmp_path: Path):
+    #   the new query has the bit, the relations and the stores of the removed query
     with JoinSession(tmp_path / "c", "rs") as streams:
         streams.session.add(join_sql("r.b = s.b"), name="first")
         streams.session.add(join_sql("r.c = s.c"), name="steady")
@@ -227,7 +227,7 @@ def test_a_query_that_comes_after_another_one_of_its_kind_sees_nothing_of_its_pa
         assert streams.results("second") == Counter({(3, 2): 1})
 
 
-# --------------------------------------------------------------------------------------------------- whatever it is worked off by
+# -------------------------------------------------------------------------------------------- plans, partitions and sharing modes
 
 
 QUERIES = {
@@ -239,12 +239,12 @@ QUERIES = {
 }
 
 
-def everything(
-    directory: Path, partitions: int, multiway: str, widths: Sequence[int] = ()
+def run_all_queries(
+    directory: Path, partitions: int, multiway: str, partition_counts: Sequence[int] = ()
 ) -> dict[str, Counter[tuple[Any, ...]]]:
     random = Random(7)
     with JoinSession(directory, "rst", partitions=partitions, multiway=multiway) as streams:
-        streams.optimizer = streams.session._coordinator.sliding_join_optimizer = _eager(multiway)
+        streams.optimizer = streams.session._coordinator.sliding_join_optimizer = _make_eager_optimizer(multiway)
         names = list(QUERIES)
         for batch in range(12):
             if batch % 2 == 0 and names:
@@ -252,84 +252,84 @@ def everything(
                 streams.session.add(QUERIES[name], name=name)
             if batch == 10:
                 streams.session.remove("again")
-            if widths:
-                streams.session.rescale(widths[batch % len(widths)])
-            streams.advance(drawn_rows(random, "rst", batch, 1.5, 7, 5))  # batches overlap by half a second
+            if partition_counts:
+                streams.session.rescale(partition_counts[batch % len(partition_counts)])
+            streams.advance(draw_rows(random, "rst", batch, 1.5, 7, 5))  # batches overlap by half a second
         return {name: streams.results(name) for name in QUERIES}
 
 
-def _eager(multiway: str) -> SlidingJoinOptimizer:
+def _make_eager_optimizer(multiway: str) -> SlidingJoinOptimizer:
     return SlidingJoinOptimizer(2, sharing=parse_sharing(multiway), background=False)
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[tuple[Any, ...]]]:
-    found = everything(tmp_path_factory.mktemp("plain") / "c", 1, "none")
-    assert all(len(rows) > 20 for rows in found.values())
-    return found
+    results = run_all_queries(tmp_path_factory.mktemp("plain") / "c", 1, "none")
+    assert all(len(rows) > 20 for rows in results.values())
+    return results
 
 
 @pytest.mark.parametrize(("partitions", "multiway"), [(1, "global"), (2, "common"), (4, "global"), (4, "none")])
-def test_results_do_not_depend_on_partitions_nor_on_sharing(expected, tmp_path: Path, partitions: int, multiway: str):
-    assert everything(tmp_path / "c", partitions, multiway) == expected
+def test_results_do_not_depend_on_partitions_or_sharing(expected, tmp_path: Path, partitions: int, multiway: str):
+    assert run_all_queries(tmp_path / "c", partitions, multiway) == expected
 
 
-def test_results_do_not_depend_on_partitions_that_change(expected, tmp_path: Path):
-    assert everything(tmp_path / "c", 2, "global", (2, 4, 4, 1, 3)) == expected
+def test_results_do_not_depend_on_rescaling(expected, tmp_path: Path):
+    assert run_all_queries(tmp_path / "c", 2, "global", (2, 4, 4, 1, 3)) == expected
 
 
-# --------------------------------------------------------------------------------------------------------------------- recovery
+# ----------------------------------------------------------------------------------------------------------------------- recovery
 
 
-def test_a_session_that_is_opened_again_goes_on_with_the_same_plan(tmp_path: Path):
-    #   the last plan looks into s⋈t, and still goes around it for rows from before; partners come after the restart
+def test_a_restarted_session_continues_with_the_same_plan(tmp_path: Path):
+    #   the last plan probes s⋈t, and still probes s and t for older rows; partners arrive after the restart
     random = Random(3)
-    batches = [drawn_rows(random, "rst", batch, 1, 6, 4) for batch in range(10)]
+    batches = [draw_rows(random, "rst", batch, 1, 6, 4) for batch in range(10)]
     with JoinSession(tmp_path / "c", "rst") as streams:
         streams.session.add(join_sql(CHAIN), name="q")
         for number, rows in enumerate(batches[:5]):
-            streams.optimizer.next_choice = by_st() if number == 3 else None
+            streams.optimizer.next_choice = choose_materialized_st() if number == 3 else None
             streams.advance(rows)
-        plan, kept = streams.plan, streams.segment_refs
+        plan, segments = streams.plan, streams.segment_refs
         assert plan.is_transitional
     with JoinSession(tmp_path / "c", "rst") as streams:
         assert streams.plan == plan
-        assert streams.segment_refs == kept
+        assert streams.segment_refs == segments
         for rows in batches[5:]:
             streams.advance(rows)
             assert streams.plan.choice == plan.choice
         given = {name: [row for rows in batches for row in rows[name]] for name in "rst"}
-        assert streams.results("q") == joined(given)
+        assert streams.results("q") == join_rows(given)
 
 
 @pytest.mark.parametrize(("before", "after"), [("global", "none"), ("none", "global")])
-def test_stores_of_one_query_alone_cannot_be_shared_later_nor_the_other_way_round(tmp_path: Path, before: str, after: str):
+def test_a_restart_between_no_sharing_and_sharing_is_refused(tmp_path: Path, before: str, after: str):
     with JoinSession(tmp_path / "c", "rst", multiway=before) as streams:
         streams.session.add(join_sql(CHAIN), name="q")
-        streams.advance(drawn_rows(Random(3), "rst", 0, 1, 6, 4))
+        streams.advance(draw_rows(Random(3), "rst", 0, 1, 6, 4))
     with pytest.raises(SessionError, match="cannot continue with multiway="):
         JoinSession(tmp_path / "c", "rst", multiway=after)
 
 
-def test_a_session_that_is_opened_again_may_share_otherwise(tmp_path: Path):
+def test_a_restart_may_change_from_global_to_common_sharing(tmp_path: Path):
     random = Random(3)
-    batches = [drawn_rows(random, "rst", batch, 1, 6, 4) for batch in range(6)]
+    batches = [draw_rows(random, "rst", batch, 1, 6, 4) for batch in range(6)]
     for number, multiway in enumerate(("global", "common")):
         with JoinSession(tmp_path / "c", "rst", multiway=multiway) as streams:
             if number == 0:
                 streams.session.add(join_sql(CHAIN), name="q")
             for rows in batches[3 * number : 3 * number + 3]:
                 streams.advance(rows)
-            found = streams.results("q")
-    assert found == joined({name: [row for rows in batches for row in rows[name]] for name in "rst"})
+            results = streams.results("q")
+    assert results == join_rows({name: [row for rows in batches for row in rows[name]] for name in "rst"})
 
 
-# ------------------------------------------------------------------------------------------------------------------------- late
+# --------------------------------------------------------------------------------------------------------------------------- late
 
 
-def test_a_late_row_within_its_lateness_finds_partners(tmp_path: Path):
-    #   r   ●0 ●4                    lateness 5 s: after 20 s rows from 15 s on are not late
-    #   s   ○0    …   ○20   then  r ●16 ●15 in time, ●14.9 late; each would meet a row of s
+def test_a_row_within_the_lateness_finds_partners(tmp_path: Path):
+    #   r   ●0 ●4                    lateness 5 s: at 20 s, rows from 15 s on are not late
+    #   s   ○0    …   ○20   then  r ●16 ●15 in time, ●14.9 late; each matches a row of s
     with JoinSession(tmp_path / "c", "rs") as streams:
         query = streams.session.add(join_sql("r.b = s.b", lateness="5 s"), name="q")
         streams.advance({"r": [{"a": 0, "b": 0, "at": 0}], "s": [{"a": 1, "b": 1, "at": 6}]})
@@ -343,7 +343,7 @@ def test_a_late_row_within_its_lateness_finds_partners(tmp_path: Path):
         assert query.late == {"r": 1, "s": 1}
 
 
-def test_lateness_is_of_each_side(tmp_path: Path):
+def test_each_stream_has_its_own_lateness(tmp_path: Path):
     #   r may be 5 s late, s not at all
     with JoinSession(tmp_path / "c", "rs") as streams:
         text = "SELECT r.a AS r, s.a AS s FROM SLIDING(r, '10 s', '5 s') r, SLIDING(s, '10 s') s WHERE r.b = s.b"

@@ -1,4 +1,4 @@
-"""The digest of a function: the same for the same code in any process, another when anything it does changes."""
+"""Digests of user functions: equal for equal code in every process, different after any change of behaviour."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ def f(x): return helper(x) + LIMIT + len(NAMES) + math.sqrt(x) if x in (1, 2, "a
 """
 
 
-def made(source: str) -> FunctionType:
+def make_function(source: str) -> FunctionType:
     names: dict = {"__name__": "somewhere"}
     exec(compile(source, "somewhere.py", "exec"), names)
     return names["f"]
 
 
-def text(code) -> str:
+def digest_text(code) -> str:
     return digest_function("f", code).text
 
 
-def test_it_is_the_same_wherever_the_function_stands_and_in_other_processes() -> None:
-    assert text(made(SOURCE)) == text(made(SOURCE)) == text(made(f"\n\n\n{SOURCE}"))
+def test_the_digest_does_not_depend_on_the_line_or_the_process() -> None:
+    assert (
+        digest_text(make_function(SOURCE)) == digest_text(make_function(SOURCE)) == digest_text(make_function(f"\n\n\n{SOURCE}"))
+    )
     program = f"from headrace.runtime.udf_registry import digest_function\n{SOURCE}\nprint(digest_function('f', f).text)"
     program = program.replace("import math", "__name__ = 'somewhere'\nimport math")
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == text(made(SOURCE))
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == digest_text(make_function(SOURCE))
 
 
 @pytest.mark.parametrize(
@@ -56,31 +58,35 @@ def test_it_is_the_same_wherever_the_function_stands_and_in_other_processes() ->
         ('{"a", "b", "c", "d"}', '{"a", "b", "c"}'),
     ],
 )
-def test_whatever_it_does_counts(old: str, new: str) -> None:
+def test_a_change_of_the_code_or_its_globals_changes_the_digest(old: str, new: str) -> None:
     assert SOURCE.replace(old, new) != SOURCE
-    assert text(made(SOURCE.replace(old, new))) != text(made(SOURCE))
+    assert digest_text(make_function(SOURCE.replace(old, new))) != digest_text(make_function(SOURCE))
 
 
-def test_closures_objects_and_arrays_count() -> None:
-    def scaled(by):
+def test_the_digest_covers_closures_objects_and_arrays() -> None:
+    def scale_by(by):
         return lambda x: x * by
 
-    assert text(scaled(2)) == text(scaled(2)) != text(scaled(3))
-    assert text(scaled(np.arange(3))) == text(scaled(np.arange(3))) != text(scaled(np.arange(4)))
-    assert text(partial(pow, 2)) == text(partial(pow, 2)) != text(partial(pow, 3))
-    assert text(scaled({"a": [1, 2]})) != text(scaled({"a": [1, 3]}))
-    assert text(np.sqrt) != text(np.exp)
-    assert text(len) != text(abs)
+    assert digest_text(scale_by(2)) == digest_text(scale_by(2)) != digest_text(scale_by(3))
+    assert digest_text(scale_by(np.arange(3))) == digest_text(scale_by(np.arange(3))) != digest_text(scale_by(np.arange(4)))
+    assert digest_text(partial(pow, 2)) == digest_text(partial(pow, 2)) != digest_text(partial(pow, 3))
+    assert digest_text(scale_by({"a": [1, 2]})) != digest_text(scale_by({"a": [1, 3]}))
+    assert digest_text(np.sqrt) != digest_text(np.exp)
+    assert digest_text(len) != digest_text(abs)
 
 
-def test_functions_may_call_themselves_and_each_other() -> None:
+def test_the_digest_covers_recursive_and_mutually_recursive_functions() -> None:
     source = "def f(x): return x if x < 1 else g(x - 1)\ndef g(x): return f(x - 1)"
-    assert text(made(source)) == text(made(source)) != text(made(source.replace("x - 1)\ndef", "x - 2)\ndef")))
+    assert (
+        digest_text(make_function(source))
+        == digest_text(make_function(source))
+        != digest_text(make_function(source.replace("x - 1)\ndef", "x - 2)\ndef")))
+    )
 
 
-def test_modules_of_the_user_are_named_and_libraries_are_not() -> None:
+def test_modules_lists_user_modules_but_no_libraries() -> None:
     here = sys.modules[__name__]
-    assert digest_function("f", lambda x: made(x)).modules == (here,)  # noqa: PLW0108
+    assert digest_function("f", lambda x: make_function(x)).modules == (here,)  # noqa: PLW0108
     assert digest_function("f", np.sum).modules == ()
     assert is_library("numpy.linalg")
     assert is_library("json")
@@ -88,7 +94,7 @@ def test_modules_of_the_user_are_named_and_libraries_are_not() -> None:
     assert not is_library(__name__)
 
 
-def test_what_cannot_be_kept_is_refused() -> None:
+def test_a_function_that_cannot_be_pickled_is_refused() -> None:
     lock = threading.Lock()
     with pytest.raises(SchemaError, match=r"function 'f' cannot be stored\ndetail: cannot pickle '_thread.lock' object\nhint"):
-        text(lambda x: lock)
+        digest_text(lambda x: lock)

@@ -14,8 +14,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Return a function that starts a service; all services are closed after the test."""
     started: list[Service] = []
 
-    def serve(**given: Any) -> Service:
-        started.append(Service(tmp_path / f"checkpoint-{len(started)}", **given))
+    def serve(**options: Any) -> Service:
+        started.append(Service(tmp_path / f"checkpoint-{len(started)}", **options))
         return started[-1]
 
     yield serve

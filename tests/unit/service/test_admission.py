@@ -1,4 +1,4 @@
-"""Who is let in: the forecast, and what is said to whom it keeps out."""
+"""Admission control: the latency forecast, and the response to a refused query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.in_process_service import COUNT_QUERY, Service
 OTHER = "SELECT user_id, gem_pack, AVG(price) AS a FROM HOP(purchases, '10 seconds', '1 second') GROUP BY user_id, gem_pack"
 
 
-def busy(service: Service) -> None:
+def add_query_and_rows(service: Service) -> None:
     service.declare()
     service.add(name="first")
     for second in range(8):
@@ -24,9 +24,9 @@ def busy(service: Service) -> None:
             time.sleep(0.01)
 
 
-def test_a_query_that_is_there_already_adds_nothing(serve: Callable[..., Service]):
+def test_an_equal_query_adds_no_cost(serve: Callable[..., Service]):
     service = serve()
-    busy(service)
+    add_query_and_rows(service)
     same, other = (estimate_growth(service.session, sql) for sql in (COUNT_QUERY, OTHER))
     assert same.after == same.before > 0
     assert other.after > other.before
@@ -37,19 +37,19 @@ def test_a_query_that_is_there_already_adds_nothing(serve: Callable[..., Service
     assert expected.expected_s >= expected.current_s
 
 
-def test_who_would_delay_all_is_refused_with_figures(serve: Callable[..., Service]):
+def test_a_query_above_the_latency_bound_is_refused_with_the_forecast(serve: Callable[..., Service]):
     service = serve(limits=ServiceLimits(latency_s=1e-6))
-    busy(service)
+    add_query_and_rows(service)
     answer = service.add(OTHER)
     assert answer.status_code == 429
     assert "above the bound of 0.00 s" in answer.json()["error"]
     assert "would grow by" in answer.json()["detail"]
     assert answer.headers["Retry-After"] == "60"
     assert service.http.put("/v1/queries/first", json={"sql": OTHER}).status_code == 429
-    assert service.add(COUNT_QUERY, name="same").status_code == 201  # costs nothing more
+    assert service.add(COUNT_QUERY, name="same").status_code == 201  # adds no cost
 
 
-def test_before_anything_is_known_everybody_is_let_in(serve: Callable[..., Service]):
+def test_queries_are_admitted_before_a_forecast_exists(serve: Callable[..., Service]):
     service = serve(limits=ServiceLimits(latency_s=1e-6))
     service.declare()
     assert service.add(OTHER).status_code == 201

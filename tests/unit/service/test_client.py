@@ -1,4 +1,4 @@
-"""The client: a session's verbs, elsewhere."""
+"""The HTTP client: the methods of a session against a remote service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def remote(service: Service):
         yield session
 
 
-def test_a_query_comes_gives_results_and_goes(remote):
+def test_a_query_is_added_read_and_removed(remote):
     query = remote.add(COUNT_QUERY, name="counts")
     assert (query.name, query.status, query.wait_live(5).status) == ("counts", "live", "live")
     remote.append("purchases", [{**ROW, "time": timestamp(second)} for second in (0.5, 0.6, 1.5)])
@@ -32,21 +32,21 @@ def test_a_query_comes_gives_results_and_goes(remote):
     assert query.results().num_rows == 1
     assert query.to_pandas()["total"].tolist() == [20.0]
     assert "counts" in query._repr_html_()
-    assert [one.name for one in remote.queries()] == ["counts"]
+    assert [item.name for item in remote.queries()] == ["counts"]
     query.remove()
     assert list(tables) == []
     assert remote.query("counts").status == "removed"
 
 
-def test_rows_of_the_builder_are_queries_too(remote):
+def test_a_built_query_can_be_added(remote):
     query = remote.add(hr.select("price").from_("purchases"))
     assert query.sql == hr.select("price").from_("purchases").sql
 
 
-def test_errors_are_those_of_a_session(remote):
-    with pytest.raises(SqlError, match="nope") as found:
+def test_the_client_raises_the_errors_of_a_session(remote):
+    with pytest.raises(SqlError, match="nope") as caught:
         remote.add("SELECT nope FROM purchases")
-    assert "^" in found.value.place
+    assert "^" in caught.value.place
     remote.add(COUNT_QUERY, name="counts")
     with pytest.raises(NameTakenError):
         remote.add("SELECT price FROM purchases", name="counts")
@@ -56,10 +56,13 @@ def test_errors_are_those_of_a_session(remote):
         hr.connect("http://127.0.0.1:1")
 
 
-def test_streams_are_declared_and_told(remote):
+def test_streams_are_declared_and_listed(remote):
     remote.create_stream("other", hr.MemorySource(COLUMNS), time="time", watermark="1 second")
-    found = remote.streams()["other"]
-    assert (found["delay_seconds"], [one["name"] for one in found["columns"]]) == (1.0, ["user_id", "gem_pack", "price", "time"])
+    stream = remote.streams()["other"]
+    assert (stream["delay_seconds"], [column["name"] for column in stream["columns"]]) == (
+        1.0,
+        ["user_id", "gem_pack", "price", "time"],
+    )
     assert "one shared pipeline" in remote.explain()
     assert remote.check("SELECT price FROM other") == [{"name": "price", "type": "DOUBLE"}]
 
@@ -70,36 +73,36 @@ def test_a_query_is_replaced(remote):
     assert (second.name, second.id != first.id) == ("counts", True)
 
 
-def test_a_query_is_itself_whoever_has_its_name(service: Service, remote):
+def test_a_query_handle_keeps_its_query_after_a_replace(service: Service, remote):
     first = remote.add("SELECT price FROM purchases", name="rows")
     service.append_and_wait(1.0)
     tables = first.tail("beginning")
     assert next(tables)["price"].to_pylist() == [10.0]
     second = remote.replace("rows", "SELECT user_id FROM purchases")
     service.append_and_wait(2.0)
-    assert list(tables) == []  # nothing of the other, and it does not wait
+    assert list(tables) == []  # ends at once, without rows of the new query
     assert (first.refresh().status, first.results().schema.names) == ("removed", ["price"])
     assert (second.refresh().status, second.results()["user_id"].to_pylist()) == ("live", [1])
     with pytest.raises(NotFoundError):
         remote.query("rows", 99)
 
 
-def test_a_service_that_is_busy_is_asked_again_unless_that_is_too_late(serve, monkeypatch):
+def test_a_busy_service_is_retried_within_the_wait_time(serve, monkeypatch):
     service = serve(limits=ServiceLimits(queries=1))
     service.declare()
     with hr.connect(service.url) as session:
         session.add(COUNT_QUERY, name="one")
-        with pytest.raises(SessionError, match="1 queries exist"):  # it says: come again in a minute
+        with pytest.raises(SessionError, match="1 queries exist"):  # Retry-After: one minute
             session.add(COUNT_QUERY, name="two", wait=5)
         monkeypatch.setattr("headrace.service.host.ServiceHost._longest_recent_batch", lambda _: 0.1)
-        monkeypatch.setattr(service.host, "limits", ServiceLimits(waiting=0))  # it says: in a second
+        monkeypatch.setattr(service.host, "limits", ServiceLimits(waiting=0))  # Retry-After: one second
         begun = time.monotonic()
         with pytest.raises(SessionError, match="wait to become live"):
             session.add(COUNT_QUERY, name="two", wait=1.5)
         assert time.monotonic() - begun > 0.9
 
 
-def test_what_is_no_longer_kept_is_warned_of(serve):
+def test_evicted_results_cause_a_warning(serve):
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     with hr.connect(service.url) as session:
@@ -110,16 +113,16 @@ def test_what_is_no_longer_kept_is_warned_of(serve):
             assert query.results().num_rows == 0
 
 
-def test_from_now_on_is_from_the_beginning_of_the_tail(service: Service, remote):
+def test_follow_from_now_includes_rows_appended_after_the_call(service: Service, remote):
     query = remote.add("SELECT price FROM purchases", name="rows")
     pages = query.follow("now", 0.1)
     assert next(pages).next != "now"
     service.append(1.0, price=1.0)
-    service.restart()  # a connection lost before anything came
+    service.restart()  # the connection is lost before the first row
     assert next(page.rows["price"].to_pylist() for page in pages if page.rows.num_rows) == [1.0]
 
 
-def test_a_tail_lives_through_a_restart(service: Service, remote):
+def test_a_tail_survives_a_restart(service: Service, remote):
     query = remote.add("SELECT price FROM purchases", name="rows")
     seen: list[float] = []
 

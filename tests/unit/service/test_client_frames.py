@@ -31,7 +31,7 @@ def remote(service: Service) -> Iterator[RemoteSession]:
         yield session
 
 
-def received(query: hr.Query) -> list[dict]:
+def read_first_rows(query: hr.Query) -> list[dict]:
     return next(query.tail("beginning")).sort_by("n").to_pylist()
 
 
@@ -41,10 +41,10 @@ def received(query: hr.Query) -> list[dict]:
 def test_frames_are_appended(remote: RemoteSession, frame):
     query = remote.add("SELECT * FROM s", name="rows")
     remote.append("s", frame)
-    assert received(query) == ROWS
+    assert read_first_rows(query) == ROWS
 
 
-def test_frames_that_do_not_fit_are_refused_as_by_a_local_source(remote: RemoteSession):
+def test_invalid_frames_raise_the_errors_of_a_local_source(remote: RemoteSession):
     query = remote.add("SELECT n FROM s", name="rows")
     with pytest.raises(SchemaError, match="column 'x' is not a column of stream 's'\ndetail: columns: n, name"):
         remote.append("s", pl.DataFrame({"x": [1]}))
@@ -57,10 +57,10 @@ def test_frames_that_do_not_fit_are_refused_as_by_a_local_source(remote: RemoteS
     assert query.results().num_rows == 0
 
 
-def test_results_are_frames(remote: RemoteSession, monkeypatch: pytest.MonkeyPatch):
+def test_results_are_returned_as_frames(remote: RemoteSession, monkeypatch: pytest.MonkeyPatch):
     query = remote.add("SELECT n FROM s", name="rows")
     remote.append("s", ROWS)
-    received(query)
+    read_first_rows(query)
     assert query.to_arrow().equals(query.results())
     assert sorted(query.to_pandas()["n"]) == sorted(query.to_polars()["n"]) == [0, 1, 2]
     monkeypatch.setitem(sys.modules, "polars", None)
@@ -71,7 +71,7 @@ def test_results_are_frames(remote: RemoteSession, monkeypatch: pytest.MonkeyPat
 def test_remote_sessions_and_queries_are_displayed(service: Service, remote: RemoteSession):
     query = remote.add("SELECT n\nFROM s WHERE name <> '<b>'", name="rows")
     remote.append("s", ROWS)
-    received(query)
+    read_first_rows(query)
     assert repr(remote) == f"<RemoteSession {service.url} (open)>"
     assert repr(query) == "<RemoteQuery rows (live, 0 rows): SELECT n FROM s WHERE name <> '<b>'>"
     page = query._repr_html_()

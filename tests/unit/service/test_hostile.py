@@ -1,4 +1,4 @@
-"""What is sent to harm: texts that are taken and then too much for the pipeline, bodies of a million errors, silence."""
+"""Hostile clients: SQL that overloads the pipeline, bodies with a million errors, idle connections."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ HOSTILE = {
 }
 
 
-def connected(service: Service) -> socket.socket:
+def open_connection(service: Service) -> socket.socket:
     host, port = service.url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), 60)
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_no_query_stops_the_others(service: Service, kind: str):
+def test_hostile_queries_do_not_stop_other_queries(service: Service, kind: str):
     service.add(name="bystander")
     assert service.add(HOSTILE[kind], name="hostile").status_code in (201, 422)
     service.append(0.5, 5.5)
@@ -48,84 +48,84 @@ def test_no_query_stops_the_others(service: Service, kind: str):
         time.sleep(0.02)
 
 
-def test_only_rows_may_be_many(service: Service):
+def test_only_row_appends_may_have_large_bodies(service: Service):
     body = b'{"sql": "' + b"x" * 300_000 + b'"}'
     for path in ("/v1/check", "/v1/queries", "/v1/streams"):
         assert service.http.post(path, content=body).status_code == 413
-    assert service.http.put("/v1/queries/rows", content=body).status_code == 413  # a name, and no rows
+    assert service.http.put("/v1/queries/rows", content=body).status_code == 413  # a query named rows, not an append of rows
     rows = [{"user_id": 1, "gem_pack": 1, "price": 1.0, "time": "2026-01-01T00:00:00Z"}] * 10_000
     assert service.http.post("/v1/streams/purchases/rows", json=rows).status_code == 202
 
 
-def test_what_all_requests_have_on_their_way_in_is_bound(serve: Callable[..., Service]):
+def test_the_bytes_of_concurrent_bodies_are_limited(serve: Callable[..., Service]):
     service = serve(limits=ServiceLimits(bodies_bytes=1_000))
     service.declare()
     row = {"user_id": 1, "gem_pack": 1, "price": 1.0, "time": "2026-01-01T00:00:00Z"}
     answer = service.http.post("/v1/streams/purchases/rows", json=[row] * 100)
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
-    for _ in range(30):  # what was answered is no longer on its way
+    for _ in range(30):  # an answered request frees its bytes
         assert service.http.post("/v1/streams/purchases/rows", json=[row]).status_code == 202
 
 
-def test_what_is_quoted_is_cut(service: Service):
+def test_quoted_values_in_errors_are_truncated(service: Service):
     answer = service.http.post("/v1/streams/purchases/rows", json=[{"user_id": "x" * 1_000_000}])
     assert answer.status_code == 422
     assert len(answer.content) < 10_000
 
 
-def test_a_query_that_is_all_escapes_fits(service: Service):
-    text = "\\ud83d\\ude00" * 9_900  # each is two characters of a text, and twelve bytes
+def test_an_escaped_query_of_maximum_length_fits(service: Service):
+    text = "\\ud83d\\ude00" * 9_900  # each is two characters and twelve bytes
     answer = service.http.post("/v1/check", content=f'{{"sql": "{text}"}}', headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /v1/health HTTP/1.1\r\nHost: 127", b"POST /v1/check HTTP/1.1\r\n"])
-def test_who_says_nothing_is_hung_up_on(serve: Callable[..., Service], said: bytes):
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nHost: 127", b"POST /v1/check HTTP/1.1\r\n"])
+def test_idle_connections_are_closed(serve: Callable[..., Service], sent: bytes):
     service = serve(limits=ServiceLimits(patience_s=0.3))
-    with connected(service) as silent:
-        silent.sendall(said)
+    with open_connection(service) as silent:
+        silent.sendall(sent)
         assert silent.recv(100) == b""
 
 
-def test_who_does_not_send_the_rest_is_told(serve: Callable[..., Service]):
+def test_an_incomplete_body_is_answered_with_a_timeout(serve: Callable[..., Service]):
     service = serve(limits=ServiceLimits(patience_s=0.3))
-    with connected(service) as slow:
+    with open_connection(service) as slow:
         slow.sendall(b'POST /v1/check HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 500\r\n\r\n{"sql": "')
         assert slow.recv(100).split()[1] == b"408"
 
 
-def test_readers_may_be_silent_for_long(serve: Callable[..., Service]):
+def test_readers_have_no_idle_timeout(serve: Callable[..., Service]):
     service = serve(limits=ServiceLimits(patience_s=0.2))
     service.declare()
     service.add(name="q")
     with service.http.stream("GET", "/v1/queries/q/live") as answer:
         lines = answer.iter_lines()
         assert next(lines) == "event: columns"
-        time.sleep(1)  # five times as long as a request may be silent
+        time.sleep(1)  # five times the idle timeout of a request
         service.append(0.5, 5.5)
         assert "event: rows" in (next(lines) for _ in range(20))
 
 
-def test_answers_are_sent_at_once(service: Service, monkeypatch: pytest.MonkeyPatch):
-    """Two small writes, as of an answer's head and body, must not wait for each other."""
-    seen: list[int] = []
-    made = H11Protocol.connection_made
+def test_responses_are_sent_without_delay(service: Service, monkeypatch: pytest.MonkeyPatch):
+    """TCP_NODELAY is set: two small writes, such as head and body, do not wait for each other."""
+    nodelay_options: list[int] = []
+    connection_made = H11Protocol.connection_made
 
-    def noted(self: H11Protocol, transport: asyncio.Transport) -> None:
-        made(self, transport)
+    def record_option(self: H11Protocol, transport: asyncio.Transport) -> None:
+        connection_made(self, transport)
         sock = transport.get_extra_info("socket")
-        self.loop.call_soon(lambda: seen.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        self.loop.call_soon(lambda: nodelay_options.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
 
-    monkeypatch.setattr(H11Protocol, "connection_made", noted)
-    with connected(service) as raw:
+    monkeypatch.setattr(H11Protocol, "connection_made", record_option)
+    with open_connection(service) as raw:
         raw.sendall(b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert raw.recv(100)
-    assert seen
-    assert all(seen)
+    assert nodelay_options
+    assert all(nodelay_options)
 
 
 @pytest.mark.parametrize("path", ["/v1/queries", "/v1/check", "/v1/streams"])
-def test_thousands_of_unknown_keys_are_one_mistake(service: Service, path: str):
+def test_thousands_of_unknown_keys_give_a_single_error(service: Service, path: str):
     body = {"sql": "x", "source": "memory"} | {f"k{number}": 1 for number in range(10_000)}
     answer = service.http.post(path, json=body)
     assert answer.status_code == 422
@@ -134,56 +134,56 @@ def test_thousands_of_unknown_keys_are_one_mistake(service: Service, path: str):
     assert "colour: Extra inputs" in few.json()["detail"]
 
 
-def test_connections_beyond_a_number_are_refused_and_taken_again_later(serve: Callable[..., Service]):
+def test_connections_above_the_limit_are_refused_until_others_close(serve: Callable[..., Service]):
     service = serve(limits=ServiceLimits(connections=5))
     held = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(5)]
     time.sleep(0.3)
     refused = httpx.get(f"{service.url}/v1/health")
     assert refused.status_code == 429
     assert (refused.json()["error"], refused.headers["Retry-After"]) == ("too many connections", "10")
-    for one in held:
-        one.close()
+    for connection in held:
+        connection.close()
     time.sleep(0.3)
     assert httpx.get(f"{service.url}/v1/health").status_code == 200
 
 
-def test_whoever_is_connected_is_served_while_thousands_connect(service: Service):
-    """Connections are taken a few in each turn of the event loop: here 600 wait when it goes on."""
-    loop, gate, turn, taken = service.host.notifier._loop, threading.Event(), [0], []
+def test_connections_are_accepted_in_small_groups(service: Service):
+    """The event loop accepts a few connections in each turn: 600 wait here when it continues."""
+    loop, gate, turn, accepted_turns = service.host.notifier._loop, threading.Event(), [0], []
     assert loop is not None
-    before = H11Protocol.connection_made
+    connection_made = H11Protocol.connection_made
 
-    def counted(self, transport):
-        taken.append(turn[0])
-        before(self, transport)
+    def record_turn(self, transport):
+        accepted_turns.append(turn[0])
+        connection_made(self, transport)
 
     def tick():
         turn[0] += 1
-        if len(taken) < 600:
+        if len(accepted_turns) < 600:
             loop.call_soon(tick)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(H11Protocol, "connection_made", counted)
+        patch.setattr(H11Protocol, "connection_made", record_turn)
         loop.call_soon_threadsafe(gate.wait, 20)
         held = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(600)]
         loop.call_soon_threadsafe(tick)
         gate.set()
         until = time.monotonic() + 20
-        while len(taken) < 600:
+        while len(accepted_turns) < 600:
             assert time.monotonic() < until
             time.sleep(0.01)
-    assert max(Counter(taken).values()) <= 16
-    for one in held:
-        one.close()
+    assert max(Counter(accepted_turns).values()) <= 16
+    for connection in held:
+        connection.close()
 
 
-def test_who_has_hung_up_is_not_answered(service: Service, monkeypatch):
+def test_disconnected_clients_are_not_served(service: Service, monkeypatch):
     service.add(name="rows")
     entered: list[int] = []
     enter = service.host.acquire_reader_slot
     monkeypatch.setattr(service.host, "acquire_reader_slot", lambda: (entered.append(1), enter())[1])
     for _ in range(50):
-        with connected(service) as left:
+        with open_connection(service) as left:
             left.sendall(b"GET /v1/queries/rows/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert service.http.get("/v1/health").status_code == 200
     assert len(entered) < 50
@@ -193,32 +193,32 @@ def test_who_has_hung_up_is_not_answered(service: Service, monkeypatch):
         time.sleep(0.01)
 
 
-def test_readers_do_not_wait_for_what_others_ask(service: Service, monkeypatch):
-    """There are forty threads for requests; here each of them is held, and more wait."""
+def test_readers_do_not_wait_for_slow_requests(service: Service, monkeypatch):
+    """Requests have forty threads: all are blocked here, and more requests wait."""
     service.add("SELECT price FROM purchases", name="rows")
-    gate, held, query = threading.Event(), [], service.host.find_query
+    gate, held, find_query = threading.Event(), [], service.host.find_query
 
-    def slow(name, *given):
+    def find_slowly(name, *args):
         if name == "slow":
             held.append(1)
             gate.wait(30)
-        return query(name, *given)
+        return find_query(name, *args)
 
-    with service.http.stream("GET", "/v1/queries/rows/live") as following:
-        told = parse_events(following)
-        assert next(told)[0] == "columns"
-        monkeypatch.setattr(service.host, "find_query", slow)
-        url, patience = f"{service.url}/v1/queries/slow", {"timeout": 60}
-        asking = [threading.Thread(target=httpx.get, args=[url], kwargs=patience) for _ in range(60)]
-        for one in asking:
-            one.start()
+    with service.http.stream("GET", "/v1/queries/rows/live") as answer:
+        events = parse_events(answer)
+        assert next(events)[0] == "columns"
+        monkeypatch.setattr(service.host, "find_query", find_slowly)
+        url, options = f"{service.url}/v1/queries/slow", {"timeout": 60}
+        threads = [threading.Thread(target=httpx.get, args=[url], kwargs=options) for _ in range(60)]
+        for thread in threads:
+            thread.start()
         until = time.monotonic() + 20
         while len(held) < 40:
             assert time.monotonic() < until
             time.sleep(0.01)
         httpx.post(f"{service.url}/v1/streams/purchases/rows", json=[{"price": 7.0, "time": timestamp(1)}], timeout=20)
-        assert next(told)[2]["rows"] == [[7.0]]
+        assert next(events)[2]["rows"] == [[7.0]]
         assert not gate.is_set()
         gate.set()
-    for one in asking:
-        one.join(30)
+    for thread in threads:
+        thread.join(30)

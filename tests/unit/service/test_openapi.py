@@ -1,4 +1,4 @@
-"""All that the description promises, asked at random: no answer it does not know of, and none that is the server's fault."""
+"""Random requests from the OpenAPI description: every response conforms to it, and none is a server error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from support.examples import scale_examples
 from support.in_process_service import Service
 
-PROMISES = [
+CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
 ]  # fmt: skip
@@ -32,26 +32,26 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[schemathesis.BaseS
     service.declare()
     service.add(name="q")
     service.append(0.5, 1.5)
-    found = schemathesis.openapi.from_url(f"{service.url}/openapi.json")
-    yield found.exclude(path_regex="/live$")  # it never ends
+    schema = schemathesis.openapi.from_url(f"{service.url}/openapi.json")
+    yield schema.exclude(path_regex="/live$")  # an endless response
     service.close()
 
 
-def test_answers_are_those_described(api: schemathesis.BaseSchema) -> None:
-    wrong = []
-    for found in api.get_all_operations():
-        operation = found.ok()
+def test_responses_conform_to_the_description(api: schemathesis.BaseSchema) -> None:
+    failures = []
+    for result in api.get_all_operations():
+        operation = result.ok()
 
         @given(case=operation.as_strategy())
         @settings(max_examples=scale_examples(15), suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-        def ask(case: schemathesis.Case) -> None:
-            case.call_and_validate(checks=PROMISES, timeout=30)
+        def send_request(case: schemathesis.Case) -> None:
+            case.call_and_validate(checks=CHECKS, timeout=30)
 
         try:
-            ask()
-        except Exception as error:  # noqa: BLE001  all paths are asked, whatever one of them answers
-            wrong.append(f"{operation.method.upper()} {operation.path}: {error}")
-    assert not wrong, "\n\n".join(wrong)
+            send_request()
+        except Exception as error:  # noqa: BLE001  all paths are tested, also after a failure
+            failures.append(f"{operation.method.upper()} {operation.path}: {error}")
+    assert not failures, "\n\n".join(failures)
 
 
 def test_all_paths_are_described(api: schemathesis.BaseSchema) -> None:

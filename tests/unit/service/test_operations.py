@@ -1,4 +1,4 @@
-"""How it goes: health, overview, plan, events, metrics."""
+"""Operations over HTTP: health, overview, plan, events, metrics."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from headrace.errors import CheckpointError
 from support.in_process_service import Service
 
 
-def busy(service: Service) -> None:
+def add_queries_and_rows(service: Service) -> None:
     service.add(name="one")
     service.add("SELECT gem_pack, COUNT(*) AS n FROM TUMBLE(purchases, '1 second') WHERE price > 5 GROUP BY gem_pack", name="two")
     service.append_and_wait(0.5, 1.5, 2.5, 3.5)
 
 
-def test_health_needs_nothing(service: Service):
-    found = service.http.get("/v1/health").json()
-    assert (found["status"], found["queries"], found["tokens"]) == ("ok", 0, False)
+def test_health_of_a_service_without_queries(service: Service):
+    health = service.http.get("/v1/health").json()
+    assert (health["status"], health["queries"], health["tokens"]) == ("ok", 0, False)
 
 
-def test_a_session_that_stopped_is_told_of(service: Service, monkeypatch):
+def test_health_reports_a_stopped_session(service: Service, monkeypatch):
     service.add(name="one")
 
-    def damaged(*_):
+    def raise_damaged(*_):
         raise CheckpointError("a state file is damaged")
 
-    monkeypatch.setattr(service.session.coordinator, "_execute", damaged)
+    monkeypatch.setattr(service.session.coordinator, "_execute", raise_damaged)
     service.append(1.0)
     until = time.monotonic() + 20
     while (answer := service.http.get("/v1/health")).status_code == 200:
@@ -42,43 +42,43 @@ def test_a_session_that_stopped_is_told_of(service: Service, monkeypatch):
 
 
 def test_the_overview_has_rates_and_watermark(service: Service):
-    busy(service)
-    found = service.http.get("/v1/overview").json()
-    assert found["live"] == 2
-    assert found["rows_per_second"] > 0
-    assert found["watermark"] == "2026-01-01T00:00:03.500000Z"
-    assert sum(one["rows_per_second"] for one in found["history"]) == 4
-    assert found["latency_seconds"]["p50"] <= found["latency_seconds"]["p95"]
+    add_queries_and_rows(service)
+    overview = service.http.get("/v1/overview").json()
+    assert overview["live"] == 2
+    assert overview["rows_per_second"] > 0
+    assert overview["watermark"] == "2026-01-01T00:00:03.500000Z"
+    assert sum(entry["rows_per_second"] for entry in overview["history"]) == 4
+    assert overview["latency_seconds"]["p50"] <= overview["latency_seconds"]["p95"]
 
 
-def test_the_plan_is_text_and_a_picture(service: Service):
-    busy(service)
-    found = service.http.get("/v1/plan").json()
-    assert "2 live queries, one shared pipeline" in found["text"]
-    boxes = {one["id"]: one for one in found["operators"]}
-    assert {one["kind"] for one in boxes.values()} == {"stream", "aggregation", "query"}
-    assert all(begin in boxes and end in boxes for begin, end in found["edges"])
+def test_the_plan_has_text_and_a_graph(service: Service):
+    add_queries_and_rows(service)
+    plan = service.http.get("/v1/plan").json()
+    assert "2 live queries, one shared pipeline" in plan["text"]
+    boxes = {box["id"]: box for box in plan["operators"]}
+    assert {box["kind"] for box in boxes.values()} == {"stream", "aggregation", "query"}
+    assert all(begin in boxes and end in boxes for begin, end in plan["edges"])
     assert sorted(boxes["stream purchases"]["queries"]) == ["one", "two"]
-    ends = {boxes[end]["label"] for _, end in found["edges"] if boxes[end]["kind"] == "query"}
+    ends = {boxes[end]["label"] for _, end in plan["edges"] if boxes[end]["kind"] == "query"}
     assert ends == {"one", "two"}
 
 
-def test_what_happened_is_told_in_order(service: Service):
-    busy(service)
+def test_events_are_listed_in_batch_order(service: Service):
+    add_queries_and_rows(service)
     service.http.delete("/v1/queries/one")
     until = time.monotonic() + 20
-    while not (found := [one for one in service.http.get("/v1/events").json() if one["kind"] == "removed"]):
+    while not (removals := [event for event in service.http.get("/v1/events").json() if event["kind"] == "removed"]):
         assert time.monotonic() < until
         time.sleep(0.02)
-    told = service.http.get("/v1/events").json()
-    assert [one["text"] for one in told if one["kind"] == "added"] == ["query one is live", "query two is live"]
-    assert found[0]["text"] == "query one was removed"
-    assert any(one["kind"] == "epoch" for one in told)
-    assert told == sorted(told, key=lambda one: one["batch"])
+    events = service.http.get("/v1/events").json()
+    assert [event["text"] for event in events if event["kind"] == "added"] == ["query one is live", "query two is live"]
+    assert removals[0]["text"] == "query one was removed"
+    assert any(event["kind"] == "epoch" for event in events)
+    assert events == sorted(events, key=lambda event: event["batch"])
 
 
-def test_metrics_are_those_of_prometheus(service: Service):
-    busy(service)
+def test_metrics_have_the_prometheus_format(service: Service):
+    add_queries_and_rows(service)
     text = service.http.get("/metrics").text
     assert 'headrace_stream_rows_total{stream="purchases"} 4.0' in text
     assert 'headrace_query_rows_total{query="one"}' in text
@@ -87,14 +87,14 @@ def test_metrics_are_those_of_prometheus(service: Service):
     assert "headrace_up 1.0" in text
     until = time.monotonic() + 20
     while not re.search(r'headrace_query_cost\{as="shared",query="one"\} \S*[1-9]', text := service.http.get("/metrics").text):
-        assert time.monotonic() < until, text  # costs are reckoned anew every other second
+        assert time.monotonic() < until, text  # costs are refreshed every two seconds
         time.sleep(0.1)
 
 
-def test_what_happened_is_known_after_a_restart(service: Service):
+def test_events_survive_a_restart(service: Service):
     service.add(name="counts")
     before = service.http.get("/v1/events").json()
-    assert {"added", "epoch"} <= {one["kind"] for one in before}
+    assert {"added", "epoch"} <= {event["kind"] for event in before}
     service.restart()
     service.http.delete("/v1/queries/counts")
     until = time.monotonic() + 20
@@ -102,10 +102,10 @@ def test_what_happened_is_known_after_a_restart(service: Service):
         assert time.monotonic() < until
         time.sleep(0.02)
     assert after[: len(before)] == before
-    assert any(one["text"] == "query counts was removed" for one in after)
+    assert any(event["text"] == "query counts was removed" for event in after)
 
 
-def test_what_happened_is_bounded(service: Service, monkeypatch):
+def test_the_event_log_is_bounded(service: Service, monkeypatch):
     monkeypatch.setattr("headrace.service.event_log._MAX_FILE_LINES", 3)
     path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
     for number in range(4):
@@ -115,7 +115,7 @@ def test_what_happened_is_bounded(service: Service, monkeypatch):
     assert [json.loads(line) for line in lines] == service.http.get("/v1/events").json()
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_nothing_else(service: Service):
+def test_a_torn_line_of_the_event_log_is_skipped(service: Service):
     path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
     service.add(name="before")
     before = service.http.get("/v1/events").json()
@@ -130,10 +130,10 @@ def test_a_line_that_was_cut_off_is_left_out_and_nothing_else(service: Service):
     assert service.http.get("/v1/events").json() == after
 
 
-def test_what_cannot_be_written_down_is_told_all_the_same(service: Service):
+def test_events_are_served_if_the_log_cannot_be_written(service: Service):
     path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
     path.unlink(missing_ok=True)
-    path.mkdir()  # as a disk that is full: nothing can be written there
+    path.mkdir()  # stands for a full disk: writing fails
     assert service.add(name="counts").status_code == 201
-    assert any(one["text"] == "query counts is live" for one in service.http.get("/v1/events").json())
+    assert any(event["text"] == "query counts is live" for event in service.http.get("/v1/events").json())
     path.rmdir()

@@ -1,4 +1,4 @@
-"""The page's files: what is said of them, and that they need nobody else."""
+"""Files of the page: headers, content types, and no reference to other sites."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from support.in_process_service import Service
 
 PAGE = Path(headrace.service.__file__).parent / "page"
 FILES = sorted(path for path in PAGE.rglob("*") if path.is_file())
-OURS = [path for path in FILES if path.parent.name != "vendor" and path.suffix in {".js", ".css", ".html"}]
+OWN_FILES = [path for path in FILES if path.parent.name != "vendor" and path.suffix in {".js", ".css", ".html"}]
 MAX_LINES = 300
 
 
-def test_the_page_is_there_without_a_token_and_may_load_from_here_only(serve: Callable[..., Service]):
+def test_the_page_is_served_without_a_token_and_loads_from_its_own_origin_only(serve: Callable[..., Service]):
     service = serve(tokens=TokenRegistry([("t" * 20, Identity("ann", Role.read))]))
     answer = service.http.get("/")
     assert answer.status_code == 200
@@ -30,14 +30,14 @@ def test_the_page_is_there_without_a_token_and_may_load_from_here_only(serve: Ca
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-def test_a_frame_for_reports_may_run_what_is_put_into_it_and_reach_nobody(service: Service):
+def test_the_report_frame_runs_inline_scripts_in_a_sandbox(service: Service):
     assert "frame-src 'self'" in service.http.get("/").headers["content-security-policy"]
     policy = service.http.get("/page/report_frame.html").headers["content-security-policy"]
     for part in ("default-src 'none'", "script-src 'unsafe-inline'", "sandbox allow-scripts", "frame-ancestors 'self'"):
         assert part in policy.split("; ")
 
 
-def test_files_have_their_kind_and_are_asked_for_again(service: Service):
+def test_files_have_their_content_type_and_are_revalidated(service: Service):
     kinds = {
         "js/main.js": "text/javascript",
         "css/base.css": "text/css",
@@ -56,12 +56,12 @@ def test_files_have_their_kind_and_are_asked_for_again(service: Service):
 @pytest.mark.parametrize(
     "path", ["/page/", "/page/js", "/page/none.js", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/page//etc/passwd"]
 )
-def test_nothing_else_is_served(service: Service, path: str):
+def test_other_paths_are_not_served(service: Service, path: str):
     assert service.http.get(path).status_code == 404
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
-def test_whatever_a_file_names_is_there_and_nothing_is_elsewhere(path: Path):
+@pytest.mark.parametrize("path", OWN_FILES, ids=lambda path: path.name)
+def test_files_refer_to_existing_files_and_no_other_site(path: Path):
     text = path.read_text(encoding="utf-8")
     named = set(re.findall(r"""["'(](/page/[^"')]+)""", text))
     assert [name for name in sorted(named) if not (PAGE / name.removeprefix("/page/")).is_file()] == []
@@ -69,16 +69,16 @@ def test_whatever_a_file_names_is_there_and_nothing_is_elsewhere(path: Path):
     assert len(text.splitlines()) <= MAX_LINES
 
 
-def test_markup_has_no_code_and_no_styles_inside():
+def test_markup_has_no_inline_code_or_styles():
     text = (PAGE / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)", text)
-    named = re.findall(r'\sid="([^"]+)"', text)
-    assert len(named) == len(set(named))
-    wanted = {one for path in OURS for one in re.findall(r'\bat\("([\w-]+)"\)', path.read_text(encoding="utf-8"))}
-    assert wanted <= set(named)
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    used_ids = {name for path in OWN_FILES for name in re.findall(r'\bat\("([\w-]+)"\)', path.read_text(encoding="utf-8"))}
+    assert used_ids <= set(ids)
 
 
-def test_licences_of_all_bundled_packages_are_there():
+def test_licences_of_all_bundled_packages_are_included():
     text = (PAGE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
     for package in ("@codemirror/view", "@codemirror/lang-sql", "@lezer/common", "style-mod", "uplot"):
         assert re.search(rf"^{re.escape(package)} [\d.]+ \(MIT\)$", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Queries over HTTP: added, looked at, replaced, removed, refused."""
+"""Queries over HTTP: add, list, check, replace, remove, refuse."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from support.in_process_service import COUNT_QUERY, Service
 
 
-def test_a_query_is_live_when_it_is_answered(service: Service):
+def test_an_added_query_is_live_in_the_response(service: Service):
     answer = service.add(name="counts")
     assert answer.status_code == 201
-    found = answer.json()
-    assert (found["name"], found["status"], found["emitted"]) == ("counts", "live", 0)
-    assert [one["name"] for one in found["columns"]] == ["window_start", "n", "total"]
-    assert found["deployment_seconds"] > 0
-    assert [one["name"] for one in service.http.get("/v1/queries").json()] == ["counts"]
+    query = answer.json()
+    assert (query["name"], query["status"], query["emitted"]) == ("counts", "live", 0)
+    assert [item["name"] for item in query["columns"]] == ["window_start", "n", "total"]
+    assert query["deployment_seconds"] > 0
+    assert [item["name"] for item in service.http.get("/v1/queries").json()] == ["counts"]
 
 
-def test_names_are_chosen_where_none_is_given(service: Service):
+def test_a_query_without_a_name_gets_a_generated_name(service: Service):
     assert service.add().json()["name"] == "q1"
 
 
@@ -30,18 +30,18 @@ def test_a_name_that_is_taken_is_refused(service: Service):
     assert "already exists" in answer.json()["error"]
 
 
-def test_bad_sql_is_refused_with_its_place(service: Service):
+def test_invalid_sql_is_refused_with_line_and_column(service: Service):
     answer = service.add("SELECT nope\nFROM purchases WHERE pric > 10")
-    found = answer.json()
+    error = answer.json()
     assert answer.status_code == 422
-    assert found["error"]
-    assert found["line"] in (1, 2)
-    assert found["column"] > 0
-    assert "^" in found["place"]
+    assert error["error"]
+    assert error["line"] in (1, 2)
+    assert error["column"] > 0
+    assert "^" in error["place"]
     assert service.http.get("/v1/queries").json() == []
 
 
-def test_a_text_can_be_checked_without_adding_it(service: Service):
+def test_sql_can_be_checked_without_adding_a_query(service: Service):
     assert service.http.post("/v1/check", json={"sql": "SELECT price * 2 AS p FROM purchases"}).json() == {
         "columns": [{"name": "p", "type": "DOUBLE"}]
     }
@@ -49,7 +49,7 @@ def test_a_text_can_be_checked_without_adding_it(service: Service):
     assert service.http.get("/v1/queries").json() == []
 
 
-def test_a_query_that_is_removed_can_still_be_read(service: Service):
+def test_results_of_a_removed_query_can_be_read(service: Service):
     service.add(name="counts")
     assert service.http.delete("/v1/queries/counts").status_code == 204
     assert service.http.get("/v1/queries").json() == []
@@ -65,27 +65,27 @@ def test_a_query_is_replaced_in_one_step(service: Service):
     first = service.http.get("/v1/queries/counts").json()
     bad = service.http.put("/v1/queries/counts", json={"sql": "SELECT"})
     assert bad.status_code == 422
-    assert service.http.get("/v1/queries/counts").json()["id"] == first["id"]  # a bad text leaves the old one alone
+    assert service.http.get("/v1/queries/counts").json()["id"] == first["id"]  # invalid SQL leaves the old query unchanged
     answer = service.http.put("/v1/queries/counts", json={"sql": "SELECT price FROM purchases"})
-    found = answer.json()
-    assert (answer.status_code, found["status"], found["sql"]) == (200, "live", "SELECT price FROM purchases")
-    assert found["id"] != first["id"]
+    replaced = answer.json()
+    assert (answer.status_code, replaced["status"], replaced["sql"]) == (200, "live", "SELECT price FROM purchases")
+    assert replaced["id"] != first["id"]
     assert service.http.put("/v1/queries/nobody", json={"sql": COUNT_QUERY}).status_code == 404
 
 
-def test_queries_say_what_they_cost(service: Service):
+def test_queries_report_their_cost(service: Service):
     service.add(name="one")
     service.add("SELECT COUNT(*) AS n FROM TUMBLE(purchases, '1 second') WHERE price > 5", name="two")
     service.append_and_wait(0, 1, 2, 3)
     until = time.monotonic() + 20
-    while not all((found := {one["name"]: one["cost"] for one in service.http.get("/v1/queries").json()}).values()):
-        assert time.monotonic() < until  # it is reckoned anew every other second
+    while not all((costs := {item["name"]: item["cost"] for item in service.http.get("/v1/queries").json()}).values()):
+        assert time.monotonic() < until  # costs are refreshed every two seconds
         time.sleep(0.1)
-    assert sum(one["share"] for one in found.values()) == pytest.approx(1)
-    assert all(0 < one["shared"] <= one["alone"] for one in found.values())
+    assert sum(item["share"] for item in costs.values()) == pytest.approx(1)
+    assert all(0 < item["shared"] <= item["alone"] for item in costs.values())
 
 
-def test_what_is_not_understood_is_refused(service: Service):
+def test_malformed_requests_are_refused(service: Service):
     assert service.http.post("/v1/queries", content=b"{").status_code == 422
     assert service.http.post("/v1/queries", json={"sql": "", "name": "x"}).status_code == 422
     assert service.http.post("/v1/queries", json={"sql": COUNT_QUERY, "nmae": "x"}).status_code == 422

@@ -1,4 +1,4 @@
-"""What a query has, takes and costs: latency in event time, bytes that are kept for it, its part of the work."""
+"""Statistics of a query: event-time latency, state bytes, share of the cost."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headrace.runtime.metrics import BatchReport, EventTimeMarks, LatencyPercent
 from headrace.service.query_stats import QueryStats, collect_stats, estimate_growth
 from headrace.sql import Catalog, bind_query
 from support.in_process_service import Service
+from support.service_process import wait_until
 
 COLUMNS = "k INT, v BIGINT, time TIMESTAMP"
 CATALOG = Catalog.of([Stream("a", Schema.parse(COLUMNS), "time")])
@@ -33,20 +34,20 @@ SOURCES: WeakKeyDictionary[hr.Session, dict[str, hr.MemorySource]] = WeakKeyDict
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[hr.Session]:
-    with opened(tmp_path) as found:
-        yield found
+    with open_session(tmp_path) as created:
+        yield created
 
 
-def opened(folder: Path) -> hr.Session:
-    found = hr.Session(folder / "checkpoint", backend="local", partitions=2)
-    SOURCES[found] = {name: hr.MemorySource(COLUMNS) for name in "ab"}
-    for name, source in SOURCES[found].items():
-        found.create_stream(name, source, time="time", watermark="1 second")
-    return found
+def open_session(folder: Path) -> hr.Session:
+    session = hr.Session(folder / "checkpoint", backend="local", partitions=2)
+    SOURCES[session] = {name: hr.MemorySource(COLUMNS) for name in "ab"}
+    for name, source in SOURCES[session].items():
+        session.create_stream(name, source, time="time", watermark="1 second")
+    return session
 
 
-def run(session: hr.Session, batches: int = 4) -> QueryStats:
-    """Read rows of a few seconds in so many batches; nothing closes before ten."""
+def run_batches(session: hr.Session, batches: int = 4) -> QueryStats:
+    """Process `batches` batches, one second of rows each; no window closes before 10 s."""
     for batch in range(batches):
         for name in "ab":
             times = [datetime(2026, 1, 1, 0, 0, batch, 1000 * n, UTC) for n in range(50)]
@@ -58,58 +59,58 @@ def run(session: hr.Session, batches: int = 4) -> QueryStats:
 # --- costs ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_shared_is_paid_by_what_each_would_pay_alone():
-    found = divide_costs([SharedCost(3.0, {1: 2.0, 2: 4.0}), SharedCost(1.0, {2: 1.0})])
-    assert found == {1: CostBreakdown(2.0, 1.0, 0.25), 2: CostBreakdown(5.0, 3.0, 0.75)}
+def test_shared_cost_is_divided_by_standalone_cost():
+    costs = divide_costs([SharedCost(3.0, {1: 2.0, 2: 4.0}), SharedCost(1.0, {2: 1.0})])
+    assert costs == {1: CostBreakdown(2.0, 1.0, 0.25), 2: CostBreakdown(5.0, 3.0, 0.75)}
     assert sum_shared_costs([SharedCost(3.0, {1: 2.0}), SharedCost(1.0, {})]) == 4.0
 
 
 @pytest.mark.parametrize("sql", [TUMBLING, JOINING, CLOSING, SLIDING], ids=["aggregation", "join", "sessions", "sliding"])
-def test_equal_queries_pay_half_each(session: hr.Session, sql: str):
-    one, two = (session.add(sql, name=name) for name in ("one", "two"))
-    found = run(session).costs
-    assert found[one.id] == found[two.id]
-    assert 0 < found[one.id].shared < found[one.id].alone
-    assert found[one.id].share == 0.5
+def test_equal_queries_share_the_cost_equally(session: hr.Session, sql: str):
+    first, second = (session.add(sql, name=name) for name in ("one", "two"))
+    costs = run_batches(session).costs
+    assert costs[first.id] == costs[second.id]
+    assert 0 < costs[first.id].shared < costs[first.id].alone
+    assert costs[first.id].share == 0.5
 
 
-def test_nobody_pays_more_for_being_in_company(session: hr.Session):
+def test_shared_cost_never_exceeds_standalone_cost(session: hr.Session):
     texts = [TUMBLING, JOINING, CLOSING, SLIDING, f"{JOINING} WHERE a.v > 10", "SELECT v FROM a WHERE v > 20"]
     queries = [session.add(sql) for sql in texts]
-    found = run(session).costs
-    assert set(found) == {query.id for query in queries}
-    assert all(0 < one.shared <= one.alone * (1 + 1e-9) for one in found.values())
-    assert sum(one.share for one in found.values()) == pytest.approx(1)
+    costs = run_batches(session).costs
+    assert set(costs) == {query.id for query in queries}
+    assert all(0 < cost.shared <= cost.alone * (1 + 1e-9) for cost in costs.values())
+    assert sum(cost.share for cost in costs.values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("sql", [JOINING, SLIDING], ids=["join", "sliding"])
-def test_a_join_adds_work_and_the_same_again_adds_none(session: hr.Session, sql: str):
+def test_a_join_adds_cost_and_an_equal_join_adds_none(session: hr.Session, sql: str):
     session.add(TUMBLING)
-    run(session, 3)
+    run_batches(session, 3)
     first = estimate_growth(session, sql)
-    assert first.before < first.after < first.before + first.standalone  # one of its streams is read already
+    assert first.before < first.after < first.before + first.standalone  # stream a is read already
     session.add(sql)
-    run(session, 3)
+    run_batches(session, 3)
     again = estimate_growth(session, sql)
     assert again.after == pytest.approx(again.before)
     assert again.standalone > 0
 
 
-def test_a_join_of_a_stream_that_gave_nothing_yet_costs_nothing_known(session: hr.Session):
+def test_a_join_with_an_empty_stream_has_an_estimate(session: hr.Session):
     session.add(TUMBLING)
     SOURCES[session]["a"].append([{"k": 1, "v": 1, "time": datetime(2026, 1, 1, tzinfo=UTC)}])
     session.advance()
     assert estimate_growth(session, JOINING).standalone >= 0
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+# --- state bytes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sql", [TUMBLING, JOINING, CLOSING, SLIDING], ids=["aggregation", "join", "sessions", "sliding"])
-def test_what_is_kept_is_counted_and_known_after_a_restart(tmp_path: Path, sql: str):
-    with opened(tmp_path) as session:
+def test_state_bytes_are_counted_and_survive_a_restart(tmp_path: Path, sql: str):
+    with open_session(tmp_path) as session:
         query = session.add(sql, name="q")
-        bytes_ = run(session).state_bytes[query.id]
+        bytes_ = run_batches(session).state_bytes[query.id]
         state = session.coordinator.state
         assert (
             bytes_
@@ -118,78 +119,85 @@ def test_what_is_kept_is_counted_and_known_after_a_restart(tmp_path: Path, sql: 
             )
             > 0
         )
-    with opened(tmp_path) as session:
+    with open_session(tmp_path) as session:
         assert collect_stats(session).state_bytes == {session.query("q").id: bytes_}
 
 
-def test_what_two_use_is_divided(session: hr.Session):
-    alone = session.add(TUMBLING)
-    whole = run(session, 1).state_bytes[alone.id]
-    other = session.add(TUMBLING)
-    found = run(session, 1).state_bytes
-    assert found[other.id] < whole
-    assert found[alone.id] > found[other.id]  # what was there before is its own
-    session.remove(alone.name)
+def test_shared_state_bytes_are_divided_between_queries(session: hr.Session):
+    first = session.add(TUMBLING)
+    bytes_alone = run_batches(session, 1).state_bytes[first.id]
+    second = session.add(TUMBLING)
+    state_bytes = run_batches(session, 1).state_bytes
+    assert state_bytes[second.id] < bytes_alone
+    assert state_bytes[first.id] > state_bytes[second.id]  # the state of the first batch is charged to it alone
+    session.remove(first.name)
     session.advance()
-    assert set(collect_stats(session).state_bytes) == {other.id}
+    assert set(collect_stats(session).state_bytes) == {second.id}
 
 
-def test_rows_that_pass_leave_nothing(session: hr.Session):
+def test_stateless_queries_hold_no_state(session: hr.Session):
     query = session.add("SELECT v FROM a")
-    assert run(session).state_bytes == {query.id: 0}
+    assert run_batches(session).state_bytes == {query.id: 0}
 
 
 # --- latency ----------------------------------------------------------------------------------------------------------
 
 
-def live(sql: str) -> LiveQuery:
+def make_live_query(sql: str) -> LiveQuery:
     return LiveQuery(1, "q", bind_query(sql, CATALOG))  # type: ignore[arg-type]
 
 
-def done(second: float, watermark: float, *, emitted: bool = True) -> tuple[BatchReport, float]:
-    """A batch that was committed at a second, with rows of up to one second more than the watermark."""
+def make_batch(second: float, watermark: float, *, emitted: bool = True) -> tuple[BatchReport, float]:
+    """Return a batch committed at `second`; its newest row is 1 s past the watermark."""
     marks = {("a",): EventTimeMarks(round(watermark * 1e6), round((watermark + 1) * 1e6))}
     return BatchReport(0, 1, 1, emitted_by={1: 1} if emitted else {}, marks=marks), second
 
 
 @pytest.mark.parametrize(
-    ("sql", "waited"),
+    ("sql", "latency"),
     [
         (TUMBLING, 43.5 - 40),  # [30, 40) closed
-        ("SELECT COUNT(*) AS n FROM HOP(a, '10 seconds', '2 seconds')", 43.5 - 38),  # 38, 40 and 42: the first waited longest
-        (CLOSING, 43.5 - 37),  # after the mark before, at the earliest
+        (
+            "SELECT COUNT(*) AS n FROM HOP(a, '10 seconds', '2 seconds')",
+            43.5 - 38,
+        ),  # of 38, 40 and 42, the first is oldest
+        (CLOSING, 43.5 - 37),  # after the previous watermark, at the earliest
         ("SELECT v FROM a", 43.5 - 38),  # rows from 38 to 43
     ],
 )
-def test_the_oldest_result_of_a_batch_waited_longest(sql: str, waited: float):
-    assert measure_latencies([done(40, 37), done(43.5, 42)], {1: live(sql)}) == {1: LatencyPercentiles(waited, waited)}
+def test_latency_is_that_of_the_oldest_result_of_a_batch(sql: str, latency: float):
+    assert measure_latencies([make_batch(40, 37), make_batch(43.5, 42)], {1: make_live_query(sql)}) == {
+        1: LatencyPercentiles(latency, latency)
+    }
 
 
-def test_batches_without_results_and_the_end_of_time_do_not_count():
-    quiet = [done(40, 37), done(41, 39, emitted=False)]
+def test_batches_without_results_and_the_final_watermark_are_ignored():
+    without_results = [make_batch(40, 37), make_batch(41, 39, emitted=False)]
     last = BatchReport(0, 1, 1, emitted_by={1: 1}, marks={("a",): EventTimeMarks(MAX_TIME, 0)}), 50.0
-    assert measure_latencies(quiet, {1: live(TUMBLING)}) == {}
-    assert measure_latencies([done(40, 37), last], {1: live(TUMBLING)}) == {}
-    assert measure_latencies([done(40, 37), done(41, 41)], {}) == {}
+    assert measure_latencies(without_results, {1: make_live_query(TUMBLING)}) == {}
+    assert measure_latencies([make_batch(40, 37), last], {1: make_live_query(TUMBLING)}) == {}
+    assert measure_latencies([make_batch(40, 37), make_batch(41, 41)], {}) == {}
 
 
-def test_spread():
-    batches = [done(0, 0), *(done(10 * n + n / 10, 10 * n) for n in range(1, 22))]
-    assert measure_latencies(batches, {1: live(TUMBLING)}) == {1: LatencyPercentiles(pytest.approx(1.1), pytest.approx(2.0))}
+def test_latency_percentiles():
+    batches = [make_batch(0, 0), *(make_batch(10 * n + n / 10, 10 * n) for n in range(1, 22))]
+    assert measure_latencies(batches, {1: make_live_query(TUMBLING)}) == {
+        1: LatencyPercentiles(pytest.approx(1.1), pytest.approx(2.0))
+    }
 
 
-def test_all_of_it_is_told(service: Service):
+def test_statistics_are_served_over_http(service: Service):
     service.add(name="counts")
     for _ in range(6):
         now = datetime.now(UTC).isoformat()
         row = {"user_id": 1, "gem_pack": 1, "price": 1.0, "time": now}
         assert service.http.post("/v1/streams/purchases/rows", json=[row]).status_code == 202
         time.sleep(0.6)
-    time.sleep(2)  # figures are reckoned now and then
-    told = service.http.get("/v1/queries/counts").json()
-    assert 0 < told["latency_seconds"]["p50"] <= told["latency_seconds"]["p95"] < 60
-    assert told["state_bytes"] > 0
-    assert told["cost"]["share"] == 1
+    wait_until(lambda: service.http.get("/v1/queries/counts").json()["latency_seconds"] is not None)  # refreshed every 2 s
+    query = service.http.get("/v1/queries/counts").json()
+    assert 0 < query["latency_seconds"]["p50"] <= query["latency_seconds"]["p95"] < 60
+    assert query["state_bytes"] > 0
+    assert query["cost"]["share"] == 1
     metrics = service.http.get("/metrics").text
     assert 'headrace_query_latency_seconds{quantile="0.5",query="counts"}' in metrics
     assert 'headrace_query_state_bytes{query="counts"}' in metrics

@@ -1,4 +1,4 @@
-"""Reports of benchmarks over HTTP: those of the folder and of folders in it, and nothing that lies elsewhere."""
+"""Benchmark reports over HTTP: those of the folder and its direct subfolders, and no file outside."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ CARD = {
 READ = "r" * 20
 
 
-def written(folder: Path, *, size: int = 0, **card: object) -> Path:
-    """Write a report that is as small as can be."""
+def write_minimal_report(folder: Path, *, size: int = 0, **card: object) -> Path:
+    """Write a minimal report."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = escape(json.dumps(CARD | card))
+    content = escape(json.dumps(CARD | card))
     (folder / "report.html").write_text(
-        f'<!doctype html><meta name="headrace-report" content="{said}"><p>{folder.name}</p>'.ljust(size)
+        f'<!doctype html><meta name="headrace-report" content="{content}"><p>{folder.name}</p>'.ljust(size)
     )
     return folder / "report.html"
 
 
-def names(service: Service) -> list[str]:
-    return [one["name"] for one in service.http.get("/v1/reports").json()]
+def list_report_names(service: Service) -> list[str]:
+    return [report["name"] for report in service.http.get("/v1/reports").json()]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def service(serve: Callable[..., Service], folder: Path) -> Service:
     return serve(reports=folder)
 
 
-def test_a_report_that_the_benchmark_wrote_is_listed_and_read(service: Service, folder: Path):
+def test_a_report_written_by_the_benchmark_is_listed_and_served(service: Service, folder: Path):
     folder.mkdir()
     shutil.copy(RECORDED / "aggregation-1.json", folder / "result.json")
     file = write_report(folder)
@@ -67,8 +67,8 @@ def test_a_report_that_the_benchmark_wrote_is_listed_and_read(service: Service, 
     assert answer.content == file.read_bytes()
 
 
-def test_a_report_is_allowed_nothing_but_itself(service: Service, folder: Path):
-    written(folder)
+def test_the_content_security_policy_isolates_a_report(service: Service, folder: Path):
+    write_minimal_report(folder)
     headers = service.http.get("/v1/reports/bench-out").headers
     assert headers["content-type"] == "text/html; charset=utf-8"
     assert headers["x-content-type-options"] == "nosniff"
@@ -81,29 +81,29 @@ def test_a_report_is_allowed_nothing_but_itself(service: Service, folder: Path):
         "base-uri": "'none'",
         "form-action": "'none'",
         "frame-ancestors": "'none'",
-        "sandbox": "allow-scripts",  # and no allow-same-origin: the service, which trusts its own pages, is another's
+        "sandbox": "allow-scripts",  # without allow-same-origin: a report cannot call the service as its own page
     }
 
 
-def test_the_newest_comes_first_whatever_its_folder_is_called(service: Service, folder: Path):
+def test_reports_are_listed_newest_first(service: Service, folder: Path):
     for name, day in (("b", 12), ("c", 14), ("a", 13)):
-        written(folder / name, started_at=f"2026-11-{day}T10:00:00+00:00")
-    written(folder, started_at="2026-11-11T10:00:00+02:00")
-    assert names(service) == ["c", "a", "b", "bench-out"]
+        write_minimal_report(folder / name, started_at=f"2026-11-{day}T10:00:00+00:00")
+    write_minimal_report(folder, started_at="2026-11-11T10:00:00+02:00")
+    assert list_report_names(service) == ["c", "a", "b", "bench-out"]
     assert service.http.get("/v1/reports/a").text.endswith("<p>a</p>")
 
 
-def test_names_may_be_anything_a_folder_may_be_called(service: Service, folder: Path):
+def test_reports_can_have_any_folder_name(service: Service, folder: Path):
     for name in ("mit Leer & ü", "100%", "a#b?c", "..."):
-        written(folder / name)
-    found = service.http.get("/v1/reports").json()
-    assert len(found) == 4
-    for one in found:
-        asked = "".join(f"%{byte:02x}" for byte in one["name"].encode())
-        assert one["name"] in service.http.get(f"/v1/reports/{asked}").text
+        write_minimal_report(folder / name)
+    reports = service.http.get("/v1/reports").json()
+    assert len(reports) == 4
+    for report in reports:
+        quoted = "".join(f"%{byte:02x}" for byte in report["name"].encode())
+        assert report["name"] in service.http.get(f"/v1/reports/{quoted}").text
 
 
-def test_without_a_folder_there_are_none(serve: Callable[..., Service], tmp_path: Path):
+def test_the_list_is_empty_without_a_folder(serve: Callable[..., Service], tmp_path: Path):
     (tmp_path / "file").touch()
     for reports in (None, tmp_path / "nowhere", tmp_path / "file"):
         service = serve(reports=reports)
@@ -119,31 +119,31 @@ def test_without_a_folder_there_are_none(serve: Callable[..., Service], tmp_path
         "good%2f..%2fgood", "%2f{outside}", "{outside}", "report.html", "good%00", ".", "", "good%20",
     ],
 )  # fmt: skip
-def test_only_names_that_are_listed_are_read(service: Service, folder: Path, tmp_path: Path, name: str):
-    written(tmp_path / "outside")
-    written(folder / "good")
+def test_only_listed_reports_are_served(service: Service, folder: Path, tmp_path: Path, name: str):
+    write_minimal_report(tmp_path / "outside")
+    write_minimal_report(folder / "good")
     assert service.http.get("/v1/reports/good").status_code == 200
-    asked = f"/v1/reports/{name.format(outside=tmp_path / 'outside')}"
-    answer = service.http.get("/", extensions={"target": asked.encode()})  # as it is: httpx would take the dots away
-    assert answer.status_code == (307 if asked.endswith(("/", "%2f")) else 404)  # to the same without a slash at its end
+    target = f"/v1/reports/{name.format(outside=tmp_path / 'outside')}"
+    answer = service.http.get("/", extensions={"target": target.encode()})  # unnormalized: httpx would remove the dots
+    assert answer.status_code == (307 if target.endswith(("/", "%2f")) else 404)  # redirected to the path without the final slash
     assert "<p>" not in answer.text
 
 
 def test_links_that_lead_out_of_the_folder_are_not_followed(service: Service, folder: Path, tmp_path: Path):
-    outside = written(tmp_path / "outside")
-    inside = written(folder / "inside")
+    outside = write_minimal_report(tmp_path / "outside")
+    inside = write_minimal_report(folder / "inside")
     (folder / "folder").symlink_to(outside.parent)
     for name, target in (("file", outside), ("within", inside), ("none", folder / "nothing"), ("itself", None)):
         (folder / name).mkdir()
         (folder / name / "report.html").symlink_to(target or folder / name / "report.html")
-    assert sorted(names(service)) == ["inside", "within"]
+    assert sorted(list_report_names(service)) == ["inside", "within"]
     for name in ("folder", "file", "none", "itself"):
         assert service.http.get(f"/v1/reports/{name}").status_code == 404
 
 
-def test_what_is_no_report_is_left_out_and_the_others_are_not_hurt(serve: Callable[..., Service], folder: Path):
+def test_invalid_reports_are_skipped(serve: Callable[..., Service], folder: Path):
     service = serve(reports=folder, limits=ServiceLimits(report_bytes=5_000))
-    good = written(folder / "good")
+    good = write_minimal_report(folder / "good")
     broken = {
         "empty": b"",
         "binary": bytes(range(256)),
@@ -157,28 +157,28 @@ def test_what_is_no_report_is_left_out_and_the_others_are_not_hurt(serve: Callab
     for name, content in broken.items():
         (folder / name).mkdir()
         (folder / name / "report.html").write_bytes(content)
-    written(folder / "large", size=5_001)
+    write_minimal_report(folder / "large", size=5_001)
     (folder / "directory" / "report.html").mkdir(parents=True)
     (folder / "pipe").mkdir()
     os.mkfifo(folder / "pipe" / "report.html")
     strange = os.fsencode(folder) + b"/\xff\xfe"
     Path(os.fsdecode(strange)).mkdir()
     shutil.copy(good, os.fsdecode(strange))
-    assert names(service) == ["good"]
+    assert list_report_names(service) == ["good"]
     for name in (*broken, "large", "directory", "pipe", "%ff%fe"):
         assert service.http.get(f"/v1/reports/{name}").status_code == 404
 
 
-def test_a_token_is_needed_and_any_will_do(serve: Callable[..., Service], folder: Path):
-    written(folder)
+def test_reports_need_a_token_of_any_role(serve: Callable[..., Service], folder: Path):
+    write_minimal_report(folder)
     service = serve(reports=folder, tokens=TokenRegistry([(READ, Identity("rita", Role.read))]))
     for path in ("/v1/reports", "/v1/reports/bench-out", "/v1/reports/none"):
         assert service.http.get(path).status_code == 401
     allowed = {"Authorization": f"Bearer {READ}"}
-    assert [one["name"] for one in service.http.get("/v1/reports", headers=allowed).json()] == ["bench-out"]
+    assert [report["name"] for report in service.http.get("/v1/reports", headers=allowed).json()] == ["bench-out"]
     assert service.http.get("/v1/reports/bench-out", headers=allowed).status_code == 200
 
 
-def test_they_are_looked_for_where_the_benchmark_writes_them():
+def test_the_default_report_folder_is_the_default_output_of_the_benchmark():
     served = inspect.signature(serve_command.command).parameters["reports"].default
     assert served == inspect.signature(run_command).parameters["out"].default == Path("bench-out")

@@ -1,4 +1,4 @@
-"""Results over HTTP: pages, events, sockets; no row twice, none left out, nobody waits for anybody."""
+"""Results over HTTP: pages, server-sent events, sockets; every row once, and no client delays another."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from support.in_process_service import Service, parse_events
 ROWS = "SELECT price FROM purchases"
 
 
-def settle(service: Service, name: str, rows: int) -> None:
+def wait_for_rows(service: Service, name: str, rows: int) -> None:
     until = time.monotonic() + 20
     while service.http.get(f"/v1/queries/{name}").json()["emitted"] < rows:
         assert time.monotonic() < until
         time.sleep(0.02)
 
 
-def pages(service: Service, name: str, limit: int) -> list[list[float]]:
-    found, after = [], "beginning"
+def read_pages(service: Service, name: str, limit: int) -> list[list[float]]:
+    prices, after = [], "beginning"
     while True:
         page = service.http.get(f"/v1/queries/{name}/results", params={"after": after, "limit": limit}).json()
-        found.append([row[0] for row in page["rows"]])
+        prices.append([row[0] for row in page["rows"]])
         after = page["next"]
         if not page["more"]:
-            return found
+            return prices
 
 
 @contextmanager
-def following(service: Service, name: str, **given: object):
-    with service.http.stream("GET", f"/v1/queries/{name}/live", params=given) as answer:
+def open_events(service: Service, name: str, **params: object):
+    with service.http.stream("GET", f"/v1/queries/{name}/live", params=params) as answer:
         assert answer.status_code == 200
         yield parse_events(answer)
 
@@ -51,17 +51,17 @@ def test_pages_have_every_row_once(service: Service):
     service.add(ROWS, name="rows")
     for number in range(5):
         service.append(*range(number * 10, number * 10 + 7), price=float(number))
-        settle(service, "rows", 7 * (number + 1))
+        wait_for_rows(service, "rows", 7 * (number + 1))
     for limit in (1, 3, 7, 10, 1000):
-        found = pages(service, "rows", limit)
-        assert sorted(price for page in found for price in page) == [float(n) for n in range(5) for _ in range(7)]
-        assert all(len(page) <= limit for page in found)
+        prices = read_pages(service, "rows", limit)
+        assert sorted(price for page in prices for price in page) == [float(n) for n in range(5) for _ in range(7)]
+        assert all(len(page) <= limit for page in prices)
 
 
-def test_pages_can_be_arrow(service: Service):
+def test_pages_are_served_as_arrow(service: Service):
     service.add(name="counts")
     service.append(0.5, 0.7, 3.5)
-    settle(service, "counts", 1)
+    wait_for_rows(service, "counts", 1)
     accepting = {"Accept": "application/vnd.apache.arrow.stream"}
     answer = service.http.get("/v1/queries/counts/results", headers=accepting)
     table = pa.ipc.open_stream(io.BytesIO(answer.content)).read_all()
@@ -82,121 +82,121 @@ def test_a_page_waits_for_its_first_row(service: Service):
     assert service.http.get("/v1/queries/rows/results", params={"after": page["next"], "wait": 0.1}).json()["rows"] == []
 
 
-def test_events_come_as_rows_do(service: Service):
+def test_events_deliver_new_rows_and_resume_by_id(service: Service):
     service.add(ROWS, name="rows")
-    with following(service, "rows") as found:
-        kind, _, columns = next(found)
+    with open_events(service, "rows") as events:
+        kind, _, columns = next(events)
         assert (kind, columns) == ("columns", [{"name": "price", "type": "DOUBLE"}])
         service.append(1.0, price=7.0)
-        kind, first, data = next(found)
+        kind, first, data = next(events)
         assert (kind, data) == ("rows", {"rows": [[7.0]], "left_out": 0})
-    service.append(2.0, price=8.0)  # while nobody looks
-    settle(service, "rows", 2)
+    service.append(2.0, price=8.0)  # while no client is connected
+    wait_for_rows(service, "rows", 2)
     with service.http.stream("GET", "/v1/queries/rows/live", headers={"Last-Event-ID": first}) as answer:
-        found = parse_events(answer)
-        next(found)
-        assert next(found)[2]["rows"] == [[8.0]]
+        events = parse_events(answer)
+        next(events)
+        assert next(events)[2]["rows"] == [[8.0]]
         service.http.delete("/v1/queries/rows")
-        kind, _, data = next(found)
+        kind, _, data = next(events)
         assert (kind, data) == ("end", {"status": "removed", "error": ""})
         with pytest.raises(StopIteration):
-            next(found)
+            next(events)
 
 
-def test_a_sample_says_how_much_it_left_out(service: Service):
+def test_a_sample_reports_the_number_of_rows_left_out(service: Service):
     service.add(ROWS, name="rows")
-    with following(service, "rows", sample=3) as found:
-        next(found)
+    with open_events(service, "rows", sample=3) as events:
+        next(events)
         service.append(*(number / 100 for number in range(50)))
         seen = left_out = 0
         while seen + left_out < 50:
-            _, _, data = next(found)
+            _, _, data = next(events)
             assert len(data["rows"]) <= 3
             seen, left_out = seen + len(data["rows"]), left_out + data["left_out"]
         assert (seen + left_out, left_out > 0) == (50, True)
 
 
-def test_a_socket_gives_the_same(service: Service):
+def test_a_socket_delivers_the_same_events(service: Service):
     service.add(ROWS, name="rows")
     service.append(1.0, price=7.0)
-    settle(service, "rows", 1)
+    wait_for_rows(service, "rows", 1)
     address = service.url.replace("http", "ws")
     with connect(f"{address}/v1/queries/rows/socket?from=beginning") as socket:
         assert json.loads(socket.recv())["event"] == "columns"
-        told = json.loads(socket.recv())
-        assert (told["event"], told["data"]["rows"]) == ("rows", [[7.0]])
+        message = json.loads(socket.recv())
+        assert (message["event"], message["data"]["rows"]) == ("rows", [[7.0]])
         service.http.delete("/v1/queries/rows")
         assert json.loads(socket.recv())["event"] == "end"
 
 
-def test_after_a_restart_readers_go_on_where_they_were(service: Service):
+def test_readers_resume_at_their_position_after_a_restart(service: Service):
     service.add(ROWS, name="rows")
     service.append(1.0, 2.0, price=1.0)
-    settle(service, "rows", 2)
+    wait_for_rows(service, "rows", 2)
     page = service.http.get("/v1/queries/rows/results").json()
     service.restart()
-    assert [(one["name"], one["status"]) for one in service.http.get("/v1/queries").json()] == [("rows", "live")]
+    assert [(query["name"], query["status"]) for query in service.http.get("/v1/queries").json()] == [("rows", "live")]
     service.append(3.0, price=2.0)
-    settle(service, "rows", 3)
+    wait_for_rows(service, "rows", 3)
     assert service.http.get("/v1/queries/rows/results", params={"after": page["next"]}).json()["rows"] == [[2.0]]
-    assert sorted(price for page in pages(service, "rows", 2) for price in page) == [1.0, 1.0, 2.0]
+    assert sorted(price for page in read_pages(service, "rows", 2) for price in page) == [1.0, 1.0, 2.0]
 
 
-def test_a_reader_that_does_not_read_keeps_nobody_waiting(service: Service):
+def test_a_stalled_reader_does_not_block_the_service(service: Service):
     service.add("SELECT price, user_id, gem_pack, time FROM purchases", name="rows")
     with service.http.stream("GET", "/v1/queries/rows/live"):  # never read from
         for number in range(20):
             service.append(*(number + place / 1000 for place in range(500)))
-        settle(service, "rows", 10_000)
+        wait_for_rows(service, "rows", 10_000)
         assert service.http.get("/v1/health").json()["status"] == "ok"
 
 
-def test_what_is_no_longer_kept_is_told(serve):
+def test_evicted_results_are_reported_as_missed(serve):
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="rows")
     for second in range(3):
         service.append(second, price=float(second))
-        settle(service, "rows", second + 1)
+        wait_for_rows(service, "rows", second + 1)
     service.host.result_log.trim()
     page = service.http.get("/v1/queries/rows/results").json()
     assert (page["rows"], page["missed"]) == ([], True)
-    with following(service, "rows", **{"from": "beginning"}) as found:
-        assert next(found)[0] == "columns"
-        kind, at, data = next(found)
-        assert (kind, data["to"]) == ("missed", at)
+    with open_events(service, "rows", **{"from": "beginning"}) as events:
+        assert next(events)[0] == "columns"
+        kind, position, data = next(events)
+        assert (kind, data["to"]) == ("missed", position)
         service.append(9.0, price=9.0)
-        assert next(found)[2]["rows"] == [[9.0]]
+        assert next(events)[2]["rows"] == [[9.0]]
     assert service.http.get("/v1/queries/rows/results", params={"after": page["next"]}).json()["missed"] is False
     service.restart()
     assert service.http.get("/v1/queries/rows/results").json()["missed"] is True
 
 
-def test_rows_that_go_while_they_are_read_are_told_of(service: Service, monkeypatch: pytest.MonkeyPatch):
+def test_rows_evicted_during_a_read_are_reported_as_missed(service: Service, monkeypatch: pytest.MonkeyPatch):
     service.add(ROWS, name="rows")
     for second in range(3):
         service.append(second, price=float(second))
-        settle(service, "rows", second + 1)
-    kept, query = service.host.result_log, service.session.query("rows")
-    read = kept._read_batch
+        wait_for_rows(service, "rows", second + 1)
+    result_log, query = service.host.result_log, service.session.query("rows")
+    read = result_log._read_batch
 
-    def slowly(query, batch):
-        monkeypatch.setattr(kept, "_read_batch", read)
-        monkeypatch.setattr(kept, "_max_bytes", 1)
-        kept.trim()
+    def trim_and_read(query, batch):
+        monkeypatch.setattr(result_log, "_read_batch", read)
+        monkeypatch.setattr(result_log, "_max_bytes", 1)
+        result_log.trim()
         return read(query, batch)
 
-    monkeypatch.setattr(kept, "_read_batch", slowly)
-    piece = kept.read(query, BEGINNING, 1000)
-    assert (piece.rows.num_rows, piece.missed) == (0, True)
+    monkeypatch.setattr(result_log, "_read_batch", trim_and_read)
+    page = result_log.read(query, BEGINNING, 1000)
+    assert (page.rows.num_rows, page.missed) == (0, True)
 
 
-def test_a_page_that_waits_still_says_what_was_missed(serve):
+def test_a_waiting_page_reports_missed_rows(serve):
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="rows")
     service.append(1.0)
-    settle(service, "rows", 1)
+    wait_for_rows(service, "rows", 1)
     service.host.result_log.trim()
     timer = threading.Timer(0.5, service.append, [2.0])
     timer.start()
@@ -214,30 +214,30 @@ def test_bad_positions_are_refused(service: Service):
     assert service.http.get("/v1/queries/rows/results", params={"after": "99999.0"}).json()["rows"] == []
 
 
-def test_readers_are_counted(service: Service):
+def test_metrics_count_the_readers(service: Service):
     service.add(ROWS, name="rows")
-    with following(service, "rows") as found:
-        next(found)
+    with open_events(service, "rows") as events:
+        next(events)
         assert "headrace_readers 1.0" in service.http.get("/metrics").text
-    service.append(1.0)  # the next thing that is sent finds the reader gone
+    service.append(1.0)  # the next write detects the disconnected reader
     until = time.monotonic() + 20
     while "headrace_readers 0.0" not in service.http.get("/metrics").text:
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
-def test_the_last_rows_are_found_from_behind(service: Service):
+def test_pages_can_start_at_the_last_rows(service: Service):
     service.add(ROWS, name="rows")
     service.append_and_wait(1, 2, 3)
     service.append(4, 5, price=4.0)
-    settle(service, "rows", 5)
+    wait_for_rows(service, "rows", 5)
 
-    def last(count: int) -> list[float]:
+    def read_last(count: int) -> list[float]:
         page = service.http.get("/v1/queries/rows/results", params={"after": f"last-{count}"}).json()
         assert not page["missed"]
         return [row[0] for row in page["rows"]]
 
-    assert [last(count) for count in (0, 1, 3, 5, 99)] == [
+    assert [read_last(count) for count in (0, 1, 3, 5, 99)] == [
         [],
         [4.0],
         [10.0, 4.0, 4.0],
@@ -250,7 +250,7 @@ def test_the_last_rows_are_found_from_behind(service: Service):
     assert service.http.get("/v1/queries/none/results", params={"after": "last-5"}).json()["rows"] == []
 
 
-def test_the_last_rows_are_looked_for_where_they_are_kept(serve):
+def test_last_rows_that_were_evicted_are_not_missed(serve):
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="rows")
@@ -260,18 +260,18 @@ def test_the_last_rows_are_looked_for_where_they_are_kept(serve):
     assert (page["rows"], page["missed"]) == ([], False)
 
 
-def test_whoever_follows_can_begin_with_the_last_rows(service: Service):
+def test_events_can_start_at_the_last_rows(service: Service):
     service.add(ROWS, name="rows")
     service.append_and_wait(1, 2)
     service.append(3, price=3.0)
-    settle(service, "rows", 3)
+    wait_for_rows(service, "rows", 3)
     with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "last-2"}) as answer:
         rows = next(data["rows"] for kind, _, data in parse_events(answer) if kind == "rows")
-    assert rows in ([[10.0], [3.0]], [[10.0]])  # each batch may be an event of its own
+    assert rows in ([[10.0], [3.0]], [[10.0]])  # each batch may be a separate event
 
 
-def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
-    """What was before it is not looked into, and if it is gone nothing is missed."""
+def test_results_of_a_late_query_start_at_its_first_batch(serve, monkeypatch):
+    """Batches before the query are not read, and their eviction is not reported as missed."""
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
     service.add(ROWS, name="early")
@@ -279,7 +279,7 @@ def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
     service.host.result_log.trim()
     service.add(ROWS, name="late")
     service.append(4, price=4.0)
-    settle(service, "late", 1)
+    wait_for_rows(service, "late", 1)
     loaded = []
     load = service.host.result_log._read_batch
     monkeypatch.setattr(service.host.result_log, "_read_batch", lambda query, batch: loaded.append(batch) or load(query, batch))
@@ -289,21 +289,21 @@ def test_a_query_that_came_late_begins_with_itself(serve, monkeypatch):
     assert service.http.get("/v1/queries/early/results").json()["missed"]
 
 
-def test_the_folder_of_results_is_looked_into_once(service: Service, monkeypatch):
+def test_the_result_folder_is_listed_once(service: Service, monkeypatch):
     service.add(ROWS, name="rows")
     service.append_and_wait(1)
-    settle(service, "rows", 1)
-    assert pages(service, "rows", 10) == [[10.0]]
-    looks = []
-    monkeypatch.setattr("headrace.service.result_log.result_files.list_result_files", lambda *given: looks.append(given) or [])
+    wait_for_rows(service, "rows", 1)
+    assert read_pages(service, "rows", 10) == [[10.0]]
+    listings = []
+    monkeypatch.setattr("headrace.service.result_log.result_files.list_result_files", lambda *args: listings.append(args) or [])
     service.append_and_wait(2, 3)
-    settle(service, "rows", 3)
-    assert pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]
-    assert looks == []
+    wait_for_rows(service, "rows", 3)
+    assert read_pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]
+    assert listings == []
 
 
-def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Service, monkeypatch):
-    """However fast batches come: here readers may take next to nothing, so that a second goes by from round to round."""
+def test_readers_are_notified_in_rounds_and_delay_no_other_request(service: Service, monkeypatch):
+    """The reader's CPU share is nearly zero here, so rounds are a second apart however fast batches come."""
     monkeypatch.setattr("headrace.service.notifier._READER_CPU_SHARE", 1e-9)
     service.add(ROWS, name="rows")
     with service.http.stream("GET", "/v1/queries/rows/live", params={"from": "beginning"}) as answer:
@@ -320,25 +320,25 @@ def test_readers_are_told_in_rounds_and_nobody_else_waits_for_them(service: Serv
     assert len(seen) <= 2 + (time.monotonic() - begun) / 0.9
 
 
-def rows_until(answer, count: int) -> list[float]:
-    found: list[float] = []
+def read_prices(answer, count: int) -> list[float]:
+    prices: list[float] = []
     for kind, _, data in parse_events(answer):
         if kind == "rows":
-            found.extend(row[0] for row in data["rows"])
-        if len(found) >= count:
-            return found
-    return found
+            prices.extend(row[0] for row in data["rows"])
+        if len(prices) >= count:
+            return prices
+    return prices
 
 
-def test_readers_that_stand_are_written_to_without_being_woken(service: Service, monkeypatch):
+def test_idle_readers_are_written_to_without_being_woken(service: Service, monkeypatch):
     woken: list[str] = []
-    before = subscriptions._SseChannel.send
+    send = subscriptions._SseChannel.send
 
-    async def counted(self, given):
-        woken.extend(event.kind for event in given)
-        await before(self, given)
+    async def record_and_send(self, events):
+        woken.extend(event.kind for event in events)
+        await send(self, events)
 
-    monkeypatch.setattr(subscriptions._SseChannel, "send", counted)
+    monkeypatch.setattr(subscriptions._SseChannel, "send", record_and_send)
     service.add(ROWS, name="rows")
     with ExitStack() as stack:
         answers = [stack.enter_context(service.http.stream("GET", "/v1/queries/rows/live")) for _ in range(5)]
@@ -347,21 +347,21 @@ def test_readers_that_stand_are_written_to_without_being_woken(service: Service,
             assert time.monotonic() < until
             time.sleep(0.01)
         service.append_and_wait(*range(10))
-        assert [rows_until(answer, 10) for answer in answers] == [[10.0] * 10] * 5
+        assert [read_prices(answer, 10) for answer in answers] == [[10.0] * 10] * 5
     assert woken.count("columns") == 5
     assert "rows" not in woken
 
 
-def test_readers_have_every_row_once_also_when_some_are_slow(service: Service, monkeypatch):
-    """Those that are slow are woken and go on by themselves; the rows are more than sockets hold."""
-    taken: list[bool] = []
-    before = subscriptions._SseChannel.try_send
+def test_fast_and_slow_readers_receive_every_row_once(service: Service, monkeypatch):
+    """Slow readers are woken and read on by themselves; the rows exceed the socket buffers."""
+    sent: list[bool] = []
+    try_send = subscriptions._SseChannel.try_send
 
-    def counted(self, made):
-        taken.append(before(self, made))
-        return taken[-1]
+    def record_and_try_send(self, message):
+        sent.append(try_send(self, message))
+        return sent[-1]
 
-    monkeypatch.setattr(subscriptions._SseChannel, "try_send", counted)
+    monkeypatch.setattr(subscriptions._SseChannel, "try_send", record_and_try_send)
     wide = ", ".join(f"price AS price{number}" for number in range(20))
     service.add(f"SELECT price, {wide} FROM purchases", name="rows")
     batches, size, seen = 40, 500, {}
@@ -378,7 +378,7 @@ def test_readers_have_every_row_once_also_when_some_are_slow(service: Service, m
             if number % 2:
                 appended.wait()
             lines = (line.decode().rstrip("\n") for line in answer)
-            seen[number] = rows_until(SimpleNamespace(iter_lines=lambda: lines), batches * size)
+            seen[number] = read_prices(SimpleNamespace(iter_lines=lambda: lines), batches * size)
 
     begun, appended = threading.Barrier(5), threading.Event()
     threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
@@ -387,27 +387,27 @@ def test_readers_have_every_row_once_also_when_some_are_slow(service: Service, m
     begun.wait()
     for price in prices:
         service.append(*([price] * size), price=price)
-    settle(service, "rows", batches * size)
+    wait_for_rows(service, "rows", batches * size)
     appended.set()
     for thread in threads:
         thread.join(60)
     assert [sorted(seen[number]) for number in range(4)] == [[price for price in prices for _ in range(size)]] * 4
-    assert {True, False} == set(taken)
+    assert {True, False} == set(sent)
 
 
-def test_an_old_client_gets_events_that_are_not_in_chunks(service: Service):
+def test_an_http_1_0_client_receives_unchunked_events(service: Service):
     service.add(ROWS, name="rows")
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
         connection.sendall(b"GET /v1/queries/rows/live HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
         service.append(1, price=7.0)
-        found = b""
-        while b"7.0" not in found:
-            found += connection.recv(1 << 16)
-    body = found.partition(b"\r\n\r\n")[2].decode()
+        response = b""
+        while b"7.0" not in response:
+            response += connection.recv(1 << 16)
+    body = response.partition(b"\r\n\r\n")[2].decode()
     assert {line.partition(": ")[0] for line in body.splitlines()} <= {"event", "id", "data", ""}
 
 
-def test_readers_that_leave_at_once_are_no_longer_counted(service: Service):
+def test_readers_that_disconnect_at_once_are_not_counted(service: Service):
     service.add(ROWS, name="rows")
     request = b"GET /v1/queries/rows/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Streams over HTTP: declared, filled, looked into; they are there again after a restart."""
+"""Streams over HTTP: declare, append, inspect and sample; declarations survive a restart."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from support.in_process_service import COLUMNS, Service, timestamp
 RATE = {"source": "rate", "name": "ads", "rows_per_second": 1000, "generator": "ads", "time": "time"}
 
 
-def test_a_stream_tells_its_columns(service: Service):
-    found = service.http.get("/v1/streams/purchases").json()
-    assert [(one["name"], one["type"]) for one in found["columns"]] == [
+def test_a_stream_lists_its_columns(service: Service):
+    stream = service.http.get("/v1/streams/purchases").json()
+    assert [(column["name"], column["type"]) for column in stream["columns"]] == [
         ("user_id", "INT"), ("gem_pack", "INT"), ("price", "DOUBLE"), ("time", "TIMESTAMP"),
     ]  # fmt: skip
-    assert (found["time"], found["rows"], found["latest"], found["lag_seconds"]) == ("time", 0, None, None)
+    assert (stream["time"], stream["rows"], stream["latest"], stream["lag_seconds"]) == ("time", 0, None, None)
 
 
-def test_rows_are_counted_and_can_be_looked_at(service: Service):
+def test_appended_rows_are_counted_and_sampled(service: Service):
     service.add()
     service.append(1.0, 2.5)
     until = time.monotonic() + 20
@@ -33,7 +33,7 @@ def test_rows_are_counted_and_can_be_looked_at(service: Service):
     assert sample["rows"] == [[1, 1, 10.0, "2026-01-01T00:00:02.500000Z"]]
 
 
-def test_rows_that_do_not_fit_are_refused_all_of_them(service: Service):
+def test_a_request_with_an_invalid_row_is_refused_as_a_whole(service: Service):
     rows = [{"price": 1.0, "time": timestamp(1)}, {"price": "much", "time": timestamp(2)}]
     answer = service.http.post("/v1/streams/purchases/rows", json=rows)
     assert answer.status_code == 422
@@ -44,25 +44,25 @@ def test_rows_that_do_not_fit_are_refused_all_of_them(service: Service):
     assert service.http.post("/v1/streams/ads/rows", json=[]).status_code == 409
 
 
-def test_rows_that_are_too_late_are_told_with_the_queries_that_missed_them(service: Service):
+def test_late_rows_are_reported_per_query(service: Service):
     # watermark:  0        →  5
-    # windows:    [0, 1) is emitted when 5 is read; what comes for it then is late, but not for rows by themselves
+    # windows:    [0, 1) is emitted when 5 is read; a later row of that window is late for `counts`, not for the stateless query
     service.add(name="counts")
     service.add("SELECT price FROM purchases", name="each")
     service.append_and_wait(0.5, 5, 6, 0.7)
     assert service.http.get("/v1/streams/purchases").json()["late"] == {"counts": 1}
 
 
-def test_streams_are_there_again_after_a_restart(service: Service):
+def test_streams_survive_a_restart(service: Service):
     assert service.http.post("/v1/streams", json=RATE).status_code == 201
     before = service.http.get("/v1/streams").json()
     service.restart()
     after = service.http.get("/v1/streams").json()
-    assert {one["name"]: one["source"] for one in after} == {one["name"]: one["source"] for one in before}
+    assert {stream["name"]: stream["source"] for stream in after} == {stream["name"]: stream["source"] for stream in before}
 
 
-def test_a_stream_that_cannot_be_is_refused_and_leaves_nothing(service: Service):
-    bad = [
+def test_an_invalid_stream_is_refused_and_not_saved(service: Service):
+    invalid_declarations = [
         {"source": "memory", "name": "purchases", "columns": COLUMNS, "time": "time"},  # taken
         {"source": "memory", "name": "a", "columns": "x NOTYPE", "time": "x"},
         {"source": "memory", "name": "a", "columns": COLUMNS, "time": "nope"},
@@ -73,35 +73,35 @@ def test_a_stream_that_cannot_be_is_refused_and_leaves_nothing(service: Service)
         {"source": "tcp", "name": "a", "address": "127.0.0.1:1", "stream": "s", "time": "time"},
         {"source": "kafka", "name": "a", "time": "time"},
     ]
-    for one in bad:
-        answer = service.http.post("/v1/streams", json=one)
-        assert answer.status_code in (409, 422), (one, answer.text)
+    for declaration in invalid_declarations:
+        answer = service.http.post("/v1/streams", json=declaration)
+        assert answer.status_code in (409, 422), (declaration, answer.text)
         assert answer.json()["error"]
-    assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]
+    assert [declaration["name"] for declaration in service.http.get("/v1/streams").json()] == ["purchases"]
     service.restart()
-    assert [one["name"] for one in service.http.get("/v1/streams").json()] == ["purchases"]
+    assert [declaration["name"] for declaration in service.http.get("/v1/streams").json()] == ["purchases"]
 
 
-def test_a_stream_is_written_down_before_a_batch_knows_of_it(service: Service, monkeypatch):
+def test_a_stream_is_saved_before_the_session_creates_it(service: Service, monkeypatch):
     path = service.session.coordinator.checkpoint.path / "service-streams.json"
-    seen, create = [path.read_text()], service.session.create_stream
+    file_texts, create = [path.read_text()], service.session.create_stream
 
-    def created(*given, **options):
-        seen.append(path.read_text())
-        create(*given, **options)
+    def record_and_create(*args, **options):
+        file_texts.append(path.read_text())
+        create(*args, **options)
 
-    monkeypatch.setattr(service.session, "create_stream", created)
+    monkeypatch.setattr(service.session, "create_stream", record_and_create)
     service.declare("other")
-    assert ['"other"' in text for text in seen] == [False, True]
+    assert ['"other"' in text for text in file_texts] == [False, True]
 
 
-def test_a_source_that_is_gone_at_the_start_is_named(serve, tmp_path: Path):
+def test_a_missing_source_is_named_at_the_restart(serve, tmp_path: Path):
     folder = tmp_path / "rows"
     folder.mkdir()
     (folder / "one.csv").write_text("k,time\n1,2026-01-01T00:00:00Z\n")
     service = serve()
-    made = {"source": "files", "name": "rows", "path": str(folder), "format": "csv", "time": "time"}
-    answer = service.http.post("/v1/streams", json={**made, "columns": "k INT, time TIMESTAMP"})
+    declaration = {"source": "files", "name": "rows", "path": str(folder), "format": "csv", "time": "time"}
+    answer = service.http.post("/v1/streams", json={**declaration, "columns": "k INT, time TIMESTAMP"})
     assert answer.status_code == 201, answer.text
     service.close()
     (folder / "one.csv").unlink()

@@ -1,4 +1,4 @@
-"""The streams of all tests of the SQL front end."""
+"""Catalog and `bind` fixtures of the SQL tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queries mean: SQL on the left, the flat plan (as text) on the right."""
+"""Bound plans of queries: SQL text and the logical plan rendered as text."""
 
 # ruff: noqa: E501 – a table reads best with one case a line
 
@@ -45,7 +45,7 @@ def render(query: LogicalQuery) -> str:
     return "\n".join([*lines, query.schema.to_ddl().replace("`", "")])
 
 
-def test_a_windowed_aggregation_exactly(bind: Bind) -> None:
+def test_a_windowed_aggregation_binds_to_an_aggregate_query(bind: Bind) -> None:
     price, pack = Column("price", pa.float64()), Column("gem_pack", pa.int32())
     assert bind(
         "SELECT window_start, gem_pack, SUM(price) AS revenue FROM HOP(purchases, '8 seconds', '4 seconds') "
@@ -66,7 +66,7 @@ def test_a_windowed_aggregation_exactly(bind: Bind) -> None:
     )
 
 
-def test_a_stateless_query_exactly(bind: Bind) -> None:
+def test_a_projection_binds_to_a_stateless_query(bind: Bind) -> None:
     price = Column("price", pa.float64())
     double = Call("mul", (price, Literal(2.0, pa.float64())), pa.float64())
     assert bind("SELECT user_id, price * 2 AS double_price FROM purchases") == StatelessQuery(
@@ -100,7 +100,7 @@ STATELESS = {
 
 
 @pytest.mark.parametrize(("text", "plan"), STATELESS.items())
-def test_stateless(bind: Bind, text: str, plan: str) -> None:
+def test_stateless_queries(bind: Bind, text: str, plan: str) -> None:
     assert render(bind(text)) == plan
 
 
@@ -202,18 +202,18 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize(("window", "spellings"), WINDOWS.items())
-def test_spellings_of_a_window_are_one(bind: Bind, window: str, spellings: tuple[str, ...]) -> None:
+def test_equivalent_window_spellings_bind_to_the_same_plan(bind: Bind, window: str, spellings: tuple[str, ...]) -> None:
     plans = [bind(text) for text in spellings]
     assert all(isinstance(plan, AggregateQuery) and str(plan.window) == window for plan in plans)
     assert all(plan == plans[0] for plan in plans)
 
 
-def test_unaliased_bounds_are_named_as_in_spark(bind: Bind) -> None:
+def test_unaliased_window_bounds_are_named_as_in_spark(bind: Bind) -> None:
     query = bind("SELECT window.start, window.end, count(*) FROM purchases GROUP BY window(time, '5 s')")
     assert query.schema.names == ("start", "end", "count(1)")
 
 
-def test_a_catalog_is_case_insensitive_and_unambiguous() -> None:
+def test_a_catalog_ignores_case_and_refuses_duplicate_names() -> None:
     stream = Stream("S", Schema.parse("time TIMESTAMP"), "time")
     assert Catalog.of([stream]).find_stream("s") is stream
     assert Catalog.of([stream]).find_stream("t") is None

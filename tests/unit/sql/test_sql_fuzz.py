@@ -1,4 +1,4 @@
-"""Any text gives a plan or an SqlError that was meant, never one that hides a fault of ours."""
+"""Any text binds to a plan or raises a specific SqlError, never the error that hides an internal failure."""
 
 # ruff: noqa: E501 – a table reads best with one case a line
 
@@ -46,7 +46,7 @@ EXTRA = (
 INTERNAL = "query is not understood"
 
 
-def refusal(text: str, catalog: Catalog) -> str:
+def get_error_message(text: str, catalog: Catalog) -> str:
     try:
         bind_query(text, catalog)
     except SqlError as problem:
@@ -54,10 +54,10 @@ def refusal(text: str, catalog: Catalog) -> str:
     return ""
 
 
-def check(text: str, catalog: Catalog) -> None:
-    said = refusal(text, catalog)
-    assert not said.startswith(INTERNAL), (text, said)
-    assert "\x1b" not in said or "\x1b" in text
+def check_error_message(text: str, catalog: Catalog) -> None:
+    message = get_error_message(text, catalog)
+    assert not message.startswith(INTERNAL), (text, message)
+    assert "\x1b" not in message or "\x1b" in text
 
 
 @settings(max_examples=scale_examples(150), deadline=None)
@@ -66,13 +66,13 @@ def check(text: str, catalog: Catalog) -> None:
 @example(text="\0")
 @example(text="(" * 3000)
 @example(text="SELECT " + "(" * 2000 + "price" + ")" * 2000 + " FROM purchases")
-def test_random_text(text: str, catalog: Catalog) -> None:
-    check(text, catalog)
+def test_random_text_raises_no_internal_error(text: str, catalog: Catalog) -> None:
+    check_error_message(text, catalog)
 
 
 @settings(max_examples=scale_examples(400), deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_mutated_queries(seed: int, catalog: Catalog) -> None:
+def test_mutated_queries_raise_no_internal_error(seed: int, catalog: Catalog) -> None:
     dice = random.Random(seed)
     words = WORDS.findall(dice.choice(SEEDS))
     for _ in range(dice.randint(1, 3)):
@@ -87,8 +87,8 @@ def test_mutated_queries(seed: int, catalog: Catalog) -> None:
             case _:
                 words[at], words[at - 1] = words[at - 1], words[at]
         words = words or ["x"]
-    check("".join(words), catalog)
+    check_error_message("".join(words), catalog)
 
 
-def test_a_long_chain_of_alternatives(catalog: Catalog) -> None:
-    check("SELECT price FROM purchases WHERE " + " OR ".join(f"user_id = {i}" for i in range(5000)), catalog)
+def test_a_long_chain_of_ors_raises_no_internal_error(catalog: Catalog) -> None:
+    check_error_message("SELECT price FROM purchases WHERE " + " OR ".join(f"user_id = {i}" for i in range(5000)), catalog)

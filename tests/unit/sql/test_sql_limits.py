@@ -1,4 +1,4 @@
-"""How large a query may be: refused in time, with what is possible; and what is not refused works wherever it is bound."""
+"""Size limits of queries: too large queries are refused with the limit; accepted queries run at any stack depth."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CATALOG = Catalog((Stream("purchases", Schema.parse(COLUMNS), "time", 0),))
 WINDOW = "TUMBLE(purchases, '1 second')"
 
 
-def chained(first: str, following: Callable[[str], str], count: int, last: str = "SELECT a FROM {}") -> str:
-    """Return CTEs each of which reads the one before."""
+def write_cte_chain(first: str, following: Callable[[str], str], count: int, last: str = "SELECT a FROM {}") -> str:
+    """Return a query of CTEs each of which reads the previous CTE."""
     ctes = [f"c0 AS ({first})", *(f"c{n} AS ({following(f'c{n - 1}')})" for n in range(1, count))]
     return f"WITH {', '.join(ctes)} {last.format(f'c{count - 1}')}"
 
 
-def united(count: int) -> str:
+def write_union(count: int) -> str:
     return " UNION ALL ".join(["SELECT price, time FROM purchases"] * count)
 
 
@@ -37,7 +37,7 @@ DEEP: dict[str, Callable[[int], str]] = {
     "a sum": lambda n: f"SELECT {'+'.join(['price'] * n)} AS a FROM purchases",
     "a sum of constants": lambda n: f"SELECT {'+'.join(['1'] * n)} AS a FROM purchases",
     "casts": lambda n: f"SELECT price{'::DOUBLE' * n} AS a FROM purchases",
-    "a sum that is grouped by": lambda n: f"SELECT COUNT(*) AS n FROM {WINDOW} GROUP BY {'+'.join(['price'] * n)}",
+    "a sum as group key": lambda n: f"SELECT COUNT(*) AS n FROM {WINDOW} GROUP BY {'+'.join(['price'] * n)}",
     "a sum of aggregates": lambda n: f"SELECT {'+'.join(['COUNT(*)'] * n)} AS n FROM {WINDOW}",
     "parentheses": lambda n: f"SELECT {'(' * n}price{')' * n} AS a FROM purchases",
     "calls": lambda n: f"SELECT {'abs(' * n}price{')' * n} AS a FROM purchases",
@@ -45,54 +45,52 @@ DEEP: dict[str, Callable[[int], str]] = {
     "NOTs": lambda n: f"SELECT price FROM purchases WHERE {'NOT ' * n}(price > 1)",
     "signs": lambda n: f"SELECT {'- ' * n}price AS a FROM purchases",
     "sub-queries": lambda n: f"{'SELECT a FROM (' * n}SELECT price AS a FROM purchases{')' * n}",
-    "unions": united,
-    "columns of columns": lambda n: chained("SELECT price AS a FROM purchases", lambda c: f"SELECT a + 1 AS a FROM {c}", n),
-    "conditions on conditions": lambda n: chained(
-        "SELECT price AS a FROM purchases", lambda c: f"SELECT a FROM {c} WHERE a > {c[1:]}", n
-    ),
+    "unions": write_union,
+    "projections": lambda n: write_cte_chain("SELECT price AS a FROM purchases", lambda c: f"SELECT a + 1 AS a FROM {c}", n),
+    "filters": lambda n: write_cte_chain("SELECT price AS a FROM purchases", lambda c: f"SELECT a FROM {c} WHERE a > {c[1:]}", n),
 }
 
 
-def is_bound(text: str) -> bool:
-    """Tell whether a text is taken, in a thread of its own: there the stack is as empty as can be."""
-    found: list[bool] = []
+def can_bind(text: str) -> bool:
+    """Return whether a query binds in a new thread, which has an empty stack."""
+    outcomes: list[bool] = []
 
     def bind() -> None:
         try:
             bind_query(text, CATALOG)
         except SqlError:
-            found.append(False)
+            outcomes.append(False)
         else:
-            found.append(True)
+            outcomes.append(True)
 
     thread = threading.Thread(target=bind)
     thread.start()
     thread.join()
-    return found[0]
+    return outcomes[0]
 
 
 @cache
-def most(kind: str) -> int:
-    """Return how many of a kind are taken."""
-    low, high = 1, 600
+def find_max_count(kind: str) -> int:
+    """Return the largest accepted count of a construct."""
+    low, high = 1, 150  # a count of 150 is refused, see `test_large_queries_are_accepted_and_too_large_queries_are_refused`
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if is_bound(DEEP[kind](middle)) else (low, middle - 1)
+        low, high = (middle, high) if can_bind(DEEP[kind](middle)) else (low, middle - 1)
     return low
 
 
-def deeper(levels: int, call: Callable[[], None]) -> None:
-    """Call from so many levels further down."""
+def call_at_depth(levels: int, call: Callable[[], None]) -> None:
+    """Run `call` with `levels` more stack frames."""
     if levels:
-        deeper(levels - 1, call)
+        call_at_depth(levels - 1, call)
     else:
         call()
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_what_is_just_taken_runs(kind: str):
-    """What a query means is looked at in other threads, and deeper down, than where it was added: nothing may fail there."""
-    text = DEEP[kind](most(kind))
+def test_the_largest_accepted_query_runs(kind: str):
+    """The engine walks the plan in other threads and deeper in the stack than `add` does; this must not overflow."""
+    text = DEEP[kind](find_max_count(kind))
     session = hr.Session(backend="local", partitions=2)
     try:
         source = hr.MemorySource(COLUMNS)
@@ -101,7 +99,7 @@ def test_what_is_just_taken_runs(kind: str):
         source.append(
             [{"user_id": 1, "gem_pack": 1, "price": 2.5, "time": f"2026-01-01T00:00:0{second}Z"} for second in range(3)]
         )
-        deeper(100, session.advance)
+        call_at_depth(100, session.advance)
         assert (query.status, query.error) == ("live", None)
         session.explain()
     finally:
@@ -109,21 +107,21 @@ def test_what_is_just_taken_runs(kind: str):
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_much_is_taken_and_too_much_is_refused(kind: str):
-    nests = kind in {"parentheses", "calls", "CASEs", "NOTs", "signs", "sub-queries"}
-    assert most(kind) >= (MAX_NESTING - 4 if nests else 90)
-    for many in (150, 450, 485, 490, 600):
-        assert not is_bound(DEEP[kind](many))
-    assert sys.getrecursionlimit() == 1000  # the limits are made for it
+def test_large_queries_are_accepted_and_too_large_queries_are_refused(kind: str):
+    is_nesting = kind in {"parentheses", "calls", "CASEs", "NOTs", "signs", "sub-queries"}
+    assert find_max_count(kind) >= (MAX_NESTING - 4 if is_nesting else 90)
+    for count in (150, 450, 485, 490, 600):
+        assert not can_bind(DEEP[kind](count))
+    assert sys.getrecursionlimit() == 1000  # the limits assume this value
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        (chained("SELECT price AS a FROM purchases", lambda c: f"SELECT a * a AS a FROM {c}", 40), "terms"),
-        (chained("SELECT price AS a FROM purchases", lambda c: f"SELECT a FROM {c} WHERE a * a > a", 300), "deeply"),
+        (write_cte_chain("SELECT price AS a FROM purchases", lambda c: f"SELECT a * a AS a FROM {c}", 40), "terms"),
+        (write_cte_chain("SELECT price AS a FROM purchases", lambda c: f"SELECT a FROM {c} WHERE a * a > a", 300), "deeply"),
         (
-            chained(
+            write_cte_chain(
                 "SELECT price AS a, time FROM purchases",
                 lambda c: f"SELECT a, time FROM {c} UNION ALL SELECT a, time FROM {c}",
                 30,
@@ -131,7 +129,7 @@ def test_much_is_taken_and_too_much_is_refused(kind: str):
             f"detail: {MAX_UNION_BRANCHES} are possible",
         ),
         (
-            chained(
+            write_cte_chain(
                 "SELECT price AS a, time FROM purchases",
                 lambda c: f"SELECT a * a AS a, time FROM {c}",
                 12,
@@ -155,13 +153,13 @@ def test_much_is_taken_and_too_much_is_refused(kind: str):
         (f"SELECT {'1+' * 200}1 AS a FROM purchases", f"detail: {MAX_TREE_DEPTH} levels"),
     ],
 )  # fmt: skip
-def test_what_would_mean_too_much_is_refused(text: str, said: str):
+def test_queries_above_a_limit_are_refused(text: str, message: str):
     with pytest.raises(SqlError) as caught:
         bind_query(text, CATALOG)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_the_place_is_shown():
+def test_the_error_shows_line_and_column():
     with pytest.raises(SqlError) as caught:
         bind_query(f"SELECT price,\n{'(' * 40}1{')' * 40} AS a FROM purchases", CATALOG)
     assert caught.value.place.startswith(f"line 2, column {MAX_NESTING + 1}")
@@ -170,5 +168,5 @@ def test_the_place_is_shown():
 @pytest.mark.parametrize(
     "window", ["TUMBLE(purchases, '36500 days')", "HOP(purchases, '1 day', '1 second')", "HOP(purchases, '1 s', '1 ms')"]
 )
-def test_windows_that_are_long_or_many_are_taken(window: str):
+def test_long_and_overlapping_windows_are_accepted(window: str):
     bind_query(f"SELECT COUNT(*) AS n FROM {window}", CATALOG)

@@ -1,4 +1,4 @@
-"""What is not supported is refused, with a caret under the spot and a hint."""
+"""Unsupported queries are refused with a caret at the position and a hint."""
 
 # ruff: noqa: E501 – a table reads best with one case a line
 
@@ -13,7 +13,7 @@ from headrace.plan.logical import LogicalQuery
 
 Bind = Callable[[str], LogicalQuery]
 
-# (query, part of the text the caret must point at, message, part of the hint)
+# (query, text at the caret, message, part of the hint)
 CASES = [
     # names
     ("SELECT pric FROM purchases", "pric", "unknown column 'pric'", "did you mean 'price'?"),
@@ -125,7 +125,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "spot", "message", "hint"), CASES, ids=[case[0][:90] for case in CASES])
-def test_refusals(bind: Bind, text: str, spot: str, message: str, hint: str) -> None:
+def test_unsupported_queries_are_refused_with_a_caret_and_a_hint(
+    bind: Bind, text: str, spot: str, message: str, hint: str
+) -> None:
     with pytest.raises(SqlError) as caught:
         bind(text)
     problem = caught.value
@@ -135,7 +137,7 @@ def test_refusals(bind: Bind, text: str, spot: str, message: str, hint: str) -> 
     assert text[caret:].startswith(spot), f"the caret is at: {text[caret:]}"
 
 
-def test_the_place_is_a_line_with_a_caret(bind: Bind) -> None:
+def test_the_error_shows_the_line_and_a_caret(bind: Bind) -> None:
     with pytest.raises(SqlError) as caught:
         bind("SELECT *\nFROM ads\nWHERE price > 3 AND\n\tpirce < 4 -- so")
     assert str(caught.value).splitlines() == [
@@ -149,12 +151,12 @@ def test_the_place_is_a_line_with_a_caret(bind: Bind) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "-- nothing", ";"])
-def test_an_empty_query(bind: Bind, text: str) -> None:
+def test_an_empty_query_is_refused(bind: Bind, text: str) -> None:
     with pytest.raises(SqlError, match="query is empty"):
         bind(text)
 
 
-def test_unknown_streams_are_listed(bind: Bind) -> None:
+def test_an_unknown_stream_error_lists_the_streams(bind: Bind) -> None:
     with pytest.raises(SqlError) as caught:
         bind("SELECT * FROM zzz")
     assert caught.value.detail == "streams: ads, my stream, purchases"

@@ -1,4 +1,4 @@
-"""Joins in SLIDING windows: how they are written makes no difference, and what is refused."""
+"""Sliding joins: equivalent spellings bind to the same plan; unsupported queries are refused."""
 
 # ruff: noqa: E501 – a query reads best on one line
 
@@ -29,44 +29,44 @@ RST = Catalog.of(Stream(name, Schema.parse("a INT, b INT, c INT, time TIMESTAMP"
 P, A = "SLIDING(purchases, '5 s') p", "SLIDING(ads, '5 s') a"
 
 
-def plan_of(text: str, catalog: Catalog = STREAMS) -> SlidingJoinQuery:
+def bind_join(text: str, catalog: Catalog = STREAMS) -> SlidingJoinQuery:
     plan = bind_query(text, catalog)
     assert isinstance(plan, SlidingJoinQuery)
     return plan
 
 
-# ---------------------------------------------------------------------------------------- however it is written, it is the same
+# --------------------------------------------------------------------------------------------------- equivalent spellings
 
 
-def shuffled(join: SlidingJoin, random: Random) -> SlidingJoin:
-    """The same join with its sides in another order, each condition at the last of the sides it is about."""
+def shuffle_join(join: SlidingJoin, random: Random) -> SlidingJoin:
+    """Return the join with its inputs in random order, each condition at the last input it refers to."""
     sides = random.sample(join.sides, len(join.sides))
-    place = {side.name: number for number, side in enumerate(sides)}
-    found: list[list[str]] = [[] for _ in sides]
+    position = {side.name: number for number, side in enumerate(sides)}
+    by_side: list[list[str]] = [[] for _ in sides]
     for condition in random.sample(join.all_conditions, len(join.all_conditions)):
-        found[max(place[name] for name in re.findall(r"\bt\d\b", condition))].append(condition)
-    return replace(join, sides=tuple(sides), conditions=tuple(tuple(one) or ("TRUE",) for one in found))
+        by_side[max(position[name] for name in re.findall(r"\bt\d\b", condition))].append(condition)
+    return replace(join, sides=tuple(sides), conditions=tuple(tuple(conditions) or ("TRUE",) for conditions in by_side))
 
 
-def nested(join: SlidingJoin, random: Random, cte: bool) -> str:
-    """The same join with its first sides in a sub-query of their own."""
-    join = shuffled(join, random)
+def write_nested_join(join: SlidingJoin, random: Random, cte: bool) -> str:
+    """Return the join as SQL with its first inputs in a sub-query."""
+    join = shuffle_join(join, random)
     size = random.randint(1, len(join.sides) - 1)
     inner, outer = join.sides[:size], join.sides[size:]
-    columns = ", ".join(f"{side.name}.{one.name} AS {side.name}_{one.name}" for side in inner for one in SCHEMA)
-    conditions = " AND ".join(one for found in join.conditions[:size] for one in found)
+    columns = ", ".join(f"{side.name}.{column.name} AS {side.name}_{column.name}" for side in inner for column in SCHEMA)
+    conditions = " AND ".join(condition for group in join.conditions[:size] for condition in group)
     sub = f"SELECT {columns} FROM {', '.join(side.text for side in inner)} WHERE {conditions}"
-    rest = " AND ".join(one for found in join.conditions[size:] for one in found)
+    rest = " AND ".join(condition for group in join.conditions[size:] for condition in group)
     text = f"SELECT {join.selected} FROM {{0}}, {', '.join(side.text for side in outer)} WHERE {rest}"
     for side in inner:
         text = re.sub(rf"\b{side.name}\.", f"x.{side.name}_", text)
     return f"WITH x AS ({sub}) {text.format('x')}" if cte else text.format(f"({sub}) AS x")
 
 
-def built(join: SlidingJoin, random: Random) -> str:
-    """The same join by calls of the builder, in any order."""
+def build_join(join: SlidingJoin, random: Random) -> str:
+    """Return the join as SQL written by the query builder, with calls in random order."""
     outputs = [f"{value} AS c{number}" for number, value in enumerate(join.outputs)]
-    calls: list[Callable[[object], object]] = [lambda q, s=side: _from(q, s) for side in join.sides]
+    calls: list[Callable[[object], object]] = [lambda q, s=side: _add_input(q, s) for side in join.sides]
     calls += [lambda q, c=condition: q.where(c) for condition in join.all_conditions]
     calls += [lambda q: q.select(*outputs)]
     query = hr.select()
@@ -75,32 +75,32 @@ def built(join: SlidingJoin, random: Random) -> str:
     return query.sql
 
 
-def _from(query, side: Side):
-    lengths = [_length(text) for text in side.lengths]
+def _add_input(query, side: Side):
+    lengths = [_parse_length(text) for text in side.lengths]
     source = side.stream if side.predicate is None else hr.from_(side.stream).where(side.predicate)
     return query.from_(source, hr.sliding(*lengths), alias=side.name)
 
 
-def _length(text: str) -> str:
+def _parse_length(text: str) -> str:
     number, unit = re.search(r"(\d+)'?\s*(\w+)", text).groups()
     return f"{number} {unit}"
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_order_of_sides_conditions_and_calls_means_nothing(seed: int) -> None:
+def test_the_order_of_inputs_conditions_and_calls_does_not_change_the_plan(seed: int) -> None:
     random = Random(seed)
     join = draw_join(random)
-    plan = plan_of(join.to_join_sql())
+    plan = bind_join(join.to_join_sql())
     for _ in range(3):
-        other = shuffled(join, random)
+        other = shuffle_join(join, random)
         for text in (
             other.to_join_sql(),
             join.to_list_sql(random),
-            built(join, random),
-            nested(join, random, False),
-            nested(join, random, True),
+            build_join(join, random),
+            write_nested_join(join, random, False),
+            write_nested_join(join, random, True),
         ):
-            assert plan_of(text) == plan, text
+            assert bind_join(text) == plan, text
 
 
 @pytest.mark.parametrize(
@@ -115,25 +115,25 @@ def test_the_order_of_sides_conditions_and_calls_means_nothing(seed: int) -> Non
         "t0.k + t1.k = t2.x AND t3.s = t0.s",
     ],
 )
-def test_sides_that_are_alike_are_told_apart_by_what_is_asked_of_them(conditions: str) -> None:
-    """Four times the same stream in the same window: only conditions and outputs say which is which."""
+def test_identical_inputs_are_ordered_by_conditions_and_outputs(conditions: str) -> None:
+    """Four inputs with the same stream and window differ only in conditions and outputs."""
     plans = set()
     for order in permutations(range(4)):
         sides = ", ".join(f"SLIDING(alpha, '5 s') t{number}" for number in order)
-        plans.add(plan_of(f"SELECT t1.s AS one, t3.x AS two FROM {sides} WHERE {conditions}"))
+        plans.add(bind_join(f"SELECT t1.s AS one, t3.x AS two FROM {sides} WHERE {conditions}"))
     assert len(plans) == 1
 
 
-def test_many_sides_that_are_alike_are_ordered_at_once() -> None:
+def test_the_maximum_number_of_identical_inputs_binds() -> None:
     names = [f"t{number}" for number in range(MAX_SLIDING_JOIN_INPUTS)]
     sides = ", ".join(f"SLIDING(alpha, '5 s') {name}" for name in names)
     for condition in ("TRUE", " AND ".join(f"t0.k = {name}.k" for name in names[1:])):
-        assert len(plan_of(f"SELECT t0.s FROM {sides} WHERE {condition}").inputs) == MAX_SLIDING_JOIN_INPUTS
+        assert len(bind_join(f"SELECT t0.s FROM {sides} WHERE {condition}").inputs) == MAX_SLIDING_JOIN_INPUTS
 
 
-def test_other_windows_and_conditions_are_other_queries() -> None:
+def test_different_windows_or_conditions_bind_to_different_plans() -> None:
     def plan(first: str = "'5 s'", condition: str = "x.k = y.k") -> SlidingJoinQuery:
-        return plan_of(f"SELECT x.s FROM SLIDING(alpha, {first}) x, SLIDING(alpha, '2 s') y WHERE {condition}")
+        return bind_join(f"SELECT x.s FROM SLIDING(alpha, {first}) x, SLIDING(alpha, '2 s') y WHERE {condition}")
 
     assert plan() != plan("'3 s'")
     assert plan() != plan("'5 s', '1 s'")
@@ -141,35 +141,35 @@ def test_other_windows_and_conditions_are_other_queries() -> None:
     assert plan(condition="x.k < y.k") == plan(condition="y.k > x.k")
 
 
-# ------------------------------------------------------------------------------------------------------------- what it comes to
+# ------------------------------------------------------------------------------------------------------------ bound plans
 
 
-def test_each_condition_goes_where_it_belongs() -> None:
-    plan = plan_of(
+def test_conditions_are_split_into_input_predicates_and_join_conditions() -> None:
+    plan = bind_join(
         "SELECT r.a, t.c FROM SLIDING(r, '5 seconds') r, SLIDING(s, INTERVAL 2 SECONDS, '1 second') s, SLIDING((SELECT a AS z, b, c, time FROM t WHERE c > 1), '0 s') t "
         "WHERE r.a = s.a AND s.b < t.b AND r.b = 7 AND t.z IS NOT NULL AND r.c + s.c > t.c",
         RST,
     )
-    assert [(one.stream, one.length, one.lateness) for one in plan.inputs] == [
+    assert [(item.stream, item.length, item.lateness) for item in plan.inputs] == [
         ("r", 5 * SECOND, 0),
         ("s", 2 * SECOND, SECOND),
         ("t", 0, 0),
     ]
-    assert [str(one.predicate) for one in plan.inputs] == ["b = 7", "True", "NOT a IS NULL AND (c > 1)"]
-    assert [str(one) for one in plan.conditions] == ["(0.c + 1.c) > 2.c", "0.a = 1.a", "1.b < 2.b"]
-    assert (plan.schema.names, [str(one) for one in plan.output]) == (("a", "c"), ["0.a", "2.c"])
+    assert [str(item.predicate) for item in plan.inputs] == ["b = 7", "True", "NOT a IS NULL AND (c > 1)"]
+    assert [str(item) for item in plan.conditions] == ["(0.c + 1.c) > 2.c", "0.a = 1.a", "1.b < 2.b"]
+    assert (plan.schema.names, [str(item) for item in plan.output]) == (("a", "c"), ["0.a", "2.c"])
 
 
-def test_using_gives_one_column_and_star_has_it_first() -> None:
-    plan = plan_of(
+def test_using_outputs_one_column_and_star_lists_this_column_first() -> None:
+    plan = bind_join(
         "SELECT * FROM SLIDING(r, '5 s') JOIN SLIDING((SELECT b AS other, a, time AS at FROM s), '5 s') x USING (a)", RST
     )
     assert plan.schema.names == ("a", "b", "c", "time", "other", "at")
-    assert [str(one) for one in plan.conditions] == ["0.a = 1.a"]
+    assert [str(condition) for condition in plan.conditions] == ["0.a = 1.a"]
 
 
-def test_a_join_in_a_join_is_one_join() -> None:
-    flat = plan_of(
+def test_nested_joins_bind_to_one_join() -> None:
+    flat = bind_join(
         "SELECT r.a + 1 AS n, t.c FROM SLIDING(r, '5 s') r, SLIDING(s, '2 s') s, SLIDING(t, '3 s') t WHERE r.a = s.a AND s.b + 1 = t.b",
         RST,
     )
@@ -181,15 +181,15 @@ def test_a_join_in_a_join_is_one_join() -> None:
         f"WITH x AS ({inner}), y AS (SELECT x.n, t.c FROM x, SLIDING(t, '3 s') t WHERE x.m = t.b) SELECT n, c FROM y",
         f"SELECT * FROM (SELECT x.n, t.c FROM ({inner}) x JOIN SLIDING(t, '3 s') t ON x.m = t.b) z",
     ):
-        assert plan_of(text, RST) == flat
+        assert bind_join(text, RST) == flat
 
 
-def test_a_cte_may_be_read_twice() -> None:
-    plan = plan_of(
+def test_a_cte_can_be_joined_with_itself() -> None:
+    plan = bind_join(
         "WITH x AS (SELECT r.a, s.b FROM SLIDING(r, '5 s') r, SLIDING(s, '5 s') s WHERE r.a = s.a) SELECT one.a FROM x one JOIN x two ON one.b = two.b",
         RST,
     )
-    assert [one.stream for one in plan.inputs] == ["r", "r", "s", "s"]
+    assert [side.stream for side in plan.inputs] == ["r", "r", "s", "s"]
     assert plan.inputs[0] == SlidingInput("r", 5 * SECOND)
 
 
@@ -238,7 +238,7 @@ def test_a_cte_may_be_read_twice() -> None:
         ("SELECT t0.a FROM " + ", ".join(f"SLIDING(`my stream`, '5 s') t{n}" for n in range(MAX_SLIDING_JOIN_INPUTS + 1)), f"a join of more than {MAX_SLIDING_JOIN_INPUTS} streams is not supported"),
     ],
 )  # fmt: skip
-def test_what_is_refused(bind: Bind, query: str, message: str) -> None:
+def test_unsupported_sliding_joins_are_refused(bind: Bind, query: str, message: str) -> None:
     with pytest.raises(SqlError) as refusal:
         bind(query)
     assert message in refusal.value.message

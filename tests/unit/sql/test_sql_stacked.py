@@ -1,4 +1,4 @@
-"""Windows over results: what they bind to, and that they give what DuckDB gives."""
+"""Nested queries: bound plans of windows over results, and results that match DuckDB."""
 
 # ruff: noqa: E501 – a query reads best on one line
 
@@ -20,38 +20,38 @@ from support.compare import assert_same_rows
 COUNTS = "SELECT user_id, COUNT(*) AS n FROM TUMBLE(purchases, '5 s') GROUP BY user_id"
 
 
-def test_filtered_and_projected_results_are_the_query_itself(bind) -> None:
+def test_a_filter_and_projection_of_results_merge_into_the_aggregation(bind) -> None:
     plan = bind(f"SELECT user_id, n + 1 AS more FROM ({COUNTS}) AS c WHERE n > 2")
     assert isinstance(plan, AggregateQuery)
     assert plan.schema.names == ("user_id", "more")
     assert str(plan.having) == "agg0 > 2"
 
 
-def test_united_results_are_rows_of_streams(bind) -> None:
+def test_a_union_of_results_and_a_stream_binds_to_a_nested_query(bind) -> None:
     plan = bind(f"SELECT user_id FROM ({COUNTS}) UNION ALL SELECT user_id FROM ads")
     assert isinstance(plan, NestedQuery)
     assert isinstance(plan.outer, StatelessQuery)
     assert plan.streams == ("purchases", "ads")
 
 
-def test_results_without_a_window_stay_in_theirs(bind) -> None:
+def test_an_aggregation_of_results_inherits_the_inner_window(bind) -> None:
     plan = bind(f"SELECT window_start, MAX(n) AS n FROM ({COUNTS})")
     assert isinstance(plan.outer, AggregateQuery)
     assert plan.outer.branches[0].keys == HIDDEN_BOUNDS
     assert str(plan.outer.window) == "TUMBLE(5 s)"
 
 
-def test_a_cte_that_is_read_twice_is_one_inner_query(bind) -> None:
+def test_a_cte_read_twice_binds_to_one_inner_query(bind) -> None:
     plan = bind(f"WITH c AS ({COUNTS}) SELECT l.n FROM c l JOIN (SELECT MAX(n) AS n FROM c) m ON l.n = m.n")
     assert len(plan.inner) == 2
     assert isinstance(plan.outer, WindowJoinQuery)
 
 
-def test_a_cte_that_is_not_read_is_left_out(bind) -> None:
+def test_an_unused_cte_is_ignored(bind) -> None:
     assert isinstance(bind(f"WITH c AS ({COUNTS}) SELECT user_id FROM ads"), StatelessQuery)
 
 
-def test_the_bounds_shown_are_those_of_the_windows_whose_results_are_joined(bind) -> None:
+def test_a_join_of_results_outputs_the_bounds_of_the_inner_windows(bind) -> None:
     inner = "SELECT user_id, COUNT(*) AS n FROM HOP(purchases, '8 s', '4 s') GROUP BY user_id"
     plan = bind(f"WITH c AS ({inner}) SELECT window_start, l.n FROM c l JOIN c r ON l.n = r.n")
     assert plan.outer.longest_window == 4_000_000
@@ -83,15 +83,15 @@ QUERIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "judge"), QUERIES)
-def test_they_give_what_duckdb_gives(text: str, judge: str) -> None:
-    random, begin = Random(3), dt.datetime(2024, 1, 1)  # noqa: DTZ001  times of DuckDB have no zone
-    times = sorted(begin + dt.timedelta(seconds=random.uniform(4, 40)) for _ in range(120))
+@pytest.mark.parametrize(("text", "duckdb_sql"), QUERIES)
+def test_nested_queries_match_duckdb(text: str, duckdb_sql: str) -> None:
+    random, start = Random(3), dt.datetime(2024, 1, 1)  # noqa: DTZ001  DuckDB timestamps have no time zone
+    times = sorted(start + dt.timedelta(seconds=random.uniform(4, 40)) for _ in range(120))
     rows = [{"k": random.randrange(4), "x": random.randrange(100), "time": time} for time in times]
     connection = duckdb.connect()
     connection.register("a", pa.Table.from_pylist(rows))
     connection.execute(f"CREATE TABLE hop AS {WINDOWS.format(stream='a', slide='2 SECONDS', times=2)}")
-    cursor = connection.execute(judge)
+    cursor = connection.execute(duckdb_sql)
     names = [column[0] for column in cursor.description or ()]
     expected = [
         {name: v.replace(tzinfo=dt.UTC) if isinstance(v, dt.datetime) else v for name, v in zip(names, row, strict=True)}
@@ -101,8 +101,8 @@ def test_they_give_what_duckdb_gives(text: str, judge: str) -> None:
         source = hr.MemorySource("k INT, x INT, time TIMESTAMP")
         session.create_stream("a", source, time="time")
         query = session.add(text)
-        for first in range(0, len(rows), 30):
-            source.append([{**row, "time": row["time"].replace(tzinfo=dt.UTC)} for row in rows[first : first + 30]])
+        for offset in range(0, len(rows), 30):
+            source.append([{**row, "time": row["time"].replace(tzinfo=dt.UTC)} for row in rows[offset : offset + 30]])
             session.advance()
         session.drain()
         assert expected

@@ -1,4 +1,4 @@
-"""Types of expressions. All of `SPARK` was checked against Spark 4.3 with ANSI mode off."""
+"""Types of expressions. The types in `SPARK` were checked against Spark 4.3 with ANSI mode off."""
 
 # ruff: noqa: E501 – a table reads best with one case a line
 
@@ -39,7 +39,7 @@ SPARK = {
 
 
 @pytest.mark.parametrize(("text", "kind"), SPARK.items())
-def test_types_are_those_of_spark(bind: Bind, text: str, kind: str) -> None:
+def test_expression_types_match_spark(bind: Bind, text: str, kind: str) -> None:
     query = bind(f"SELECT {text} AS x FROM purchases")
     assert type_name(query.schema.fields[0].type) == kind
 
@@ -52,19 +52,19 @@ AGGREGATES = {
 
 
 @pytest.mark.parametrize(("text", "kind"), AGGREGATES.items())
-def test_types_of_aggregates_are_those_of_spark(bind: Bind, text: str, kind: str) -> None:
+def test_aggregate_types_match_spark(bind: Bind, text: str, kind: str) -> None:
     query = bind(f"SELECT {text} AS x FROM TUMBLE(purchases, '5 s')")
     assert type_name(query.schema.fields[0].type) == kind
 
 
 EXPRESSIONS = {
-    # comparisons: the column stays as it is where the constant can be written in its type
+    # comparisons: the column is not cast if its type can hold the constant
     "tiny > 10": "tiny > 10", "cost >= 5": "cost >= '5.00'", "big = 1.0": "big = 1", "f < 1.5": "f < 1.5",
     "f < 0.1": "CAST(f AS double) < 0.1", "10 < price": "price > 10.0", "tiny > 1000": "CAST(tiny AS int32) > 1000",
     "user_id > 1.5": "user_id > 1", "user_id >= 1.5": "user_id > 1", "user_id <= -1.5": "user_id < -1",
     "user_id = 1.5": "CAST(user_id AS decimal128(11, 1)) = '1.5'", "user_id = NULL": "user_id = NULL",
     "user_id > big": "CAST(user_id AS int64) > big", "time > d": "time > CAST(d AS timestamp[us, tz=UTC])",
-    # string literals take the type of what they stand beside
+    # string literals take the type of the other operand
     "time > '2020-01-01'": "time > '2020-01-01 00:00:00+00:00'", "d = '2020-1-2'": "d = '2020-01-02'", "user_id = ' 7 '": "user_id = 7",
     "price > '1e2'": "price > 100.0", "ok = 'yes'": "ok = True", "d = TIMESTAMP '2020-01-01 00:00:00'": "d = '2020-01-01'",
     # other predicates
@@ -96,15 +96,15 @@ EXPRESSIONS = {
 }  # fmt: skip
 
 
-def only_output(bind: Bind, text: str) -> Expression:
+def bind_output(bind: Bind, text: str) -> Expression:
     query = bind(f"SELECT {text} AS x FROM purchases")
     assert isinstance(query, StatelessQuery)
     return query.branches[0].outputs[0]
 
 
 @pytest.mark.parametrize(("text", "bound"), EXPRESSIONS.items())
-def test_expressions(bind: Bind, text: str, bound: str) -> None:
-    assert str(only_output(bind, text)) == bound
+def test_expressions_bind_to_normalized_text(bind: Bind, text: str, bound: str) -> None:
+    assert str(bind_output(bind, text)) == bound
 
 
 CONSTANTS = {
@@ -121,7 +121,7 @@ CONSTANTS = {
 
 @pytest.mark.parametrize(("text", "value"), CONSTANTS.items())
 def test_casts_of_constants_are_folded(bind: Bind, text: str, value: str) -> None:
-    assert str(only_output(bind, text)) == value
+    assert str(bind_output(bind, text)) == value
 
 
 def test_common_types() -> None:
@@ -131,7 +131,7 @@ def test_common_types() -> None:
     assert find_common_type(pa.bool_(), pa.int32()) is None
 
 
-def test_decimals_give_way_to_whole_digits() -> None:
+def test_decimal_overflow_reduces_the_scale() -> None:
     wide, fine = pa.decimal128(38, 2), pa.decimal128(38, 20)
     assert find_common_decimal(wide, fine) == pa.decimal128(38, 2)
     assert decimal_result_type("add", wide, fine) == pa.decimal128(38, 6)

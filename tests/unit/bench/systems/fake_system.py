@@ -1,4 +1,4 @@
-"""A system under test that does nothing but answer; it runs as a process of its own."""
+"""A fake system under test that only answers commands; it runs as a separate process."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from headrace.bench.systems.process import serve
 from headrace.errors import HeadraceError
 
 
-class Fake:
-    def start(self, config, tell):
+class FakeAdapter:
+    def start(self, config, events):
         print("what libraries print goes to standard error")
-        self.options, self.tell, self.broken = config.options, tell, False
+        self.options, self.events, self.broken = config.options, events, False
         if config.options.get("child"):
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         if config.options.get("fails"):
             raise HeadraceError("it cannot run here", hint="try another one")
         for query in config.queries:
             if query.name.startswith("bad"):
-                tell.report_refused(query.name, "it is bad")
+                events.report_refused(query.name, "it is bad")
         return SutDescription({"fake": "1"}, {"queries": len(config.queries)})
 
     def change(self, added, removed):
         for name in removed:
-            self.tell.report_removed(name)
+            self.events.report_removed(name)
         for query in added:
             self.broken = self.broken or query.name == "breaks"
-            self.tell.report_live(query.name)
+            self.events.report_live(query.name)
 
     def check(self):
         if self.broken:
@@ -39,4 +39,4 @@ class Fake:
 
 
 if __name__ == "__main__":
-    serve(Fake())
+    serve(FakeAdapter())

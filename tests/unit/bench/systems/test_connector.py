@@ -1,4 +1,4 @@
-"""Connectors compiled on demand: once for each version of their sources, and a clear word where that cannot be done."""
+"""JVM connectors are compiled on demand, once per version of their sources, with clear errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ mkdir -p "$2/some" && printf 'code' > "$2/some/Tables.class"
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with an empty cache and no Java."""
+    """Return the root of a machine with an empty cache and no Java."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     return tmp_path
 
 
-def install(machine: Path, script: str) -> Path:
+def install_compiler(machine: Path, script: str) -> Path:
     javac = machine / "java" / "bin" / "javac"
     javac.parent.mkdir(parents=True)
     javac.write_text(script.format(log=machine / "log"))
@@ -34,7 +34,7 @@ def install(machine: Path, script: str) -> Path:
     return javac
 
 
-def test_without_a_compiler_it_is_said_what_to_install(machine):
+def test_a_missing_compiler_raises_with_an_install_hint(machine):
     assert find_java_compiler() is None
     with pytest.raises(HeadraceError, match=r"no Java compiler(.|\n)*hint: install a JDK ≥ 17"):
         build_connector("flink", "9.9", [], FACTORY)
@@ -42,7 +42,7 @@ def test_without_a_compiler_it_is_said_what_to_install(machine):
 
 @pytest.mark.parametrize("engine", ["flink", "spark"])
 def test_a_connector_is_compiled_once(machine, engine):
-    install(machine, COMPILER)
+    install_compiler(machine, COMPILER)
     jar = build_connector(engine, "9.9", [Path("engine.jar")], FACTORY)
     assert build_connector(engine, "9.9", [Path("engine.jar")], FACTORY) == jar
     calls = (machine / "log").read_text().splitlines()
@@ -54,13 +54,13 @@ def test_a_connector_is_compiled_once(machine, engine):
         assert packed.read("some/Tables.class") == b"code"
 
 
-def test_another_version_is_another_connector(machine):
-    install(machine, COMPILER)
+def test_each_version_has_its_own_connector(machine):
+    install_compiler(machine, COMPILER)
     assert build_connector("flink", "9.9", [], FACTORY) != build_connector("flink", "9.10", [], FACTORY)
 
 
-def test_what_the_compiler_says_is_passed_on(machine):
-    install(machine, "#!/bin/sh\necho 'Tables.java:7: error' >&2\nexit 1\n")
+def test_compiler_errors_are_reported(machine):
+    install_compiler(machine, "#!/bin/sh\necho 'Tables.java:7: error' >&2\nexit 1\n")
     with pytest.raises(HeadraceError, match=r"compiling the connector of this engine failed\ndetail: Tables\.java:7: error"):
         build_connector("flink", "9.9", [], FACTORY)
     assert not list((machine / "cache" / "headrace").iterdir())

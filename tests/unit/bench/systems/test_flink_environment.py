@@ -1,4 +1,4 @@
-"""Flink's own environment: made whole or not at all, and clear where it cannot be."""
+"""The Flink environment is installed completely or not at all, with clear errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "headrace"
 
 
-def made(folder: Path) -> None:
+def create_environment(folder: Path) -> None:
     home = folder / "lib" / "python3.11" / "site-packages" / "pyflink"
     for name in (
         "bin/python",
@@ -32,21 +32,21 @@ def made(folder: Path) -> None:
         path.write_text("env:\n  java:\n    opts:\n      all: --add-exports=a/b=c --add-opens=d/e=f\n")
 
 
-def test_an_environment_that_is_there_is_used(cache):
-    made(cache / f"flink-{FLINK_VERSION}")
-    found = ensure_flink_environment()
-    assert [jar.name for jar in found.list_jars()] == ["flink-dist-9.jar", "flink-python-9.jar"]
-    assert found.read_java_options() == ["--add-exports=a/b=c", "--add-opens=d/e=f"]
-    assert found.python == cache / f"flink-{FLINK_VERSION}" / "bin" / "python"
+def test_an_existing_environment_is_used(cache):
+    create_environment(cache / f"flink-{FLINK_VERSION}")
+    environment = ensure_flink_environment()
+    assert [jar.name for jar in environment.list_jars()] == ["flink-dist-9.jar", "flink-python-9.jar"]
+    assert environment.read_java_options() == ["--add-exports=a/b=c", "--add-opens=d/e=f"]
+    assert environment.python == cache / f"flink-{FLINK_VERSION}" / "bin" / "python"
 
 
-def test_an_environment_is_made_beside_its_place(cache, monkeypatch):
+def test_an_environment_is_installed_in_a_temporary_folder_and_moved(cache, monkeypatch):
     commands = []
 
     def run(command):
         commands.append(command)
         if "venv" in command:
-            made(Path(command[-1]))
+            create_environment(Path(command[-1]))
         assert not (cache / f"flink-{FLINK_VERSION}").exists()
 
     monkeypatch.setattr(module, "_run_install_command", run)
@@ -55,22 +55,22 @@ def test_an_environment_is_made_beside_its_place(cache, monkeypatch):
     assert [path.name for path in cache.iterdir()] == [f"flink-{FLINK_VERSION}"]
 
 
-def test_what_cannot_be_installed_is_told_and_leaves_nothing(cache, monkeypatch):
-    fails = [sys.executable, "-c", "import sys; sys.exit('no such package')"]
+def test_a_failed_installation_raises_and_leaves_no_files(cache, monkeypatch):
+    failing_command = [sys.executable, "-c", "import sys; sys.exit('no such package')"]
     run = module._run_install_command
-    monkeypatch.setattr(module, "_run_install_command", lambda command: run(fails))
+    monkeypatch.setattr(module, "_run_install_command", lambda command: run(failing_command))
     with pytest.raises(HeadraceError, match=r"installing Apache Flink .* failed\ndetail: no such package\nhint: "):
         ensure_flink_environment()
     assert list(cache.iterdir()) == []
 
 
-def test_a_python_without_packages_needs_another_one(cache, monkeypatch):
+def test_an_unsupported_python_is_refused(cache, monkeypatch):
     monkeypatch.setattr(module, "_SUPPORTED_PYTHONS", ("1.0",))
     with pytest.raises(HeadraceError, match="has no package for Python"):
         ensure_flink_environment()
 
 
-def test_a_broken_environment_is_named(cache):
+def test_a_broken_environment_raises_with_a_hint(cache):
     (cache / f"flink-{FLINK_VERSION}").mkdir(parents=True)
     with pytest.raises(HeadraceError, match="is not a Flink environment\nhint: remove the folder"):
         ensure_flink_environment()

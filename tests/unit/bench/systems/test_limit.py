@@ -1,4 +1,4 @@
-"""The hand-written kernel: which queries it takes, and that it adds up what it should."""
+"""The handwritten kernel of the limit system: supported queries and correct sums."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from headrace.errors import HeadraceError
 FLOATS = ("price",)
 
 
-def shape(
+def make_shape(
     *aggregates: BenchAggregate, keys: tuple[str, ...] = ("user_id",), predicate: ColumnComparison | None = None
 ) -> AggregationShape:
     return AggregationShape("purchases", keys, aggregates or (BenchAggregate("SUM", "price", "total"),), predicate)
 
 
-def test_only_the_columns_that_are_needed_are_read():
-    plan = LimitPlan.from_shape(shape(predicate=ColumnComparison("gem_pack", "<", 3)), FLOATS)
+def test_only_required_columns_are_read():
+    plan = LimitPlan.from_shape(make_shape(predicate=ColumnComparison("gem_pack", "<", 3)), FLOATS)
     assert plan.columns == ["user_id", "price", "gem_pack", "time"]
-    assert LimitPlan.from_shape(shape(BenchAggregate("COUNT", None, "n"), keys=()), FLOATS).columns == ["time"]
+    assert LimitPlan.from_shape(make_shape(BenchAggregate("COUNT", None, "n"), keys=()), FLOATS).columns == ["time"]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "query_shape",
     [
-        shape(BenchAggregate("MAX", "price", "most")),
-        shape(BenchAggregate("SUM", "price", "a"), BenchAggregate("SUM", "gem_pack", "b")),
-        shape(keys=("user_id", "gem_pack")),
+        make_shape(BenchAggregate("MAX", "price", "most")),
+        make_shape(BenchAggregate("SUM", "price", "a"), BenchAggregate("SUM", "gem_pack", "b")),
+        make_shape(keys=("user_id", "gem_pack")),
     ],
 )
-def test_what_it_does_not_do_is_refused(asked):
+def test_unsupported_aggregations_are_refused(query_shape):
     with pytest.raises(HeadraceError, match="sums only one column by one key"):
-        LimitPlan.from_shape(asked, FLOATS)
+        LimitPlan.from_shape(query_shape, FLOATS)
 
 
 @pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "=", "<>"])
 @pytest.mark.parametrize("value", [2, 2.5])
 @pytest.mark.parametrize("integer", [True, False])
-def test_comparisons_are_intervals(operator, value, integer):
-    test = RangePredicate.from_comparison(ColumnComparison("v", operator, value), integer=integer)
-    python = {"=": "==", "<>": "!="}.get(operator, operator)
+def test_comparisons_are_converted_to_ranges(operator, value, integer):
+    predicate = RangePredicate.from_comparison(ColumnComparison("v", operator, value), integer=integer)
+    python_operator = {"=": "==", "<>": "!="}.get(operator, operator)
     for v in [1, 2, 3] if integer else [1.0, 2.0, 2.5, np.nextafter(2.5, 3), 3.0]:
-        assert ((test.low <= v <= test.high) != test.outside) == eval(f"v {python} value")
+        assert ((predicate.low <= v <= predicate.high) != predicate.outside) == eval(f"v {python_operator} value")
 
 
 # slices of 10:   0         10        20        30
 #                 ├─────────┼─────────┼─────────┤
 # rows (key)        1    2    1  1        2
-def test_rows_are_added_by_slice_and_key():
-    plan = LimitPlan.from_shape(shape(), FLOATS)
+def test_rows_are_summed_by_slice_and_key():
+    plan = LimitPlan.from_shape(make_shape(), FLOATS)
     cells = LimitState(slices=2, keys=3, integer=False)
     columns = {
         "user_id": np.array([1, 2, 1, 1], np.int32),
@@ -67,8 +67,8 @@ def test_rows_are_added_by_slice_and_key():
     assert [part.tolist() for part in cells.sum_slices([1, 2])] == [[0, 2, 1], [0.0, 12.0, 16.0]]
 
 
-def test_a_predicate_leaves_rows_out_and_new_keys_find_room():
-    plan = LimitPlan.from_shape(shape(predicate=ColumnComparison("user_id", "<>", 0)), FLOATS)
+def test_a_predicate_drops_rows_and_new_keys_extend_the_arrays():
+    plan = LimitPlan.from_shape(make_shape(predicate=ColumnComparison("user_id", "<>", 0)), FLOATS)
     cells = LimitState(slices=1, keys=1, integer=False)
     columns = {"user_id": np.array([0, 5], np.int32), "price": np.array([1.0, 2.0]), "time": np.array([0, 1])}
     plan.add_rows(cells, columns, 10)
@@ -76,6 +76,6 @@ def test_a_predicate_leaves_rows_out_and_new_keys_find_room():
     assert (counts.tolist(), sums.tolist()) == ([0, 0, 0, 0, 0, 1], [0.0, 0.0, 0.0, 0.0, 0.0, 2.0])
 
 
-def test_a_key_beyond_dense_arrays_is_an_error():
+def test_a_key_too_large_for_dense_arrays_is_refused():
     with pytest.raises(HeadraceError, match="key 1073741824 is too large"):
         LimitState(slices=1, keys=1, integer=True).ensure_key(1 << 30)

@@ -1,4 +1,4 @@
-"""Windows, event time and rows of the engines that are loops in one process."""
+"""Windows, event time and row buffers of the single-process systems."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.model.types import TIMESTAMP
 SCHEMA = pa.schema([("v", pa.int64()), ("time", TIMESTAMP)])
 
 
-def rows(*times: int) -> pa.Table:
+def make_rows(*times: int) -> pa.Table:
     return pa.table([pa.array(range(len(times))), pa.array(times, pa.int64()).cast(TIMESTAMP)], SCHEMA)
 
 
-def times_of(table: pa.Table) -> list[int]:
+def list_times(table: pa.Table) -> list[int]:
     return table.column("time").cast(pa.int64()).to_pylist()
 
 
@@ -37,7 +37,7 @@ def test_windows_end_every_slide():
 # ├──┼─────┼──┼─────┼──┤      size 7, slide 5: slices of 1
 # [───────────)
 #          [────────────)
-def test_a_size_that_is_no_multiple_of_the_slide():
+def test_windows_whose_size_is_no_multiple_of_the_slide():
     windows = AlignedWindows(7, 5)
     assert list(windows.ends_between(0, 17)) == [2, 7, 12, 17]
     assert windows.slice_length == 1
@@ -45,12 +45,12 @@ def test_a_size_that_is_no_multiple_of_the_slide():
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(-50, 50), st.integers(0, 60))
-def test_ends_are_those_of_aligned_starts(size, slide, after, span):
+def test_window_ends_match_aligned_starts(size, slide, after, span):
     expected = [end for end in range(after + 1, after + span + 1) if (end - size) % slide == 0]
     assert list(AlignedWindows(size, slide).ends_between(after, after + span)) == expected
 
 
-def test_the_slowest_partition_is_the_time():
+def test_event_time_follows_the_slowest_partition():
     clock = EventTimeClock(["a", "b"], clock=lambda: 0.0)
     assert clock.get_event_time() is None
     clock.advance("a", 10)
@@ -61,7 +61,7 @@ def test_the_slowest_partition_is_the_time():
     assert clock.get_event_time(["a"]) == 10
 
 
-def test_a_partition_without_rows_is_not_waited_for():
+def test_an_idle_partition_does_not_hold_back_event_time():
     now = [0.0]
     clock = EventTimeClock(["a", "b"], clock=lambda: now[0])
     clock.advance("a", 10)
@@ -76,7 +76,7 @@ def test_a_partition_without_rows_is_not_waited_for():
     assert clock.get_event_time() == 8
 
 
-def test_no_time_while_all_are_idle():
+def test_event_time_is_none_while_all_partitions_are_idle():
     now = [0.0]
     clock = EventTimeClock(["a"], clock=lambda: now[0])
     now[0] = 2 * IDLE_SECONDS
@@ -85,23 +85,23 @@ def test_no_time_while_all_are_idle():
 
 # blocks   [1 2 3]  [4 5]  [5 9]
 # window     [2    ……    5)
-def test_rows_of_a_window():
-    kept = OpenWindowRows(SCHEMA, "time")
-    assert [kept.add(rows(1, 3, 2)), kept.add(rows(4, 4)), kept.add(rows(5, 9))] == [3, 4, 9]
-    assert times_of(kept.select_between(2, 5)) == [3, 2, 4, 4]
-    assert times_of(kept.select_between(10, 20)) == []
+def test_select_between_returns_the_rows_of_a_window():
+    buffer = OpenWindowRows(SCHEMA, "time")
+    assert [buffer.add(make_rows(1, 3, 2)), buffer.add(make_rows(4, 4)), buffer.add(make_rows(5, 9))] == [3, 4, 9]
+    assert list_times(buffer.select_between(2, 5)) == [3, 2, 4, 4]
+    assert list_times(buffer.select_between(10, 20)) == []
 
 
-def test_rows_that_no_window_wants_are_let_go():
-    kept = OpenWindowRows(SCHEMA, "time")
-    kept.add(rows(1, 3))
-    kept.add(rows(2, 8))
-    full = kept.nbytes
-    kept.evict_before(4)
-    assert 0 < kept.nbytes < full
-    assert times_of(kept.select_between(0, 10)) == [2, 8]
-    kept.evict_before(9)
-    assert kept.nbytes == 0
+def test_rows_of_closed_windows_are_evicted():
+    buffer = OpenWindowRows(SCHEMA, "time")
+    buffer.add(make_rows(1, 3))
+    buffer.add(make_rows(2, 8))
+    full = buffer.nbytes
+    buffer.evict_before(4)
+    assert 0 < buffer.nbytes < full
+    assert list_times(buffer.select_between(0, 10)) == [2, 8]
+    buffer.evict_before(9)
+    assert buffer.nbytes == 0
 
 
 def test_results_are_counted_by_window():

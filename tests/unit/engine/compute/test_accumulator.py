@@ -1,4 +1,4 @@
-"""Row counts and sums that share a word are those of adding one by one, however large, negative or mixed with NULLs."""
+"""Packed row counts and sums equal those added row by row, for large and negative values and NULLs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.engine.compute.accumulators import Accumulator
 
 SIGNATURES = [("rows", []), ("add", [pa.int32()])]
 PLACES, CELLS = 6, 3
-TABLE = np.array([0, -1, 2], np.int64)  # nobody wants the middle cell
+TABLE = np.array([0, -1, 2], np.int64)  # no query needs the middle cell
 
 
 def _naive(values, slots, summed):
@@ -26,33 +26,33 @@ def _naive(values, slots, summed):
 @pytest.mark.parametrize("magnitude", [1, 1000, 1 << 27, (1 << 31) - 1])
 def test_packed_sums_are_exact_over_many_pieces(magnitude):
     rng = np.random.default_rng(magnitude)
-    one = Accumulator(SIGNATURES, PLACES * CELLS)
+    accumulator = Accumulator(SIGNATURES, PLACES * CELLS)
     counts, sums = np.zeros(PLACES * CELLS, np.int64), np.zeros(PLACES * CELLS, np.int64)
     for piece in range(12):
         values, slots = rng.integers(5, 20, 200), rng.integers(0, PLACES, 200)
         summed = rng.choice(np.array([-magnitude, 0, magnitude]), 200)
-        assert one.add_selected((values, 10, TABLE), slots, CELLS, summed, magnitude)
+        assert accumulator.add_selected((values, 10, TABLE), slots, CELLS, summed, magnitude)
         more = _naive(values, slots, summed)
         counts, sums = counts + more[0], sums + more[1]
-        if piece == 5:  # a piece that cannot be fused, in between
-            one.add(slots * CELLS, [[], [pa.array(summed, pa.int32())]], None)
+        if piece == 5:  # a piece that cannot be packed, in between
+            accumulator.add(slots * CELLS, [[], [pa.array(summed, pa.int32())]], None)
             np.add.at(counts, slots * CELLS, 1)
             np.add.at(sums, slots * CELLS, summed)
-    occupied = one.occupied_groups()
+    occupied = accumulator.occupied_groups()
     assert occupied.tolist() == np.flatnonzero(counts).tolist()
-    (rows,), (total,) = one.export_arrays(occupied)
+    (rows,), (total,) = accumulator.export_arrays(occupied)
     assert rows.tolist() == counts[occupied].tolist()
     assert total.tolist() == sums[occupied].tolist()
 
 
-def test_sums_that_cannot_share_a_word_are_left_to_the_general_path():
-    one = Accumulator(SIGNATURES, PLACES * CELLS)
+def test_sums_too_large_to_pack_are_refused():
+    accumulator = Accumulator(SIGNATURES, PLACES * CELLS)
     values, slots = np.full(300, 10), np.zeros(300, np.int64)
-    assert not one.add_selected((values, 10, TABLE), slots, CELLS, np.full(300, 1 << 31), 1 << 31)
-    assert one.occupied_groups().size == 0
+    assert not accumulator.add_selected((values, 10, TABLE), slots, CELLS, np.full(300, 1 << 31), 1 << 31)
+    assert accumulator.occupied_groups().size == 0
 
 
-def test_nothing_added_is_nothing_occupied():
-    one = Accumulator(SIGNATURES, 4)
-    assert one.occupied_groups().tolist() == []
-    assert [a.tolist() for (a,) in one.export_arrays(one.occupied_groups())] == [[], []]
+def test_an_empty_accumulator_has_no_occupied_groups():
+    accumulator = Accumulator(SIGNATURES, 4)
+    assert accumulator.occupied_groups().tolist() == []
+    assert [a.tolist() for (a,) in accumulator.export_arrays(accumulator.occupied_groups())] == [[], []]

@@ -1,4 +1,4 @@
-"""Each function on values a reader can check by hand, and the contract of the evaluator itself."""
+"""Each function on values that can be checked by hand, and the contract of the evaluator."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(wanted, function, kind, *args):
     assert (found == wanted and type(found) is type(wanted)) or repr(found) == repr(wanted)
 
 
-def test_knows_every_function():
+def test_the_evaluator_supports_every_function():
     assert SUPPORTED_FUNCTIONS == BUILTIN_FUNCTIONS
 
 
@@ -205,7 +205,7 @@ def test_round_other_numbers():
     check(0, "round", BIGINT, (GREATEST, BIGINT), (-30, INT))
 
 
-def test_greatest_and_least_pass_over_nulls():
+def test_greatest_and_least_ignore_nulls():
     check(NAN, "greatest", DOUBLE, (1.0, DOUBLE), (NAN, DOUBLE), (None, DOUBLE))
     check(1.0, "least", DOUBLE, (None, DOUBLE), (NAN, DOUBLE), (1.0, DOUBLE))
     check("b", "greatest", STRING, ("a", STRING), ("b", STRING))
@@ -301,7 +301,7 @@ def test_columns_are_not_copied_and_literals_are_broadcast():
     assert Evaluator(table, 4)(Literal(None, STRING)).to_pylist() == [None] * 4
 
 
-def test_errors_name_rows_and_cause():
+def test_errors_have_rows_and_a_message():
     evaluator = Evaluator(ROWS, 4)
     assert evaluator(OVERFLOW).to_pylist() == [2, None, None, 0]
     assert evaluator.errors(OVERFLOW).to_pylist() == [False, True, False, False]
@@ -309,7 +309,7 @@ def test_errors_name_rows_and_cause():
     assert (evaluator.errors(A), evaluator.message(A)) == (None, "")
 
 
-def test_errors_of_arguments_are_errors_of_the_call():
+def test_errors_of_arguments_propagate_to_the_call():
     evaluator = Evaluator(ROWS, 4)
     lost = Call("is_null", (OVERFLOW,), BOOL)
     assert evaluator(lost).to_pylist() == [False, None, True, False]
@@ -323,7 +323,7 @@ def test_equal_expressions_are_computed_once():
     assert evaluator(again) is evaluator(OVERFLOW)
 
 
-def test_errors_of_parts_that_are_not_needed_do_not_occur():
+def test_errors_of_unneeded_parts_are_ignored():
     evaluator = Evaluator(ROWS, 4)
     bad = Call("gt", (OVERFLOW, ONE), BOOL)
     small = Call("lt", (A, Literal(10, BIGINT)), BOOL)
@@ -346,7 +346,7 @@ def test_errors_of_parts_that_are_not_needed_do_not_occur():
         assert not evaluator(harmful)[1].is_valid
 
 
-def test_an_error_in_a_constant_is_an_error_on_every_row():
+def test_an_error_in_a_constant_affects_every_row():
     bad = Call("add", (Literal(GREATEST, BIGINT), ONE), BIGINT)
     assert Evaluator({}, 2).errors(bad).to_pylist() == [True, True]
     assert Evaluator({}, 2).errors(Call("add", (bad, ONE), BIGINT)).to_pylist() == [True, True]

@@ -1,4 +1,4 @@
-"""CAST on values a reader can check by hand."""
+"""CAST on values that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def time(*parts: int) -> datetime:
     ids=str,
 )  # fmt: skip
 def test_cast(value, of, kind, wanted):
-    """Cast one value, as a constant and as a column; both must give the same."""
+    """Cast a value as a constant and as a column; the results must be equal."""
     for operand in (Literal(value, of), Column("a", of)):
         evaluator, call = Evaluator({"a": pa.array([value], type=of)}, 1), Call("cast", (operand,), kind)
         result, errors = evaluator(call), evaluator.errors(call)

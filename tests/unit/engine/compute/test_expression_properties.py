@@ -1,6 +1,6 @@
 """Vectorised equals row by row, on random typed expressions over random rows.
 
-The oracle reads AND and OR from left to right; the vectorised evaluator takes both sides alike (an error on one side does
+The oracle evaluates AND and OR from left to right; the vectorised evaluator treats both sides alike (an error on one side does
 not matter where the other alone decides). The oracle is patched here to do the same, nothing else differs.
 """
 
@@ -48,7 +48,7 @@ ODD_DOUBLES = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.5, 1.005, 2.675, math.nan, mat
 
 
 def draw(kind: pa.DataType, rng: random.Random) -> Any:
-    """Draw a value of a type: often a usual one, often an odd one."""
+    """Draw a value of a type: a common value or an edge case."""
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return rng.choice([rng.randint(-9, 9), rng.randint(-9, 9), rng.randint(-bound, bound - 1), -bound, bound - 1])
@@ -189,7 +189,7 @@ def _calls(kind: pa.DataType, depth: int) -> list[st.SearchStrategy[Expression]]
 
 
 def _castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Leave out what no binder lets through."""
+    """Return whether the binder accepts the cast."""
     if target == BOOL:
         return source not in (DATE, TIMESTAMP)
     return source != DATE or target not in NUMBERS
@@ -271,7 +271,7 @@ def expected(expression: Expression, row: Any) -> Any:
         return oracle.evaluate(expression, row)
     except EvaluationError:
         return FAILED
-    except (ValueError, OverflowError) as error:  # NaN or infinity as TIMESTAMP, where the oracle forgot to raise its own
+    except (ValueError, OverflowError) as error:  # NaN or infinity as TIMESTAMP: the oracle raises a Python error
         if "integer ratio" in str(error):
             return FAILED
         raise

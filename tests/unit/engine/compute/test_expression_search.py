@@ -1,4 +1,4 @@
-"""Texts searched for what differs from row to row: equal to the oracle, row by row, and to DuckDB."""
+"""Text search with patterns that differ by row: equal to the oracle, row by row, and to DuckDB."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SEARCHES = ("starts_with", "ends_with", "contains")
 LETTERS = "aaabbbc\n.é😀"
 
 
-def drawn(rng: random.Random, letters: str, most: int, nulls: float = 0.1) -> str | None:
+def draw_text(rng: random.Random, letters: str, most: int, nulls: float = 0.1) -> str | None:
     return None if rng.random() < nulls else "".join(rng.choices(letters, k=rng.randint(0, most)))
 
 
-def fitting(rng: random.Random, text: str | None, escape: str) -> str | None:
-    """A pattern that the text is like, or nearly so: pieces of it become wildcards, characters that would be one are escaped."""
+def draw_pattern(rng: random.Random, text: str | None, escape: str) -> str | None:
+    """Draw a pattern that matches the text, or nearly so: pieces become wildcards, special characters are escaped."""
     if text is None or rng.random() < 0.2:
-        return drawn(rng, LETTERS + "%%%__" + escape, 7)
+        return draw_text(rng, LETTERS + "%%%__" + escape, 7)
     out, at = "", 0
     while at < len(text):
         kind = rng.random()
@@ -43,8 +43,8 @@ def fitting(rng: random.Random, text: str | None, escape: str) -> str | None:
 
 def table_of(seed: int, escape: str = "\\", rows: int = 300) -> pa.Table:
     rng = random.Random(seed)
-    texts = [drawn(rng, LETTERS + "%_" + escape, 8) for _ in range(rows)]
-    patterns = [fitting(rng, text, escape) for text in texts]
+    texts = [draw_text(rng, LETTERS + "%_" + escape, 8) for _ in range(rows)]
+    patterns = [draw_pattern(rng, text, escape) for text in texts]
     return pa.table({"text": pa.array(texts, STRING), "pattern": pa.array(patterns, STRING)})
 
 
@@ -66,7 +66,7 @@ def test_like_equals_row_by_row(escape: str):
     assert seen == {True, False, None}
 
 
-def test_the_backslash_escapes_unless_another_is_named():
+def test_backslash_is_the_default_escape():
     plain, named = (Call("like", (TEXT, PATTERN, *more), BOOL) for more in ((), (Literal("\\", STRING),)))
     for seed in range(5):
         table = table_of(seed)
@@ -77,21 +77,21 @@ def test_the_backslash_escapes_unless_another_is_named():
 def test_searches_equal_row_by_row(function: str):
     rng = random.Random(1)
     for _ in range(5):
-        texts = [drawn(rng, LETTERS, 6) for _ in range(200)]
+        texts = [draw_text(rng, LETTERS, 6) for _ in range(200)]
         parts = [(text or "")[rng.choice((0, 0, 1)) :][: rng.choice((1, 2, 9))] for text in texts]
-        pieces = [drawn(rng, LETTERS, 2) if rng.random() < 0.3 else part for part in parts]
+        pieces = [draw_text(rng, LETTERS, 2) if rng.random() < 0.3 else part for part in parts]
         table = pa.table({"text": pa.array(texts, STRING), "pattern": pa.array(pieces, STRING)})
         assert set(check(Call(function, (TEXT, PATTERN), BOOL), table)) == {True, False, None}
 
 
 @pytest.mark.parametrize("function", ["like", *SEARCHES])
-def test_a_constant_text_meets_patterns_of_rows(function: str):
+def test_a_constant_text_is_searched_with_patterns_of_rows(function: str):
     for text in ("ab", "", "é%_", None):
         check(Call(function, (Literal(text, STRING), PATTERN), BOOL), table_of(2))
 
 
 @pytest.mark.parametrize("function", ["like", *SEARCHES])
-def test_any_layout_of_a_column_is_read(function: str):
+def test_chunked_and_sliced_columns_are_searched(function: str):
     call, table = Call(function, (TEXT, PATTERN), BOOL), table_of(3)
     empty = pa.table({"text": pa.array(["", None], STRING), "pattern": pa.array(["", ""], STRING)})
     nothing = pa.table({name: pa.nulls(3, STRING) for name in ("text", "pattern")})
@@ -100,7 +100,7 @@ def test_any_layout_of_a_column_is_read(function: str):
         check(call, layout)
 
 
-def test_a_computed_pattern():
+def test_a_pattern_may_be_an_expression():
     check(Call("like", (TEXT, Call("concat", (Literal("%", STRING), PATTERN), STRING)), BOOL), table_of(4))
     constant = Call("concat", (Literal("a/", STRING), Literal("%%", STRING)), STRING)
     check(Call("like", (TEXT, constant, Literal("/", STRING)), BOOL), table_of(4))
@@ -108,7 +108,7 @@ def test_a_computed_pattern():
 
 @pytest.mark.parametrize("escape", ["\\", "/"])
 def test_like_equals_duckdb(escape: str):
-    """DuckDB refuses a pattern that ends with what escapes; these are left out."""
+    """Patterns that end with the escape character are left out: DuckDB refuses them."""
     rows = [row for seed in range(10) for row in table_of(seed, escape).to_pylist()]
     rows = [row for row in rows if not (row["pattern"] or "").endswith(escape)]
     table = pa.Table.from_pylist(rows, schema=table_of(0).schema)
@@ -119,8 +119,8 @@ def test_like_equals_duckdb(escape: str):
     assert len(rows) > 2000
 
 
-def test_a_pattern_of_many_parts_does_not_explode():
-    """Where backtracking would try every way to deal `a`s to the parts: 2000²⁰ of them."""
+def test_a_pattern_of_many_parts_takes_no_exponential_time():
+    """Backtracking would try all 2000²⁰ ways to assign `a`s to the parts."""
     texts, patterns = ["a" * 2000, "a" * 2000 + "b"], ["%a" * 20 + "b"] * 2
     table = pa.table({"text": pa.array(texts), "pattern": pa.array(patterns)})
     assert Evaluator(table, 2)(Call("like", (TEXT, PATTERN), BOOL)).to_pylist() == [False, True]

@@ -1,4 +1,4 @@
-"""The kernels of partial aggregation against the obvious: dictionaries, plain loops, exact fractions."""
+"""Kernels of partial aggregation against dictionaries, plain loops and exact fractions."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ KEYS: dict[pa.DataType, Sequence[Any]] = {
 }
 
 
-def same_key(value: Any) -> Any:
-    """What makes two key values the same: all NaN are one, −0.0 is 0.0."""
+def canonical_key(value: Any) -> Any:
+    """Return the canonical form of a key value: all NaN are equal, −0.0 is 0.0."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value
@@ -73,7 +73,7 @@ def key_columns(draw: st.DrawFn, most: int = 3) -> tuple[list[pa.DataType], list
 
 
 def arrays(types: Sequence[pa.DataType], rows: Sequence[tuple[Any, ...]], before: int = 0) -> list[pa.Array]:
-    """Return the columns; with `before`, as slices that do not begin where their buffers do."""
+    """Return the columns; with `before`, as slices with an offset into their buffers."""
     found = []
     for at, kind in enumerate(types):
         filler = [KEYS[kind][index % len(KEYS[kind])] for index in range(before)]
@@ -83,7 +83,7 @@ def arrays(types: Sequence[pa.DataType], rows: Sequence[tuple[Any, ...]], before
 
 def tuples(columns: Sequence[pa.Array], codes: Sequence[int]) -> list[tuple[Any, ...]]:
     lists = [column.to_pylist() for column in columns]
-    return [tuple(same_key(values[code]) for values in lists) for code in codes]
+    return [tuple(canonical_key(values[code]) for values in lists) for code in codes]
 
 
 # Codes and keys
@@ -91,7 +91,7 @@ def tuples(columns: Sequence[pa.Array], codes: Sequence[int]) -> list[tuple[Any,
 
 @quick
 @given(st.lists(st.integers(-2, 40) | st.integers(0, 2**62), max_size=200))
-def test_compress_numbers_what_occurs(values: list[int]):
+def test_compress_numbers_the_distinct_values(values: list[int]):
     given_values = np.array(values, np.int64)
     distinct, codes = select_kernels.factorize_values(given_values)
     kept = given_values[given_values >= 0]
@@ -101,7 +101,7 @@ def test_compress_numbers_what_occurs(values: list[int]):
     assert (codes[given_values < 0] == -1).all()
 
 
-def test_compress_grows_as_it_must():
+def test_compress_grows_its_table():
     values = np.random.default_rng(7).permutation(np.arange(300_000, dtype=np.int64) * 2**40 // 2**20)
     distinct, codes = select_kernels.factorize_values(np.concatenate([values, values]))
     assert len(distinct) == len(values)
@@ -110,24 +110,24 @@ def test_compress_grows_as_it_must():
 
 @quick
 @given(key_columns(), st.integers(0, 3))
-def test_equal_keys_have_equal_codes_and_codes_give_back_the_keys(drawn, before: int):
+def test_codes_of_keys_are_equal_for_equal_keys_and_reversible(drawn, before: int):
     types, rows = drawn
     found = encode_keys(arrays(types, rows, before), len(rows))
-    expected = [tuple(map(same_key, row)) for row in rows]
+    expected = [tuple(map(canonical_key, row)) for row in rows]
     assert tuples(found.columns, found.codes.tolist()) == expected
     assert len(set(found.codes.tolist())) == len(set(expected))
     assert [column.type for column in found.columns] == types
     assert all(len(column) == found.count for column in found.columns)
 
 
-def test_without_key_columns_all_rows_have_one_key():
+def test_without_key_columns_all_rows_have_the_same_key():
     found = encode_keys([], 3)
     assert (found.codes.tolist(), found.count) == ([0, 0, 0], 1)
 
 
 @quick
 @given(st.data(), key_columns(), st.integers(1, 4))
-def test_unify_gives_keys_of_several_places_one_numbering(data, drawn, places: int):
+def test_unify_gives_keys_of_several_parts_common_codes(data, drawn, places: int):
     types, rows = drawn
     parts = []
     for place in range(places):
@@ -144,7 +144,7 @@ def test_unify_gives_keys_of_several_places_one_numbering(data, drawn, places: i
 
 @quick
 @given(st.data(), key_columns(), st.integers(1, 7))
-def test_equal_keys_go_to_equal_partitions_however_they_are_held(data, drawn, parts: int):
+def test_equal_keys_have_equal_partitions_in_any_array_layout(data, drawn, parts: int):
     types, rows = drawn
     place: dict[tuple[Any, ...], int] = {}
     for before in range(3):
@@ -158,8 +158,8 @@ def test_equal_keys_go_to_equal_partitions_however_they_are_held(data, drawn, pa
                 assert place.setdefault(key, part) == part, key
 
 
-def test_what_lies_under_a_null_does_not_matter():
-    """NULLs may hide anything in the buffer below."""
+def test_values_below_nulls_do_not_affect_keys():
+    """The buffer may hold any value below a NULL."""
     masks = pa.array([True, False]).buffers()[1]
     hidden = [pa.Array.from_buffers(pa.int64(), 2, [masks, pa.py_buffer(np.array([1, junk]))]) for junk in (0, 1, 77)]
     assert {tuple(assign_partitions([column], 2, 1 << 20).tolist()) for column in hidden} == {
@@ -176,12 +176,12 @@ def test_many_keys_spread_over_partitions():
         pa.array([float(i) for i in range(10_000)]),
     ):
         counts = np.bincount(assign_partitions([column], 10_000, 8), minlength=8)
-        assert counts.min() > 800, "a partition is starved"
+        assert counts.min() > 800, "a partition has too few keys"
 
 
 @quick
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), st.integers(0, 40))
-def test_narrow_and_wide_undo_each_other(values: list[int], shift: int):
+def test_narrow_and_wide_are_inverse(values: list[int], shift: int):
     given_values = np.array(values, np.int64) >> shift
     assert widen_integers(narrow_integers(given_values)).tolist() == given_values.tolist()
 
@@ -189,19 +189,19 @@ def test_narrow_and_wide_undo_each_other(values: list[int], shift: int):
 @pytest.mark.parametrize(
     "kind", [kind for kind in KEYS if not pa.types.is_string(kind) and kind != pa.decimal128(38, 0)], ids=str
 )
-def test_numbers_and_back(kind: pa.DataType):
+def test_values_survive_the_conversion_to_numbers(kind: pa.DataType):
     column = pa.array([KEYS[kind][0], *KEYS[kind]], kind).slice(1)
     missing = np.array([value is None for value in KEYS[kind]])
     back = from_numbers(to_numbers(column), kind, missing)
-    assert [same_key(value) for value in back.to_pylist()] == [same_key(value) for value in KEYS[kind]]
+    assert [canonical_key(value) for value in back.to_pylist()] == [canonical_key(value) for value in KEYS[kind]]
 
 
 # Windows
 
 
 @st.composite
-def stores(draw: st.DrawFn) -> dict[str, Any]:
-    """Parts by slice, keys with ascending cells, queries with spans of cells and ranges of parts."""
+def draw_partials(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw partials by slice, keys with ascending cells, queries with spans of cells and ranges of slices."""
     size, keys, parts = draw(st.integers(1, 12)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
     held = [[sorted(draw(st.sets(st.integers(0, size - 1), max_size=size))) for _ in range(keys)] for _ in range(parts)]
     queries = draw(st.integers(1, 5))
@@ -220,20 +220,20 @@ def stores(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def table(spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    offsets = np.cumsum([0, *(len(one) for one in spans)])
-    flat = [span for one in spans for span in one]
+def flatten_spans(spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    offsets = np.cumsum([0, *(len(query_spans) for query_spans in spans)])
+    flat = [span for query_spans in spans for span in query_spans]
     return offsets.astype(np.int64), *(np.array([span[i] for span in flat], np.int64) for i in range(2))
 
 
-def inside(cell: int, spans: Sequence[tuple[int, int]]) -> bool:
+def is_inside(cell: int, spans: Sequence[tuple[int, int]]) -> bool:
     return any(low <= cell < high for low, high in spans)
 
 
 @quick
-@given(st.data(), stores())
-def test_window_sums_are_sums(data, store: dict[str, Any]):
-    held, keys = store["held"], store["keys"]
+@given(st.data(), draw_partials())
+def test_window_sums_equal_plain_sums(data, partials: dict[str, Any]):
+    held, keys = partials["held"], partials["keys"]
     firsts, lasts = np.zeros((len(held), keys), np.int64), np.zeros((len(held), keys), np.int64)
     cells: list[int] = []
     for part, of_part in enumerate(held):
@@ -241,72 +241,81 @@ def test_window_sums_are_sums(data, store: dict[str, Any]):
             firsts[part, key], lasts[part, key] = len(cells), len(cells) + len(found)
             cells += found
     values = [data.draw(st.integers(-(2**62), 2**62)) for _ in cells]
-    out = np.full((len(store["spans"]), keys), 7, np.int64)
-    begins, ends = (np.array([r[i] for r in store["ranges"]], np.int64) for i in range(2))
-    targets = np.array(store["targets"], np.int64)
+    out = np.full((len(partials["spans"]), keys), 7, np.int64)
+    begins, ends = (np.array([r[i] for r in partials["ranges"]], np.int64) for i in range(2))
+    targets = np.array(partials["targets"], np.int64)
     window_kernels.window_sums_prefix(
         firsts,
         lasts,
         np.array(cells, np.int64),
         np.array(values, np.int64),
-        store["size"],
+        partials["size"],
         begins,
         ends,
         targets,
-        *table(store["spans"]),
+        *flatten_spans(partials["spans"]),
         out,
     )
-    for query, spans in enumerate(store["spans"]):
+    for query, spans in enumerate(partials["spans"]):
         for key in range(keys):
             total = 7
-            for part in range(*store["ranges"][query]):
+            for part in range(*partials["ranges"][query]):
                 places = range(firsts[part, key], lasts[part, key])
-                total += sum(values[place] for place in places if inside(cells[place], spans))
+                total += sum(values[place] for place in places if is_inside(cells[place], spans))
             wrapped = (total + 2**63) % 2**64 - 2**63
             assert out[targets[query], key] == wrapped
 
 
-def one_part(data: st.DataObject, store: dict[str, Any], values: st.SearchStrategy[Any]) -> tuple[Any, ...]:
-    of_part = store["held"][0]
+def draw_slice(data: st.DataObject, partials: dict[str, Any], values: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+    of_part = partials["held"][0]
     starts = np.cumsum([0, *(len(found) for found in of_part)])
     cells = [cell for found in of_part for cell in found]
     drawn = [data.draw(values) for _ in cells]
-    rows = np.array(data.draw(st.permutations(range(store["keys"]))), np.int64)
+    rows = np.array(data.draw(st.permutations(range(partials["keys"]))), np.int64)
     return starts.astype(np.int64), np.array(cells, np.int64), drawn, rows
 
 
 @quick
-@given(st.data(), stores(), st.sampled_from(["min", "max"]), st.booleans())
-def test_window_extremes_are_extremes(data, store: dict[str, Any], kind: str, floating: bool):
+@given(st.data(), draw_partials(), st.sampled_from(["min", "max"]), st.booleans())
+def test_window_extremes_equal_min_and_max(data, partials: dict[str, Any], kind: str, floating: bool):
     simple = st.sampled_from([0.0, 1.5, -2.0, NAN, math.inf, -math.inf]) if floating else st.integers(-(2**63), 2**63 - 1)
-    starts, cells, drawn, rows = one_part(data, store, simple)
+    starts, cells, drawn, rows = draw_slice(data, partials, simple)
     dtype, none = (np.float64, neutral_extreme(kind, pa.float64())) if floating else (np.int64, neutral_extreme(kind, pa.int64()))
-    out = np.full((len(store["spans"]), store["keys"]), none)
-    targets = np.array(store["targets"], np.int64)
+    out = np.full((len(partials["spans"]), partials["keys"]), none)
+    targets = np.array(partials["targets"], np.int64)
     window_kernels.window_extremes_tree(
-        int(kind == "max"), none, starts, cells, np.array(drawn, dtype), rows, store["size"], targets, *table(store["spans"]), out
+        int(kind == "max"),
+        none,
+        starts,
+        cells,
+        np.array(drawn, dtype),
+        rows,
+        partials["size"],
+        targets,
+        *flatten_spans(partials["spans"]),
+        out,
     )
     rank = lambda value: (math.isnan(value), value if not math.isnan(value) else 0) if floating else value  # noqa: E731
-    for query, spans in enumerate(store["spans"]):
-        for key in range(store["keys"]):
-            found = [drawn[place] for place in range(starts[key], starts[key + 1]) if inside(int(cells[place]), spans)]
+    for query, spans in enumerate(partials["spans"]):
+        for key in range(partials["keys"]):
+            found = [drawn[place] for place in range(starts[key], starts[key + 1]) if is_inside(int(cells[place]), spans)]
             expected = (min if kind == "min" else max)(found, key=rank) if found else none
-            assert same_key(float(out[targets[query], rows[key]])) == same_key(float(expected))
+            assert canonical_key(float(out[targets[query], rows[key]])) == canonical_key(float(expected))
 
 
 @quick
-@given(st.data(), stores())
-def test_window_floats_are_sums_to_twice_the_precision(data, store: dict[str, Any]):
-    starts, cells, drawn, rows = one_part(data, store, st.sampled_from([1e18, -1e18, 1.0, 0.1, -0.3, 1e-6]))
+@given(st.data(), draw_partials())
+def test_window_float_sums_have_twice_the_precision_of_doubles(data, partials: dict[str, Any]):
+    starts, cells, drawn, rows = draw_slice(data, partials, st.sampled_from([1e18, -1e18, 1.0, 0.1, -0.3, 1e-6]))
     high, low = np.array(drawn, np.float64), np.array([value * 1e-17 for value in drawn])
-    out_high, out_low = np.zeros((len(store["spans"]), store["keys"])), np.zeros((len(store["spans"]), store["keys"]))
-    targets = np.array(store["targets"], np.int64)
+    out_high, out_low = np.zeros((len(partials["spans"]), partials["keys"])), np.zeros((len(partials["spans"]), partials["keys"]))
+    targets = np.array(partials["targets"], np.int64)
     window_kernels.window_floats_tree(
-        starts, cells, high, low, rows, store["size"], targets, *table(store["spans"]), out_high, out_low
+        starts, cells, high, low, rows, partials["size"], targets, *flatten_spans(partials["spans"]), out_high, out_low
     )
-    for query, spans in enumerate(store["spans"]):
-        for key in range(store["keys"]):
-            places = [place for place in range(starts[key], starts[key + 1]) if inside(int(cells[place]), spans)]
+    for query, spans in enumerate(partials["spans"]):
+        for key in range(partials["keys"]):
+            places = [place for place in range(starts[key], starts[key + 1]) if is_inside(int(cells[place]), spans)]
             expected = math.fsum([*(high[p] for p in places), *(low[p] for p in places)])
             at = targets[query], rows[key]
             assert out_high[at] + out_low[at] == pytest.approx(expected, rel=1e-12, abs=1e-9)
@@ -330,8 +339,8 @@ KINDS = [
 ]
 
 
-def lifted(kind: str, of: pa.DataType, rows: Sequence[tuple[Any, int]], count: int = 1, batches: int = 1) -> list[np.ndarray]:
-    """Return the arrays of one component from rows (value, place), given in several batches."""
+def accumulate(kind: str, of: pa.DataType, rows: Sequence[tuple[Any, int]], count: int = 1, batches: int = 1) -> list[np.ndarray]:
+    """Return the arrays of a component accumulated from rows (value, group), in several batches."""
     accumulator = Accumulator([("rows", ()), (kind, (of,))], count)
     for batch in range(batches):
         mine = rows[batch::batches]
@@ -340,48 +349,48 @@ def lifted(kind: str, of: pa.DataType, rows: Sequence[tuple[Any, int]], count: i
     return accumulator.export_arrays(np.arange(count))[1]
 
 
-def together(kind: str, of: pa.DataType, *parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+def combine(kind: str, of: pa.DataType, *parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     into = allocate_neutral(kind, (of,), len(parts[0][0]))
     for part in parts:
         combine_partials(kind, part, np.arange(len(part[0])), into)
     return into
 
 
-def settled(kind: str, parts: Sequence[np.ndarray]) -> list[Any]:
-    """What the arrays of a component stand for: limbs and pairs put together."""
+def to_values(kind: str, parts: Sequence[np.ndarray]) -> list[Any]:
+    """Return the values of a component: limbs and pairs of doubles are added up."""
     if kind == "add":
         return [sum(int(limb[i]) << (32 * place) for place, limb in enumerate(parts)) for i in range(len(parts[0]))]
     if kind in {"float", "square"}:
         return (parts[0] + parts[1]).tolist()
-    return [same_key(value) for value in parts[0].tolist()]
+    return [canonical_key(value) for value in parts[0].tolist()]
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 @settings(max_examples=scale_examples(25), deadline=None)
 @given(st.data())
-def test_accumulating_parts_and_combining_them_in_any_way_is_one(kind: str, name: str, data):
-    """(a + b) + c = a + (b + c) = all at once, and in batches."""
+def test_combining_partials_is_associative(kind: str, name: str, data):
+    """(a + b) + c = a + (b + c) = all rows at once = all rows in batches."""
     of, pool = VALUES[name]
     pieces = [data.draw(st.lists(st.tuples(st.sampled_from(pool), st.integers(-1, 2)), max_size=8)) for _ in range(3)]
     rows = [row for piece in pieces for row in piece]
-    whole = settled(kind, lifted(kind, of, rows, 3))
+    whole = to_values(kind, accumulate(kind, of, rows, 3))
     expected = pytest.approx(whole, rel=1e-12, abs=1e-9, nan_ok=True) if kind in {"float", "square"} else whole
-    a, b, c = (lifted(kind, of, piece, 3) for piece in pieces)
+    a, b, c = (accumulate(kind, of, piece, 3) for piece in pieces)
     ways = (
-        together(kind, of, a, b, c),
-        together(kind, of, together(kind, of, a, b), c),
-        together(kind, of, a, together(kind, of, b, c)),
-        together(kind, of, c, b, a),
-        lifted(kind, of, rows, 3, batches=4),
+        combine(kind, of, a, b, c),
+        combine(kind, of, combine(kind, of, a, b), c),
+        combine(kind, of, a, combine(kind, of, b, c)),
+        combine(kind, of, c, b, a),
+        accumulate(kind, of, rows, 3, batches=4),
     )
     for way in ways:
-        assert settled(kind, way) == expected
+        assert to_values(kind, way) == expected
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 @settings(max_examples=scale_examples(25), deadline=None)
 @given(st.data())
-def test_components_are_what_their_names_say(kind: str, name: str, data):
+def test_components_equal_plain_aggregates(kind: str, name: str, data):
     of, pool = VALUES[name]
     values = data.draw(st.lists(st.sampled_from(pool), max_size=20))
     there = [value for value in pa.array(values, of).to_pylist() if value is not None]
@@ -397,11 +406,11 @@ def test_components_are_what_their_names_say(kind: str, name: str, data):
         "min": lambda: min(exact, default=none),
         "max": lambda: max(exact, default=none),
     }[kind]()
-    found = settled(kind, lifted(kind, of, [(value, 0) for value in values]))[0]
-    assert found == (pytest.approx(obvious, rel=1e-12, abs=1e-9) if kind in {"float", "square"} else same_key(obvious))
+    found = to_values(kind, accumulate(kind, of, [(value, 0) for value in values]))[0]
+    assert found == (pytest.approx(obvious, rel=1e-12, abs=1e-9) if kind in {"float", "square"} else canonical_key(obvious))
 
 
-def test_several_components_over_picked_and_repeated_rows():
+def test_several_components_over_selected_and_repeated_rows():
     x, y = pa.array([1, None, 3], pa.int32()), pa.array([1.5, 2.5, None])
     signatures = [
         ("rows", ()),
@@ -428,7 +437,7 @@ def test_exact_sums_never_wrap(name: str, data):
     of, pool = VALUES[name]
     values = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=40))
     scale = 10**of.scale if pa.types.is_decimal(of) else 1
-    assert settled("add", lifted("add", of, [(value, 0) for value in values])) == [
+    assert to_values("add", accumulate("add", of, [(value, 0) for value in values])) == [
         sum(int(v * scale) for v in values if v is not None)
     ]
 
@@ -436,19 +445,19 @@ def test_exact_sums_never_wrap(name: str, data):
 @quick
 @given(st.lists(st.sampled_from([1e18, -1e18, 1.0, -1.0, 0.1, 1e-9, 3e17]), min_size=1, max_size=60), st.integers(1, 5))
 def test_float_sums_survive_cancellation(values: list[float], pieces: int):
-    parts = [lifted("float", pa.float64(), [(value, 0) for value in values[piece::pieces]]) for piece in range(pieces)]
-    assert settled("float", together("float", pa.float64(), *parts)) == pytest.approx([math.fsum(values)], rel=1e-12, abs=1e-9)
+    parts = [accumulate("float", pa.float64(), [(value, 0) for value in values[piece::pieces]]) for piece in range(pieces)]
+    assert to_values("float", combine("float", pa.float64(), *parts)) == pytest.approx([math.fsum(values)], rel=1e-12, abs=1e-9)
 
 
-def test_the_sum_that_plain_addition_loses():
-    assert settled("float", lifted("float", pa.float64(), [(1e18, 0), (1.0, 0), (-1e18, 0)])) == [1.0]
+def test_a_sum_that_plain_addition_rounds_away_is_exact():
+    assert to_values("float", accumulate("float", pa.float64(), [(1e18, 0), (1.0, 0), (-1e18, 0)])) == [1.0]
 
 
 @pytest.mark.parametrize("function", ["stddev_samp", "stddev_pop", "var_samp", "var_pop", "avg", "sum"])
 @pytest.mark.parametrize("mean", [0.0, 1e9, -1e10])
 @settings(max_examples=scale_examples(25), deadline=None)
 @given(noise=st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=50), pieces=st.integers(1, 4))
-def test_spread_around_a_large_mean(function: str, mean: float, noise: list[float], pieces: int):
+def test_variance_around_a_large_mean_is_precise(function: str, mean: float, noise: list[float], pieces: int):
     """Two doubles hold sums of squares to 32 digits: a spread of 10⁻¹¹ of the mean still has nine of its own."""
     values = [mean + value for value in noise]
     assume(function in {"avg", "sum"} or statistics.pstdev(values) >= 1e-11 * abs(mean))
@@ -462,30 +471,30 @@ def test_spread_around_a_large_mean(function: str, mean: float, noise: list[floa
     }[function](values)
     kinds = ("float", "count") if function in {"avg", "sum"} else ("float", "square", "count")
     rows = [[(value, 0) for value in values[piece::pieces]] for piece in range(pieces)]
-    totals = [together(kind, pa.float64(), *(lifted(kind, pa.float64(), piece) for piece in rows)) for kind in kinds]
+    totals = [combine(kind, pa.float64(), *(accumulate(kind, pa.float64(), piece) for piece in rows)) for kind in kinds]
     found, bad = lower_aggregate(AggregateCall(function, (Column("x", pa.float64()),), pa.float64()), totals)
     assert bad is None
     assert found.to_pylist()[0] == pytest.approx(obvious, rel=1e-9, abs=1e-9)
 
 
-def test_exact_squares_are_exact():
+def test_squares_as_two_doubles_are_exact():
     """x² as two doubles is x² exactly: the base of variances around large means."""
     for value in (1e9 + 0.1, 123456789.123456789, -1e12 - 0.7):
-        high, low = lifted("square", pa.float64(), [(value, 0)])
+        high, low = accumulate("square", pa.float64(), [(value, 0)])
         assert Fraction(float(high[0])) + Fraction(float(low[0])) == Fraction(value) ** 2
 
 
 @quick
 @given(st.data(), st.sampled_from([pa.string(), pa.int32(), pa.float64(), pa.decimal128(10, 2)]))
-def test_listed_values_are_counted_by_place(data, kind: pa.DataType):
+def test_listed_values_are_counted_by_group(data, kind: pa.DataType):
     rows = data.draw(st.lists(st.tuples(st.sampled_from(KEYS[kind]), st.integers(-1, 3), st.integers(1, 5)), max_size=30))
     column, at = pa.array([row[0] for row in rows], kind), np.array([row[1] for row in rows], np.int64)
     places, values, counts = reduce_listed("values", [column], at, np.array([row[2] for row in rows], np.int64))
-    found = dict(zip(zip(places.tolist(), map(same_key, values[0].to_pylist()), strict=True), counts.tolist(), strict=True))
+    found = dict(zip(zip(places.tolist(), map(canonical_key, values[0].to_pylist()), strict=True), counts.tolist(), strict=True))
     expected: dict[Any, int] = {}
     for value, place, count in rows:
         if value is not None and place >= 0:
-            at_key = place, same_key(value)
+            at_key = place, canonical_key(value)
             expected[at_key] = expected.get(at_key, 0) + count
     assert found == expected
     assert len(found) == len(places)
@@ -493,7 +502,7 @@ def test_listed_values_are_counted_by_place(data, kind: pa.DataType):
 
 @quick
 @given(st.data(), st.integers(1, 4))
-def test_compaction_keeps_what_the_parts_hold(data, count: int):
+def test_compaction_preserves_partials(data, count: int):
     components = (Component("rows"), Component("add", (Column("n", pa.int64()),)), Component("min", (Column("n", pa.int64()),)))
     expected: dict[tuple[str, int], list[int]] = {}
     parts = []
@@ -520,7 +529,7 @@ def test_compaction_keeps_what_the_parts_hold(data, count: int):
     assert dict(zip(at, widen_integers(found.dense[0][0]).tolist(), strict=True)) == {
         key: len(values) for key, values in expected.items()
     }
-    assert dict(zip(at, settled("add", found.dense[1]), strict=True)) == {key: sum(values) for key, values in expected.items()}
+    assert dict(zip(at, to_values("add", found.dense[1]), strict=True)) == {key: sum(values) for key, values in expected.items()}
     assert dict(zip(at, widen_integers(found.dense[2][0]).tolist(), strict=True)) == {
         key: min(values) for key, values in expected.items()
     }
@@ -554,7 +563,7 @@ def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
     )
 
 
-def test_packing_and_unpacking_give_the_same_back():
+def test_unpacking_reverses_packing():
     assert same(example(), container.unpack(container.pack(example())))
 
 
@@ -566,20 +575,20 @@ def test_columns_of_every_type_survive_packing(drawn):
     for before, after in zip(columns, container.unpack(container.pack(columns)), strict=True):
         assert after.type == before.type
         after.validate(full=True)
-        assert [same_key(value) for value in after.to_pylist()] == [same_key(value) for value in before.to_pylist()]
+        assert [canonical_key(value) for value in after.to_pylist()] == [canonical_key(value) for value in before.to_pylist()]
 
 
-def test_what_was_cut_short_is_noticed():
+def test_truncated_content_is_detected():
     whole = container.pack(example())
     for size in range(len(whole)):
         try:
             found = container.unpack(whole[:size])
         except ValueError:
             continue
-        assert same(example(), found), f"{size} of {len(whole)} bytes give something else"
+        assert same(example(), found), f"{size} of {len(whole)} bytes are read without an error"
 
 
-def test_a_damaged_description_is_noticed():
+def test_a_damaged_header_is_detected():
     whole = container.pack(example())
     (head,) = struct.unpack("<Q", whole[8:16])
     for place in range(20 + head):
@@ -593,7 +602,7 @@ def test_a_damaged_description_is_noticed():
     reason="the check sum covers the description, not the arrays: reading them all would cost the memory map",
     raises=AssertionError,
 )
-def test_damaged_arrays_are_noticed():
+def test_damaged_arrays_are_detected():
     whole = container.pack({"numbers": np.arange(100)})
     damaged = bytearray(whole)
     damaged[-80] ^= 255
@@ -607,17 +616,17 @@ def test_damaged_arrays_are_noticed():
 @pytest.mark.parametrize(
     "content", [b"", b"HR", b"HRPK1\0\0\0", b"HRPK1\0\0\0" + b"\xff" * 40, b"something else entirely, and long enough"]
 )
-def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes):
+def test_a_file_of_another_format_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "x.part").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"cannot read state file '.*x\.part'"):
         container.read(tmp_path / "x.part")
 
 
-def test_a_file_is_read_without_copying_and_replaced_whole(tmp_path: Path):
+def test_a_file_is_memory_mapped_and_replaced_atomically(tmp_path: Path):
     container.write(tmp_path / "x", np.arange(5))
     first = container.read(tmp_path / "x")
     container.write(tmp_path / "x", np.arange(9))
-    assert first.tolist() == list(range(5)), "who has the old one mapped keeps it"
+    assert first.tolist() == list(range(5)), "readers that have mapped the old file keep its content"
     assert container.read(tmp_path / "x").tolist() == list(range(9))
     assert not first.flags.writeable
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -1,4 +1,4 @@
-"""Joins with figures, for tests of optimizers: chains, stars, cycles and cliques, given by hand or drawn."""
+"""Join cost models for tests of optimizers: chains, stars, cycles and cliques, given by hand or random."""
 
 from __future__ import annotations
 
@@ -18,47 +18,49 @@ LINKS = {
 }
 
 
-def tie(one: str, two: str) -> JoinPredicate:
-    """An equality of attributes that nobody else compares, named after the other side."""
-    return make_equality(Attribute(one, two.lower()), Attribute(two, one.lower()))
+def make_link(left: str, right: str) -> JoinPredicate:
+    """Return an equality of two attributes that no other predicate uses; each is named after the other relation."""
+    return make_equality(Attribute(left, right.lower()), Attribute(right, left.lower()))
 
 
-def linked(sizes: Mapping[str, float], ties: Mapping[tuple[str, str], float], *, last_only: bool = True) -> JoinCostModel:
-    selectivities = {tie(*pair): share for pair, share in ties.items()}
+def make_setting(sizes: Mapping[str, float], links: Mapping[tuple[str, str], float], *, last_only: bool = True) -> JoinCostModel:
+    selectivities = {make_link(*pair): share for pair, share in links.items()}
     return JoinCostModel(
         JoinGraph(frozenset(sizes), frozenset(selectivities)), HistoryCardinality(sizes, selectivities, last_only)
     )
 
 
-def chain(size: float, *selectivities: float) -> JoinCostModel:
-    """R1, R2, … of one size, each joined with the next."""
+def make_chain(size: float, *selectivities: float) -> JoinCostModel:
+    """Return a chain R1, R2, … of inputs of equal size."""
     names = [f"R{number}" for number in range(1, len(selectivities) + 2)]
-    return linked(dict.fromkeys(names, size), dict(zip(pairwise(names), selectivities, strict=True)))
+    return make_setting(dict.fromkeys(names, size), dict(zip(pairwise(names), selectivities, strict=True)))
 
 
-def parts_of(join: JoinGraph) -> list[JoinGraph]:
-    """Every part of a join that predicates hold together, single inputs included."""
+def list_connected_parts(join: JoinGraph) -> list[JoinGraph]:
+    """Return all connected parts of a join, single inputs included."""
     names = sorted(join.relations)
     parts = [join.subgraph(some) for size in range(1, len(names)) for some in combinations(names, size)]
     return [part for part in parts if part.is_connected()]
 
 
 def with_capacity(setting: JoinCostModel, capacity: float) -> JoinCostModel:
-    """The same join, with as many tasks for each store as its rows need."""
+    """Return the same join with as many tasks for each store as its rows need."""
     return JoinCostModel(
         setting.join_graph,
         setting.cardinalities,
-        estimate_task_counts(parts_of(setting.join_graph), setting.cardinalities, capacity),
+        estimate_task_counts(list_connected_parts(setting.join_graph), setting.cardinalities, capacity),
     )
 
 
-def drawn(seed: int, names: Sequence[str] = "ABCDE", kind: str = "") -> JoinCostModel:
-    """Sizes of 100 to 10,000, joins a tenth to ten times as large as an input, stores of one to six tasks."""
+def draw_setting(seed: int, names: Sequence[str] = "ABCDE", kind: str = "") -> JoinCostModel:
+    """Draw sizes of 100 to 10,000, joins a tenth to ten times as large as an input, stores of one to six tasks."""
     random = Random(seed)
     pairs = LINKS[kind or random.choice(sorted(LINKS))](list(names))
     sizes = {name: float(round(10 ** random.uniform(2, 4))) for name in names}
-    ties = {pair: 10 ** random.uniform(-1, 1) / max(sizes[name] for name in pair) for pair in pairs}
-    setting = linked(sizes, ties)
+    links = {pair: 10 ** random.uniform(-1, 1) / max(sizes[name] for name in pair) for pair in pairs}
+    setting = make_setting(sizes, links)
     return JoinCostModel(
-        setting.join_graph, setting.cardinalities, {part: random.randint(1, 6) for part in parts_of(setting.join_graph)}
+        setting.join_graph,
+        setting.cardinalities,
+        {part: random.randint(1, 6) for part in list_connected_parts(setting.join_graph)},
     )

@@ -1,4 +1,4 @@
-"""Joins that may be kept, candidate orders, partitionings: the worked examples of shared probe orders, name by name."""
+"""Candidates of the optimizer: intermediate joins, probe orders and partitionings, against the worked examples."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from headrace.planner.join.strategy import PartitionedStore
 from support.random_join_graphs import JoinEnvironment, draw_workload
 
 
-def found(query, start, **options):
+def list_orders(query, start, **options):
     return {names(order) for order in enumerate_probe_orders(query, start, **options)}
 
 
-def test_connected_parts_may_be_kept():
+def test_intermediates_are_the_connected_parts_of_a_query():
     assert [names([part]) for part in list_intermediates(Q1)] == ["RS", "ST"]
     assert [names([part]) for part in list_intermediates(Q2)] == ["ST", "TU"]
     assert Q1.subgraph("ST") == Q2.subgraph("ST")
     assert Q1.subgraph("ST").predicates == {ST}
 
 
-def test_parts_of_a_chain_are_its_sections():
+def test_intermediates_of_a_chain_are_its_sections():
     chain = JoinGraph(frozenset("ABCDE"), frozenset(make_theta_predicate(*pair, f"{pair}") for pair in ("AB", "BC", "CD", "DE")))
     assert [names([part]) for part in list_intermediates(chain)] == ["AB", "BC", "CD", "DE", "ABC", "BCD", "CDE", "ABCD", "BCDE"]
 
 
 def test_candidate_orders_of_the_example():
-    assert found(Q1, "R") == {"R S T", "R ST"}
-    assert found(Q1, "S") == {"S T R", "S R T"}
-    assert found(Q1, "T") == {"T S R", "T RS"}
-    assert found(Q2, "S") == {"S T U", "S TU"}
-    assert found(Q2, "T") == {"T U S", "T S U"}
-    assert found(Q2, "U") == {"U T S", "U ST"}
+    assert list_orders(Q1, "R") == {"R S T", "R ST"}
+    assert list_orders(Q1, "S") == {"S T R", "S R T"}
+    assert list_orders(Q1, "T") == {"T S R", "T RS"}
+    assert list_orders(Q2, "S") == {"S T U", "S TU"}
+    assert list_orders(Q2, "T") == {"T U S", "T S U"}
+    assert list_orders(Q2, "U") == {"U T S", "U ST"}
     for part, query in (("RS", Q1), ("ST", Q1), ("TU", Q2)):
-        for one, other in (part, part[::-1]):
-            assert found(query.subgraph(part), one) == {f"{one} {other}"}
+        for start, other in (part, part[::-1]):
+            assert list_orders(query.subgraph(part), start) == {f"{start} {other}"}
 
 
-def test_without_keeping_orders_visit_inputs_only():
-    assert found(Q1, "R", use_intermediates=False) == {"R S T"}
-    assert found(Q1, "S", use_intermediates=False) == {"S T R", "S R T"}
+def test_without_intermediates_orders_visit_inputs_only():
+    assert list_orders(Q1, "R", use_intermediates=False) == {"R S T"}
+    assert list_orders(Q1, "S", use_intermediates=False) == {"S T R", "S R T"}
 
 
-def test_partitionings_serve_all_queries():
+def test_partitionings_cover_the_attributes_of_all_queries():
     by = find_partitionings([Q1, Q2])
     assert {names([relation]): set(attributes) for relation, attributes in by.items()} == {
         "R": {RB}, "S": {SB, SC}, "T": {TC, TD}, "U": {UD}, "RS": {SC}, "ST": {SB, TD}, "TU": {TC},
@@ -64,22 +64,22 @@ def test_partitionings_serve_all_queries():
     assert find_partitionings([Q1])[Q1.subgraph("ST")] == (SB,)
 
 
-def test_a_store_that_no_equality_leads_to_lies_anywhere():
+def test_stores_without_equalities_have_no_partitioning_attribute():
     query = JoinGraph(frozenset("RS"), frozenset({make_theta_predicate("R", "S", "R.x < S.x")}))
     assert find_partitionings([query]) == {input_relation("R"): (None,), input_relation("S"): (None,)}
 
 
-def test_decorated_orders_of_the_example():
+def test_partitioned_orders_of_the_example():
     by = find_partitionings([Q1, Q2])
-    every = [labels(stores) for order in enumerate_probe_orders(Q1, "R") for stores in enumerate_partitioned_stores(order, by)]
-    assert every == ["S[b] T[c]", "S[b] T[d]", "S[c] T[c]", "S[c] T[d]", "ST[b]", "ST[d]"]  # σ1 σ3 σ2 σ4 σ5 σ6
+    expected = [labels(stores) for order in enumerate_probe_orders(Q1, "R") for stores in enumerate_partitioned_stores(order, by)]
+    assert expected == ["S[b] T[c]", "S[b] T[d]", "S[c] T[c]", "S[c] T[d]", "ST[b]", "ST[d]"]  # σ1 σ3 σ2 σ4 σ5 σ6
     among = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
-    assert sorted(labels(among.get_order(ending).stores) for ending in among.last_steps[Q1, "R"]) == sorted(every)
+    assert sorted(labels(among.get_order(ending).stores) for ending in among.last_steps[Q1, "R"]) == sorted(expected)
     prefixes = [labels(among.get_order(ending).stores) for ending in among.last_steps[Q1.subgraph("RS"), "R"]]
     assert sorted(prefixes) == ["S[b]", "S[c]"]  # σ7 σ8
 
 
-def test_one_walk_finds_the_orders_of_queries_and_of_their_parts():
+def test_candidates_contain_the_orders_of_queries_and_intermediates():
     among = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
     joins = {Q1, Q2, Q1.subgraph("RS"), Q1.subgraph("ST"), Q2.subgraph("TU")}
     assert set(among.last_steps) == {target for join in joins for target in list_targets(join)}
@@ -90,15 +90,15 @@ def test_one_walk_finds_the_orders_of_queries_and_of_their_parts():
         assert len(among.last_steps[join, start]) == len(expected)
 
 
-def test_equal_beginnings_are_one_step():
+def test_equal_prefixes_share_steps():
     among = generate_candidates([Q1, Q2], FIGURES, 1)
-    beginnings = [(step.start, among.get_order(number).stores, step.result) for number, step in enumerate(among.steps)]
-    assert len(set(beginnings)) == len(beginnings)
-    (first,) = (number for number, (start, stores, _) in enumerate(beginnings) if (start, labels(stores)) == ("S", "T[]"))
+    prefixes = [(step.start, among.get_order(number).stores, step.result) for number, step in enumerate(among.steps)]
+    assert len(set(prefixes)) == len(prefixes)
+    (first,) = (number for number, (start, stores, _) in enumerate(prefixes) if (start, labels(stores)) == ("S", "T[]"))
     assert {step.result for step in among.steps if step.previous == first} == {Q1, Q2}
 
 
-def test_the_same_store_under_another_predicate_is_another_step():
+def test_probes_with_different_predicates_are_different_steps():
     other = JoinGraph(frozenset("RS"), frozenset({RS, make_theta_predicate("R", "S", "R.x < S.x")}))
     among = generate_candidates([Q1.subgraph("RS"), other], FIGURES, 1)
     assert len(among.steps) == 4
@@ -106,11 +106,11 @@ def test_the_same_store_under_another_predicate_is_another_step():
 
 @pytest.mark.parametrize("tasks", [1, 3])
 @pytest.mark.parametrize("prune", [False, True])
-def test_steps_cost_what_the_cost_model_says(tasks, prune):
+def test_step_costs_equal_those_of_the_cost_model(tasks, prune):
     environment = JoinEnvironment.draw(Random(3), 6)
     queries = environment.draw_queries(Random(4), 4, 4)
     names_ = environment.relations
-    selectivities = {one: 0.01 * (k % 7 + 1) for k, one in enumerate(environment.equalities.values())}
+    selectivities = {equality: 0.01 * (k % 7 + 1) for k, equality in enumerate(environment.equalities.values())}
     rates = {name: 10.0 * (k + 1) for k, name in enumerate(names_)}
     for figures in (
         environment.statistics(),
@@ -126,7 +126,7 @@ def test_steps_cost_what_the_cost_model_says(tasks, prune):
                 assert [among.steps[number].cost for number in among.paths[ending]] == pytest.approx(expected)
 
 
-def test_stores_cost_the_rows_that_come_to_them():
+def test_storage_costs_are_the_arriving_rows():
     among = generate_candidates([Q1, Q2], FIGURES, 4, storage_weight=2.0)
     costs = dict(zip(among.stores, among.storage_costs, strict=True))
     assert costs[PartitionedStore(input_relation("S"), SB)] == 200
@@ -138,23 +138,23 @@ def test_stores_cost_the_rows_that_come_to_them():
     assert windowed.estimate_arrivals(Q1.subgraph("ST")) == pytest.approx(5 * 20 * 0.1 + 5 * 10 * 0.1)
 
 
-def test_copies_to_all_partitions_are_left_out_where_another_store_is_no_dearer():
-    by_all = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
+def test_pruning_drops_broadcasts_if_another_store_costs_no_more():
+    unpruned = generate_candidates([Q1, Q2], FIGURES, 4, prune=False)
     pruned = generate_candidates([Q1, Q2], FIGURES, 4)
-    assert len(pruned.steps) < len(by_all.steps)
+    assert len(pruned.steps) < len(unpruned.steps)
     assert {labels(pruned.get_order(ending).stores) for ending in pruned.last_steps[Q1, "R"]} == {"S[b] T[c]", "ST[b]"}
-    dear = generate_candidates([Q1, Q2], FIGURES, 4, storage_weight=100.0)
-    assert len(dear.steps) == len(by_all.steps)
+    expensive = generate_candidates([Q1, Q2], FIGURES, 4, storage_weight=100.0)
+    assert len(expensive.steps) == len(unpruned.steps)
 
 
-def test_orders_go_nowhere_twice():
+def test_orders_visit_every_input_once():
     queries, figures = draw_workload(5, 8, 5, 5)
     among = generate_candidates(queries, figures, 2)
     for (join, start), endings in among.last_steps.items():
         for ending in endings:
             parts = [frozenset({start}), *(store.relation.relations for store in among.get_order(ending).stores)]
             assert frozenset().union(*parts) == join.relations
-            assert all(not one & two for one, two in product(parts, parts) if one is not two)
+            assert all(not a & b for a, b in product(parts, parts) if a is not b)
 
 
 def test_cross_products_are_refused():
@@ -163,7 +163,7 @@ def test_cross_products_are_refused():
 
 
 def star(inputs):
-    """A in the middle, every other input joined to it."""
+    """Return a join of A with each of the other inputs."""
     rest = "BCDEFGHIJ"[: inputs - 1]
     edges = frozenset(make_equality(Attribute("A", name), Attribute(name, "x")) for name in rest)
     return JoinGraph(frozenset("A" + rest), edges), HistoryCardinality(dict.fromkeys("A" + rest, 10.0), dict.fromkeys(edges, 0.1))
@@ -171,12 +171,12 @@ def star(inputs):
 
 def chain(inputs):
     names_ = "ABCDEFGHIJ"[:inputs]
-    edges = frozenset(make_equality(Attribute(one, "r"), Attribute(two, "l")) for one, two in pairwise(names_))
+    edges = frozenset(make_equality(Attribute(left, "r"), Attribute(right, "l")) for left, right in pairwise(names_))
     return JoinGraph(frozenset(names_), edges), HistoryCardinality(dict.fromkeys(names_, 10.0), dict.fromkeys(edges, 0.1))
 
 
 @pytest.mark.parametrize("shape", [star, chain])
-def test_large_queries_are_not_looked_at_in_full(shape):
+def test_candidates_of_large_queries_are_limited(shape):
     query, figures = shape(9)
     among = generate_candidates([query], figures, 2)
     assert not among.is_complete
@@ -186,15 +186,15 @@ def test_large_queries_are_not_looked_at_in_full(shape):
     assert generate_candidates([small], figures, 2).is_complete
 
 
-def test_of_too_many_orders_the_cheapest_is_kept():
+def test_the_limit_keeps_the_cheapest_order():
     query, _ = star(7)
     sizes = {name: 10.0 * (1 + position) for position, name in enumerate(sorted(query.relations))}
     figures = HistoryCardinality(sizes, dict.fromkeys(query.predicates, 0.02), last_only=False)
     among = generate_candidates([query], figures, 1, storage_weight=0.0)
     for start in sorted(query.relations):
         costs = [sum(among.steps[number].cost for number in among.paths[ending]) for ending in among.last_steps[query, start]]
-        every = [
+        expected = [
             sum(estimate_step_costs(order, query, figures, {}))
             for order in enumerate_probe_orders(query, start, use_intermediates=False)
         ]
-        assert min(costs) == pytest.approx(min(every))
+        assert min(costs) == pytest.approx(min(expected))

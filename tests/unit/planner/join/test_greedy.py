@@ -1,4 +1,4 @@
-"""Strategies without the integer program: at once, alone, and alone with equal beginnings made once."""
+"""Strategies without the integer program: greedy, individual, and individual with common subplans merged."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from support.exhaustive_join_search import compute_cost
 from support.random_join_graphs import draw_workload
 
 
-def test_equal_beginnings_of_individually_best_orders_count_once():
-    """The orders that cost 475 for each query have S to T and T to S in one of them only: nothing is shared."""
+def test_equal_prefixes_of_individually_best_orders_count_once():
+    """Each query alone costs 475, but only one of its orders starts with S to T or T to S: the queries share no step."""
     among = generate_candidates([Q1, Q2], FIGURES, 1, materializable=(), storage_weight=0.0)
     assert sum(price_choice(among, choose_greedily(among, 0))) == 950
     assert sum(price_choice(among, choose_greedily(among))) == 800
 
 
-def test_what_is_kept_pays():
-    """Rows of R look into S⋈T, rows of U as well: both save a step, once S⋈T is kept."""
+def test_a_join_is_materialized_if_it_saves_steps():
+    """Rows of R and of U probe the materialized join S⋈T: both save a step."""
     among = generate_candidates([Q1, Q2], FIGURES, 1, storage_weight=0.2)
-    with_it, without = (
+    shared, flat = (
         choose_greedily(among),
         choose_greedily(generate_candidates([Q1, Q2], FIGURES, 1, storage_weight=0.2, materializable=())),
     )
-    assert any(join == Q1.subgraph("ST") for join, _ in with_it)
-    assert all(join in {Q1, Q2} for join, _ in without)
+    assert any(join == Q1.subgraph("ST") for join, _ in shared)
+    assert all(join in {Q1, Q2} for join, _ in flat)
 
 
 @pytest.mark.parametrize("size", [3, 4, 5])
 @pytest.mark.parametrize("tasks", [1, 4])
-def test_a_greedy_choice_is_complete_and_never_dearer_for_looking_again(size, tasks):
+def test_a_greedy_choice_is_complete_and_more_rounds_cost_no_more(size, tasks):
     queries, figures = draw_workload(size, 12, 8, size)
     among = generate_candidates(queries, figures, tasks)
     costs = []
@@ -46,7 +46,7 @@ def test_a_greedy_choice_is_complete_and_never_dearer_for_looking_again(size, ta
     assert costs[3] <= costs[0]
 
 
-def test_a_query_that_another_one_probes_is_counted_once():
+def test_a_query_that_is_probed_by_another_query_is_counted_once():
     part = Q1.subgraph("ST")
     among = generate_candidates([Q1, part], FIGURES, 1, storage_weight=0.1)
     through = next(ending for ending in among.last_steps[Q1, "R"] if len(among.paths[ending]) == 1)
@@ -57,21 +57,25 @@ def test_a_query_that_another_one_probes_is_counted_once():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_more_is_looked_at_together_the_less_it_costs(seed):
+def test_joint_optimization_costs_less_than_merging_and_merging_less_than_individual(seed):
     queries, figures = draw_workload(seed, 8, 12, 3)
     alone = optimize_individually(queries, figures, 4)
     together = merge_common_subplans(alone, figures, 4)
     assert (together.probe_cost, together.storage_cost) == pytest.approx(compute_cost(together, figures, 4))
-    assert optimize_sliding_joins(queries, figures, 4).total_cost <= together.total_cost < sum(one.total_cost for one in alone)
+    assert (
+        optimize_sliding_joins(queries, figures, 4).total_cost
+        <= together.total_cost
+        < sum(strategy.total_cost for strategy in alone)
+    )
     assert optimize_sliding_joins(queries, figures, 4).total_cost <= optimize_greedily(queries, figures, 4).total_cost
 
 
-def test_each_query_alone_is_what_it_is_among_one():
+def test_individual_optimization_equals_the_optimum_of_each_query():
     for query, alone in zip((Q1, Q2), optimize_individually([Q1, Q2], FIGURES, 4), strict=True):
         assert alone.total_cost == pytest.approx(optimize_sliding_joins([query], FIGURES, 4, gap=0.0).total_cost)
 
 
-def test_ten_relations_save_two_fifths_of_the_probes():
+def test_sharing_over_ten_relations_saves_two_fifths_of_the_probe_cost():
     queries, figures = draw_workload(1, 10, 100, 3)
     alone = optimize_individually(queries, figures, 4)
-    assert optimize_sliding_joins(queries, figures, 4).probe_cost < 0.6 * sum(one.probe_cost for one in alone)
+    assert optimize_sliding_joins(queries, figures, 4).probe_cost < 0.6 * sum(strategy.probe_cost for strategy in alone)

@@ -11,40 +11,43 @@ BY_KEY = "r.k = s.k"
 BY_KEY_AND_MORE = "r.k = s.k AND r.s = s.s AND r.x < s.x"
 
 
-def query(number: int, condition: str, loose: frozenset[str] = frozenset()) -> NormalizedJoin:
+def make_query(number: int, condition: str, residual: frozenset[str] = frozenset()) -> NormalizedJoin:
     text = f"SELECT r.x FROM SLIDING(r, '5 seconds') r JOIN SLIDING(s, '5 seconds') s ON {condition}"
     return normalize_join(
-        LiveQuery(number, f"q{number}", bind_query(text, Catalog.of(STREAMS)), bit=number), residual_texts=loose
+        LiveQuery(number, f"q{number}", bind_query(text, Catalog.of(STREAMS)), bit=number), residual_texts=residual
     )
 
 
-def figures(queries: list[NormalizedJoin], **chances: float) -> dict:
-    named = {"r.k = s.k": "key", "r.s = s.s": "text", "r.x < s.x": "less"}
-    return {one: chances[named[one.text]] for each in queries for one in each.predicates}
+def make_selectivities(queries: list[NormalizedJoin], **selectivities: float) -> dict:
+    names = {"r.k = s.k": "key", "r.s = s.s": "text", "r.x < s.x": "less"}
+    return {predicate: selectivities[names[predicate.text]] for query in queries for predicate in query.predicates}
 
 
-def test_what_only_some_have_is_loose_where_it_hardly_matters():
-    two = [query(0, BY_KEY), query(1, BY_KEY_AND_MORE)]
-    assert find_residual_predicates(two, figures(two, key=1e-4, text=0.9, less=0.5)) == {"r.s = s.s", "r.x < s.x"}
+def test_unselective_predicates_of_some_queries_become_residual():
+    queries = [make_query(0, BY_KEY), make_query(1, BY_KEY_AND_MORE)]
+    assert find_residual_predicates(queries, make_selectivities(queries, key=1e-4, text=0.9, less=0.5)) == {
+        "r.s = s.s",
+        "r.x < s.x",
+    }
 
 
-def test_what_leaves_much_fewer_rows_stays():
-    two = [query(0, BY_KEY), query(1, BY_KEY_AND_MORE)]
-    assert find_residual_predicates(two, figures(two, key=0.3, text=1e-3, less=0.5)) == frozenset()
+def test_selective_predicates_do_not_become_residual():
+    queries = [make_query(0, BY_KEY), make_query(1, BY_KEY_AND_MORE)]
+    assert find_residual_predicates(queries, make_selectivities(queries, key=0.3, text=1e-3, less=0.5)) == frozenset()
 
 
-def test_without_a_common_equality_everything_stays():
-    two = [query(0, "r.s = s.s"), query(1, BY_KEY)]
-    assert find_residual_predicates(two, figures(two, key=0.3, text=0.3, less=0.5)) == frozenset()
+def test_no_predicate_becomes_residual_without_a_common_equality():
+    queries = [make_query(0, "r.s = s.s"), make_query(1, BY_KEY)]
+    assert find_residual_predicates(queries, make_selectivities(queries, key=0.3, text=0.3, less=0.5)) == frozenset()
 
 
-def test_queries_with_and_without_are_one_join_then_and_keep_their_conditions():
-    loose = frozenset({"r.s = s.s", "r.x < s.x"})
-    plain, more = query(0, BY_KEY, loose), query(1, BY_KEY_AND_MORE, loose)
-    assert plain.join_graph == more.join_graph != query(1, BY_KEY_AND_MORE).join_graph
+def test_queries_that_differ_in_residual_predicates_share_a_join_graph():
+    residual = frozenset({"r.s = s.s", "r.x < s.x"})
+    plain, more = make_query(0, BY_KEY, residual), make_query(1, BY_KEY_AND_MORE, residual)
+    assert plain.join_graph == more.join_graph != make_query(1, BY_KEY_AND_MORE).join_graph
     assert len(more.conditions) == 3
 
 
-def test_a_query_that_has_nothing_else_is_joined_by_it_all_the_same():
-    alone = query(0, "r.s = s.s AND r.x < s.x", frozenset({"r.s = s.s", "r.x < s.x"}))
-    assert alone.join_graph == query(0, "r.s = s.s AND r.x < s.x").join_graph
+def test_a_query_keeps_its_last_predicates_even_if_they_are_residual():
+    alone = make_query(0, "r.s = s.s AND r.x < s.x", frozenset({"r.s = s.s", "r.x < s.x"}))
+    assert alone.join_graph == make_query(0, "r.s = s.s AND r.x < s.x").join_graph

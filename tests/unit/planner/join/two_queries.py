@@ -1,4 +1,4 @@
-"""The two queries of the worked examples, and short names for what is made of them.
+"""The two queries of the worked examples, and short labels of their orders and stores.
 
 q1   R ─b─ S ─c─ T             q2   S ─c─ T ─d─ U
 """
