@@ -2,7 +2,7 @@
 
 Hypothesis profiles set how many random examples a test draws; a test that wants its own number scales it with `scale_examples`:
 
-    default   3 in 10 of the base counts, other examples in every run
+    default   a fifth of the base counts, other examples in every run
     ci        as many, but the same in every run: a failure comes from the change under test; used if CI is set
     full      the base counts (--hypothesis-profile=full)
     soak      50 times the base counts (`make soak`)
@@ -16,8 +16,8 @@ import os
 
 from hypothesis import settings
 
-settings.register_profile("default", deadline=None, max_examples=30)
-settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True, database=None)
+settings.register_profile("default", deadline=None, max_examples=20)
+settings.register_profile("ci", deadline=None, max_examples=20, derandomize=True, database=None)
 settings.register_profile("full", deadline=None, max_examples=100)
 settings.register_profile("soak", deadline=None, max_examples=5000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

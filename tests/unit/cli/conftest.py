@@ -13,6 +13,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from headrace.cli import main
+from headrace.cli.shell import embedded
+
+
+@pytest.fixture(autouse=True)
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the micro-batches of a shell in this process 20 ms apart."""
+    monkeypatch.setattr(embedded, "_INTERVAL_SECONDS", 0.02)
 
 
 @dataclass(frozen=True)

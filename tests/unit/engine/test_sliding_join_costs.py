@@ -37,7 +37,7 @@ class FixedChoice(SlidingJoinOptimizer):
 
     def choose_plan(self, state: EngineState, probes: SlidingJoinPlan) -> ProbeOrderChoice | None:
         (query,) = probes.queries
-        return make_choice(query.id, query.join_graph_graph, self.shape)
+        return make_choice(query.id, query.join_graph, self.shape)
 
     def record_batch(self, outcomes: list[ReduceReport]) -> None:
         self.probing_rows += sum(rows for outcome in outcomes for rows, _ in outcome.probe_counts.values())

@@ -19,6 +19,7 @@ from headrace.model.types import Schema
 from headrace.plan.logical import LogicalQuery
 from headrace.plan.sliding_join import MAX_SLIDING_JOIN_INPUTS, SlidingInput, SlidingJoinQuery
 from headrace.sql import Catalog, bind_query
+from support.examples import scale_examples
 from support.rows import SCHEMA
 from support.sliding_queries import Side, SlidingJoin, draw_join
 
@@ -86,7 +87,7 @@ def _parse_length(text: str) -> str:
     return f"{number} {unit}"
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(scale_examples(150)))
 def test_the_order_of_inputs_conditions_and_calls_does_not_change_the_plan(seed: int) -> None:
     random = Random(seed)
     join = draw_join(random)
