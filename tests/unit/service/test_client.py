@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,10 +97,12 @@ def test_a_busy_service_is_retried_within_the_wait_time(serve, monkeypatch):
             session.add(COUNT_QUERY, name="two", wait=5)
         monkeypatch.setattr("headrace.service.host.ServiceHost._longest_recent_batch", lambda _: 0.1)
         monkeypatch.setattr(service.host, "limits", ServiceLimits(waiting=0))  # Retry-After: one second
-        begun = time.monotonic()
+        pauses: list[float] = []
+        clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+        monkeypatch.setattr("headrace.client.time", clock)
         with pytest.raises(SessionError, match="wait to become live"):
             session.add(COUNT_QUERY, name="two", wait=1.5)
-        assert time.monotonic() - begun > 0.9
+        assert pauses == [1.0]
 
 
 def test_evicted_results_cause_a_warning(serve):
