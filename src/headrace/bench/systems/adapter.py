@@ -216,34 +216,43 @@ IDLE_SECONDS = 1.0  # seconds without rows after which a partition is idle
 
 
 class EventTimeClock:
-    """The latest event time of each source, in microseconds; one thread updates each source, any thread can read."""
+    """The latest event time of each source, in microseconds; one thread updates each source, any thread can read.
+
+    A source is idle after `IDLE_SECONDS` without rows while others have some: before the first row of all, none is idle, because
+    the rows of one source would otherwise close windows before the first rows of the others are read.
+    """
 
     def __init__(self, sources: Collection[Hashable], clock: Callable[[], float] = time.monotonic) -> None:
         """Start with all sources empty."""
         self._clock = clock
         self._latest: dict[Hashable, int] = {}
-        self._idle_since: dict[Hashable, float | None] = dict.fromkeys(sources, clock())
+        self._empty_since: dict[Hashable, float | None] = dict.fromkeys(sources, clock())
+        self._first_row_at: float | None = None
 
     def advance(self, source: Hashable, latest: int) -> None:
         """Record the latest event time of new rows of a source."""
-        self._idle_since[source] = None
+        if self._first_row_at is None:
+            self._first_row_at = self._clock()
+        self._empty_since[source] = None
         self._latest[source] = max(latest, self._latest.get(source, latest))
 
     def mark_empty(self, source: Hashable) -> None:
         """Record that a source currently has no more rows."""
-        if self._idle_since[source] is None:
-            self._idle_since[source] = self._clock()
+        if self._empty_since[source] is None:
+            self._empty_since[source] = self._clock()
 
     def get_event_time(self, sources: Collection[Hashable] | None = None) -> int | None:
         """Return the event time that all given sources (default: all) have reached; None while it is unknown."""
-        active = [source for source in sources or self._idle_since if not self._is_idle(source)]
+        active = [source for source in sources or self._empty_since if not self._is_idle(source)]
         if any(source not in self._latest for source in active):
             return None
         return min((self._latest[source] for source in active), default=None)
 
     def _is_idle(self, source: Hashable) -> bool:
-        since = self._idle_since[source]
-        return since is not None and self._clock() - since > IDLE_SECONDS
+        empty_since, first_row_at = self._empty_since[source], self._first_row_at
+        if empty_since is None or first_row_at is None:
+            return False
+        return self._clock() - max(empty_since, first_row_at) > IDLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,20 @@ def test_event_time_is_none_while_all_partitions_are_idle():
     assert clock.get_event_time() is None
 
 
+# wall clock   0 ……… start ……… start + idle
+# a                    10
+# b                                            (no rows: idle only now)
+def test_no_partition_is_idle_before_the_first_row():
+    now = [0.0]
+    clock = EventTimeClock(["a", "b"], clock=lambda: now[0])
+    now[0] = start = 5 * IDLE_SECONDS  # the driver starts long after the system
+    clock.mark_empty("b")
+    clock.advance("a", 10)
+    assert clock.get_event_time() is None
+    now[0] = start + IDLE_SECONDS + 0.01
+    assert clock.get_event_time() == 10
+
+
 # blocks   [1 2 3]  [4 5]  [5 9]
 # window     [2    ……    5)
 def test_select_between_returns_the_rows_of_a_window():
