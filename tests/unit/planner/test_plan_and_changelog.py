@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME
 from headrace.model.types import Schema
+from headrace.plan.derived import AnyQuery
 from headrace.planner.changelog import (
     Changelog,
     QueryAddition,
@@ -38,12 +41,17 @@ TEXTS = [
 ]
 
 
+@cache
+def bind_number(number: int) -> AnyQuery:
+    return bind_query(TEXTS[number % len(TEXTS)], CATALOG)
+
+
 def make_live_queries(*numbers: int) -> list[LiveQuery]:
-    return [LiveQuery(n, f"q{n}", bind_query(TEXTS[n % len(TEXTS)], CATALOG), MIN_TIME, n) for n in numbers]
+    return [LiveQuery(n, f"q{n}", bind_number(n), MIN_TIME, n) for n in numbers]
 
 
 def make_addition(number: int) -> QueryAddition:
-    return QueryAddition(number, f"q{number}", bind_query(TEXTS[number % len(TEXTS)], CATALOG), MIN_TIME)
+    return QueryAddition(number, f"q{number}", bind_number(number), MIN_TIME)
 
 
 @given(st.permutations(range(7)))

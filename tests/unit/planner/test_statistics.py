@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import headrace as hr
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME
 from headrace.model.types import Schema
+from headrace.plan.derived import AnyQuery
 from headrace.planner.predicate_index import CellLayout
 from headrace.planner.shared_plan import LiveQuery, plan_stream
 from headrace.planner.statistics import StreamStatistics, build_statistics, merge_key_counts, update_rate
@@ -16,8 +19,13 @@ CATALOG = Catalog((Stream("p", Schema.parse("k INT, x INT, y INT, time TIMESTAMP
 WIDE = [f"SELECT k, COUNT(*) n FROM TUMBLE(p, '1 second') WHERE x > {i} AND y < {i} GROUP BY k" for i in range(200)]
 
 
+@cache
+def bind(text: str) -> AnyQuery:
+    return bind_query(text, CATALOG)
+
+
 def plan_queries(texts: list[str], stats: StreamStatistics):
-    live = [LiveQuery(i, f"q{i}", bind_query(text, CATALOG), MIN_TIME, i) for i, text in enumerate(texts)]
+    live = [LiveQuery(i, f"q{i}", bind(text), MIN_TIME, i) for i, text in enumerate(texts)]
     return plan_stream("p", live, stats)
 
 

@@ -49,11 +49,16 @@ class HistoryCardinality:
     sizes: Mapping[str, float]
     selectivities: Mapping[JoinPredicate, float] = field(default_factory=dict)
     last_only: bool = True
+    _known_rows: dict[JoinGraph, float] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def estimate_stored(self, relation: JoinGraph) -> float:
         """Return the size of a relation: the product of sizes and selectivities."""
-        size = math.prod(self.sizes[name] for name in relation.relations)
-        return size * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
+        rows = self._known_rows.get(relation)
+        if rows is None:
+            size = math.prod(self.sizes[name] for name in relation.relations)
+            rows = size * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
+            self._known_rows[relation] = rows
+        return rows
 
     def estimate_arrivals(self, relation: JoinGraph) -> float:
         """Return the size of a relation: each of its rows is computed and stored once."""
@@ -72,11 +77,16 @@ class WindowCardinality:
     rates: Mapping[str, float]
     windows: Mapping[str, float]
     selectivities: Mapping[JoinPredicate, float] = field(default_factory=dict)
+    _known_rows: dict[JoinGraph, float] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def estimate_stored(self, relation: JoinGraph) -> float:
         """Return the number of rows in the windows at any time."""
-        contents = math.prod(self.rates[name] * self.windows[name] for name in relation.relations)
-        return contents * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
+        rows = self._known_rows.get(relation)
+        if rows is None:
+            contents = math.prod(self.rates[name] * self.windows[name] for name in relation.relations)
+            rows = contents * math.prod(self.selectivities.get(predicate, 1.0) for predicate in relation.predicates)
+            self._known_rows[relation] = rows
+        return rows
 
     def estimate_arrivals(self, relation: JoinGraph) -> float:
         """Return the number of rows of a relation that are computed per second, by new rows of any of its inputs."""

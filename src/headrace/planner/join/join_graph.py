@@ -28,13 +28,23 @@ class JoinPredicate:
     relations: tuple[str, str]
     text: str
     sides: tuple[Attribute, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check that the relations are two, in order, and that an equality has an attribute of each."""
+        """Check that the relations are two, in order, and that an equality has an attribute of each; compute the hash."""
         if not self.relations[0] < self.relations[1]:
             raise ValueError("a predicate needs two different relations in alphabetical order")
         if self.sides and tuple(side.relation for side in self.sides) != self.relations:
             raise ValueError("an equality needs one attribute of each of its relations, in the same order")
+        object.__setattr__(self, "_hash", hash((self.relations, self.text, self.sides)))
+
+    def __hash__(self) -> int:
+        """Return the precomputed hash: selectivities are looked up by predicate."""
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[JoinPredicate], tuple[tuple[str, str], str, tuple[Attribute, ...]]]:
+        """Pickle without the hash: str hashes differ between processes."""
+        return JoinPredicate, (self.relations, self.text, self.sides)
 
     def __str__(self) -> str:
         """Return its text."""
@@ -60,12 +70,15 @@ class JoinGraph:
     relations: frozenset[str]
     predicates: frozenset[JoinPredicate] = frozenset()
     _hash: int = field(init=False, repr=False, compare=False)
+    _name: str = field(init=False, repr=False, compare=False)
+    _subgraphs: dict[frozenset[str], JoinGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that predicates connect inputs of the join, and compute the hash."""
+        """Check that predicates connect inputs of the join; compute the hash and the name."""
         if not self.relations or any(not self.relations.issuperset(predicate.relations) for predicate in self.predicates):
             raise ValueError("a join needs inputs, and its predicates must be between them")
         object.__setattr__(self, "_hash", hash((self.relations, self.predicates)))
+        object.__setattr__(self, "_name", "⋈".join(sorted(self.relations)))
 
     def __hash__(self) -> int:
         """Return the precomputed hash: joins are keys in every table of the optimizers."""
@@ -77,7 +90,7 @@ class JoinGraph:
 
     def __str__(self) -> str:
         """Return the names of the inputs, as stores are named."""
-        return "⋈".join(sorted(self.relations))
+        return self._name
 
     @property
     def is_input(self) -> bool:
@@ -87,7 +100,11 @@ class JoinGraph:
     def subgraph(self, relations: Iterable[str]) -> JoinGraph:
         """Return the subjoin over some inputs, with all predicates between those."""
         names = frozenset(relations)
-        return JoinGraph(names, frozenset(predicate for predicate in self.predicates if names.issuperset(predicate.relations)))
+        part = self._subgraphs.get(names)
+        if part is None:
+            predicates = frozenset(predicate for predicate in self.predicates if names.issuperset(predicate.relations))
+            part = self._subgraphs[names] = JoinGraph(names, predicates)  # optimizers ask for the same few subjoins again
+        return part
 
     def predicates_between(self, first_inputs: Iterable[str], second_inputs: Iterable[str]) -> Iterator[JoinPredicate]:
         """Yield the predicates that connect an input of one side with an input of the other."""

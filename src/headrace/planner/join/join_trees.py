@@ -157,8 +157,7 @@ def estimate_storage_cost(tree: OperatorTree, join: JoinGraph, cardinalities: Ca
 
 def estimate_operator_cost(operator: OperatorTree, cost_model: JoinCostModel, search: OrderSearch = find_greedy_order) -> float:
     """Return the number of rows that one operator sends to probe, without those below it: one probe order for each child."""
-    orders = find_probe_orders(list_child_relations(operator, cost_model.join_graph), cost_model, search)
-    return sum(cost_model.estimate_order_cost(order) for order in orders.values())
+    return cost_model.estimate_operator_cost(list_child_relations(operator, cost_model.join_graph), search)
 
 
 def estimate_probe_cost(tree: OperatorTree, cost_model: JoinCostModel, search: OrderSearch = find_greedy_order) -> float:

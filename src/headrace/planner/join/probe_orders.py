@@ -24,6 +24,9 @@ class JoinCostModel:
     cardinalities: CardinalityModel
     task_counts: Mapping[JoinGraph, int] = field(default_factory=dict)
     partitioning: Partitioning = field(default_factory=dict)
+    _known_costs: dict[tuple[tuple[JoinGraph, ...], OrderSearch], float] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def subgraph(self, names: Iterable[str]) -> JoinGraph:
         """Return the subjoin over some inputs: the relation of a store of them."""
@@ -41,6 +44,15 @@ class JoinCostModel:
     def estimate_order_cost(self, order: RelationOrder) -> float:
         """Return the number of rows that an order sends in all its steps."""
         return sum(estimate_step_costs(order, self.join_graph, self.cardinalities, self.task_counts, self.partitioning))
+
+    def estimate_operator_cost(self, relations: tuple[JoinGraph, ...], search: OrderSearch) -> float:
+        """Return the number of rows that an operator sends with the orders that the search finds; many trees ask for it."""
+        cost = self._known_costs.get((relations, search))
+        if cost is None:
+            orders = find_probe_orders(relations, self, search)
+            cost = sum(self.estimate_order_cost(order) for order in orders.values())
+            self._known_costs[relations, search] = cost
+        return cost
 
 
 OrderSearch = Callable[[JoinGraph, Iterable[JoinGraph], JoinCostModel], RelationOrder]

@@ -52,6 +52,15 @@ class JoinStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class StepKeys:
+    """Keys of a step on the left and the right side, as text, and their distinct values; None without an equality."""
+
+    left: frozenset[str]
+    right: frozenset[str]
+    distinct: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class JoinWorkload:
     """A join with its cardinalities, for the queries of one group, which differ only in their selections.
 
@@ -63,6 +72,8 @@ class JoinWorkload:
     statistics: JoinStatistics
     input_rows: tuple[float, ...]
     conditions: tuple[Expression, ...]
+    _known_cardinalities: dict[frozenset[int], float] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _known_keys: dict[tuple[frozenset[int], int], StepKeys] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @staticmethod
     def for_queries(plan: WindowJoinQuery, bits: frozenset[int], statistics: JoinStatistics) -> JoinWorkload:
@@ -83,27 +94,33 @@ class JoinWorkload:
 
     def estimate_cardinality(self, among: frozenset[int]) -> float:
         """Return the number of joined rows of these inputs in a window."""
-        cardinality = 1.0
-        for index in among:
-            cardinality *= self.input_rows[index]
-        for condition in self.conditions:
-            if find_inputs(condition) <= among and len(find_inputs(condition)) > 1:
-                sides = _split_equality(condition)
-                cardinality /= max(self.estimate_distinct(side) for side in sides) if sides else 3.0
-        return max(cardinality, 1e-6)
+        if among not in self._known_cardinalities:
+            cardinality = 1.0
+            for index in among:
+                cardinality *= self.input_rows[index]
+            for condition in self.conditions:
+                if find_inputs(condition) <= among and len(find_inputs(condition)) > 1:
+                    sides = _split_equality(condition)
+                    cardinality /= max(self.estimate_distinct(side) for side in sides) if sides else 3.0
+            self._known_cardinalities[among] = max(cardinality, 1e-6)
+        return self._known_cardinalities[among]
+
+    def find_step_keys(self, joined: frozenset[int], index: int) -> StepKeys:
+        """Return the keys of the step that joins one more input."""
+        if (joined, index) not in self._known_keys:
+            equalities = [e for condition in self.conditions if (e := to_equality(condition, joined, index)) is not None]
+            self._known_keys[joined, index] = StepKeys(
+                frozenset(str(e.left) for e in equalities),
+                frozenset(str(e.right) for e in equalities),
+                min((min(self.estimate_distinct(e.left), self.estimate_distinct(e.right)) for e in equalities), default=None),
+            )
+        return self._known_keys[joined, index]
 
     def estimate_step_cost(self, joined: frozenset[int], index: int, *, repartitions: bool) -> float:
         """Return the cost of joining one more input."""
         reached = joined | {index}
-        keys = [
-            e
-            for condition in self.conditions
-            if find_inputs(condition) <= reached and (e := to_equality(condition, joined, index)) is not None
-        ]
-        lookups = min(
-            (min(self.estimate_distinct(e.left), self.estimate_distinct(e.right)) for e in keys),
-            default=self.estimate_cardinality(joined),
-        )
+        distinct = self.find_step_keys(joined, index).distinct
+        lookups = self.estimate_cardinality(joined) if distinct is None else distinct
         indexed = self.input_rows[index] + (self.input_rows[next(iter(joined))] if len(joined) == 1 else 0.0)
         moved = self.estimate_cardinality(joined) if repartitions else 0.0
         last = self.estimate_cardinality(reached) if len(reached) == len(self.plan.inputs) else 0.0
@@ -121,36 +138,38 @@ def _split_equality(condition: Expression) -> tuple[Expression, Expression] | No
 def find_best_order(work: JoinWorkload, share: StepShare | None = None, max_inputs: int = MAX_ORDERED_INPUTS) -> tuple[int, ...]:
     """Return the cheapest order by dynamic programming over sets of inputs, `max_inputs` inputs at a time."""
     all_inputs = frozenset(range(len(work.plan.inputs)))
-    prefixes: list[tuple[int, ...]] = [(index,) for index in sorted(all_inputs)]
+    prefixes = [_rank_order(work, (index,), share) for index in sorted(all_inputs)]
     while True:
-        best_by_set = {frozenset(order): order for order in prefixes}
-        size = len(prefixes[0])
+        best_by_set = {frozenset(ranked.order): ranked for ranked in prefixes}
+        size = len(prefixes[0].order)
         until = min(len(all_inputs), size + max_inputs - (1 if size == 1 else 0))
         for _ in range(size, until):
-            following: dict[frozenset[int], tuple[int, ...]] = {}
-            for joined, order in best_by_set.items():
+            following: dict[frozenset[int], _RankedOrder] = {}
+            for joined, ranked in best_by_set.items():
                 for index in sorted(all_inputs - joined):
-                    _keep_cheaper(following, work, (*order, index), share)
+                    extended = _rank_order(work, (*ranked.order, index), share)
+                    following[joined | {index}] = min(following.get(joined | {index}, extended), extended)
             best_by_set = following
         if all_inputs in best_by_set:
             return min(
-                best_by_set[all_inputs],
+                best_by_set[all_inputs].order,
                 get_written_order(work.plan),
                 key=lambda order: count_cross_products(work.conditions, order),
             )
-        prefixes = [min(best_by_set.values(), key=lambda order: _rank_order(work, order, share))]
+        prefixes = [min(best_by_set.values())]
 
 
-def _keep_cheaper(
-    known: dict[frozenset[int], tuple[int, ...]], work: JoinWorkload, order: tuple[int, ...], share: StepShare | None
-) -> None:
-    joined = frozenset(order)
-    if joined not in known or _rank_order(work, order, share) < _rank_order(work, known[joined], share):
-        known[joined] = order
+@dataclass(frozen=True, slots=True, order=True)
+class _RankedOrder:
+    """An order, or a prefix of one: fewer cross products come first, then the lower cost."""
+
+    cross_products: int
+    cost: float
+    order: tuple[int, ...]
 
 
-def _rank_order(work: JoinWorkload, order: tuple[int, ...], share: StepShare | None) -> tuple[int, float, tuple[int, ...]]:
-    return count_cross_products(work.conditions, order), estimate_order_cost(work, order, share), order
+def _rank_order(work: JoinWorkload, order: tuple[int, ...], share: StepShare | None) -> _RankedOrder:
+    return _RankedOrder(count_cross_products(work.conditions, order), estimate_order_cost(work, order, share), order)
 
 
 def estimate_order_cost(work: JoinWorkload, order: Sequence[int], share: StepShare | None = None) -> float:
@@ -158,24 +177,14 @@ def estimate_order_cost(work: JoinWorkload, order: Sequence[int], share: StepSha
     total, joined = 0.0, frozenset({order[0]})
     partitioned_by: frozenset[str] = frozenset()
     for step_number, index in enumerate(order[1:]):
-        keys = _find_step_keys(work, joined, index)
-        moves = step_number > 0 and not (keys[0] <= partitioned_by and bool(keys[0]) == bool(partitioned_by))
+        keys = work.find_step_keys(joined, index)
+        moves = step_number > 0 and not (keys.left <= partitioned_by and bool(keys.left) == bool(partitioned_by))
         total += (1.0 if share is None else share(index, joined | {index})) * work.estimate_step_cost(
             joined, index, repartitions=moves
         )
-        partitioned_by = (partitioned_by if not moves and step_number else keys[0]) | keys[1]
+        partitioned_by = (partitioned_by if not moves and step_number else keys.left) | keys.right
         joined |= {index}
     return total
-
-
-def _find_step_keys(work: JoinWorkload, joined: frozenset[int], index: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys of a step on the left and the right side, as text."""
-    equalities = [
-        e
-        for condition in work.conditions
-        if find_inputs(condition) <= joined | {index} and (e := to_equality(condition, joined, index)) is not None
-    ]
-    return frozenset(str(e.left) for e in equalities), frozenset(str(e.right) for e in equalities)
 
 
 def derive_join_shape(plan: WindowJoinQuery, among: frozenset[int] | None = None) -> JoinShape:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache
 from itertools import combinations, pairwise
 from random import Random
 
 from headrace.planner.join.cost import HistoryCardinality, estimate_task_counts
 from headrace.planner.join.join_graph import Attribute, JoinGraph, JoinPredicate, make_equality
+from headrace.planner.join.join_trees import OperatorTree, enumerate_connected_trees
 from headrace.planner.join.probe_orders import JoinCostModel
 
 LINKS = {
@@ -43,6 +45,12 @@ def list_connected_parts(join: JoinGraph) -> list[JoinGraph]:
     return [part for part in parts if part.is_connected()]
 
 
+@cache  # drawn joins of the same kind have the same trees
+def list_connected_trees(join: JoinGraph) -> tuple[OperatorTree, ...]:
+    """Return all trees in which all operators except the root join connected inputs."""
+    return tuple(enumerate_connected_trees(join))
+
+
 def with_capacity(setting: JoinCostModel, capacity: float) -> JoinCostModel:
     """Return the same join with as many tasks for each store as its rows need."""
     return JoinCostModel(
@@ -52,7 +60,8 @@ def with_capacity(setting: JoinCostModel, capacity: float) -> JoinCostModel:
     )
 
 
-def draw_setting(seed: int, names: Sequence[str] = "ABCDE", kind: str = "") -> JoinCostModel:
+@cache  # a cost model remembers the costs of operators
+def draw_setting(seed: int, names: str = "ABCDE", kind: str = "") -> JoinCostModel:
     """Draw sizes of 100 to 10,000, joins a tenth to ten times as large as an input, stores of one to six tasks."""
     random = Random(seed)
     pairs = LINKS[kind or random.choice(sorted(LINKS))](list(names))

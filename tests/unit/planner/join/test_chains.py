@@ -6,12 +6,11 @@ import math
 from random import Random
 
 import pytest
-from join_settings import draw_setting, make_chain, make_setting
+from join_settings import draw_setting, list_connected_trees, make_chain, make_setting
 
 from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
-    enumerate_connected_trees,
     estimate_probe_cost,
     estimate_storage_cost,
     find_predicate_chain,
@@ -99,7 +98,7 @@ def test_each_step_materializes_one_more_join_and_stores_more_rows() -> None:
 
 def test_no_cross_product_is_materialized() -> None:
     for setting, budget in draw_budgets():
-        assert optimize_chain_top_down(setting, budget) in set(enumerate_connected_trees(setting.join_graph))
+        assert optimize_chain_top_down(setting, budget) in list_connected_trees(setting.join_graph)
 
 
 def test_the_cost_ratio_to_the_best_tree_is_bounded() -> None:
@@ -108,7 +107,7 @@ def test_the_cost_ratio_to_the_best_tree_is_bounded() -> None:
     for setting, budget in draw_budgets()[:30]:
         best = min(
             estimate_probe_cost(tree, setting)
-            for tree in enumerate_connected_trees(setting.join_graph)
+            for tree in list_connected_trees(setting.join_graph)
             if estimate_storage(tree, setting) <= budget
         )
         ratios.append(estimate_probe_cost(optimize_chain_top_down(setting, budget), setting) / best)

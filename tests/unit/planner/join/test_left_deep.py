@@ -6,13 +6,12 @@ import math
 from random import Random
 
 import pytest
-from join_settings import draw_setting, make_chain, make_setting, with_capacity
+from join_settings import draw_setting, list_connected_trees, make_chain, make_setting, with_capacity
 
 from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
     build_left_deep_tree,
-    enumerate_connected_trees,
     estimate_probe_cost,
     estimate_storage_cost,
     iter_left_deep_trees,
@@ -114,7 +113,7 @@ def test_the_cost_ratio_to_the_best_tree_of_any_shape_is_bounded() -> None:
     for setting, budget in draw_budgets()[:30]:
         costs = {
             tree: estimate_probe_cost(tree, setting)
-            for tree in enumerate_connected_trees(setting.join_graph)
+            for tree in list_connected_trees(setting.join_graph)
             if estimate_storage(tree, setting) <= budget
         }
         found = estimate_probe_cost(optimize_left_deep(setting, budget), setting)

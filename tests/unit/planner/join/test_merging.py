@@ -6,14 +6,13 @@ import math
 from itertools import pairwise
 
 import pytest
-from join_settings import draw_setting, make_chain, with_capacity
+from join_settings import draw_setting, list_connected_trees, make_chain, with_capacity
 
 from headrace.planner.join.join_trees import (
     MergeBounds,
     OperatorTree,
     build_flat_tree,
     derive_merge_bounds,
-    enumerate_connected_trees,
     estimate_operator_cost,
     estimate_probe_cost,
     iter_merged_trees,
@@ -98,7 +97,7 @@ def test_the_cost_ratio_to_the_best_tree_within_the_same_bound_is_limited() -> N
         upper = derive_merge_bounds(setting).max_stored_rows
         within = [
             tree
-            for tree in enumerate_connected_trees(setting.join_graph)
+            for tree in list_connected_trees(setting.join_graph)
             if all(rows < upper for rows in list_stored_rows(tree, setting))
         ]
         best = min(estimate_probe_cost(tree, setting) for tree in within)

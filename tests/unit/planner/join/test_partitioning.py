@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from join_settings import draw_setting, list_connected_parts
+from join_settings import draw_setting, list_connected_parts, list_connected_trees
 
 from headrace.planner.join.cost import HistoryCardinality, count_copies
 from headrace.planner.join.join_graph import Attribute, JoinGraph, make_equality, make_theta_predicate
@@ -14,7 +14,6 @@ from headrace.planner.join.join_trees import (
     OperatorTree,
     build_flat_tree,
     build_left_deep_tree,
-    enumerate_connected_trees,
     enumerate_schemes,
     estimate_probe_cost,
     find_best_partitioned_tree,
@@ -144,7 +143,7 @@ def test_partitioning_never_costs_more_than_none() -> None:
 def test_operators_can_be_partitioned_separately() -> None:
     for seed in range(10):
         setting = draw_setting(seed, "ABCD", "chain")
-        for tree in enumerate_connected_trees(setting.join_graph):
+        for tree in list_connected_trees(setting.join_graph):
             at_once = find_best_partitioning(
                 setting, lambda s, t=tree: (estimate_probe_cost(t, s), t), list_stored_relations(tree, setting.join_graph)
             )
@@ -164,7 +163,7 @@ def test_the_tree_optimizer_is_an_argument() -> None:
         setting = draw_setting(seed, "ABCD", "chain")
         choice = find_best_partitioned_tree(setting, lambda under: optimize_left_deep(under, math.inf))
         assert choice.cost == pytest.approx(estimate_probe_cost(choice.plan, replace(setting, partitioning=choice.partitioning)))
-        best = min(partition_tree(tree, setting).cost for tree in enumerate_connected_trees(setting.join_graph))
+        best = min(partition_tree(tree, setting).cost for tree in list_connected_trees(setting.join_graph))
         assert choice.cost >= best * (1 - 1e-9)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -125,6 +126,14 @@ def test_the_cost_ratio_of_greedy_to_optimal_orders_is_bounded(names: str, worst
     assert min(found) >= 1 - 1e-9
     assert max(found) <= worst
     assert sum(found) / len(found) <= mean
+
+
+def test_the_cost_of_an_operator_depends_on_the_search_and_the_tasks() -> None:
+    setting = draw_setting(45, "ABCDE")
+    inputs = setting.list_inputs()
+    greedy, best = (setting.estimate_operator_cost(inputs, search) for search in (find_greedy_order, find_best_order))
+    assert best < greedy == setting.estimate_operator_cost(inputs, find_greedy_order)
+    assert replace(setting, task_counts={}).estimate_operator_cost(inputs, find_greedy_order) < greedy
 
 
 def test_greedy_misses_an_expensive_third_step() -> None:
