@@ -37,13 +37,13 @@ from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_gr
 from headrace.planner.explain.text import explain
 from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink, display_query
 from headrace.runtime.backend import load_backend, to_source
+from headrace.runtime.binding import bind_query
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.delivery import ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.udf_registry import drop_udf, register_udf
-from headrace.sql import bind_query
 from headrace.storage.checkpoint import Checkpoint
 
 QueryText: TypeAlias = str | Select | StreamFlow

@@ -35,11 +35,12 @@ from headrace.planner.statistics import merge_key_counts, update_rate
 from headrace.runtime import commands, epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.backend import Backend
+from headrace.runtime.binding import bind_query
 from headrace.runtime.commands import AddQuery, Command, CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState, QueryState, StreamState, UdfSet, stream_from_json, stream_to_json
 from headrace.runtime.metrics import BatchReport, EventTimeMarks, describe_plan_changes
 from headrace.runtime.replanning import SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
-from headrace.sql import Catalog, bind_query
+from headrace.sql import Catalog
 from headrace.storage import container
 from headrace.storage.checkpoint import Checkpoint
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SessionError
 from headrace.plan.sliding_join import SlidingJoinQuery
@@ -24,7 +24,9 @@ from headrace.planner.join.sliding_join_planner import (
     plan_sliding_joins,
 )
 from headrace.planner.shared_plan import Backfill, LiveQuery
-from headrace.runtime.engine_state import EngineState, QueryState
+
+if TYPE_CHECKING:  # otherwise `headrace explain` and `headrace sql URL` would load the engine
+    from headrace.runtime.engine_state import EngineState, QueryState
 
 SlidingJoinPlanWriter = Callable[[str, SlidingJoinPlan], None]
 

@@ -25,10 +25,10 @@ from headrace.planner.join.cost import estimate_sliding_join_costs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
+from headrace.runtime.binding import bind_query
 from headrace.runtime.metrics import LatencyPercentiles, attribute_state_bytes, measure_latencies
 from headrace.runtime.sliding_join_epochs import plan_hypothetical_joins
 from headrace.session import DETAILED_BATCHES, Session
-from headrace.sql import bind_query
 
 _RATE_WINDOW_SECONDS = 10.0
 

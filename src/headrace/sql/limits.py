@@ -80,6 +80,9 @@ def _iter_expressions(plan: object) -> Iterator[Expression]:
             yield from _iter_expressions(getattr(plan, field.name))
 
 
+_LEAF_EXTENT = 1, 1  # terms and depth of a column or constant
+
+
 def _measure_expressions(expressions: Iterable[Expression]) -> tuple[int, int]:
     """Return the number of terms, and the depth of the deepest expression."""
     measured: dict[int, tuple[int, int]] = {}
@@ -87,16 +90,17 @@ def _measure_expressions(expressions: Iterable[Expression]) -> tuple[int, int]:
     for expression in expressions:
         stack = [expression]
         while stack:
-            args = stack[-1].args if isinstance(stack[-1], Call) else ()
-            unmeasured = [arg for arg in args if id(arg) not in measured]
-            if unmeasured:
-                stack += unmeasured
-                continue
-            arg_extents = [measured[id(arg)] for arg in args]
-            measured[id(stack.pop())] = (
-                1 + sum(extent[0] for extent in arg_extents),
-                1 + max((extent[1] for extent in arg_extents), default=0),
-            )
+            terms_below = depth_below = 0
+            node, unmeasured = stack[-1], False
+            for arg in node.args if isinstance(node, Call) else ():
+                extent = measured.get(id(arg)) if isinstance(arg, Call) else _LEAF_EXTENT
+                if extent is None:
+                    stack.append(arg)
+                    unmeasured = True
+                else:
+                    terms_below, depth_below = terms_below + extent[0], max(depth_below, extent[1])
+            if not unmeasured:
+                measured[id(stack.pop())] = 1 + terms_below, 1 + depth_below
         terms, depth = terms + measured[id(expression)][0], max(depth, measured[id(expression)][1])
     return terms, depth
 

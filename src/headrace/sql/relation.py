@@ -116,8 +116,8 @@ class Relation:
 
 
 def _conjoin(left: Expression, right: Expression) -> Expression:
-    """AND both conditions in one flat chain, so that nesting in the text does not affect plan equality."""
-    return combine_conjuncts([*split_conjuncts(left), *split_conjuncts(right)])
+    """AND a flat chain and a condition in one flat chain, so that nesting in the text does not affect plan equality."""
+    return combine_conjuncts([left, *split_conjuncts(right)])
 
 
 def relation_of_stream(stream: Stream) -> Relation:
