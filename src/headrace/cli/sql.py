@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TextIO
 
 import typer
 from rich.console import Console
@@ -20,7 +20,6 @@ from rich.text import Text
 
 from headrace.cli import show_error
 from headrace.cli.session_file import SessionFile
-from headrace.cli.shell.embedded import EmbeddedTarget, open_demo_session, open_file_session
 from headrace.cli.shell.executor import StatementRunner
 from headrace.cli.shell.parser import StatementText
 from headrace.cli.shell.remote import open_remote
@@ -37,7 +36,9 @@ from headrace.cli.shell.repl import (
 from headrace.cli.shell.target import ShellTarget
 from headrace.cli.terminal import BackendName, progress_console, quiet_stdout
 from headrace.errors import HeadraceError
-from headrace.session import Session
+
+if TYPE_CHECKING:
+    from headrace.session import Session
 
 HOST, PORT = "127.0.0.1", 8420
 SERVICE = f"http://{HOST}:{PORT}"
@@ -63,18 +64,30 @@ def open_target(place: str | None, backend: BackendName | None, token: str | Non
         return _open_service(place if "://" in place else f"http://{place}", token)
     chosen = backend or BackendName.local
     chosen.check_available()
+    return _open_session(place, chosen, is_chosen=backend is not None)
+
+
+def _open_session(place: str | None, backend: BackendName, *, is_chosen: bool) -> OpenedTarget:
+    from headrace.cli.shell.embedded import (  # noqa: PLC0415  the engine, which a shell on a service does not need
+        EmbeddedTarget,
+        open_demo_session,
+        open_file_session,
+    )
+
     if place is None:
-        session = _start_session(chosen, lambda: open_demo_session(chosen.value))
-        reason = "" if backend else f"no service at {SERVICE}, so "
+        session = _start_session(backend, lambda: open_demo_session(backend.value))
+        reason = "" if is_chosen else f"no service at {SERVICE}, so "
         return OpenedTarget(
-            EmbeddedTarget(session), f"{reason}a session in this process ({chosen.value}) with generated streams", is_default=True
+            EmbeddedTarget(session),
+            f"{reason}a session in this process ({backend.value}) with generated streams",
+            is_default=True,
         )
     file = SessionFile.load(Path(place), require_queries=False)
-    session = _start_session(chosen, lambda: open_file_session(file, chosen.value))
+    session = _start_session(backend, lambda: open_file_session(file, backend.value))
     bounded = any(stream.kind == "files" for stream in file.streams)
     note = "; reading starts with the first SELECT, TAIL or RESULTS" if bounded else ""
     return OpenedTarget(
-        EmbeddedTarget(session, bounded=bounded), f"a session in this process ({chosen.value}) from {place}{note}"
+        EmbeddedTarget(session, bounded=bounded), f"a session in this process ({backend.value}) from {place}{note}"
     )
 
 

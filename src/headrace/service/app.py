@@ -51,7 +51,7 @@ def create_app(host: ServiceHost) -> FastAPI:
     app.state.host = host
     app.state.reading, app.state.checking = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
     for module in (queries, results, streams, operations, reports):
-        app.include_router(module.router)
+        app.router.routes.extend(module.router.routes)  # `include_router` would build the models of all routes again
     app.add_exception_handler(HeadraceError, handle_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_exception_handler(HTTPException, _handle_http_error)

@@ -85,15 +85,25 @@ class BatchNotifier:
         return self._stopping.is_set() or bool(self.failure) or self._session.is_closed
 
     def _watch_session(self) -> None:
+        """Notify after every micro-batch that the session has finished.
+
+        A batch is committed before it is finished, that is, before the status of its queries is up to date: `last_batch` of the
+        session would announce it too early, and only once.
+        """
+        last = self._last_finished_batch()
         while not self.is_over:
-            last = self._session.last_batch
             try:
-                has_batch = self._session.wait(lambda last=last: self._session.last_batch > last, self.poll_seconds)  # type: ignore[misc]
+                has_batch = self._session.wait(lambda last=last: self._last_finished_batch() > last, self.poll_seconds)  # type: ignore[misc]
             except SessionError as error:
                 self.failure, has_batch = str(error), True
+            last = self._last_finished_batch()
             self._on_batch()
             if has_batch and self._loop is not None and not self._stopping.is_set():
                 self._loop.call_soon_threadsafe(self._notify_waiters)
+
+    def _last_finished_batch(self) -> int:
+        batches = self._session.done()
+        return batches[-1].report.batch if batches else -1
 
     def _notify_waiters(self) -> None:
         batch_event, self._batch_event = self._batch_event, asyncio.Event()

@@ -93,9 +93,8 @@ class EmbeddedTarget:
             after = max(after, last_committed)
             if finished:
                 return
-            last_batch = self._session.last_batch
             if not self._session.wait(
-                lambda last_batch=last_batch: self._session.last_batch > last_batch or query.is_over,  # type: ignore[misc]
+                lambda last=last_committed: self._session.last_batch > last or query.is_over,  # type: ignore[misc]
                 TICK_SECONDS,
             ):
                 yield query.schema.empty_table()
