@@ -31,6 +31,7 @@ _SUFFIXES = {
     ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
 }  # fmt: skip
 _SAMPLE_BYTES = 1 << 20
+_SMALL_FILE_BYTES = 1 << 20
 _INSTANT_PATTERN = r"^\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 
 
@@ -42,9 +43,18 @@ def format_of(path: str) -> str | None:
     return None if compressed and name not in {"csv", "json"} else name
 
 
-def is_arrow_file(source: pa.MemoryMappedFile) -> bool:
-    """Return whether a file has the Arrow file format rather than the stream format; does not move the read position."""
-    return bool(source.size() >= 6 and source.read_at(6, 0) == b"ARROW1")
+def open_arrow(
+    source: pa.MemoryMappedFile, options: pa.ipc.IpcReadOptions | None = None
+) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    """Return a reader of a file in the Arrow file format or stream format, from its beginning.
+
+    A small file is read as one mapped buffer: from a file, Arrow reads the footer in another thread, which takes longer than all
+    the rest. A large file must not be read as a whole for a few of its columns.
+    """
+    is_file = source.size() >= 6 and source.read_at(6, 0) == b"ARROW1"
+    source.seek(0)
+    data = source.read_buffer() if source.size() <= _SMALL_FILE_BYTES else source
+    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(data, options=options)
 
 
 def count_unit_rows(path: str, reader: str) -> list[int]:
@@ -64,10 +74,10 @@ def count_unit_rows(path: str, reader: str) -> list[int]:
 
 def _count_arrow_rows(path: str) -> list[int]:
     with pa.memory_map(path) as source:
-        if is_arrow_file(source):
-            reader = pa.ipc.open_file(source)
+        reader = open_arrow(source)
+        if isinstance(reader, pa.RecordBatchFileReader):
             return [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-        return [batch.num_rows for batch in pa.ipc.open_stream(source)]
+        return [batch.num_rows for batch in reader]
 
 
 def _estimate_text_rows(path: str) -> list[int]:
@@ -96,7 +106,7 @@ def infer_schema(path: str, reader: str, options: Mapping[str, Option]) -> Schem
     """
     if reader == "arrow":
         with pa.memory_map(path) as source:
-            schema = (pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream)(source).schema
+            schema = open_arrow(source).schema
     elif reader == "parquet":
         schema = pa.parquet.read_schema(path)
     else:

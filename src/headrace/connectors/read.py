@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from headrace.connectors.formats import CONVERSION_ERRORS, conform_column, is_arrow_file
+from headrace.connectors.formats import CONVERSION_ERRORS, conform_column, open_arrow
 from headrace.connectors.rate import generate_range
 from headrace.connectors.source import Range
 from headrace.connectors.tcp import read_rows
@@ -99,14 +99,12 @@ def _find_columns(names: Sequence[str], fields: Sequence[Field], wanted: Range) 
 
 def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     source = pa.memory_map(wanted.path)
-    open_reader = pa.ipc.open_file if is_arrow_file(source) else pa.ipc.open_stream
-    reader = open_reader(source)
+    reader = open_arrow(source)
     names = reader.schema.names
     chosen = [names[place] for place in _find_columns(names, fields, wanted)]
     if 2 * len(chosen) < len(names):  # otherwise it is cheaper to open once and to map (or unpack) a few extra columns
-        source.seek(0)
         indices = sorted({names.index(name) for name in chosen})
-        reader = open_reader(source, options=pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False))
+        reader = open_arrow(source, pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False))
     batches = _read_batches(reader, wanted)
     for batch in batches:
         batch.validate()

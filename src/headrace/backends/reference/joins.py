@@ -96,10 +96,12 @@ class SlidingJoinState:
 
     plan: SlidingJoinQuery
     _rows: list[list[TimedRow]] = field(init=False)
+    _condition_inputs: list[tuple[Expression, frozenset[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Start with no rows."""
+        """Start with no rows; find the inputs of each condition once."""
         self._rows = [[] for _ in self.plan.inputs]
+        self._condition_inputs = [(condition, referenced_inputs(condition)) for condition in self.plan.conditions]
 
     def add(self, index: int, time: int, watermark: float, row: Row) -> tuple[RowOutcome, list[Row]]:
         """Add a row of an input; return its outcome, and the joined rows that it completes."""
@@ -116,7 +118,7 @@ class SlidingJoinState:
                 self._rows[index].append((time, {f"{index}.{split_joined_name(name)[1]}": value for name, value in row.items()}))
 
     def _join_arrival(self, index: int, arrived: TimedRow) -> Iterator[Row]:
-        """Yield the joined rows that a new row completes: extend it by each other input in turn, checking conditions early."""
+        """Yield the joined rows that a new row completes: extend it by one other input after the other."""
         others = [number for number in range(len(self._rows)) if number != index]
         yield from self._extend_row({index: arrived[0]}, dict(arrived[1]), others)
 
@@ -124,21 +126,25 @@ class SlidingJoinState:
         if not others:
             yield row
             return
-        number, *rest = others
-        conditions = [
-            condition
-            for condition in self.plan.conditions
-            if number in referenced_inputs(condition) and referenced_inputs(condition) <= {*times, number}
-        ]
+        number = max(others, key=lambda other: len(self._list_conditions(times, other)))  # cross products last
+        rest = [other for other in others if other != number]
+        conditions = self._list_conditions(times, number)
+        oldest, newest = self._find_range(times, number)
         for time, match in self._rows[number]:
-            joined = {**row, **match}
-            if self._is_in_range({**times, number: time}) and all(_is_satisfied(condition, joined) for condition in conditions):
-                yield from self._extend_row({**times, number: time}, joined, rest)
+            if oldest <= time <= newest:
+                joined = {**row, **match}
+                if all(_is_satisfied(condition, joined) for condition in conditions):
+                    yield from self._extend_row({**times, number: time}, joined, rest)
 
-    def _is_in_range(self, times: dict[int, int]) -> bool:
-        """Tell whether every row is within the range of its input before the newest row."""
-        newest = max(times.values())
-        return all(time >= newest - self.plan.inputs[number].length for number, time in times.items())
+    def _list_conditions(self, times: dict[int, int], number: int) -> list[Expression]:
+        """Return the conditions between an input and those that are joined already."""
+        joined = {*times, number}
+        return [condition for condition, inputs in self._condition_inputs if number in inputs and inputs <= joined]
+
+    def _find_range(self, times: dict[int, int], number: int) -> tuple[int, int]:
+        """Return the oldest and newest time of a row of one more input such that each row is in its window before the newest."""
+        oldest = max(times.values()) - self.plan.inputs[number].length
+        return oldest, min(time + self.plan.inputs[other].length for other, time in times.items())
 
 
 def _is_satisfied(condition: Expression, row: Row) -> bool:

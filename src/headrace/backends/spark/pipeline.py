@@ -36,7 +36,7 @@ MapTask = tuple[int, Sequence[Range]]
 ShufflePayload = tuple[str, bytes]
 """A kind and its content: a shuffle block, the name of a file with a block, a report, or an error."""
 ShuffleRow = tuple[int, ShufflePayload]
-_MAX_INLINE_BYTES = 1 << 16  # bytes
+_MAX_INLINE_BYTES = 1 << 16
 _FULL_GC_INTERVAL = 512  # tasks
 _TASK_COUNTER = count(1)
 """Counts the tasks of this worker process."""
