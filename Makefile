@@ -20,7 +20,7 @@ demo: java $(STAMP)  ## watch queries being added and removed on live streams (D
 
 test: java $(STAMP)  ## run all tests except those of the page: first without Spark, then with Spark
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not spark and not browser' $(TESTS)
-	$(BIN)/python -m pytest -m spark $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m spark $(TESTS)
 
 fast: $(STAMP)  ## run the tests that need neither Spark nor Java
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not spark and not browser' $(TESTS)

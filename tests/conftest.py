@@ -1,4 +1,4 @@
-"""Settings of all tests: random examples, and files that are not synced to disk.
+"""Settings of all tests: random examples, files that are not synced to disk, and processes that start fast.
 
 Hypothesis profiles set how many random examples a test draws; a test that wants its own number scales it with `scale_examples`:
 
@@ -12,9 +12,14 @@ No profile has a deadline: a busy machine must not fail a test.
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
 
+import pytest
 from hypothesis import settings
+
+from support.preloaded_process import PreloadedPopen
 
 settings.register_profile("default", deadline=None, max_examples=20)
 settings.register_profile("ci", deadline=None, max_examples=20, derandomize=True, database=None)
@@ -23,3 +28,20 @@ settings.register_profile("soak", deadline=None, max_examples=5000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 os.environ.setdefault("HEADRACE_FSYNC", "off")  # also for subprocesses; files of tests need not survive a loss of power
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is loaded by now from garbage collection: each full collection would visit it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Undo it: some libraries report objects that are left at the end of the process."""
+    gc.unfreeze()
+
+
+@pytest.fixture
+def preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run Python commands in children of a process that has imported the libraries."""
+    monkeypatch.setattr(subprocess, "Popen", PreloadedPopen)

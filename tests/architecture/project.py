@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -39,15 +40,20 @@ class Module:
         return (ast.get_docstring(self.tree) or "").strip()
 
     @cached_property
+    def statements(self) -> tuple[ast.stmt, ...]:
+        """All statements, at any depth."""
+        return tuple(_iter_statements(self.tree.body))
+
+    @cached_property
     def classes(self) -> list[ast.ClassDef]:
         """All class definitions, at any depth."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+        return [node for node in self.statements if isinstance(node, ast.ClassDef)]
 
     @cached_property
     def imports(self) -> set[str]:
         """All imported names, at any depth; `from a import b` is a.b."""
         names: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in self.statements:
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -64,6 +70,14 @@ class Module:
                 return False
             body = getattr(definition, "body", [])
         return True
+
+
+def _iter_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        for part in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _iter_statements(getattr(part, name, []))
 
 
 def _defined_names(node: ast.stmt) -> set[str]:
@@ -128,7 +142,12 @@ class Document:
 
 @cache  # the modules also keep their syntax trees
 def list_modules() -> tuple[Module, ...]:
-    return tuple(Module(path) for path in sorted(PACKAGE.rglob("*.py")))
+    return tuple(load_module(path) for path in sorted(PACKAGE.rglob("*.py")))
+
+
+@cache
+def load_module(path: Path) -> Module:
+    return Module(path)
 
 
 @cache

@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,7 @@ def read_tables(path: Path = DOCUMENT) -> dict[str, dict[str, str]]:
     return tables
 
 
+@cache
 def expected_tables() -> dict[str, dict[str, str]]:
     return {
         **{heading: list_parameters(call) for heading, call in CALLS.items()},

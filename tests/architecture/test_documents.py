@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from project import PACKAGE, ROOT, SENTENCE, Document, Module, list_documents
+from project import PACKAGE, ROOT, SENTENCE, Document, list_documents, load_module
 
 import headrace.session
 from headrace.cli import COMMANDS
@@ -23,7 +23,6 @@ from headrace.sql import Catalog, bind_query
 
 BASE_FOLDERS = (ROOT, PACKAGE, ROOT / "docs", ROOT / "tests")
 FILE_OR_FOLDER = re.compile(r"([\w./-]+\.(?:py|md|toml))(?::([\w.]+))?$|([\w.-]+/(?:[\w.-]+/)*)$")
-PLACEHOLDERS = {"SESSION.toml"}
 PLACEHOLDERS = {"SESSION.toml"}  # arguments in the usage of commands
 EXAMPLE_DATA = "data"  # the folder of the examples that TOML blocks read
 MAX_PATH_FILES = 12
@@ -94,7 +93,7 @@ def test_named_files_and_symbols_exist(document: Document):
         name, symbol = match[1] or match[3], match[2]
         path = next((folder / name for folder in BASE_FOLDERS if (folder / name).exists()), None)
         assert path is not None, f"{document.name} names '{span}', which does not exist"
-        assert not symbol or Module(path).defines(symbol), f"{document.name} names '{span}', but {name} does not define it"
+        assert not symbol or load_module(path).defines(symbol), f"{document.name} names '{span}', but {name} does not define it"
 
 
 @every_reference

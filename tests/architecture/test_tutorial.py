@@ -1,7 +1,8 @@
 """The tutorial as a reader works through it: every block runs, in order, and prints what the page says.
 
 A block of `python` or `toml` below "Save this as `NAME`:" becomes that file; any other Python block runs. A shell block that
-starts with `headrace serve` keeps running, as in a second terminal, until the next one starts. A block without a language is the
+starts with `headrace serve` keeps running, as in a second terminal, until the next one starts; every command starts in a new
+interpreter except the second service, which starts in a preloaded one. A block without a language is the
 expected output of the block above it, where `…` stands for any text, or for any lines. A free port replaces that of the page.
 """
 
@@ -11,6 +12,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +27,8 @@ from typing import NamedTuple
 
 import pytest
 from project import ROOT
+
+from support.preloaded_process import PreloadedPopen
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -61,6 +65,7 @@ class Reader:
         self.namespace: dict[str, object] = {"__name__": "tutorial"}
         self.output: str | None = None
         self.service: subprocess.Popen[str] | None = None
+        self.has_served = False
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in OTHER_SETTINGS},
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -96,13 +101,18 @@ class Reader:
     def serve(self, script: str) -> None:
         self.stop_service()
         with (self.folder / "service.log").open("w") as log:
-            command = ["bash", "-c", f"exec {script}"]
-            self.service = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, text=True)
+            options = {"cwd": self.folder, "env": self.environment, "stdout": log, "stderr": log, "text": True}
+            if self.has_served:
+                command = [sys.executable, "-c", "from headrace.cli import main; main()", *shlex.split(script)[1:]]
+                self.service = PreloadedPopen(command, **options)
+            else:
+                self.service = subprocess.Popen(["bash", "-c", f"exec {script}"], **options)
+        self.has_served = True
         deadline = time.monotonic() + COMMAND_SECONDS
         while not self.is_healthy():
             assert self.service.poll() is None, (self.folder / "service.log").read_text()
             assert time.monotonic() < deadline, "the service does not answer"
-            time.sleep(0.05)
+            time.sleep(0.01)
 
     def is_healthy(self) -> bool:
         try:

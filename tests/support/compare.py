@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 _MAX_SHOWN = 10
@@ -27,9 +28,12 @@ def iter_differences(
     actual: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]], rel: float = 1e-9, abs_: float = 1e-9
 ) -> Iterator[str]:
     """Yield a line for each row without a counterpart, up to a maximum."""
-    missing = sorted(expected, key=_sort_key)
+    keyed_actual, keyed_expected = _sort_rows(actual), _sort_rows(expected)
+    if keyed_actual == keyed_expected:  # usual, and much faster than the search; equal keys exclude pairs such as True and 1
+        return
+    missing = [row for _, row in keyed_expected]
     surplus = []
-    for row in sorted(actual, key=_sort_key):
+    for _, row in keyed_actual:
         match = next((index for index, other in enumerate(missing) if _is_same_row(row, other, rel, abs_)), None)
         if match is None:
             surplus.append(row)
@@ -48,6 +52,10 @@ def _format_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
 
 def _format_value(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def _sort_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    return sorted(((_sort_key(row), row) for row in rows), key=itemgetter(0))
 
 
 def _sort_key(row: Mapping[str, Any]) -> str:

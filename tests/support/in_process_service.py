@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
+import uvicorn.server
 
 import headrace as hr
 from headrace.service.admission import ServiceLimits
@@ -23,16 +26,55 @@ COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
 COUNT_QUERY = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(purchases, '1 second')"
 
 
-_TLS_CONTEXT = httpx.create_ssl_context()  # unused by http, but every client without one reads all certificates
-_TICK_SECONDS = 0.01
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""A context without certificates, for `verify` of httpx: unused by http, but without it every client loads all certificates."""
+
+_TICK_SECONDS = 0.005
+_IDLE_SECONDS = 0.002
 
 
-class _PromptServer(Server):
-    """A server that looks every 10 ms whether it shall end; uvicorn looks every 100 ms."""
+class _PromptAsyncio(ModuleType):
+    """The module `asyncio` as uvicorn sees it: uvicorn sleeps 100 ms whenever it waits for something, here it sleeps 5 ms."""
 
-    async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # noqa: ASYNC110 – uvicorn has no event for it
-            await asyncio.sleep(_TICK_SECONDS)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, _TICK_SECONDS))
+
+
+uvicorn.server.asyncio = _PromptAsyncio("asyncio")  # type: ignore[attr-defined]
+
+
+class _PromptEvent(threading.Event):
+    """An event whose `wait` lasts 2 ms at most."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(_IDLE_SECONDS if timeout is None else min(timeout, _IDLE_SECONDS))
+
+
+def shorten_pauses(session: hr.Session) -> None:
+    """Let the background thread of a session, not started yet, look for work every 2 ms instead of every 20 ms."""
+    session._stop_requested = _PromptEvent()
+
+
+class _ObservedServer(Server):
+    """A server with an event that is set when it has started or ended."""
+
+    def __init__(self, host: ServiceHost) -> None:
+        super().__init__(host)
+        self.started_or_ended = threading.Event()
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            super().run(sockets)
+        finally:
+            self.started_or_ended.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.started_or_ended.set()
 
 
 class Service:
@@ -54,20 +96,19 @@ class Service:
 
     def _start(self) -> None:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
+        shorten_pauses(self.session)
+        self._batch_at_start = self.session.last_batch
         self.host = ServiceHost(self.session, self._tokens, self._limits, reports=self._reports, origins=self._origins)
-        listening = socket.create_server(("127.0.0.1", self.port))
-        self.port = listening.getsockname()[1]
+        self.listening = socket.create_server(("127.0.0.1", self.port))
+        self.port = self.listening.getsockname()[1]
         self.host.notifier.poll_seconds = _TICK_SECONDS
-        self._server = _PromptServer(self.host)
-        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
+        self._server = _ObservedServer(self.host)
+        self._thread = threading.Thread(target=self._server.run, args=([self.listening],), daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + 20
-        while not self._server.started:
-            assert time.monotonic() < deadline, "the service does not start"
-            assert self._thread.is_alive(), "the service ended"
-            time.sleep(0.01)
+        assert self._server.started_or_ended.wait(20), "the service does not start"
+        assert self._server.started, "the service ended"
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=20, verify=_TLS_CONTEXT)
+        self.http = httpx.Client(base_url=self.url, timeout=20, verify=NO_TLS)
 
     def restart(self) -> None:
         """Stop the service and start it again on the same checkpoint and port."""
@@ -80,6 +121,11 @@ class Service:
         self._thread.join(20)
         self.session.close()
 
+    @property
+    def connections(self) -> Collection[Any]:
+        """The open connections, as the server sees them."""
+        return list(self._server.server_state.connections)
+
     def declare(self, name: str = "purchases") -> None:
         answer = self.http.post("/v1/streams", json={"source": "memory", "name": name, "columns": COLUMNS, "time": "time"})
         assert answer.status_code == 201, answer.text
@@ -90,18 +136,38 @@ class Service:
     def append_and_wait(self, *seconds: float) -> None:
         """Append a purchase at each of these seconds, and wait after each until a micro-batch has read it."""
         for second in seconds:
-            rows = self.http.get("/v1/streams/purchases").json()["rows"]
+            rows = self._count_rows("purchases")
             self.append(second)
-            deadline = time.monotonic() + 20
-            while self.http.get("/v1/streams/purchases").json()["rows"] == rows:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            self.wait_until(lambda rows=rows: self._count_rows("purchases") > rows)  # type: ignore[misc]
+
+    def _count_rows(self, stream: str) -> int:
+        return self.session.coordinator.state.streams[stream].rows
+
+    def wait_for_rows(self, query: str, rows: int) -> None:
+        """Wait until a query has emitted that many rows."""
+        self.wait_until(lambda: self.session.query(query).emitted >= rows)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition that micro-batches change, and until the session has finished the last of them."""
+        assert self.session.wait(lambda: condition() and self._is_last_batch_finished(), 20), "timeout"
+
+    def _is_last_batch_finished(self) -> bool:
+        finished = [self._batch_at_start, *(batch.report.batch for batch in self.session.done())]
+        return finished[-1] == self.session.last_batch
 
     def append(self, *seconds: float, stream: str = "purchases", price: float = 10.0) -> None:
         """Append a purchase at each of these seconds."""
         rows = [{"user_id": 1, "gem_pack": 1, "price": price, "time": timestamp(second)} for second in seconds]
         answer = self.http.post(f"/v1/streams/{stream}/rows", json=rows)
         assert answer.status_code == 202, answer.text
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for a condition that no micro-batch announces."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "timeout"
+        time.sleep(0.002)
 
 
 def timestamp(second: float) -> str:

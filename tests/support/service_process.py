@@ -58,4 +58,4 @@ def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.01)

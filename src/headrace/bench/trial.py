@@ -25,9 +25,9 @@ from headrace.bench.systems.process import SutEvent
 
 _POLL_SECONDS = 0.1  # seconds between polls
 _LAST_RESULTS_SECONDS = 3.0  # seconds to wait after the last row for results of closed windows
-_DRAIN_SECONDS = 15.0  # seconds
+_DRAIN_SECONDS = 15.0
 _LATENCY_INTERVAL_SECONDS = 4.0  # seconds between latencies for the progress display
-_LEAD_IN_SECONDS, _LEAD_IN_MAX_SECONDS = 5.0, 60.0  # seconds
+_LEAD_IN_SECONDS, _LEAD_IN_MAX_SECONDS = 5.0, 60.0
 _LEAD_IN_RATE, _LEAD_IN_FACTOR = 50_000.0, 4.0  # first rate in rows/s, and the factor of every step
 _GIVE_UP_FACTOR = 2.0  # a trial ends early when the backlog grew by this many times the tolerated one
 

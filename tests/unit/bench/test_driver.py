@@ -277,6 +277,7 @@ def test_an_empty_log_has_no_times(rig: InProcessDriver):
 # The driver process
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_driver_process_serves_rows():
     with DriverProcess([small_stream(), small_stream("t", "bids", share=2)], 1_000_000) as driver:
         assert driver.status().produced == 0
@@ -294,6 +295,7 @@ def test_a_driver_process_serves_rows():
             driver._request("start", rate={})
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_a_dead_driver_process_raises():
     with DriverProcess([small_stream()], 1000) as driver:
         driver._process.kill()

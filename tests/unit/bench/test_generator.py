@@ -92,7 +92,8 @@ def test_match_every_gives_streams_common_keys_at_that_interval():
         spec = small_stream(
             generator=name, key="user_id", keys=1_000_000, match_every=10, seed=seed, partitions=2, pool_rows=1000
         )
-        parts = [pool.slice_column("user_id", first, first + 500).to_pylist() for first in (0, 500) for pool in build_pools(spec)]
+        pools = build_pools(spec)
+        parts = [pool.slice_column("user_id", first, first + 500).to_pylist() for first in (0, 500) for pool in pools]
         return [key for pair in (parts[:2], parts[2:]) for row_keys in zip(*pair, strict=True) for key in row_keys]
 
     purchases, ads = keys("purchases", 0), keys("ads", 1)

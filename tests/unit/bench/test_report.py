@@ -45,6 +45,13 @@ def text() -> str:
     return render_page(RUNS)
 
 
+@pytest.fixture(scope="module")
+def elements(text: str) -> ElementParser:
+    parser = ElementParser()
+    parser.feed(text)
+    return parser
+
+
 def draw_figures(group: ScenarioGroup) -> dict[str, ReportFigure]:
     return {figure.name: figure for figure in (draw(group) for draw in FIGURES) if figure is not None}
 
@@ -176,27 +183,23 @@ class ElementParser(HTMLParser):
         assert self.open.pop() == tag, tag
 
 
-def test_the_page_is_well_formed_and_self_contained(text):
-    parser = ElementParser()
-    parser.feed(text)
-    assert parser.open == []
+def test_the_page_is_well_formed_and_self_contained(elements):
+    assert elements.open == []
     fetched = [
-        (tag, attrs) for tag, attrs in parser.seen if {"src", "data", "srcset"} & set(attrs) or tag in {"link", "iframe", "img"}
+        (tag, attrs) for tag, attrs in elements.seen if {"src", "data", "srcset"} & set(attrs) or tag in {"link", "iframe", "img"}
     ]
     assert fetched == []
-    assert all((attrs["href"] or "").startswith("#") for _, attrs in parser.seen if "href" in attrs)
-    ids = [attrs["id"] for _, attrs in parser.seen if "id" in attrs]
+    assert all((attrs["href"] or "").startswith("#") for _, attrs in elements.seen if "href" in attrs)
+    ids = [attrs["id"] for _, attrs in elements.seen if "id" in attrs]
     assert len(ids) == len(set(ids))
-    assert {(attrs["href"] or "")[1:] for _, attrs in parser.seen if "href" in attrs} <= set(ids)
+    assert {(attrs["href"] or "")[1:] for _, attrs in elements.seen if "href" in attrs} <= set(ids)
 
 
-def test_the_page_is_accessible(text):
-    parser = ElementParser()
-    parser.feed(text)
-    plots = [attrs for _, attrs in parser.seen if attrs.get("class") == "plot"]
+def test_the_page_is_accessible(text, elements):
+    plots = [attrs for _, attrs in elements.seen if attrs.get("class") == "plot"]
     assert plots
     assert all(attrs["role"] == "img" and (attrs["aria-label"] or "").endswith("table below.") for attrs in plots)
-    assert sum(tag == "figure" for tag, _ in parser.seen) == sum(tag == "details" for tag, _ in parser.seen)
+    assert sum(tag == "figure" for tag, _ in elements.seen) == sum(tag == "details" for tag, _ in elements.seen)
     assert "prefers-color-scheme: dark" in text
     for variable in set(re.findall(r"var\((--[\w-]+)\)", text.split("<body>")[1].split("<script>")[0])):
         assert text.count(f"{variable}:") >= 1, variable

@@ -19,6 +19,8 @@ from headrace.bench.scenarios.scenario import parse_scenario
 from headrace.bench.trial import TrialRunner
 from headrace.errors import HeadraceError
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 SCENARIO = """
 title = "Small"
 about = "A few rows."
@@ -31,6 +33,7 @@ seconds = 40
 [streams.fields]
 generator = "fields"
 keys = 10
+pool_rows = 100_000
 [queries]
 generator = "fields"
 """
@@ -144,13 +147,13 @@ def short_lead_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _shorten(text: str) -> str:
-    return text.replace("seconds = 40", "seconds = 8")
+    return text.replace("seconds = 40", "seconds = 3")
 
 
 def test_a_run_with_real_processes(short_lead_in: None):
-    bench_run = make_runner("limit", 20_000.0, _shorten(SCENARIO).replace('generator = "fields"\n"""', "")).run()
+    bench_run = make_runner("limit", 50_000.0, _shorten(SCENARIO).replace('generator = "fields"\n"""', "")).run()
     assert bench_run.failure is None
-    assert bench_run.figures.sustainable_rate == 20_000.0
+    assert bench_run.figures.sustainable_rate == 50_000.0
     assert bench_run.figures.throughput.read[-1] > 100_000
     assert bench_run.figures.resources
 
@@ -166,7 +169,7 @@ def test_a_killed_system_gives_a_reason_and_no_figures(short_lead_in: None):
                 yield ready
 
     def kill(_status, second, _total, _latencies) -> None:
-        if second > 1 and not killed:
+        if second > 0.3 and not killed:
             killed.append(killer.pid)
             os.kill(killer.pid, signal.SIGKILL)
 

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 
 from headrace.cli.demo import generate_queries, schedule_events
-from headrace.connectors import GENERATORS
+from headrace.connectors import GENERATORS, RateSource
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
 
 STREAMS = [Stream(name, GENERATORS[name].schema, "time") for name in ("purchases", "ads")]
 
 
+@pytest.fixture
+def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the clock of the demo and of its streams run six times as fast."""
+    begin = time.time()
+
+    def read_clock() -> float:
+        return begin + 6 * (time.time() - begin)
+
+    clock = SimpleNamespace(time=read_clock, monotonic=read_clock, sleep=time.sleep)
+    monkeypatch.setattr("headrace.cli.demo.time", clock)
+    monkeypatch.setattr("headrace.cli.demo.RateSource", partial(RateSource, clock=read_clock))
+    monkeypatch.setattr("headrace.cli.demo._INTERVAL_SECONDS", 0.4 / 6)
+    monkeypatch.setattr("headrace.cli.demo._TICK_SECONDS", 0.1 / 6)
+
+
+@pytest.mark.usefixtures("fast_clock")
 def test_the_demo_ends_and_prints_a_json_summary(headrace):
     result = headrace("demo", "--seconds", 3, "--queries", 10, "--rate", 5000, "--json", "--backend", "local")
     assert result.code == 0, result.err
@@ -25,6 +45,7 @@ def test_the_demo_ends_and_prints_a_json_summary(headrace):
     assert "live queries" in result.err
 
 
+@pytest.mark.usefixtures("fast_clock")
 def test_the_demo_prints_a_text_summary(headrace):
     result = headrace("demo", "--seconds", 1, "--queries", 2, "--rate", 1000, "--backend", "local")
     assert result.code == 0, result.err

@@ -14,6 +14,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 LOCAL = ("--backend", "local")
 
 

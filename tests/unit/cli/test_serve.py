@@ -10,9 +10,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import httpx
+import pytest
 
 import headrace as hr
 from support.service_process import COMMAND, TIMEOUT_SECONDS, run_service, wait_until
+
+pytestmark = pytest.mark.usefixtures("preloaded")
 
 
 def test_a_killed_service_resumes_without_loss_or_duplicates(tmp_path: Path):
@@ -35,7 +38,7 @@ def test_a_killed_service_resumes_without_loss_or_duplicates(tmp_path: Path):
         session = hr.connect(url)
         assert {"purchases", "ads"} <= set(session.streams())
         assert len(session.queries()) > 3
-        session.add("SELECT window_start, COUNT(*) AS n FROM TUMBLE(purchases, '1 second')", name="mine")
+        session.add("SELECT window_start, COUNT(*) AS n FROM TUMBLE(purchases, '200 milliseconds')", name="mine")
         at = read_pages(url, 2)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -45,7 +48,9 @@ def test_a_killed_service_resumes_without_loss_or_duplicates(tmp_path: Path):
         at = read_pages(url, 5)
         results = session.query("mine").results().to_pylist()
     windows = [datetime.fromisoformat(row[0]) for row in seen]
-    assert windows == [windows[0] + timedelta(seconds=number) for number in range(len(windows))]  # each window exactly once
+    assert windows == [
+        windows[0] + timedelta(milliseconds=200 * number) for number in range(len(windows))
+    ]  # each window exactly once
     assert [row[1] for row in seen] == [row["n"] for row in results][: len(seen)]
 
 

@@ -14,6 +14,8 @@ import pytest
 from headrace.cli.shell.remote import open_remote
 from support.shell_targets import serve_session, wait_until
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 SEES_ALL_ROWS = "it will see all rows: reading starts with the first SELECT, TAIL or RESULTS"
 LOCAL = ("--backend", "local")
 

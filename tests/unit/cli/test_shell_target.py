@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -146,7 +147,7 @@ def test_follow_ends_with_the_query(target, append):
     wait_until(lambda: target.query("q").emitted == 1)
     tables = target.follow("q", None)
     assert take_rows(tables, 1) == [(1, 1)]
-    timer = threading.Timer(0.1, target.remove, ["q"])
+    timer = threading.Timer(0.03, target.remove, ["q"])
     timer.start()
     assert [table.num_rows for table in tables if table.num_rows] == []
     timer.join()
@@ -197,7 +198,9 @@ def test_follow_survives_a_short_outage(monkeypatch):
         return ask(session, *args, **options)
 
     monkeypatch.setattr(RemoteSession, "ask", fail_or_ask)
-    monkeypatch.setattr("headrace.cli.shell.remote._RETRY_SECONDS", 2.0)
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr("headrace.client.time", clock)
     with remote_target() as (target, append):
         target.add(ROWS, "q")
         tables = target.follow("q", 0)
@@ -205,9 +208,11 @@ def test_follow_survives_a_short_outage(monkeypatch):
         append((1, 1, 0))
         failures_left[0] = 3
         assert take_rows(tables, 1) == [(1, 1)]
+        assert len(pauses) == 3
         failures_left[0] = 10**9
         with pytest.raises(SessionError, match="no service answers"):
             list(tables)
+        assert sum(pauses) > 10
         failures_left[0] = 0
 
 

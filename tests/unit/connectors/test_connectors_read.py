@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.connectors import Range, read_range
+from headrace.connectors import Range, formats, read_range
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import TIMESTAMP, Schema
 
@@ -75,7 +75,9 @@ def test_all_formats_give_the_same_rows_and_types(tmp_path):
         assert table.to_pylist() == ROWS, range_.path
 
 
-def test_requested_columns_set_the_order_and_ignore_case(tmp_path):
+@pytest.mark.parametrize("small_file_bytes", [0, 1 << 20])
+def test_requested_columns_set_the_order_and_ignore_case(tmp_path, monkeypatch, small_file_bytes: int):
+    monkeypatch.setattr(formats, "_SMALL_FILE_BYTES", small_file_bytes)  # of Arrow files: none is small, or all are
     for range_ in write_all_formats(tmp_path):
         table = read_range(range_, SCHEMA, ["TIME", "id"])
         assert table.column_names == ["time", "id"], range_.path

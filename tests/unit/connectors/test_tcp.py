@@ -245,7 +245,7 @@ class Fault:
 
 
 def open_session(rig: InProcessDriver, folder: Path, fault: Fault) -> hr.Session:
-    session = hr.Session(folder, backend="local", rows_per_batch=700, fault=fault)
+    session = hr.Session(folder, backend="local", rows_per_batch=175, fault=fault)
     session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
     for name, sql in (("by_key", BY_KEY), ("rows", ROWS)):
         if session.find(name) is None:
@@ -273,7 +273,7 @@ def sort_results(query: hr.Query) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("step", STEPS)
 def test_every_row_counts_once_after_a_kill_at_any_step(rig: InProcessDriver, tmp_path: Path, step: str):
     rig.request("status", stream="fields", group="judge")
-    rig.start(1000)
+    rig.start(250)
     fault = Fault()
     session = open_session(rig, tmp_path / "checkpoint", fault)
     for second in range(4):
@@ -288,8 +288,8 @@ def test_every_row_counts_once_after_a_kill_at_any_step(rig: InProcessDriver, tm
     session.drain()
     expected = compute_reference(rig)
     assert {name: sort_results(session.query(name)) for name in expected} == expected
-    assert sum(row["n"] for row in expected["by_key"]) == 4400
-    assert rig.request("status", stream="fields", group="headrace")["committed"] == [2200, 2200]
+    assert sum(row["n"] for row in expected["by_key"]) == 1100
+    assert rig.request("status", stream="fields", group="headrace")["committed"] == [550, 550]
     session.close()
 
 

@@ -282,3 +282,4 @@ def test_names_with_dots_are_passed_as_parts() -> None:
     assert hr.col("s.b").sql == "s.b"
     assert hr.col("my stream.b").sql == "`my stream`.b"
     assert hr.col("s", "b.c").sql == "s.`b.c`"
+    assert (hr.call("abs", hr.col("b")) * 2).sql == "abs(b) * 2"  # calls and names need no parentheses

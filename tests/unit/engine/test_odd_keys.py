@@ -15,14 +15,14 @@ from support.compare import assert_same_rows
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def run_query(
-    backend: str, schema: str, sql: str, batches: Sequence[Sequence[dict[str, Any]]], partitions: int = 3
-) -> list[dict[str, Any]]:
-    """Return the results of a query over all batches; rows are one second apart."""
+def run_queries(
+    backend: str, schema: str, texts: Sequence[str], batches: Sequence[Sequence[dict[str, Any]]], partitions: int = 3
+) -> list[list[dict[str, Any]]]:
+    """Return the results of queries over all batches; rows are one second apart."""
     with hr.Session(backend=backend, partitions=partitions) as session:
         source = hr.MemorySource(f"{schema}, time TIMESTAMP")
         session.create_stream("s", source, time="time", watermark="1 hour")
-        query = session.add(sql)
+        queries = [session.add(text) for text in texts]
         second = 0
         for batch in batches:
             rows = []
@@ -32,25 +32,42 @@ def run_query(
             source.append(rows)
             session.advance()
         session.drain()
-        assert query.error is None
-        return query.results().to_pylist()
+        assert [query.error for query in queries] == [None] * len(queries)
+        return [query.results().to_pylist() for query in queries]
+
+
+def check_all_against_reference(schema: str, texts: Sequence[str], batches: Sequence[Sequence[dict[str, Any]]]) -> None:
+    """Compare the results of queries that run together with those of the reference, which shares nothing."""
+    expected = run_queries("reference", schema, texts, batches)
+    for partitions in (1, 4):
+        for text, rows, expected_rows in zip(
+            texts, run_queries("local", schema, texts, batches, partitions), expected, strict=True
+        ):
+            try:
+                assert_same_rows(rows, expected_rows)
+            except AssertionError as error:
+                raise AssertionError(f"{text}\n{error}") from error
 
 
 def check_against_reference(schema: str, sql: str, batches: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    expected = run_query("reference", schema, sql, batches)
+    (expected,) = run_queries("reference", schema, [sql], batches)
     for partitions in (1, 4):
-        assert_same_rows(run_query("local", schema, sql, batches, partitions), expected)
+        (actual,) = run_queries("local", schema, [sql], batches, partitions)
+        assert_same_rows(actual, expected)
     return expected
 
 
 Y = [[{"y": y} for y in batch] for batch in ((math.inf, math.nan, 0.0), (-math.inf, -0.0, None), (math.nan, 1.0))]
 
 
-@pytest.mark.parametrize("key", ["y", "y - y", "-y", "y * 0", "0 / y"])
+KEYS = ["y", "y - y", "-y", "y * 0", "0 / y"]
+
+
 @pytest.mark.parametrize("window", ["TUMBLE(s, '1 hour')", "HOP(s, '4 seconds', '2 seconds')", "SESSION(s, '10 seconds')"])
-def test_all_nan_values_are_the_same_key(key: str, window: str):
+def test_all_nan_values_are_the_same_key(window: str):
     """∞ − ∞ has other bits than math.nan."""
-    check_against_reference("y DOUBLE", f"SELECT window_start, {key} AS v, COUNT(*) AS n FROM {window} GROUP BY {key}", Y)
+    texts = [f"SELECT window_start, {key} AS v, COUNT(*) AS n FROM {window} GROUP BY {key}" for key in KEYS]
+    check_all_against_reference("y DOUBLE", texts, Y)
 
 
 @pytest.mark.parametrize("value", ["y", "y - y", "-y", "y * 0"])
@@ -61,12 +78,12 @@ def test_distinct_counts_treat_all_nan_as_equal(value: str):
     assert len(results) == 1
 
 
-@pytest.mark.parametrize(
-    "aggregate", ["MIN(y)", "MAX(y)", "MEDIAN(y)", "SUM(y)", "AVG(y)", "STDDEV(y)", "percentile(y, 0.9)", "MAX(y - y)"]
-)
-def test_nan_and_infinity_in_aggregates(aggregate: str):
-    for batches in (Y, Y[1:2], Y[2:], [Y[0][1:]]):
-        check_against_reference("y DOUBLE", f"SELECT {aggregate} AS v FROM TUMBLE(s, '1 hour')", batches)
+AGGREGATES = ["MIN(y)", "MAX(y)", "MEDIAN(y)", "SUM(y)", "AVG(y)", "STDDEV(y)", "percentile(y, 0.9)", "MAX(y - y)"]
+
+
+@pytest.mark.parametrize("batches", [Y, Y[1:2], Y[2:], [Y[0][1:]]], ids=["all", "-inf", "nan", "nan and 0"])
+def test_nan_and_infinity_in_aggregates(batches: Sequence[Sequence[dict[str, Any]]]):
+    check_all_against_reference("y DOUBLE", [f"SELECT {call} AS v FROM TUMBLE(s, '1 hour')" for call in AGGREGATES], batches)
 
 
 def test_text_that_looks_like_null_is_not_null():

@@ -20,7 +20,7 @@ from headrace.planner.join.sliding_join_plan import OrdersByRelation, ProbeOrder
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.replanning import SlidingJoinOptimizer
 
-ROWS, BATCHES = 1500, 50
+ROWS, BATCHES = 1000, 20
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = """
 SELECT r.n AS r, u.n AS u FROM SLIDING(r, '1 hour') r JOIN SLIDING(s, '1 hour') s ON r.y = s.x

@@ -43,9 +43,14 @@ def results(backend: str) -> list[list[dict]]:
         return [query.results().to_pylist() for query in queries]
 
 
+@pytest.fixture(scope="module")
+def reference_results() -> list[list[dict]]:
+    return results("reference")
+
+
 @pytest.mark.parametrize("few", [True, False, None])
-def test_both_algorithms_equal_the_reference(monkeypatch, few: bool | None) -> None:
+def test_both_algorithms_equal_the_reference(monkeypatch, reference_results: list[list[dict]], few: bool | None) -> None:
     monkeypatch.setattr(windows, "_FORCE_SPARSE", few)
-    for found, expected in zip(results("local"), results("reference"), strict=True):
+    for found, expected in zip(results("local"), reference_results, strict=True):
         assert expected
         assert_same_rows(found, expected)

@@ -1,6 +1,6 @@
 """Sliding joins whose selectivities change: adaptive plans recover their probe cost, static plans do not; results are equal.
 
-    second   0 ─────────── 8 ──┬──────┬────────────── 18
+    second   0 ─────────── 5 ──┬──────┬────────────── 13
     partners  about one        │ r–s and t–u 100, s–t none
     orders    s→r t→u          └ new  └ rows from before the change have expired
 
@@ -25,7 +25,7 @@ from support.adaptation import COLUMNS, Adaptive, RunRecord, SelectivityChange, 
 from support.compare import assert_same_rows
 from support.duckdb_judge import DuckDBJudge
 
-CHANGE = SelectivityChange(rate=300, seconds=18, change=8, range=3)
+CHANGE = SelectivityChange(rate=200, seconds=13, change=5, range=2)
 BATCHES = CHANGE.batches()
 TINY = SelectivityChange(rate=12, seconds=9, change=4, range=2, partners=8, steady_every=3)
 

@@ -70,12 +70,13 @@ def run(
 ) -> tuple[list[Counter[tuple[Any, ...]]], SlidingJoinPlan]:
     """Run queries with a second of rows per batch; return their results and the last plan."""
     random = Random(5)
-    with JoinSession(directory, "rstu", optimizer) as streams:
+    names = [name for name in "rstu" if any(f"{name}." in text for text in texts)]
+    with JoinSession(directory, "".join(names), optimizer) as streams:
         for number, text in enumerate(texts):
             streams.session.add(text, name=f"q{number}")
         for batch in range(batches):
             rows = {
-                name: [{"a": EACH * batch + k, "at": batch + k / EACH, **draw(random)} for k in range(EACH)] for name in "rstu"
+                name: [{"a": EACH * batch + k, "at": batch + k / EACH, **draw(random)} for k in range(EACH)] for name in names
             }
             streams.advance(rows)
         return [streams.results(f"q{number}") for number in range(len(texts))], streams.plan

@@ -1,12 +1,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.in_process_service import Service
+
+
+@pytest.fixture(autouse=True)
+def prompt_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve live readers after every micro-batch, whatever CPU time it takes."""
+    monkeypatch.setattr("headrace.service.notifier._READER_CPU_SHARE", 1e9)
+
+
+@pytest.fixture(autouse=True)
+def no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send no heartbeats to live readers: a test that waits for a row in vain ends with the timeout of its connection."""
+    monkeypatch.setattr("headrace.service.subscriptions._HEARTBEAT_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -21,6 +34,14 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     yield serve
     for service in started:
         service.close()
+
+
+@pytest.fixture(scope="module")
+def unchanged_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with the stream purchases, for the tests of a module that add and change nothing."""
+    with closing(Service(tmp_path_factory.mktemp("service") / "checkpoint")) as started:
+        started.declare()
+        yield started
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from headrace.service.admission import ServiceLimits, forecast_latency
@@ -17,11 +16,7 @@ def add_query_and_rows(service: Service) -> None:
     service.add(name="first")
     for second in range(8):
         service.append(*(second + place / 100 for place in range(100)))
-        rows = 100 * (second + 1)
-        until = time.monotonic() + 20
-        while service.http.get("/v1/streams/purchases").json()["rows"] < rows:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        service.wait_until(lambda rows=100 * (second + 1): service.session.streams()["purchases"]["rows"] == rows)
 
 
 def test_an_equal_query_adds_no_cost(serve: Callable[..., Service]):

@@ -30,14 +30,14 @@ def test_the_page_is_served_without_a_token_and_loads_from_its_own_origin_only(s
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-def test_the_report_frame_runs_inline_scripts_in_a_sandbox(service: Service):
-    assert "frame-src 'self'" in service.http.get("/").headers["content-security-policy"]
-    policy = service.http.get("/page/report_frame.html").headers["content-security-policy"]
+def test_the_report_frame_runs_inline_scripts_in_a_sandbox(unchanged_service: Service):
+    assert "frame-src 'self'" in unchanged_service.http.get("/").headers["content-security-policy"]
+    policy = unchanged_service.http.get("/page/report_frame.html").headers["content-security-policy"]
     for part in ("default-src 'none'", "script-src 'unsafe-inline'", "sandbox allow-scripts", "frame-ancestors 'self'"):
         assert part in policy.split("; ")
 
 
-def test_files_have_their_content_type_and_are_revalidated(service: Service):
+def test_files_have_their_content_type_and_are_revalidated(unchanged_service: Service):
     kinds = {
         "js/main.js": "text/javascript",
         "css/base.css": "text/css",
@@ -45,19 +45,19 @@ def test_files_have_their_content_type_and_are_revalidated(service: Service):
         "vendor/uplot.js": "text/javascript",
     }
     for name, kind in kinds.items():
-        answer = service.http.get(f"/page/{name}")
+        answer = unchanged_service.http.get(f"/page/{name}")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(kind)
         assert answer.headers["cache-control"] == "no-cache"
-        again = service.http.get(f"/page/{name}", headers={"If-None-Match": answer.headers["etag"]})
+        again = unchanged_service.http.get(f"/page/{name}", headers={"If-None-Match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
 
 
 @pytest.mark.parametrize(
     "path", ["/page/", "/page/js", "/page/none.js", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/page//etc/passwd"]
 )
-def test_other_paths_are_not_served(service: Service, path: str):
-    assert service.http.get(path).status_code == 404
+def test_other_paths_are_not_served(unchanged_service: Service, path: str):
+    assert unchanged_service.http.get(path).status_code == 404
 
 
 @pytest.mark.parametrize("path", OWN_FILES, ids=lambda path: path.name)

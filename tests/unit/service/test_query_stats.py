@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -20,7 +19,6 @@ from headrace.runtime.metrics import BatchReport, EventTimeMarks, LatencyPercent
 from headrace.service.query_stats import QueryStats, collect_stats, estimate_growth
 from headrace.sql import Catalog, bind_query
 from support.in_process_service import Service
-from support.service_process import wait_until
 
 COLUMNS = "k INT, v BIGINT, time TIMESTAMP"
 CATALOG = Catalog.of([Stream("a", Schema.parse(COLUMNS), "time")])
@@ -188,12 +186,11 @@ def test_latency_percentiles():
 
 def test_statistics_are_served_over_http(service: Service):
     service.add(name="counts")
-    for _ in range(6):
-        now = datetime.now(UTC).isoformat()
-        row = {"user_id": 1, "gem_pack": 1, "price": 1.0, "time": now}
+    begin = datetime.now(UTC) - timedelta(seconds=4)
+    for batch in range(4):
+        row = {"user_id": 1, "gem_pack": 1, "price": 1.0, "time": (begin + timedelta(seconds=batch)).isoformat()}
         assert service.http.post("/v1/streams/purchases/rows", json=[row]).status_code == 202
-        time.sleep(0.6)
-    wait_until(lambda: service.http.get("/v1/queries/counts").json()["latency_seconds"] is not None)  # refreshed every 2 s
+        service.wait_until(lambda rows=batch + 1: service.session.streams()["purchases"]["rows"] == rows)
     query = service.http.get("/v1/queries/counts").json()
     assert 0 < query["latency_seconds"]["p50"] <= query["latency_seconds"]["p95"] < 60
     assert query["state_bytes"] > 0

@@ -6,7 +6,8 @@ import inspect
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from html import escape
 from pathlib import Path
 
@@ -112,6 +113,16 @@ def test_the_list_is_empty_without_a_folder(serve: Callable[..., Service], tmp_p
         assert (answer.status_code, answer.json()["error"]) == (404, "report 'bench-out' does not exist")
 
 
+@pytest.fixture(scope="module")
+def service_with_report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Path]]:
+    """A service with the report good, and a folder with a report that is outside; no test changes them."""
+    folder = tmp_path_factory.mktemp("reports")
+    write_minimal_report(folder / "outside")
+    write_minimal_report(folder / "bench-out" / "good")
+    with closing(Service(folder / "checkpoint", reports=folder / "bench-out")) as service:
+        yield service, folder / "outside"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -119,11 +130,10 @@ def test_the_list_is_empty_without_a_folder(serve: Callable[..., Service], tmp_p
         "good%2f..%2fgood", "%2f{outside}", "{outside}", "report.html", "good%00", ".", "", "good%20",
     ],
 )  # fmt: skip
-def test_only_listed_reports_are_served(service: Service, folder: Path, tmp_path: Path, name: str):
-    write_minimal_report(tmp_path / "outside")
-    write_minimal_report(folder / "good")
+def test_only_listed_reports_are_served(service_with_report: tuple[Service, Path], name: str):
+    service, outside = service_with_report
     assert service.http.get("/v1/reports/good").status_code == 200
-    target = f"/v1/reports/{name.format(outside=tmp_path / 'outside')}"
+    target = f"/v1/reports/{name.format(outside=outside)}"
     answer = service.http.get("/", extensions={"target": target.encode()})  # unnormalized: httpx would remove the dots
     assert answer.status_code == (307 if target.endswith(("/", "%2f")) else 404)  # redirected to the path without the final slash
     assert "<p>" not in answer.text

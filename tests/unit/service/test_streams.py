@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,9 @@ def test_a_stream_lists_its_columns(service: Service):
 def test_appended_rows_are_counted_and_sampled(service: Service):
     service.add()
     service.append(1.0, 2.5)
-    until = time.monotonic() + 20
-    while service.http.get("/v1/streams/purchases").json()["rows"] < 2:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    assert service.http.get("/v1/streams/purchases").json()["latest"] == "2026-01-01T00:00:02.500000Z"
+    service.wait_until(lambda: service.session.streams()["purchases"]["rows"] == 2)
+    stream = service.http.get("/v1/streams/purchases").json()
+    assert (stream["rows"], stream["latest"]) == (2, "2026-01-01T00:00:02.500000Z")
     sample = service.http.get("/v1/streams/purchases/sample", params={"rows": 1}).json()
     assert sample["rows"] == [[1, 1, 10.0, "2026-01-01T00:00:02.500000Z"]]
 

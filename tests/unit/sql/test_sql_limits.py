@@ -69,10 +69,20 @@ def can_bind(text: str) -> bool:
     return outcomes[0]
 
 
+NESTED = frozenset({"parentheses", "calls", "CASEs", "NOTs", "signs", "sub-queries"})
+OTHER_LEVELS = 4  # the rest of a query takes at most so many levels
+
+
+def get_limit(kind: str) -> int:
+    if kind == "unions":
+        return MAX_UNION_BRANCHES
+    return MAX_NESTING if kind in NESTED else MAX_TREE_DEPTH
+
+
 @cache
 def find_max_count(kind: str) -> int:
-    """Return the largest accepted count of a construct."""
-    low, high = 1, 150  # a count of 150 is refused, see `test_large_queries_are_accepted_and_too_large_queries_are_refused`
+    """Return the largest accepted count of a construct, up to its limit; too small a count if many fewer are accepted."""
+    low, high = get_limit(kind) - OTHER_LEVELS - 1, get_limit(kind)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if can_bind(DEEP[kind](middle)) else (low, middle - 1)
@@ -108,9 +118,8 @@ def test_the_largest_accepted_query_runs(kind: str):
 
 @pytest.mark.parametrize("kind", DEEP)
 def test_large_queries_are_accepted_and_too_large_queries_are_refused(kind: str):
-    is_nesting = kind in {"parentheses", "calls", "CASEs", "NOTs", "signs", "sub-queries"}
-    assert find_max_count(kind) >= (MAX_NESTING - 4 if is_nesting else 90)
-    for count in (150, 450, 485, 490, 600):
+    assert find_max_count(kind) >= get_limit(kind) - OTHER_LEVELS
+    for count in (get_limit(kind) + 1, 450, 485, 490, 600):
         assert not can_bind(DEEP[kind](count))
     assert sys.getrecursionlimit() == 1000  # the limits assume this value
 

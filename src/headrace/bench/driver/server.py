@@ -44,7 +44,7 @@ from headrace.errors import HeadraceError
 
 _SEND_BUFFER_BYTES = 1 << 18  # small, because rows in a socket buffer count as read
 _CHUNKS_PER_TURN = 8  # chunks sent to one consumer before the next consumer's turn
-_POLL_MILLISECONDS = 10  # milliseconds
+_POLL_MILLISECONDS = 10
 
 _consumer_numbers = itertools.count()
 
@@ -255,7 +255,7 @@ def _find_handler(kind: object) -> Callable[[DriverHub, _Arguments], _Answer]:
     return _HANDLERS[kind]
 
 
-_TICK_SECONDS = 0.01  # seconds
+_TICK_SECONDS = 0.01
 _SWITCH_INTERVAL_SECONDS = 0.0005  # seconds between switches of the interpreter lock
 
 

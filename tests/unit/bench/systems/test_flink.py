@@ -18,8 +18,10 @@ from headrace.bench.systems.flink import FlinkAdapter, FlinkSettings, build_tabl
 from headrace.bench.systems.process import SutEventWriter
 from headrace.errors import HeadraceError
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 SECOND = 1_000_000
-BIDS = StreamSpec("bids", "bids", watermark=0.25, partitions=3)
+BIDS = StreamSpec("bids", "bids", watermark=0.25, partitions=3, pool_rows=1000)
 
 
 def make_query(name: str, slide: int = SECOND) -> BenchQuery:

@@ -23,9 +23,11 @@ from headrace.bench.systems.process import SutEventWriter
 from headrace.errors import HeadraceError
 from headrace.session import Session
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 TIMEOUT = 60.0
 SECOND = 1_000_000
-FIELDS = StreamSpec("fields", "fields", keys=20, distribution="round_robin")
+FIELDS = StreamSpec("fields", "fields", keys=20, distribution="round_robin", pool_rows=10_000)
 
 
 def make_query(name: str) -> BenchQuery:

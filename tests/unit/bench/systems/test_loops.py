@@ -17,20 +17,22 @@ from headrace.bench.queries.query import BenchQuery, build_window_aggregation
 from headrace.bench.systems.adapter import SutConfig, SutStream
 from headrace.bench.systems.process import SutProcess
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 TIMEOUT = 60.0
 SECOND = 1_000_000
-PURCHASES = StreamSpec("purchases", "purchases", keys=50, key="user_id", disorder=0.1, watermark=0.1)
-ADS = StreamSpec("ads", "ads", keys=40, key="user_id", disorder=0.1, watermark=0.1)
+PURCHASES = StreamSpec("purchases", "purchases", keys=50, key="user_id", disorder=0.1, watermark=0.1, pool_rows=100_000)
+ADS = StreamSpec("ads", "ads", keys=40, key="user_id", disorder=0.1, watermark=0.1, pool_rows=100_000)
 SUMS = build_window_aggregation(
     "sums",
     "purchases",
     ["user_id"],
     [BenchAggregate("SUM", "price", "total")],
     ColumnComparison("price", ">", 99.5),
-    SECOND,
-    SECOND // 4,
+    SECOND // 2,
+    SECOND // 8,
 )
-PROFIT = ProfitQueries(size="1 second", slide="500 milliseconds").queries(1)[0]
+PROFIT = ProfitQueries(size="500 milliseconds", slide="250 milliseconds").queries(1)[0]
 
 
 def add_counts(counts: dict[int, int], collector: ResultCollector) -> dict[int, int]:
@@ -51,10 +53,10 @@ def test_the_kernel_and_duckdb_give_the_same_counts(query: BenchQuery, tmp_path:
             for system in (limit, duckdb):
                 system.wait_ready(TIMEOUT)
                 assert system.events() == []
-            driver.start(RateScript.constant(2_000))
+            driver.start(RateScript.constant(20_000))
             end = time.monotonic() + TIMEOUT
             while time.monotonic() < end and min(map(len, counts)) < 8:
-                time.sleep(0.05)
+                time.sleep(0.01)
                 counts = [add_counts(counts[0], first), add_counts(counts[1], second)]
             assert limit.events() == duckdb.events() == []
     common_ends = sorted(set(counts[0]) & set(counts[1]))[:-1]  # the last window may be incomplete
@@ -89,12 +91,12 @@ def test_duckdb_adds_and_removes_queries_at_run_time(tmp_path: Path):
             system.add(BenchQuery("untold", ("purchases",), {"flink": "SELECT 1"}, SECOND, SECOND))
             end, counts, events = time.monotonic() + TIMEOUT, {}, []
             while time.monotonic() < end and (len(counts) < 2 or len(events) < 3):
-                time.sleep(0.05)
+                time.sleep(0.01)
                 add_counts(counts, collector)
                 events += [(e.event, e.query) for e in system.events()]
             assert sorted(events) == [("live", "sums"), ("refused", "untold"), ("refused", "wrong")]
             system.remove("sums")
             while time.monotonic() < end and not (events := system.events()):
-                time.sleep(0.05)
+                time.sleep(0.01)
             assert [(e.event, e.query) for e in events] == [("removed", "sums")]
     assert len(counts) >= 2

@@ -21,6 +21,8 @@ from headrace.bench.systems.adapter import SutConfig, SutDescription, SutStream
 from headrace.bench.systems.process import SutEvent, SutEventWriter, SutProcess, drive_adapter
 from headrace.errors import HeadraceError
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 SECOND = 1_000_000
 TIMEOUT = 60.0
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.compute.evaluator import Evaluator
@@ -314,14 +314,22 @@ def test_equals_row_by_row(kind, data, table):
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
 def test_every_function_equals_row_by_row(kind):
-    for shape in _calls(kind, 1):
-        _check_all(shape)
+    shapes = _calls(kind, 1)
+    for first in range(0, len(shapes), SHAPES_PER_EXAMPLE):
+        _check_all(shapes[first : first + SHAPES_PER_EXAMPLE])
 
 
-def _check_all(shape: st.SearchStrategy[Expression]) -> None:
-    @settings(max_examples=scale_examples(3), deadline=None, suppress_health_check=list(HealthCheck))
-    @given(expression=shape, table=TABLES)
-    def shape_equals_row_by_row(expression, table):
-        check(expression, table)
+UNSHRUNK = (Phase.reuse, Phase.generate)
+SHAPES_PER_EXAMPLE = 8  # Hypothesis takes longer to start than to draw and check a few expressions
 
-    shape_equals_row_by_row()
+
+def _check_all(shapes: list[st.SearchStrategy[Expression]]) -> None:
+    """Check an expression of each shape; the error names the wrong one, so that the others need no shrinking."""
+
+    @settings(max_examples=scale_examples(3), deadline=None, suppress_health_check=list(HealthCheck), phases=UNSHRUNK)
+    @given(expressions=st.tuples(*shapes), table=TABLES)
+    def shapes_equal_row_by_row(expressions, table):
+        for expression in expressions:
+            check(expression, table)
+
+    shapes_equal_row_by_row()
