@@ -20,7 +20,8 @@ from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.result_frames import ResultFrames
-from headrace.runtime.commands import AddQuery, command_from_json
+from headrace.runtime.batch_log import BatchLogEntry
+from headrace.runtime.commands import AddQuery
 from headrace.runtime.engine_state import EngineState, QueryState
 from headrace.storage import result_files as kept_rows
 
@@ -254,7 +255,7 @@ class QueryRegistry:
         self._ids_by_name: dict[str, int] = {}
         self._next_id = 0
 
-    def recover(self, state: EngineState, unfinished: Mapping[str, Any] | None) -> None:
+    def recover(self, state: EngineState, unfinished: BatchLogEntry | None) -> None:
         """Load the queries of the checkpoint, and those of a batch that was logged but not committed."""
         for query in (query for query in state.queries.values() if root_query_id(query.id) == query.id):
             record = QueryRecord.from_checkpoint(query.id, query.name, query.sql, query.sink, query.owner)
@@ -262,8 +263,7 @@ class QueryRegistry:
             self.records[query.id] = record
             if query.live:
                 self._ids_by_name[query.name] = query.id
-        for value in unfinished["commands"] if unfinished else ():
-            command = command_from_json(value)
+        for command in unfinished.commands if unfinished else ():
             if isinstance(command, AddQuery):
                 logged = QueryRecord.from_checkpoint(command.id, command.name, command.sql, command.sink, command.owner)
                 self.records[command.id] = logged

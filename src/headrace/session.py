@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 
-from headrace.connectors import CallbackSink, Source, parse_sink
+from headrace.connectors import CallbackSink, Range, Source, parse_sink
 from headrace.display import SessionDisplay, StreamDisplay, format_event_time, format_session, render_session
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
@@ -85,7 +85,6 @@ class Session:
         partitions: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         multiway: str = "global",
-        fault: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
@@ -97,15 +96,14 @@ class Session:
         - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
         - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
           best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
-        - `fault`: a hook for tests, called with the name of every durable step.
 
         Raises CheckpointError if the checkpoint is in use, damaged or of another format, and SessionError for an invalid
         setting or if Spark cannot be started.
         """
         self._is_temporary = checkpoint is None
-        self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"), fault)
+        self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"))
         try:
-            self._backend = load_backend(backend, master=master, spark=spark, fault=fault)
+            self._backend = load_backend(backend, master=master, spark=spark)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
         except BaseException:
             self._checkpoint.close()
@@ -408,7 +406,7 @@ class Session:
                 self._state_changed.notify_all()
             for source in self._coordinator.sources.values():
                 getattr(source, "close", lambda: None)()
-            self._coordinator.sliding_join_optimizer.close()
+            self._coordinator.optimizers.sliding_joins.close()
             self._backend.close()
             self._checkpoint.close()
             if self._is_temporary:
@@ -445,6 +443,11 @@ class Session:
     def is_closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
+
+    def list_last_ranges(self) -> tuple[Range, ...]:
+        """Return the input ranges of the last micro-batch."""
+        entry = self._checkpoint.read_log_entry(self.last_batch)
+        return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     @property
     def results_folder(self) -> Path:

@@ -23,6 +23,7 @@ from headrace.planner.join.window_join_plan import (
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.engine_state import EngineState
 from headrace.runtime.replanning import SlidingJoinOptimizer, WindowJoinOptimizer
+from headrace.storage.fault_points import install_fault_hook
 from support.strategies import AddQuery, Advance, Crash, Drain, RemoveQuery, Rows, Scenario
 
 
@@ -133,10 +134,11 @@ class Run:
     replanner: RandomReplanner | None = None
 
     def open(self) -> None:
-        self.session = hr.Session(self.directory, fault=self.fault, **self.options)
+        install_fault_hook(self.directory, self.fault)
+        self.session = hr.Session(self.directory, **self.options)
         if self.replanner is not None:
-            self.session._coordinator.window_join_optimizer = self.replanner
-            self.session._coordinator.sliding_join_optimizer = self.replanner.sliding_join_optimizer
+            self.session._coordinator.optimizers.window_joins = self.replanner
+            self.session._coordinator.optimizers.sliding_joins = self.replanner.sliding_join_optimizer
         self.sources = {}
         for stream in self.scenario.streams:
             self.sources[stream.name] = hr.MemorySource(stream.schema)

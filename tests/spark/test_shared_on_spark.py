@@ -87,7 +87,7 @@ def test_shuffle_blocks_of_joins_become_state_and_survive_a_restart(spark: Any, 
                 source.append(make_table(number))
             session.advance()
             suffixes = [path.suffix for path in (tmp_path / "checkpoint" / "state").iterdir()]
-            assert ".parcel" in suffixes
+            assert ".block" in suffixes
             if number == 1:
                 assert suffixes.count(".part") == 3  # the old state was repartitioned
                 session.drain()

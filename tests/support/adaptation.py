@@ -190,7 +190,7 @@ def run_change(
             session.create_stream(name, source, time="time")
         query = session.add(change.query, name="q")
         if optimizer is not None:
-            session._coordinator.sliding_join_optimizer = optimizer
+            session._coordinator.optimizers.sliding_joins = optimizer
         session.advance()  # the initial orders take effect with the next batch
         for number, tables in enumerate(change.batches() if batches is None else batches):
             for name, table in tables.items():

@@ -39,8 +39,8 @@ class JoinSession:
     def __init__(self, directory: Path, names: str, optimizer: SlidingJoinOptimizer | None = None, **options: Any) -> None:
         self.directory = directory
         self.session = hr.Session(directory, **{"backend": "local", "partitions": 2, **options})
-        self.optimizer = optimizer or ManualOptimizer(self.session._coordinator.sliding_join_optimizer.sharing)
-        self.session._coordinator.sliding_join_optimizer = self.optimizer
+        self.optimizer = optimizer or ManualOptimizer(self.session._coordinator.optimizers.sliding_joins.sharing)
+        self.session._coordinator.optimizers.sliding_joins = self.optimizer
         self.sources = {name: hr.MemorySource(COLUMNS) for name in names}
         for name, source in self.sources.items():
             self.session.create_stream(name, source, time="time")

@@ -6,7 +6,6 @@ It runs in the driver and keeps its queries in memory, so it cannot continue aft
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -60,7 +59,7 @@ class OracleBackend:
             self._run_query(job, number, rows, seen, report, header, results)
         if results.index:
             report.result_files = [f"results/{job.batch:010d}-00000.rows"]
-            container.write(Path(job.directory) / report.result_files[0], (results.tables, results.index))
+            container.write(job.store, report.result_files[0], results)
         return [report]
 
     def _read_rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:

@@ -2,13 +2,12 @@
 
 Files must appear complete (write elsewhere, then rename into place) and never change. `files.jsonl` in the stream's own directory
 lists the files in the order of their discovery, with the row counts of their units. Positions are indices into that list, so
-they stay valid after a restart, whatever the directory contains by then.
+they stay valid after a restart, whatever the directory contains by then; a position has a digest of the files before it.
 """
 
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,7 +20,11 @@ from headrace.connectors.formats import FORMATS, count_unit_rows, format_of, inf
 from headrace.connectors.source import Option, Position, Range, require_attached, split_units, take_units
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import Schema
-from headrace.storage.posix import append_line, read_complete_lines, replace_file
+from headrace.storage.append_log import AppendLog, extend_digest
+from headrace.storage.documents import damaged_error, get_document, put_document
+from headrace.storage.posix import PosixStore
+
+_LOG_FILE, _SCHEMA_FILE = "files.jsonl", "schema.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class FileSource:
         self._stream, self._directory = "", None  # type: tuple[str, Path | None]
         self._files: list[_DiscoveredFile] = []
         self._known_paths: set[str] = set()
+        self._digests = [""]  # of the first 0, 1, … files
 
     @property
     def schema(self) -> Schema:
@@ -97,18 +101,22 @@ class FileSource:
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores an inferred schema, so that it does not depend on the first file any more."""
         self._stream, self._directory = stream, Path(directory)
-        self._files = [_DiscoveredFile(**json.loads(line)) for line in read_complete_lines(self._log_path)]
+        store = PosixStore(self._directory)
+        self._files = [_DiscoveredFile(**value) for value in self._log.read()]
         self._known_paths = {file.path for file in self._files}
-        schema_file = self._directory / "schema.json"
-        if self._declared_schema is None and schema_file.exists():
-            self._schema = Schema.parse(json.loads(schema_file.read_text())["schema"])
+        if self._declared_schema is None and store.find_size(_SCHEMA_FILE) is not None:
+            self._schema = Schema.parse(get_document(store, _SCHEMA_FILE)["schema"])
         elif self._declared_schema is None:
-            replace_file(schema_file, json.dumps({"schema": self.schema.to_ddl()}).encode())
+            put_document(store, _SCHEMA_FILE, {"schema": self.schema.to_ddl()})
         if not is_glob(self._path) and not Path(self._path).exists():
             raise SourceError(f"path '{self._path}' of stream '{stream}' does not exist", hint="create the directory first")
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
-        """See `Source`; the position is {"file": index in order of discovery, "unit": index in that file}."""
+        """See `Source`.
+
+        The position is {"file": index in order of discovery, "unit": index in that file, "digest": of the files before it}.
+        """
+        self._check_digest(position)
         self._discover_files()
         index, unit = _parse_position(position)
         self._recheck_unread_files(index + (unit > 0))
@@ -124,9 +132,9 @@ class FileSource:
             rows += sum(file.units[unit:stop])
             ranges += [self._make_range(file, *piece) for piece in split_units(file.units, unit, stop)]
             if stop < len(file.units):
-                return ranges, {"file": index, "unit": stop}
+                return ranges, self._make_position(index, stop)
             index, unit = index + 1, 0
-        return ranges, {"file": index, "unit": 0}
+        return ranges, self._make_position(index, 0)
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
@@ -143,8 +151,25 @@ class FileSource:
         return {"kind": "files", "path": self._path, "format": self._format, "schema": declared, **lasting}
 
     @property
-    def _log_path(self) -> Path:
-        return require_attached(self._stream, self._directory) / "files.jsonl"
+    def _log(self) -> AppendLog:
+        return AppendLog(PosixStore(require_attached(self._stream, self._directory)), _LOG_FILE)
+
+    def _make_position(self, index: int, unit: int) -> Position:
+        return {"file": index, "unit": unit, "digest": self._get_digest(index + (unit > 0))}
+
+    def _get_digest(self, count: int) -> str:
+        """Return the digest of the first files; files before a position do not change any more."""
+        while len(self._digests) <= min(count, len(self._files)):
+            self._digests.append(extend_digest(self._digests[-1], asdict(self._files[len(self._digests) - 1])))
+        return self._digests[count] if count < len(self._digests) else ""
+
+    def _check_digest(self, position: Position) -> None:
+        index, unit = _parse_position(position)
+        count = index + (unit > 0)
+        if position is not None and position["digest"] != self._get_digest(count):
+            reason = f"the first {count} files of stream '{self._stream}' are not those that were read"
+            store = PosixStore(require_attached(self._stream, self._directory))
+            raise damaged_error(store, _LOG_FILE, ValueError(reason))
 
     def _make_range(self, file: _DiscoveredFile, start: int, stop: int, rows: int) -> Range:
         return Range(self._stream, file.reader, file.path, start, stop, rows, {**self._options, "size": file.size})
@@ -177,7 +202,7 @@ class FileSource:
     def _discover_files(self) -> None:
         for path in self._list_new_paths():
             file = self._examine_file(path)
-            append_line(self._log_path, json.dumps(asdict(file)).encode())
+            self._log.append(asdict(file))
             self._files.append(file)
             self._known_paths.add(path)
 
@@ -192,10 +217,12 @@ class FileSource:
                 current = file if os.stat(file.path).st_size == file.size else self._examine_file(file.path)  # noqa: PTH116
             except FileNotFoundError:
                 current = _DiscoveredFile(file.path, file.reader, 0, [], "it was removed before it was read")
-            changed = changed or current is not file
+            if current is not file:
+                changed = True
+                del self._digests[index + 1 :]
             self._files[index] = current
         if changed:
-            replace_file(self._log_path, b"".join(json.dumps(asdict(file)).encode() + b"\n" for file in self._files))
+            self._log.replace(asdict(file) for file in self._files)
 
     def _examine_file(self, path: str) -> _DiscoveredFile:
         reader = self._reader_of(path)

@@ -1,23 +1,40 @@
 """Memory source: rows that the program appends, for tests, notebooks and small feeds.
 
-Every `append` writes one Arrow file to the stream's own directory. Workers read it like any other file, and the rows survive a
-crash of the process.
+Every `append` writes one Arrow file to the stream's own directory, and a line with its check sum to the log `rows.jsonl`. Workers
+read the file like any other. The rows survive a crash and a loss of power.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors.formats import count_unit_rows
 from headrace.connectors.row_input import RowInput, build_table
 from headrace.connectors.source import RANGE_ROWS, Position, Range, require_attached, split_units
-from headrace.errors import SourceError
 from headrace.model.types import Schema
-from headrace.storage.posix import write_atomically
+from headrace.storage.append_log import AppendLog
+from headrace.storage.checksum import compute_checksum
+from headrace.storage.documents import damaged_error
+from headrace.storage.posix import PosixStore
+
+_LOG_FILE = "rows.jsonl"
+_MAX_PRUNED_LINES = 1_000  # lines of the log whose files are deleted, before the log is written again
+
+
+@dataclass(frozen=True, slots=True)
+class _AppendedFile:
+    """The rows of one `append`: the number of its file, the rows of its record batches, the check sum of its bytes."""
+
+    number: int
+    units: list[int]
+    checksum: str
 
 
 class MemorySource:
@@ -35,7 +52,8 @@ class MemorySource:
         self._stream = ""
         self._directory: Path | None = None
         self._unattached_tables: list[pa.Table] = []
-        self._next_file = 0
+        self._files: deque[_AppendedFile] = deque()
+        self._pruned = 0
         self._lock = threading.Lock()
 
     def append(self, rows: RowInput) -> None:
@@ -58,57 +76,83 @@ class MemorySource:
         """See `Source`; writes the buffered rows, after the files of an earlier session."""
         with self._lock:
             self._stream, self._directory = stream, Path(directory)
-            self._next_file = 1 + max((int(path.stem) for path in self._directory.glob("[0-9]*.arrow")), default=-1)
+            if not self._log.exists() and any(self._directory.glob("[0-9]*.arrow")):
+                raise damaged_error(self._store, _LOG_FILE, FileNotFoundError())
+            self._files = deque(_AppendedFile(**value) for value in self._log.read())
             while self._unattached_tables:
                 self._write_file(self._unattached_tables[0])
                 self._unattached_tables.pop(0)
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"files": number of files read}, and a unit has the rows of one `append`."""
+        require_attached(self._stream, self._directory)
         first = number = _files_read(position)
+        if first > self._next_number:
+            reason = f"it lists {self._next_number} files, but {first} were read"
+            raise damaged_error(self._store, _LOG_FILE, ValueError(reason))
         ranges: list[Range] = []
         total = 0
-        while (path := self._file_path(number)).exists():
-            units = self._count_unit_rows(path)
-            total += sum(units)
+        for file in self._list_unread(first):
+            total += sum(file.units)
             if number > first and total > limit_rows:
                 break
-            ranges += [Range(self._stream, "arrow", str(path), *piece) for piece in split_units(units, 0, len(units))]
+            ranges += [self._make_range(file, *piece) for piece in split_units(file.units, 0, len(file.units))]
             number += 1
         return (ranges, {"files": number}) if number > first else ([], position)
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
-        return self._file_path(_files_read(position)).exists()
+        require_attached(self._stream, self._directory)
+        return _files_read(position) < self._next_number
 
     def prune(self, *positions: Position) -> None:
-        """See `Source`; keeps the newest file: its number determines that of the next file."""
-        first_kept = min(self._next_file - 1, *map(_files_read, positions))
-        for path in require_attached(self._stream, self._directory).glob("[0-9]*.arrow"):
-            if int(path.stem) < first_kept:
-                path.unlink(missing_ok=True)
+        """See `Source`; the log keeps the newest file, whose number determines that of the next."""
+        store, first_kept = self._store, min(map(_files_read, positions))
+        with self._lock:
+            while len(self._files) > 1 and self._files[0].number < first_kept:
+                store.delete(_file_key(self._files.popleft().number))
+                self._pruned += 1
+            if self._pruned > _MAX_PRUNED_LINES:
+                self._log.replace(asdict(file) for file in self._files)
+                self._pruned = 0
 
     def definition(self) -> dict[str, Any]:
         """See `Source`."""
         return {"kind": "memory", "schema": self.schema.to_ddl()}
 
-    def _file_path(self, number: int) -> Path:
-        return require_attached(self._stream, self._directory) / f"{number:08d}.arrow"
+    @property
+    def _store(self) -> PosixStore:
+        return PosixStore(require_attached(self._stream, self._directory))
 
-    def _count_unit_rows(self, path: Path) -> list[int]:
-        try:
-            return count_unit_rows(str(path), "arrow")
-        except (pa.ArrowException, OSError) as error:
-            message = f"file '{path}' of stream '{self._stream}' cannot be read"
-            raise SourceError(message, detail=str(error), hint="the checkpoint directory has been damaged") from error
+    @property
+    def _log(self) -> AppendLog:
+        return AppendLog(self._store, _LOG_FILE)
+
+    @property
+    def _next_number(self) -> int:
+        return self._files[-1].number + 1 if self._files else 0
+
+    def _list_unread(self, first: int) -> Iterator[_AppendedFile]:
+        """Yield the files from number `first` on, those of them that exist by now."""
+        with self._lock:
+            offset = first - self._files[0].number if self._files else 0
+            return itertools.islice(list(self._files), max(0, offset), None)
+
+    def _make_range(self, file: _AppendedFile, start: int, stop: int, rows: int) -> Range:
+        path = str(self._store.path_of(_file_key(file.number)))
+        return Range(self._stream, "arrow", path, start, stop, rows, {"checksum": file.checksum})
 
     def _write_file(self, table: pa.Table) -> None:
-        def write(path: Path) -> None:
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-                writer.write_table(table, max_chunksize=RANGE_ROWS)
-
-        write_atomically(self._file_path(self._next_file), write, sync=False)
-        self._next_file += 1
+        """Write rows, durably, and then the line of the log that makes them part of the stream."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=RANGE_ROWS)
+        content = sink.getvalue()
+        units = [batch.num_rows for batch in table.to_batches(max_chunksize=RANGE_ROWS)]
+        file = _AppendedFile(self._next_number, units, compute_checksum(content))
+        self._store.put(_file_key(file.number), [content])
+        self._log.append(asdict(file))
+        self._files.append(file)
 
 
 def _copy_table(table: pa.Table) -> pa.Table:
@@ -117,6 +161,10 @@ def _copy_table(table: pa.Table) -> pa.Table:
     with pa.ipc.new_stream(output, table.schema) as writer:
         writer.write_table(table)
     return pa.ipc.open_stream(output.getvalue()).read_all()
+
+
+def _file_key(number: int) -> str:
+    return f"{number:08d}.arrow"
 
 
 def _files_read(position: Position) -> int:

@@ -7,7 +7,6 @@ each column.
 
 from __future__ import annotations
 
-import json
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,8 @@ from headrace.connectors.formats import to_utc
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SchemaError
 from headrace.model.types import TIMESTAMP, Schema
-from headrace.storage.posix import replace_file
+from headrace.storage.documents import get_document, put_document
+from headrace.storage.posix import PosixStore
 
 DEFAULT_START_TIME = 1_767_225_600_000_000  # 2026-01-01T00:00Z
 
@@ -182,6 +182,9 @@ def _generate_columns(recipe: GeneratorSpec, start: int, stop: int, columns: Seq
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+_START_FILE = "start.json"
+
+
 class RateSource:
     """A source of synthetic rows at a constant rate, counted from the time at which it was first attached.
 
@@ -228,10 +231,10 @@ class RateSource:
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores the start time on the first call, and loads it after a restart."""
         self._stream, self._directory = stream, Path(directory)
-        start_file = self._directory / "start.json"
-        if not start_file.exists():
-            replace_file(start_file, json.dumps({"started": self._clock()}).encode())
-        self._started_at = json.loads(start_file.read_text())["started"]
+        store = PosixStore(self._directory)
+        if store.find_size(_START_FILE) is None:
+            put_document(store, _START_FILE, {"started": self._clock()})
+        self._started_at = get_document(store, _START_FILE)["started"]
 
     def plan(self, position: Position, limit_rows: int) -> tuple[list[Range], Position]:
         """See `Source`; the position is {"row": number of the next row}."""

@@ -23,6 +23,7 @@ from headrace.connectors.source import Range
 from headrace.connectors.tcp import read_rows
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import TIMESTAMP, Field, Schema
+from headrace.storage.checksum import compute_checksum
 
 _UNREADABLE_HINT = "repair or remove it, or create the source with on_error='skip' to leave such files out"
 _JSON_BLOCK_BYTES = 1 << 26
@@ -99,6 +100,7 @@ def _find_columns(names: Sequence[str], fields: Sequence[Field], wanted: Range) 
 
 def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     source = pa.memory_map(wanted.path)
+    _verify_checksum(wanted, source)
     reader = open_arrow(source)
     names = reader.schema.names
     chosen = [names[place] for place in _find_columns(names, fields, wanted)]
@@ -109,6 +111,13 @@ def _read_arrow(wanted: Range, _: Schema, fields: Sequence[Field]) -> pa.Table:
     for batch in batches:
         batch.validate()
     return pa.Table.from_batches(batches, reader.schema).select(chosen)
+
+
+def _verify_checksum(wanted: Range, source: pa.MemoryMappedFile) -> None:
+    """Raise SourceError if the range has the check sum of its file and the file has another."""
+    expected = wanted.options.get("checksum")
+    if expected is not None and compute_checksum(source.read_buffer()) != expected:
+        raise _unreadable_error(wanted, "its check sum does not match its content")
 
 
 def _read_batches(reader: pa.RecordBatchFileReader | pa.RecordBatchStreamReader, wanted: Range) -> list[pa.RecordBatch]:

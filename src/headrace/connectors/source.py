@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from headrace.errors import SourceError
+from headrace.model.record import record
 from headrace.model.types import Schema
 
 Option: TypeAlias = str | int | float | bool
@@ -21,6 +22,7 @@ Position: TypeAlias = Any  # a JSON value; None at the start of the stream
 RANGE_ROWS = 1 << 18  # rows of a range: few enough to balance tasks, enough to make the cost of opening a file negligible
 
 
+@record("range")
 @dataclass(frozen=True, slots=True)
 class Range:
     """An input range: a part of a stream that one worker reads at a time.
@@ -36,23 +38,6 @@ class Range:
     stop: int
     rows: int
     options: Mapping[str, Option] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the range as a JSON value for `from_json`."""
-        return {
-            "stream": self.stream,
-            "reader": self.reader,
-            "path": self.path,
-            "start": self.start,
-            "stop": self.stop,
-            "rows": self.rows,
-            "options": dict(self.options),
-        }
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Range:
-        """Read a range from its JSON value."""
-        return Range(**value)
 
 
 class Source(Protocol):

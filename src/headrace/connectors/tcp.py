@@ -40,7 +40,8 @@ import pyarrow as pa
 from headrace.connectors.source import RANGE_ROWS, Option, Position, Range, require_attached
 from headrace.errors import SourceError
 from headrace.model.types import Schema
-from headrace.storage.posix import replace_file
+from headrace.storage.documents import get_document, put_document
+from headrace.storage.posix import PosixStore
 
 SOCKET_BUFFER_BYTES = 4 << 20  # of a socket: large, so that the two sides rarely wait for each other
 _TIMEOUT_SECONDS = 60.0
@@ -163,6 +164,9 @@ def borrow_connection(address: str) -> Iterator[TcpConnection]:
 _RESTARTED_HINT = "the server was restarted and has other rows; start with a new checkpoint"
 
 
+_SERVER_FILE = "server.json"
+
+
 class TcpSource:
     """A source that reads one stream of a TCP server as a consumer group; each group must have one source object only."""
 
@@ -185,10 +189,10 @@ class TcpSource:
     def attach(self, stream: str, directory: Path) -> None:
         """See `Source`; stores the identity of the server, to detect another server at the same address."""
         self._stream, self._directory = stream, Path(directory)
-        identity_file, identity = self._directory / "server.json", self._describe_stream()["identity"]
-        if not identity_file.exists():
-            replace_file(identity_file, json.dumps({"identity": identity}).encode())
-        if json.loads(identity_file.read_text())["identity"] != identity:
+        store, identity = PosixStore(self._directory), self._describe_stream()["identity"]
+        if store.find_size(_SERVER_FILE) is None:
+            put_document(store, _SERVER_FILE, {"identity": identity})
+        if get_document(store, _SERVER_FILE)["identity"] != identity:
             raise SourceError(
                 f"server '{self._address}' is not the one that stream '{stream}' was read from", hint=_RESTARTED_HINT
             )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from headrace.engine.operators.finalize import ResultShape, list_required_compon
 from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner
 from headrace.engine.operators.selection import CellAssigner
 from headrace.engine.operators.sessions import SessionRuns
+from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.plan.derived import UnnestedStream
@@ -33,10 +33,13 @@ from headrace.planner.changelog import compute_query_level
 from headrace.planner.components import Component
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
-from headrace.storage import container
+from headrace.storage import container, documents
+from headrace.storage.posix import PosixStore
+from headrace.storage.store import Store
 from headrace.storage.udf_store import load_udfs
 
 
+@record("epoch")
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """A plan and the event time from which it applies: rows from `start` up to the next epoch are aggregated under `plan`."""
@@ -60,6 +63,7 @@ class StreamJob:
     base_streams: tuple[str, ...] = ()
 
 
+@record("state-ref")
 @dataclass(frozen=True, slots=True)
 class StateRef:
     """The place of a partial aggregate, or of buffered join rows: the entry `index` of a state file.
@@ -82,6 +86,7 @@ class StateRef:
         return self.stream, self.epoch, self.operator, self.slice_start
 
 
+@record("session-ref")
 @dataclass(frozen=True, slots=True)
 class SessionRef:
     """The state file that holds the open sessions of a query in a partition."""
@@ -92,6 +97,7 @@ class SessionRef:
     bytes: int = 0  # about
 
 
+@record("segment-ref")
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
     """The place of a segment of sliding-join state: the entry `index` of a state file.
@@ -143,9 +149,14 @@ class BatchJob:
     udf_tags: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
     unnested_streams: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
 
+    @property
+    def store(self) -> PosixStore:
+        """The store of the checkpoint."""
+        return PosixStore(self.directory)
+
     def load_udfs(self) -> None:
         """Load the UDFs; must be called before any expression is evaluated."""
-        load_udfs(self.directory, self.udf_tags)
+        load_udfs(self.store, self.udf_tags)
 
     def watermark_of(self, streams: Sequence[str], seen: Mapping[str, int]) -> int:
         """Return the watermark of a query over these streams, given the greatest event time of each stream."""
@@ -167,12 +178,12 @@ class BatchJob:
 
     def load_plan(self, path: str) -> LoadedPlan:
         """Return a stream plan of this checkpoint."""
-        plan: LoadedPlan = self._load_cached(path, LoadedPlan)
+        plan: LoadedPlan = self._load_cached(path, documents.get_record, LoadedPlan)
         return plan
 
     def load_query(self, number: int) -> LoadedQuery:
         """Return a query of this checkpoint."""
-        query: LoadedQuery = self._load_cached(query_file_name(number), LoadedQuery.from_content)
+        query: LoadedQuery = self._load_cached(query_file_name(number), documents.get_record, LoadedQuery.from_content)
         return query
 
     def load_state(self, file: str) -> dict[str, Any]:
@@ -199,13 +210,18 @@ class BatchJob:
         for file in cached.keys() - referenced:
             del cached[file]
 
-    def _load_cached(self, file: str, prepare: Callable[[Any], Any] = lambda content: content) -> Any:
-        """Return the content of a checkpoint file, converted by `prepare` on first access."""
+    def _load_cached(
+        self,
+        file: str,
+        read: Callable[[Store, str], Any] = container.read,
+        prepare: Callable[[Any], Any] = lambda content: content,
+    ) -> Any:
+        """Return the content of a checkpoint file, read and then converted by `prepare` on first access."""
         cached = _FILE_CACHE.setdefault((self.directory, self.checkpoint_id), {})
         while len(_FILE_CACHE) > _MAX_CHECKPOINTS:
             del _FILE_CACHE[next(iter(_FILE_CACHE))]  # the oldest one, of a session that has ended
         if file not in cached:
-            cached[file] = prepare(container.read(Path(self.directory) / file))
+            cached[file] = prepare(read(self.store, file))
         return cached[file]
 
     def load_buffered_rows(self, ref: StateRef) -> BufferedRows:
@@ -215,7 +231,7 @@ class BatchJob:
 
     def load_sliding_join_plan(self) -> LoadedSlidingJoinPlan:
         """Return the plan of the sliding joins; the job must have one."""
-        plan: LoadedSlidingJoinPlan = self._load_cached(self.sliding_join_plan_file, LoadedSlidingJoinPlan)
+        plan: LoadedSlidingJoinPlan = self._load_cached(self.sliding_join_plan_file, documents.get_record, LoadedSlidingJoinPlan)
         return plan
 
     def load_segment(self, ref: SegmentRef) -> StateSegment:
@@ -234,6 +250,7 @@ class BatchJob:
         return {name: job.max_event_time for name, job in self.streams.items()}
 
 
+@record("map-report")
 @dataclass(slots=True)
 class MapReport:
     """The report of a map task; every reduce task receives it.
@@ -254,6 +271,7 @@ class MapReport:
     seconds: float = 0.0
 
 
+@record("shuffle-block")
 @dataclass(slots=True)
 class ShuffleBlock:
     """The output of one map task for one partition; `file` is its path in the checkpoint, if it was written there."""

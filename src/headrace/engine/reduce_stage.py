@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -404,7 +403,7 @@ class _ReduceTask:
         ]
         buffers: list[BufferedRows] = []
         buffer_refs: list[StateRef] = []
-        promote = ShuffleFilePromoter(Path(self.job.directory))
+        promote = ShuffleFilePromoter(self.job.store)
         for buffer_ref, rows in compact_buffers(retained):
             buffer_refs.append(
                 promote(buffer_ref) if buffer_ref.file else replace(buffer_ref, file=file, index=len(buffers), bytes=rows.bytes)
@@ -412,7 +411,7 @@ class _ReduceTask:
             buffers += [] if buffer_ref.file else [rows]
         if partials or open_runs or buffers:
             content = {"partials": partials, "sessions": open_runs, "buckets": buffers}
-            container.write(Path(self.job.directory) / file, content)
+            container.write(self.job.store, file, content)
         return (
             refs,
             [*untouched, *(SessionRef(file, self.partition, query, runs.bytes) for query, runs in open_runs.items())],

@@ -7,7 +7,6 @@ batch, partition, level and part: a replay writes the same files again.
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -59,7 +58,7 @@ class ResultWriter:
         if results.index:
             name_parts = [f"{self._job.batch:010d}", f"{self._partition:05d}", *([str(self._level)] if self._level else [])]
             file = f"results/{'-'.join([*name_parts, *([f'{self._flush_number:05d}'] if self._flush_number else [])])}.rows"
-            container.write(Path(self._job.directory) / file, (results.tables, results.index))
+            container.write(self._job.store, file, results)
             self.result_files.append(file)
         results.clear()
         self._flush_number += 1

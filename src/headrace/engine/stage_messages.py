@@ -9,8 +9,10 @@ from headrace.engine.joins.joined_rows import JoinTable
 from headrace.engine.joins.sliding_join import SlidingJoinMessage
 from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.engine.operators.sessions import SessionRuns
+from headrace.model.record import record
 
 
+@record("forwarded-rows")
 @dataclass(frozen=True, slots=True)
 class ForwardedRows:
     """Rows of one round: of the path of a query up to `depth`, or of the leaf of its step `depth`."""
@@ -22,6 +24,7 @@ class ForwardedRows:
     sets: QueryBitmaps
 
 
+@record("level-message")
 @dataclass(slots=True)
 class LevelMessage:
     """The message of one partition of a level to one of the next level.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.model.expression import Expression
+from headrace.model.record import record
 
 AGGREGATE_FUNCTIONS = frozenset({
     "count", "sum", "avg", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp",
@@ -18,6 +19,7 @@ AGGREGATE_FUNCTIONS = frozenset({
 })  # fmt: skip
 
 
+@record("aggregate-call")
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
     """An aggregate function applied to arguments in one query.

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from headrace.model.record import record
+
 LOGIC_FUNCTIONS = frozenset({"and", "or", "not", "is_null"})
 COMPARISON_FUNCTIONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 ARITHMETIC_FUNCTIONS = frozenset({"add", "sub", "mul", "div", "int_div", "mod", "neg"})
@@ -30,6 +32,7 @@ OTHER_FUNCTIONS = frozenset({
 BUILTIN_FUNCTIONS = LOGIC_FUNCTIONS | COMPARISON_FUNCTIONS | ARITHMETIC_FUNCTIONS | OTHER_FUNCTIONS
 
 
+@record("column")
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of the current row, by its declared name."""
@@ -42,6 +45,7 @@ class Column:
         return self.name
 
 
+@record("literal")
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A constant: int, float, Decimal, bool, str, date, aware UTC datetime, or None."""
@@ -67,6 +71,7 @@ class Literal:
         return hash((repr(self.value), self.type))
 
 
+@record("call")
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function of `BUILTIN_FUNCTIONS`, or a UDF, applied to arguments; `type` is the type of the result."""

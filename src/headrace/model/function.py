@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from headrace.errors import EvaluationError
+from headrace.model.record import record
 from headrace.model.types import parse_type, type_name
 
 UdfCode: TypeAlias = Callable[..., Any]
@@ -24,6 +25,7 @@ _UDF_CODE: dict[str, UdfCode] = {}
 _ARRAY_TYPE = re.compile(r"\s*ARRAY\s*<(.+)>\s*$", re.IGNORECASE | re.DOTALL)
 
 
+@record("user-function")
 @dataclass(frozen=True, slots=True)
 class UserFunction:
     """A UDF that queries can call; `argument_types` has None for an argument of any type."""

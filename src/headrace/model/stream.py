@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.errors import SchemaError
+from headrace.model.record import record
 from headrace.model.types import Schema, type_name
 
 
+@record("stream")
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A stream; the watermark is the greatest event time seen minus `delay` (microseconds)."""

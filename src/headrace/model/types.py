@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.errors import SchemaError
+from headrace.model.record import record
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -83,6 +84,7 @@ def normalize_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+@record("field")
 @dataclass(frozen=True, slots=True)
 class Field:
     """A named, typed column; every column may hold NULL."""
@@ -91,6 +93,7 @@ class Field:
     type: pa.DataType
 
 
+@record("schema")
 @dataclass(frozen=True, slots=True)
 class Schema:
     """An ordered set of columns; names are unique when case is ignored."""

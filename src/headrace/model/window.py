@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from headrace.model.record import record
 
+
+@record("hop-window")
 @dataclass(frozen=True, slots=True)
 class HopWindow:
     """TUMBLE and HOP: windows [k·slide, k·slide + size) for every integer k; with gaps when slide > size."""
@@ -30,6 +33,7 @@ class HopWindow:
         return f"HOP({format_duration(self.size)}, {format_duration(self.slide)})"
 
 
+@record("session-window")
 @dataclass(frozen=True, slots=True)
 class SessionWindow:
     """SESSION: per key, rows at most `gap` apart share a window (as in Spark); it is [first, last + gap)."""
@@ -46,6 +50,7 @@ class SessionWindow:
         return f"SESSION({format_duration(self.gap)})"
 
 
+@record("sliding-window")
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
     """SLIDING: at every moment, the rows of the last `length`; rows more than `lateness` behind the watermark are late."""
@@ -92,6 +97,7 @@ def window_starts_containing(window: HopWindow, time: int) -> range:
     return range(first_window_start(window, time), last_window_start(window, time) + 1, window.slide)
 
 
+@record("window-ends")
 @dataclass(frozen=True, slots=True)
 class WindowEnds:
     """The window ends k·step + offset, for every integer k."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from headrace.model.expression import Column, Expression
+from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.model.types import TIMESTAMP, Field, Schema
 from headrace.model.window import HopWindow, ends_of_window
@@ -170,6 +171,7 @@ def _last_incomplete_end(plan: WindowedQuery, since: int) -> int:
     return max(since, last_incomplete)
 
 
+@record("unnested-stream")
 @dataclass(frozen=True, slots=True)
 class UnnestedStream:
     """A stream with a row for each element of `list_expression`, a list over columns of `base`.

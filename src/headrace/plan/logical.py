@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Column, Expression
+from headrace.model.record import record
 from headrace.model.types import TIMESTAMP, Schema
 from headrace.model.window import Window
 from headrace.plan.sliding_join import SlidingJoinQuery
@@ -37,6 +38,7 @@ def agg_column(index: int, kind: pa.DataType) -> Column:
     return Column(f"agg{index}", kind)
 
 
+@record("select-branch")
 @dataclass(frozen=True, slots=True)
 class SelectBranch:
     """The branch of a stateless query that reads one stream."""
@@ -46,6 +48,7 @@ class SelectBranch:
     predicate: Expression = TRUE
 
 
+@record("stateless-query")
 @dataclass(frozen=True, slots=True)
 class StatelessQuery:
     """Filter and projection, row by row; `schema` has the names and types of the outputs of every branch."""
@@ -65,6 +68,7 @@ class StatelessQuery:
         return tuple(dict.fromkeys(branch.stream for branch in self.branches))
 
 
+@record("aggregate-branch")
 @dataclass(frozen=True, slots=True)
 class AggregateBranch:
     """The branch of an aggregation that reads one stream: predicate, group keys and aggregates."""
@@ -75,6 +79,7 @@ class AggregateBranch:
     predicate: Expression = TRUE
 
 
+@record("aggregate-query")
 @dataclass(frozen=True, slots=True)
 class AggregateQuery:
     """A windowed aggregation: group the rows of all branches by window and key, then apply HAVING and the outputs."""

@@ -17,12 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.expression import TRUE, Call, Column, Expression, combine_conjuncts, split_conjuncts, walk_expression
+from headrace.model.record import record
 from headrace.model.types import Schema
 from headrace.plan.window_join import split_joined_name
 
 MAX_SLIDING_JOIN_INPUTS = 8
 
 
+@record("sliding-input")
 @dataclass(frozen=True, slots=True)
 class SlidingInput:
     """An input of a sliding join: the rows of a stream that pass `predicate`, valid for `length` after their event time.
@@ -36,6 +38,7 @@ class SlidingInput:
     lateness: int = 0
 
 
+@record("sliding-join-query")
 @dataclass(frozen=True, slots=True)
 class SlidingJoinQuery:
     """A join of two or more inputs by arbitrary conditions, then the outputs; the order of inputs has no meaning."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Call, Column, Expression, walk_expression
+from headrace.model.record import record
 from headrace.model.types import Schema
 from headrace.model.window import HopWindow, WindowEnds, find_common_ends
 
@@ -59,6 +60,7 @@ def to_stream_columns(expression: Expression) -> Expression:
     return expression
 
 
+@record("join-kind")
 class JoinKind(Enum):
     """Kind of a binary join; SEMI and ANTI keep only the columns of the left side."""
 
@@ -85,6 +87,7 @@ class JoinKind(Enum):
         return self not in (JoinKind.SEMI, JoinKind.ANTI)
 
 
+@record("join-input")
 @dataclass(frozen=True, slots=True)
 class JoinInput:
     """An input of a window join: the rows of a stream that pass `predicate` (over the columns of the stream), in windows.
@@ -98,6 +101,7 @@ class JoinInput:
     span: int = 0
 
 
+@record("join-equality")
 @dataclass(frozen=True, slots=True)
 class JoinEquality:
     """Equi-join condition `left` = `right`.
@@ -109,6 +113,7 @@ class JoinEquality:
     right: Expression
 
 
+@record("join-node")
 @dataclass(frozen=True, slots=True)
 class JoinNode:
     """A binary join: rows are partners if all equalities and the residual predicate (over joined columns) hold.
@@ -150,6 +155,7 @@ def iter_join_nodes(tree: JoinTree) -> Iterator[JoinNode]:
         yield tree
 
 
+@record("join-grouping")
 @dataclass(frozen=True, slots=True)
 class JoinGrouping:
     """An aggregation of the joined rows of a window; keys and arguments are over joined columns."""
@@ -159,6 +165,7 @@ class JoinGrouping:
     having: Expression = TRUE
 
 
+@record("window-join-query")
 @dataclass(frozen=True, slots=True)
 class WindowJoinQuery:
     """A window join, then `predicate` (WHERE, over joined columns), then an optional aggregation, then the outputs.

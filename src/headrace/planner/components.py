@@ -21,9 +21,11 @@ import pyarrow as pa
 
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import Expression
+from headrace.model.record import record
 from headrace.planner.predicate_index import is_ordered
 
 
+@record("component")
 @dataclass(frozen=True, slots=True)
 class Component:
     """A partial aggregate kept for each slice, key and cell; equal components are kept once.

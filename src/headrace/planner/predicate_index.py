@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.model.expression import COMPARISON_FUNCTIONS, TRUE, Call, Expression, Literal
+from headrace.model.record import record
 
 FALSE_CODE, NULL_CODE, TRUE_CODE = 0, 1, 2
 Boundary: TypeAlias = int | float | str
@@ -41,6 +42,7 @@ _EXACT_INT_BITS = {pa.float64(): 53, pa.float32(): 24}
 _EPOCH_DAY, _EPOCH = date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@record("dimension")
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """An expression whose value decides atoms.
@@ -233,6 +235,7 @@ def _to_boundaries(kind: pa.DataType, value: object) -> tuple[Boundary, Boundary
     return math.ceil(scaled), math.floor(scaled) + 1
 
 
+@record("cell-layout")
 class CellLayout(StrEnum):
     """Numbering schemes for the cells of a predicate index."""
 
@@ -241,6 +244,7 @@ class CellLayout(StrEnum):
     PER_QUERY = "per query"  # each predicate is evaluated separately; a row counts once for each that holds
 
 
+@record("predicate-index")
 @dataclass(frozen=True, slots=True)
 class PredicateIndex:
     """The predicate index of a shared selection: distinct predicates over one stream, their dimensions, and the cell layout."""

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from headrace.model.expression import Expression, column_names
+from headrace.model.record import record
 from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, SessionWindow, Window, WindowEnds
 from headrace.plan.derived import UnnestedStream
@@ -26,6 +27,7 @@ from headrace.planner.slicing import derive_progressions
 from headrace.planner.statistics import DEFAULT_STATISTICS, StreamStatistics
 
 
+@record("backfill")
 @dataclass(frozen=True, slots=True)
 class Backfill:
     """Rows of a relation stored for query `query_id` under its bit, from `first_batch` on, with event times from `since` on."""
@@ -37,6 +39,7 @@ class Backfill:
     since: int
 
 
+@record("live-query")
 @dataclass(frozen=True, slots=True)
 class LiveQuery:
     """A query in the pipeline: it sees rows from event time `since` on (T of its semantics) and owns `bit` in query-sets."""
@@ -62,6 +65,7 @@ class LiveQuery:
         return count_extra_shuffles(self.plan, self.order_versions) if isinstance(self.plan, WindowJoinQuery) else 0
 
 
+@record("subscriber")
 @dataclass(frozen=True, slots=True)
 class Subscriber:
     """One query branch's use of a shared operator; `components` are its aggregates, `outputs` those of a stateless query."""
@@ -107,6 +111,7 @@ class SharedOperator:
         return frozenset((*self.keys, *(arg for m in self.subscribers for need in m.components for arg in need.args)))
 
 
+@record("shared-aggregation")
 @dataclass(frozen=True, slots=True)
 class SharedAggregation(SharedOperator):
     """Shared partial aggregates by slice, key and cell."""
@@ -122,16 +127,19 @@ class SharedAggregation(SharedOperator):
         return frozenset((*self.keys, *(arg for component in self.components for arg in component.args)))
 
 
+@record("session-aggregation")
 @dataclass(frozen=True, slots=True)
 class SessionAggregation(SharedOperator):
     """Session windows by key; subscribers with equal predicate, gap and components share one computation."""
 
 
+@record("stateless-router")
 @dataclass(frozen=True, slots=True)
 class StatelessRouter(SharedOperator):
     """Routes rows of stateless queries: a row is copied only to the queries that select it."""
 
 
+@record("join-buffer")
 @dataclass(frozen=True, slots=True)
 class JoinBuffer:
     """Rows buffered for window joins by slice and key: each row once, with its query-set (over the bits in `query_bits`).
@@ -152,6 +160,7 @@ class JoinBuffer:
         return self.subscribers[0].keys
 
 
+@record("stream-plan")
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
     """The shared operators over one stream during one epoch, the columns they read, and the statistics used for planning."""

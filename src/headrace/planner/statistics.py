@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.model.expression import Expression
+from headrace.model.record import record
 from headrace.model.window import HopWindow, Window
 from headrace.planner.slicing import derive_progressions
 
@@ -16,6 +17,7 @@ _MICROS_PER_SECOND = 1_000_000
 _LATEST_BATCH_WEIGHT = 0.5  # weight of the latest batch in a rate
 
 
+@record("stream-statistics")
 @dataclass(frozen=True, slots=True)
 class StreamStatistics:
     """Rows per second of event time, and the number of distinct keys for each tuple of key expressions (as text)."""

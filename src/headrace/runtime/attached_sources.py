@@ -7,15 +7,14 @@ the owner, so that a recovered session finds the rows whatever the order of its 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from headrace.connectors import Position, Range, Source
 from headrace.errors import CheckpointError
 from headrace.storage.checkpoint import Checkpoint
-from headrace.storage.posix import replace_file
+from headrace.storage.documents import get_document, put_document
+from headrace.storage.posix import PosixStore
 
 _POINTER_FILE = "shared.json"
 
@@ -70,6 +69,12 @@ class AttachedSources(Mapping[str, Source]):
         """Let a stream read a source, after `attach`."""
         self._sources[stream] = source
 
+    def list_files(self, stream: str) -> tuple[str, ...]:
+        """Return the keys of the bookkeeping files of a stream's source, without rows: recovery depends on all of them."""
+        folder = self._checkpoint.ensure_source_folder(stream).name
+        keys = self._checkpoint.store.list(f"sources/{folder}")
+        return tuple(key for key in keys if key.endswith((".json", ".jsonl")) and not key.rpartition("/")[2][0].isdigit())
+
     def find_sibling(self, source: Source) -> str | None:
         """Return a stream that reads this source object, or None."""
         return next((name for name, other in self._sources.items() if other is source), None)
@@ -109,16 +114,17 @@ class AttachedSources(Mapping[str, Source]):
     def _find_owner(self, stream: str) -> str:
         """Return the stream whose folder the source of a stream uses."""
         if stream not in self._owners:
-            pointer = self._pointer_path(stream)
-            self._owners[stream] = json.loads(pointer.read_bytes())["stream"] if pointer.exists() else stream
+            store = self._source_store(stream)
+            has_pointer = store.find_size(_POINTER_FILE) is not None
+            self._owners[stream] = get_document(store, _POINTER_FILE)["stream"] if has_pointer else stream
         return self._owners[stream]
 
     def _write_owner(self, stream: str, owner: str) -> None:
         if owner == stream:
-            self._pointer_path(stream).unlink(missing_ok=True)
+            self._source_store(stream).delete(_POINTER_FILE)
         else:
-            replace_file(self._pointer_path(stream), json.dumps({"stream": owner}).encode())
+            put_document(self._source_store(stream), _POINTER_FILE, {"stream": owner})
         self._owners[stream] = owner
 
-    def _pointer_path(self, stream: str) -> Path:
-        return self._checkpoint.ensure_source_folder(stream) / _POINTER_FILE
+    def _source_store(self, stream: str) -> PosixStore:
+        return PosixStore(self._checkpoint.ensure_source_folder(stream))

@@ -40,12 +40,12 @@ _BACKEND_MODULES = {
 }
 
 
-def load_backend(name: str, *, master: str, spark: Any, fault: Callable[[str], None]) -> Backend:
+def load_backend(name: str, *, master: str, spark: Any) -> Backend:
     """Create and start the back-end of that name; raises SessionError for an unknown name."""
     if name not in _BACKEND_MODULES:
         raise SessionError(f"unknown back-end '{name}'", detail=f"back-ends: {', '.join(_BACKEND_MODULES)}")
     create: Callable[..., Backend] = importlib.import_module(_BACKEND_MODULES[name]).create
-    return create(master=master, spark=spark, fault=fault)
+    return create(master=master, spark=spark)
 
 
 def pickle_function(name: str, code: Any, modules: Iterable[ModuleType]) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from headrace.model.record import record
 
+
+@record("add-query")
 @dataclass(frozen=True, slots=True)
 class AddQuery:
     """Add a query that was parsed and checked before. `sink` is None if a callback of this process receives the rows."""
@@ -21,6 +24,7 @@ class AddQuery:
     owner: str = ""  # the principal that added the query, if known
 
 
+@record("remove-query")
 @dataclass(frozen=True, slots=True)
 class RemoveQuery:
     """Remove a query: it emits nothing from this batch on. `error` is the reason if it failed outside the pipeline."""
@@ -78,13 +82,3 @@ class CommandQueue:
             withdrawn = len(kept) < len(self._queued)
             self._queued = kept
             return withdrawn
-
-
-def command_to_json(command: Command) -> dict[str, Any]:
-    """Return the command as a JSON value."""
-    return {"add" if isinstance(command, AddQuery) else "remove": asdict(command)}
-
-
-def command_from_json(value: dict[str, Any]) -> Command:
-    """Read a command from its JSON value."""
-    return AddQuery(**value["add"]) if "add" in value else RemoveQuery(**value["remove"])

@@ -31,7 +31,7 @@ class ResultDelivery:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Continue after the last batch that the checkpoint records as delivered."""
-        self._results_folder = checkpoint.ensure_folder("results")
+        self._results_folder = checkpoint.path / "results"
         self._marker = checkpoint.path / "delivered"
         self._delivered_batch = int(self._marker.read_bytes()) if self._marker.exists() else -1
 

@@ -6,21 +6,23 @@ open windows may call it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
 from headrace.model.function import UserFunction
+from headrace.model.record import copy_record, record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
-from headrace.model.types import Schema
 from headrace.planner.changelog import root_query_id
-from headrace.planner.shared_plan import StreamPlan
+from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.shared_plan import Backfill, StreamPlan
 from headrace.sql import Catalog
+from headrace.storage.udf_store import get_udf_key
 
 
+@record("udf-set")
 @dataclass(frozen=True, slots=True)
 class UdfSet:
     """The UDFs of a session: those that queries may call, by lower-case name, and the tags of all ever registered."""
@@ -36,30 +38,8 @@ class UdfSet:
         """Return the set without the UDF of that name; its tag is retained."""
         return UdfSet({known: udf for known, udf in self.active.items() if known != name}, self.all_tags)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a value that `from_json` reads back."""
-        return {"offered": [udf.to_json() for udf in self.active.values()], "tags": list(self.all_tags)}
 
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> UdfSet:
-        """Read a value of `to_json`; an empty value (a checkpoint without UDFs) gives an empty set."""
-        offered = (UserFunction.from_json(udf) for udf in value.get("offered", ()))
-        return UdfSet({udf.name: udf for udf in offered}, tuple(value.get("tags", ())))
-
-
-_PLAIN_STREAM_FIELDS = (
-    "number",
-    "position",
-    "seen",
-    "plan",
-    "rows",
-    "untimed",
-    "skipped",
-    "rate",
-    "keys",
-)  # stored unchanged in JSON
-
-
+@record("stream-state")
 @dataclass(slots=True)
 class StreamState:
     """A stream: its declaration, read position, epochs and counts."""
@@ -78,13 +58,15 @@ class StreamState:
     rate: float = 0.0  # recent rows a second of event time; 0 before the first measurement
     keys: dict[str, int] = field(default_factory=dict)  # distinct keys in the last batch, by key expressions
     base: tuple[str, ...] = ()  # for a derived stream: the declared streams it is computed from
+    source_files: tuple[str, ...] = ()  # bookkeeping of the source
 
     def describe(self) -> dict[str, Any]:
         """Return the declaration and the counts, for users."""
         counted = {"rows": self.rows, "untimed": self.untimed, "skipped": self.skipped, "max_event_time": self.seen}
-        return {**stream_to_json(self.stream, self.source), **counted}
+        return {**describe_stream(self.stream, self.source), **counted}
 
 
+@record("query-state")
 @dataclass(slots=True)
 class QueryState:
     """An accepted query, or a part of one; `live` from its first batch until it is removed or fails."""
@@ -101,11 +83,12 @@ class QueryState:
     error: str | None = None
     emitted: int = 0
     late_rows: dict[str, int] = field(default_factory=dict)
-    join_order_versions: list[list[Any]] = field(default_factory=list)  # versions of a window join: [order, group, since]
-    backfills: list[list[Any]] = field(default_factory=list)  # backfills, as lists of their fields
+    join_order_versions: tuple[JoinOrderVersion, ...] = ()  # of a window join
+    backfills: tuple[Backfill, ...] = ()  # of a sliding join
     owner: str = ""
 
 
+@record("engine-state")
 @dataclass(slots=True)
 class EngineState:
     """Everything that recovery needs; written as the manifest of a batch."""
@@ -124,7 +107,7 @@ class EngineState:
     sliding_join_plan_file: str = ""  # the file of the sliding-join plan; the next field is the partition count of that plan
     sliding_join_plan_partitions: int = 1
     udfs: UdfSet = field(default_factory=UdfSet)
-    plans: dict[str, StreamPlan] = field(default_factory=dict, compare=False)
+    plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 
     def declared_streams(self) -> dict[str, StreamState]:
@@ -174,23 +157,11 @@ class EngineState:
 
     def snapshot(self) -> EngineState:
         """Return an independent copy for a running batch to modify; it is discarded if the batch fails."""
-        return EngineState(
-            self.batch,
-            self.partitions,
-            {name: StreamState(*_field_values(s)) for name, s in self.streams.items()},
-            {number: QueryState(*_field_values(q)) for number, q in self.queries.items()},
-            self.aggregation_refs,
-            self.session_refs,
-            self.next_epoch,
-            self.drained,
-            self.join_buffer_refs,
-            self.state_partitions,
-            self.store_refs,
-            self.sliding_join_plan_file,
-            self.sliding_join_plan_partitions,
-            self.udfs,
-            dict(self.plans),
-        )
+        copy: EngineState = copy_record(self)
+        copy.streams = {name: copy_record(stream) for name, stream in self.streams.items()}
+        copy.queries = {number: copy_record(query) for number, query in self.queries.items()}
+        copy.plans = dict(self.plans)
+        return copy
 
     def plan_files(self) -> set[str]:
         """Return the file names of the current plans and of the plans of epochs with open windows."""
@@ -200,83 +171,27 @@ class EngineState:
         """Return the current plan of every stream."""
         return [self.plans[stream.plan] for stream in list(self.streams.values())]
 
+    def begin_batch(self, partitions: int, declared: Mapping[str, tuple[Stream, dict[str, Any]]]) -> None:
+        """Turn the state after a batch into the initial state of the next one, with the streams that are declared by then."""
+        self.batch += 1
+        self.partitions = partitions
+        for name, (stream, source) in declared.items():
+            if name not in self.streams:  # declared and logged, but the first commit never happened
+                self.streams[name] = StreamState(stream, self.next_stream_number(), source)
+
+    def query_files(self) -> set[str]:
+        """Return the files of live queries, which recovery writes again."""
+        return {query_file_name(query.id) for query in self.live_queries()}
+
     def referenced_files(self) -> set[str]:
-        """Return all referenced state, plan and query files, relative to the checkpoint."""
+        """Return all referenced state, plan, query and function files, relative to the checkpoint."""
         paths = {ref.file for ref in self.aggregation_refs} | {session.file for session in self.session_refs}
         paths |= {ref.file for ref in self.join_buffer_refs} | {ref.file for ref in self.store_refs}
         paths |= {self.sliding_join_plan_file} if self.sliding_join_plan_file else set()
-        return paths | self.plan_files() | {query_file_name(query.id) for query in self.live_queries()}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest."""
-        return {
-            "batch": self.batch,
-            "partitions": self.partitions,
-            "streams": {name: _stream_state_to_json(s) for name, s in self.streams.items()},
-            "queries": [_field_values(q) for q in self.queries.values()],
-            "parts": [_field_values(ref) for ref in self.aggregation_refs],
-            "sessions": [_field_values(ref) for ref in self.session_refs],
-            "buckets": [_field_values(ref) for ref in self.join_buffer_refs],
-            "next_epoch": self.next_epoch,
-            "drained": self.drained,
-            "dealt": self.state_partitions,
-            "stores": [_field_values(ref) for ref in self.store_refs],
-            "probing": [self.sliding_join_plan_file, self.sliding_join_plan_partitions],
-            "functions": self.udfs.to_json(),
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> EngineState:
-        """Read a manifest."""
-        queries = [QueryState(*q) for q in value["queries"]]
-        return EngineState(
-            value["batch"],
-            value["partitions"],
-            {name: _stream_state_from_json(s) for name, s in value["streams"].items()},
-            {q.id: q for q in queries},
-            tuple(StateRef(*ref) for ref in value["parts"]),
-            tuple(SessionRef(*ref) for ref in value["sessions"]),
-            value["next_epoch"],
-            value["drained"],
-            tuple(StateRef(*ref) for ref in value["buckets"]),
-            value["dealt"],
-            tuple(_read_store_ref(ref) for ref in value["stores"]),
-            value["probing"][0],
-            value["probing"][1],
-            UdfSet.from_json(value.get("functions", {})),
-        )
+        paths |= {file for stream in self.streams.values() for file in stream.source_files}
+        return paths | self.plan_files() | self.query_files() | {get_udf_key(tag) for tag in self.udfs.all_tags}
 
 
-def _read_store_ref(fields: list[Any]) -> SegmentRef:
-    ref = SegmentRef(*fields)
-    return replace(ref, spans=tuple((name, first, last) for name, first, last in ref.spans))
-
-
-_FIELD_GETTERS: dict[type, Callable[[object], tuple[Any, ...]]] = {
-    kind: attrgetter(*kind.__slots__) for kind in (StateRef, SessionRef, SegmentRef, Epoch, QueryState, StreamState)
-}
-
-
-def _field_values(value: StateRef | SessionRef | SegmentRef | Epoch | QueryState | StreamState) -> tuple[Any, ...]:
-    return _FIELD_GETTERS[type(value)](value)
-
-
-def stream_to_json(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
-    """Return a stream's declaration as a JSON value."""
+def describe_stream(stream: Stream, source: dict[str, Any]) -> dict[str, Any]:
+    """Return a stream's declaration as a JSON value, for users."""
     return {"name": stream.name, "schema": stream.schema.to_ddl(), "time": stream.time, "delay": stream.delay, "source": source}
-
-
-def stream_from_json(value: dict[str, Any]) -> Stream:
-    """Read a stream's declaration from its JSON value."""
-    return Stream(value["name"], Schema.parse(value["schema"]), value["time"], value["delay"])
-
-
-def _stream_state_to_json(state: StreamState) -> dict[str, Any]:
-    rest = {name: getattr(state, name) for name in (*_PLAIN_STREAM_FIELDS, "planned", "base")}
-    return {**stream_to_json(state.stream, state.source), **rest, "epochs": [_field_values(e) for e in state.epochs]}
-
-
-def _stream_state_from_json(value: dict[str, Any]) -> StreamState:
-    rest = {name: value[name] for name in (*_PLAIN_STREAM_FIELDS, "source")}
-    epochs = tuple(Epoch(*e) for e in value["epochs"])
-    return StreamState(stream_from_json(value), **rest, planned=tuple(value["planned"]), epochs=epochs, base=tuple(value["base"]))

@@ -1,18 +1,30 @@
-"""Epochs: new plans for the streams whose set of live queries changes at a batch boundary."""
+"""Epochs: what changes at a batch boundary. Queries come and go, and the streams whose live queries change get new plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.engine.batch_job import Epoch
+from headrace.errors import CheckpointError, HeadraceError
 from headrace.model.time import MIN_TIME
 from headrace.model.window import HopWindow, last_window_start
 from headrace.plan.window_join import WindowJoinQuery
+from headrace.planner.changelog import (
+    Changelog,
+    QueryAddition,
+    apply_changelog,
+    list_derived_streams,
+    root_query_id,
+    split_query,
+)
 from headrace.planner.join.window_join_plan import JoinOrderVersion, get_written_order
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
 from headrace.planner.statistics import build_statistics
-from headrace.runtime.engine_state import EngineState, StreamState
+from headrace.runtime import sliding_join_epochs
+from headrace.runtime.binding import bind_query
+from headrace.runtime.commands import AddQuery, Command, RemoveQuery
+from headrace.runtime.engine_state import EngineState, QueryState, StreamState
 
 StreamPlanWriter = Callable[[str, StreamPlan], None]
 
@@ -20,6 +32,101 @@ StreamPlanWriter = Callable[[str, StreamPlan], None]
 def next_epoch_start(seen: int) -> int:
     """Return the start T of the next epoch: one microsecond after the greatest event time seen, or −∞ before the first row."""
     return MIN_TIME if seen == MIN_TIME else seen + 1
+
+
+def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands: Sequence[Command]) -> dict[int, LiveQuery]:
+    """Record added and removed queries in the state of the batch; return the live queries of the batch.
+
+    A query that cannot be bound fails alone: an earlier version accepted it, or there was more stack left.
+    """
+    additions: list[tuple[QueryAddition, AddQuery]] = []
+    for add in (command for command in commands if isinstance(command, AddQuery)):
+        try:
+            additions += [(part, add) for part in _bind_parts(state, add)]
+        except (HeadraceError, RecursionError) as error:
+            failed = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
+            failed.last_batch, failed.error = state.batch, str(error)
+            state.queries[add.id] = failed
+    removed = {command.id for command in commands if isinstance(command, RemoveQuery)}
+    removed_parts = {number for number in [*before, *(part.id for part, _ in additions)] if root_query_id(number) in removed}
+    changelog = Changelog(tuple(part for part, _ in additions), frozenset(removed_parts))
+    live = {query.id: query for query in apply_changelog(list(before.values()), changelog)}
+    for part, add in additions:
+        live_query = live.get(part.id)
+        if live_query is not None and add.past:
+            live_query = live[part.id] = sliding_join_epochs.add_backfill(live_query, before, state)
+        state.queries[part.id] = _record_addition(state.batch, part, add, live_query)
+    for command in commands:
+        if isinstance(command, RemoveQuery) and command.id in state.queries:
+            ended = state.queries[command.id]
+            ended.live, ended.last_batch, ended.error = False, state.batch, command.error
+    state.drop_ended_parts(live, list_derived_streams(live.values()))
+    return live
+
+
+def _record_addition(batch: int, part: QueryAddition, add: AddQuery, live: LiveQuery | None) -> QueryState:
+    """Return the state of a new query or query part; `live` is None if the same batch removes it."""
+    added = QueryState(part.id, part.name, add.sql, add.sink, first_batch=batch, owner=add.owner)
+    if live is not None:
+        added.since, added.bit, added.live, added.backfills = live.since, live.bit, True, live.backfills
+    return added
+
+
+def _bind_parts(state: EngineState, request: AddQuery) -> list[QueryAddition]:
+    """Bind a query and return its parts; add the derived streams of its inner results to the state."""
+    query = bind_query(request.sql, state.build_catalog())
+    since = next_epoch_start(max(state.streams[name].seen for name in query.streams))
+    parts = split_query(request.id, request.name, query, since)
+    for unnested in parts[-1].addition.unnested:
+        if unnested.name not in state.streams:
+            bases = state.streams[unnested.base].base or (unnested.base,)
+            state.streams[unnested.name] = StreamState(unnested.stream, state.next_stream_number(), {}, base=bases)
+    for part in parts:
+        derived = part.result_stream
+        if derived is not None and derived.name not in state.streams:
+            bases = tuple(
+                dict.fromkeys(name for stream in part.addition.plan.streams for name in state.streams[stream].base or (stream,))
+            )
+            state.streams[derived.name] = StreamState(derived, state.next_stream_number(), {}, base=bases)
+    return [part.addition for part in parts]
+
+
+def recover_query(state: EngineState, query: QueryState) -> LiveQuery:
+    """Bind the text of a recovered query again; return the live query, or the query part, that has the recorded id.
+
+    Raises CheckpointError if this version of headrace gives the query another plan.
+    """
+    bound = bind_query(query.sql, state.build_catalog())
+    parts = split_query(root_query_id(query.id), query.name, bound, query.since)
+    part = next((part.addition for part in parts if part.addition.id == query.id), None)
+    if part is None or any(name not in state.streams for name in part.plan.streams):
+        raise CheckpointError(
+            f"query '{query.name}' has another plan in this version of headrace than in the one that wrote the checkpoint",
+            hint="continue with that version, or start with a new checkpoint and read the input again",
+        )
+    return LiveQuery(
+        query.id,
+        query.name,
+        part.plan,
+        query.since,
+        query.bit,
+        query.join_order_versions,
+        part.output_stream,
+        query.backfills,
+        part.unnested,
+    )
+
+
+def update_join_orders(state: EngineState, live: dict[int, LiveQuery], chosen: Mapping[int, JoinOrderVersion]) -> None:
+    """Apply the chosen join orders to live window joins, and drop join-order versions that no open window needs."""
+    for number, query in live.items():
+        new = chosen.get(number)
+        if new is None and len(query.order_versions) < 2:
+            continue
+        seen = max(state.streams[name].seen for name in query.plan.streams)
+        versions = derive_join_orders(query, new, seen, state.watermark_of(query.plan.streams))
+        live[number] = replace(query, order_versions=versions)
+        state.queries[number].join_order_versions = versions
 
 
 def replan_streams(state: EngineState, live: Mapping[int, LiveQuery], write: StreamPlanWriter) -> None:
@@ -59,8 +166,8 @@ def _has_open_windows(plan: StreamPlan, end: int, watermarks: Mapping[int, int])
     return False
 
 
-def update_join_orders(query: LiveQuery, new: JoinOrderVersion | None, seen: int, watermark: int) -> LiveQuery:
-    """Return a window join with `new` as its join order for future windows, and without the versions it no longer needs.
+def derive_join_orders(query: LiveQuery, new: JoinOrderVersion | None, seen: int, watermark: int) -> tuple[JoinOrderVersion, ...]:
+    """Return the join orders of a window join with `new` for future windows, and without the versions it no longer needs.
 
     `seen` is the greatest event time in the join's streams: windows that start later use `new`. A version is dropped when all
     windows that start before the next version have closed.
@@ -74,4 +181,4 @@ def update_join_orders(query: LiveQuery, new: JoinOrderVersion | None, seen: int
         versions = [*kept, replace(new, since=start)] if kept else [replace(new, since=MIN_TIME)]
     while len(versions) > 1 and watermark >= versions[1].since + plan.longest_window:
         del versions[0]
-    return replace(query, order_versions=tuple(versions))
+    return tuple(versions)

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.window import SessionWindow, WindowEnds, ends_of_window
@@ -20,6 +20,7 @@ from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.changelog import root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery
+from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.engine_state import EngineState
 
 
@@ -54,17 +55,17 @@ class BatchReport:
     live: int = 0  # live queries after the batch
 
 
-def describe_plan_changes(before: EngineState, after: EngineState, entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def describe_plan_changes(before: EngineState, after: EngineState, entry: BatchLogEntry) -> tuple[tuple[str, str], ...]:
     """Return (kind, text) of every plan change of a batch: new epochs, new join plans, and a new partition count."""
     events = []
     for name, stream in after.declared_streams().items():
         previous = before.streams.get(name)
         if stream.epochs and (previous is None or previous.epochs[-1:] != stream.epochs[-1:]):
             events.append(("epoch", f"epoch {stream.epochs[-1].number} of stream {name} begins"))
-    for number in entry["arrangements"]:
-        query = after.queries.get(int(number))
+    for number in entry.join_orders:
+        query = after.queries.get(number)
         events.append(("replan", f"join {query.name if query else number}: join order changed"))
-    if entry["probing"] is not None:
+    if entry.probe_orders is not None:
         events.append(("replan", "joins in SLIDING windows: probe orders changed"))
     if before.partitions != after.partitions:
         events.append(("replan", f"{after.partitions} key partitions instead of {before.partitions}"))

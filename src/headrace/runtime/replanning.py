@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.engine.batch_job import ReduceReport
@@ -211,6 +211,19 @@ class SlidingJoinOptimizer:
             best = merge_common_subplans(baselines, statistics, partitions)
         self.last_solution = best.solver_report
         return _to_choice(queries, best) if best.total_cost < _MAX_COST_RATIO * current.total_cost else None
+
+
+@dataclass(slots=True)
+class JoinOptimizers:
+    """The optimizers of window joins and of sliding joins; both learn from the reports of every batch."""
+
+    window_joins: WindowJoinOptimizer
+    sliding_joins: SlidingJoinOptimizer
+
+    def record_batch(self, reports: Sequence[ReduceReport], live: frozenset[int]) -> None:
+        """Record what a batch measured; `live` are the queries that were live in it."""
+        self.window_joins.record_batch(reports, live)
+        self.sliding_joins.record_batch(reports)
 
 
 def _is_too_early(state: EngineState, probes: SlidingJoinPlan) -> bool:

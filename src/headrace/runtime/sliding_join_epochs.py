@@ -23,10 +23,11 @@ from headrace.planner.join.sliding_join_planner import (
     find_input_partitioning,
     plan_sliding_joins,
 )
-from headrace.planner.shared_plan import Backfill, LiveQuery
+from headrace.planner.shared_plan import LiveQuery
 
 if TYPE_CHECKING:  # otherwise `headrace explain` and `headrace sql URL` would load the engine
-    from headrace.runtime.engine_state import EngineState, QueryState
+    from headrace.runtime.batch_log import BatchLogEntry
+    from headrace.runtime.engine_state import EngineState
 
 SlidingJoinPlanWriter = Callable[[str, SlidingJoinPlan], None]
 
@@ -35,21 +36,21 @@ def replan_sliding_joins(
     state: EngineState,
     live: Mapping[int, LiveQuery],
     previous: SlidingJoinPlan | None,
-    entry: Mapping[str, Any],
+    entry: BatchLogEntry,
     write: SlidingJoinPlanWriter,
 ) -> SlidingJoinPlan | None:
     """Return the plan for the next batch, or None without sliding joins; `write` stores a new plan under its file name.
 
     Queries keep their probe orders unless the log entry of the batch changes them; new queries start with initial probe orders.
     """
-    unshared = entry["sharing"] == "none"
-    residual = _decided_residual_predicates(previous, entry["probing"])
+    unshared = entry.sharing == "none"
+    residual = _decided_residual_predicates(previous, entry.probe_orders)
     joins = [query for query in live.values() if isinstance(query.plan, SlidingJoinQuery)]
     queries = tuple(normalize_join(query, isolated=unshared, residual_texts=residual) for query in joins)
     if not queries:
         state.sliding_join_plan_file, state.store_refs = "", ()
         return None
-    chosen = None if entry["probing"] is None else choice_from_json(entry["probing"], queries)
+    chosen = None if entry.probe_orders is None else choice_from_json(entry.probe_orders, queries)
     choice = choose_orders(queries, previous, chosen)
     same = previous is not None and (previous.queries, previous.choice, state.sliding_join_plan_partitions) == (
         queries,
@@ -102,7 +103,7 @@ def check_sharing_mode(probes: SlidingJoinPlan | None, live: Mapping[int, LiveQu
 
 def _decided_residual_predicates(previous: SlidingJoinPlan | None, decided: Mapping[str, Any] | None) -> frozenset[str]:
     if decided is not None:
-        return frozenset(decided["loose"])
+        return frozenset(decided["residual"])
     return previous.choice.residual_texts if previous is not None else frozenset()
 
 
@@ -114,11 +115,6 @@ def add_backfill(query: LiveQuery, before: Mapping[int, LiveQuery], state: Engin
     first = {number: state.queries[number].first_batch for number in before}
     backfills = plan_backfills(query, before.values(), first) if isinstance(query.plan, SlidingJoinQuery) else ()
     return replace(query, backfills=backfills, since=max(backfill.since for backfill in backfills)) if backfills else query
-
-
-def read_backfills(query: QueryState) -> tuple[Backfill, ...]:
-    """Return the backfills of a recovered query."""
-    return tuple(Backfill(*fields) for fields in query.backfills)
 
 
 def first_visible_batch(query: NormalizedJoin, state: EngineState) -> int:
@@ -177,7 +173,7 @@ def choice_to_json(choice: ProbeOrderChoice) -> dict[str, Any]:
     """Return a choice as a JSON value for the log; a stored join is identified by its inputs and predicates."""
     kept = [[_relation_to_json(relation), _orders_to_json(orders)] for relation, orders in choice.materialized.items()]
     queries = {str(number): _orders_to_json(orders) for number, orders in choice.queries.items()}
-    return {"queries": queries, "kept": kept, "loose": sorted(choice.residual_texts)}
+    return {"queries": queries, "materialized": kept, "residual": sorted(choice.residual_texts)}
 
 
 def _orders_to_json(orders: OrdersByRelation) -> dict[str, Any]:
@@ -198,12 +194,14 @@ def _relation_to_json(relation: JoinGraph) -> list[list[str]]:
 def choice_from_json(value: Mapping[str, Any], queries: Sequence[NormalizedJoin]) -> ProbeOrderChoice:
     """Read a choice from its JSON value; omit joins that no live query has any more."""
     chosen = {int(number): _orders_from_json(orders, queries) for number, orders in value["queries"].items()}
-    kept = [(_relation_from_json(relation, queries), _orders_from_json(orders, queries)) for relation, orders in value["kept"]]
+    kept = [
+        (_relation_from_json(relation, queries), _orders_from_json(orders, queries)) for relation, orders in value["materialized"]
+    ]
     live = {query.id for query in queries}
     return ProbeOrderChoice(
         {number: orders for number, orders in chosen.items() if orders is not None and number in live},
         {relation: orders for relation, orders in kept if relation is not None and orders is not None},
-        frozenset(value["loose"]),
+        frozenset(value["residual"]),
     )
 
 

@@ -24,10 +24,10 @@ import pyarrow as pa
 from headrace.errors import NameTakenError, NotFoundError, SchemaError, SqlError
 from headrace.model.function import UdfCode, UserFunction
 from headrace.runtime.backend import pickle_function
-from headrace.runtime.commands import AddQuery, command_from_json
+from headrace.runtime.commands import AddQuery
 from headrace.runtime.coordinator import Coordinator
 from headrace.sql.functions import check_function_name, list_called_functions
-from headrace.storage.udf_store import get_udf_path, write_udf
+from headrace.storage.udf_store import get_udf_key, write_udf
 
 _DIGEST_LENGTH = 16
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -204,8 +204,8 @@ def register_udf(
         return udf
     if udf.name in registered.active:
         _check_unused(coordinator, udf.name, f"function '{udf.name}' is already registered with different code or types")
-    if not get_udf_path(coordinator.checkpoint.path, udf.tag).exists():
-        write_udf(coordinator.checkpoint.path, udf.tag, pickle_function(udf.name, code, digest.modules))
+    if coordinator.checkpoint.store.find_size(get_udf_key(udf.tag)) is None:
+        write_udf(coordinator.checkpoint.store, udf.tag, pickle_function(udf.name, code, digest.modules))
     coordinator.state.udfs = registered.with_udf(udf)
     return udf
 
@@ -230,6 +230,6 @@ def _check_unused(coordinator: Coordinator, name: str, message: str) -> None:
 
 def _collect_query_texts(coordinator: Coordinator) -> dict[str, str]:
     """Return the SQL of all live and queued queries, by name."""
-    logged = [command_from_json(value) for value in (coordinator.unfinished_entry or {"commands": ()})["commands"]]
+    logged = coordinator.unfinished_entry.commands if coordinator.unfinished_entry else ()
     queued = [*(command for command in logged if isinstance(command, AddQuery)), *coordinator.command_queue.list_additions()]
     return {query.name: query.sql for query in coordinator.state.live_queries()} | {add.name: add.sql for add in queued}

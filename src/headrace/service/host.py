@@ -16,7 +16,6 @@ from typing import Any
 import anyio
 import pyarrow as pa
 
-from headrace.connectors import Range
 from headrace.connectors.read import read_range
 from headrace.errors import NotFoundError
 from headrace.model.types import Schema
@@ -126,10 +125,7 @@ class ServiceHost:
 
     def sample_stream(self, stream: str, schema: Schema, max_rows: int) -> pa.Table:
         """Return up to `max_rows` rows of a stream that the last micro-batch read."""
-        entry = self.session.coordinator.checkpoint.read_log_entry(self.session.last_batch) or {"tasks": []}
-        ranges = [
-            Range.from_json(input_range) for task in entry["tasks"] for input_range in task if input_range["stream"] == stream
-        ]
+        ranges = [item for item in self.session.list_last_ranges() if item.stream == stream]
         if not ranges:
             return schema.to_arrow().empty_table()
         rows = read_range(ranges[-1], schema, [field.name for field in schema.fields])

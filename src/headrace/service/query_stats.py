@@ -90,7 +90,7 @@ def estimate_growth(session: Session, sql: str) -> CostChange:
             session,
             queries,
             plans,
-            plan_hypothetical_joins(queries, probes, state.partitions, engine.sliding_join_optimizer.sharing),
+            plan_hypothetical_joins(queries, probes, state.partitions, engine.optimizers.sliding_joins.sharing),
         )
 
     return estimate_added_cost(list(engine.live_queries.values()), bind_query(sql, engine.build_catalog()), charge_queries)
@@ -105,5 +105,5 @@ def _list_charges(
     yield from estimate_window_join_costs(queries, plans, engine.collect_join_statistics())
     if probes is not None:
         yield from estimate_sliding_join_costs(
-            probes, engine.sliding_join_optimizer.estimate_statistics(engine.state, probes), engine.state.partitions
+            probes, engine.optimizers.sliding_joins.estimate_statistics(engine.state, probes), engine.state.partitions
         )

@@ -1,9 +1,18 @@
-"""The checkpoint directory: batch log, manifests, and the lock that admits one session at a time.
+"""The checkpoint: batch log, manifests, and the lock that admits one session at a time.
 
-A batch is first *logged* – its input ranges and its query changes – and then run; it is committed when its manifest exists.
-Log entries and manifests are complete files, published by rename. After a crash, recovery starts from the last manifest; a log
-entry after it is run again with the same input, the same changes and the same state, so it writes the same results under the
-same file names.
+A batch is first *logged* – its input ranges and its query changes – and then run; it is committed when its manifest exists. Log
+entries and manifests are stored as a whole, or not at all. After a crash, recovery starts from the newest manifest; a log entry
+after it is run again with the same input, the same changes and the same state, and gives the same results.
+
+    HEADRACE              format and identity of the checkpoint
+    log/0000000007.json   log entry of batch 7            manifest/0000000007.json   state after batch 7
+    plans/  queries/      what workers need to know       state/                     partial aggregates, sessions, rows of joins
+    results/              rows for readers                sources/                   bookkeeping of sources, by stream
+    functions/            code of UDFs                    shuffle/                   blocks of the running batch
+
+A manifest names every file that recovery depends on: a missing file is reported by name before the first batch runs, and the
+content of each is protected by check sums. The first manifest, of batch −1, is written when the checkpoint is created, so that a
+checkpoint without a manifest is damaged, never new.
 """
 
 from __future__ import annotations
@@ -12,51 +21,47 @@ import fcntl
 import json
 import os
 import uuid
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import CheckpointError
-from headrace.storage.posix import replace_file
+from headrace.storage import documents
+from headrace.storage.posix import PosixStore
+from headrace.storage.store import parse_local_path
 
-CHECKPOINT_FORMAT = 6
-_FOLDERS = ("log", "manifest", "plans", "queries", "state", "results", "sources", "exchange", "functions")
-_ENTRIES_KEPT = 2
+CHECKPOINT_FORMAT = 7
+_MARKER = "HEADRACE"
+_FILES_BY_BATCH = ("state", "results")  # folders of files whose names start with the number of the batch that wrote them
+_SWEPT_FOLDERS = ("state", "plans", "queries", "shuffle")
 
 
 class Checkpoint:
-    """A checkpoint directory, locked for one session.
+    """A checkpoint directory, locked for one session; `store` has its files."""
 
-    The constructor's `fault` hook is called with the name of each step that changes the directory; tests let it raise to
-    simulate a crash at that step.
-    """
-
-    def __init__(self, directory: str | Path, fault: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, directory: str | Path) -> None:
         """Open or create a checkpoint.
 
         Raises CheckpointError if the directory is in use, has another format, or is not empty and not a checkpoint.
         """
-        self.path = Path(directory).absolute()
-        self.fault = fault
+        self.path = parse_local_path(directory)
+        self.store = PosixStore(self.path)
         self._check_directory()
-        for folder in _FOLDERS:
-            (self.path / folder).mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         self._lock = self._acquire_lock()
-        marker = self.path / "HEADRACE"
-        if not marker.exists():
-            replace_file(marker, json.dumps({"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex}).encode())
-        self.identity = self._check_format(marker)
+        try:
+            if self.store.find_size(_MARKER) is None:
+                documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
+            self.identity = self._check_format()
+        except BaseException:
+            self.close()
+            raise
 
     def _check_directory(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise CheckpointError(f"checkpoint '{self.path}' is not a directory", hint="name an empty or new directory")
-        if (
-            self.path.exists()
-            and not (self.path / "HEADRACE").exists()
-            and any(self.path.iterdir())
-            and not (self.path / "lock").exists()
-        ):
+        known = (_MARKER, "lock")
+        if self.path.exists() and any(self.path.iterdir()) and not any((self.path / name).exists() for name in known):
             raise CheckpointError(
                 f"directory '{self.path}' is not a headrace checkpoint and not empty", hint="name an empty or new directory"
             )
@@ -73,23 +78,16 @@ class Checkpoint:
             ) from error
         return descriptor
 
-    def _check_format(self, marker: Path) -> str:
+    def _check_format(self) -> str:
         """Return the unique identity of this checkpoint; raises CheckpointError for a damaged marker or another format."""
-        try:
-            content = json.loads(marker.read_bytes())
-            version, identity = content["format"], str(content.get("identity", ""))
-        except (ValueError, KeyError, TypeError) as error:
-            self.close()
+        older = _read_older_format(self.store.get(_MARKER))
+        content = {"format": older} if older is not None else documents.get_document(self.store, _MARKER)
+        if content["format"] != CHECKPOINT_FORMAT:
             raise CheckpointError(
-                f"checkpoint marker '{marker}' is damaged", hint="restore it from a copy, or start with a new directory"
-            ) from error
-        if version != CHECKPOINT_FORMAT:
-            self.close()
-            raise CheckpointError(
-                f"checkpoint '{self.path}' has format {version}; this headrace reads format {CHECKPOINT_FORMAT}",
+                f"checkpoint '{self.path}' has format {content['format']}; this headrace reads format {CHECKPOINT_FORMAT}",
                 hint="use the version of headrace that wrote it, or start with a new directory and read the input again",
             )
-        return identity
+        return str(content["identity"])
 
     def close(self) -> None:
         """Release the lock; a second call has no effect."""
@@ -97,80 +95,83 @@ class Checkpoint:
             os.close(self._lock)
             self._lock = -1
 
-    def ensure_folder(self, *parts: str) -> Path:
-        """Return a folder inside the checkpoint; create it if it is missing."""
-        path = self.path.joinpath(*parts)
+    def ensure_source_folder(self, stream: str) -> Path:
+        """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""
+        path = self.path / "sources" / "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def ensure_source_folder(self, stream: str) -> Path:
-        """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""
-        return self.ensure_folder("sources", "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream))
-
-    def log_batch(self, batch: int, entry: dict[str, Any]) -> None:
+    def log_batch(self, batch: int, entry: object) -> None:
         """Write the log entry of a batch before the batch runs."""
-        self.fault("log")
-        _write_entry(self._entry_path("log", batch), entry)
-        self.fault("logged")
+        documents.put_record(self.store, _entry_key("log", batch), entry)
 
-    def commit(self, batch: int, manifest: dict[str, Any]) -> None:
-        """Commit the batch by publishing its manifest."""
-        self.fault("commit")
-        _write_entry(self._entry_path("manifest", batch), manifest)
-        self.fault("committed")
+    def commit(self, batch: int, manifest: object) -> None:
+        """Commit the batch by publishing its manifest; raises CheckpointError if another session has committed it."""
+        try:
+            documents.put_record(self.store, _entry_key("manifest", batch), manifest, if_absent=True)
+        except FileExistsError:
+            raise CheckpointError(
+                f"batch {batch} was committed by another session", hint="let only one session use a checkpoint"
+            ) from None
 
-    def read_last_manifest(self) -> tuple[int, dict[str, Any]] | None:
-        """Return the newest batch number and its manifest, or None in a new checkpoint.
+    def read_manifest(self) -> Any:
+        """Return the newest manifest; None in a new checkpoint. Raises CheckpointError if it is missing or damaged.
 
-        Raises CheckpointError for a damaged manifest; an older one is never used in its place.
+        An older manifest is never used in the place of a damaged one.
         """
-        batches = _list_batches(self.path / "manifest")
-        return (batches[-1], _read_entry(self._entry_path("manifest", batches[-1]))) if batches else None
+        batches = self._list_batches("manifest")
+        if batches:
+            return documents.get_record(self.store, _entry_key("manifest", batches[-1]))
+        if any(self.store.list(folder) for folder in ("log", *_SWEPT_FOLDERS)):
+            raise documents.damaged_error(self.store, "manifest", FileNotFoundError())
+        return None
 
-    def read_log_entry(self, batch: int) -> dict[str, Any] | None:
+    def read_log_entry(self, batch: int) -> Any:
         """Return the log entry of a batch, or None if the batch was not logged."""
-        path = self._entry_path("log", batch)
-        return _read_entry(path) if path.exists() else None
+        key = _entry_key("log", batch)
+        return None if self.store.find_size(key) is None else documents.get_record(self.store, key)
 
-    def remove_unreferenced(self, batch: int, referred: Iterable[str]) -> None:
-        """Remove old log entries and manifests, and unreferenced state, plan and query files, after the commit of `batch`."""
-        referenced = set(referred)
-        for folder in ("log", "manifest"):
-            for number in _list_batches(self.path / folder):
-                if number <= batch - _ENTRIES_KEPT:
-                    self._entry_path(folder, number).unlink(missing_ok=True)
-        for folder in ("state", "plans", "queries"):
-            for path in (self.path / folder).iterdir():
-                if f"{folder}/{path.name}" not in referenced:
-                    path.unlink(missing_ok=True)
+    def check_files(self, batch: int, referenced: Iterable[str], *, logged: bool) -> None:
+        """Check that all files exist that the manifest of `batch` names.
 
-    def _entry_path(self, folder: str, batch: int) -> Path:
-        return self.path / folder / f"{batch:010d}.json"
+        `logged` tells whether the next batch has a log entry: without one, no worker may have written files for it.
+        Raises CheckpointError with the name of a missing file.
+        """
+        for key in sorted(referenced):
+            if self.store.find_size(key) is None:
+                raise documents.damaged_error(self.store, key, FileNotFoundError())
+        for folder in _FILES_BY_BATCH:
+            for key in () if logged else self.store.list(folder):
+                if int(key.partition("/")[2].partition("-")[0]) > batch:
+                    raise documents.damaged_error(self.store, _entry_key("log", batch + 1), FileNotFoundError())
+
+    def sweep(self, referenced: Iterable[str]) -> None:
+        """Delete the files that no manifest names: those of interrupted attempts, and those that a crash left undeleted."""
+        kept = set(referenced)
+        for folder in _SWEPT_FOLDERS:
+            for key in self.store.list(folder):
+                if key not in kept:
+                    self.store.delete(key)
+
+    def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
+        """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""
+        self.store.delete(_entry_key("manifest", batch - 1))
+        self.store.delete(_entry_key("log", batch - 1))
+        for key in files:
+            self.store.delete(key)
+
+    def _list_batches(self, folder: str) -> list[int]:
+        return [int(Path(key).stem) for key in self.store.list(folder)]
 
 
-def _list_batches(folder: Path) -> list[int]:
-    return sorted(int(path.stem) for path in folder.glob("[0-9]*.json"))
+def _entry_key(folder: str, batch: int) -> str:
+    return f"{folder}/{batch:010d}.json"
 
 
-def _write_entry(path: Path, value: dict[str, Any]) -> None:
-    body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-    replace_file(path, b"%08x\n%s" % (zlib.crc32(body), body))
-
-
-def _read_entry(path: Path) -> dict[str, Any]:
-    check, _, body = path.read_bytes().partition(b"\n")
+def _read_older_format(marker: bytes) -> int | None:
+    """Return the format of a marker that older versions wrote, without a check sum; None for other content."""
     try:
-        return _verify_checksum(check, body)
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path.parent.name} '{path}' is damaged",
-            detail=str(error),
-            hint="restore the checkpoint directory from a copy, or start with a new one and read the input again",
-        ) from error
-
-
-def _verify_checksum(check: bytes, body: bytes) -> dict[str, Any]:
-    if int(check, 16) != zlib.crc32(body):
-        raise ValueError("the checksum does not match the content")
-    value: dict[str, Any] = json.loads(body)
-    return value
+        content = json.loads(marker)
+        return content["format"] if isinstance(content, dict) and isinstance(content.get("format"), int) else None
+    except ValueError:
+        return None

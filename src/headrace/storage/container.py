@@ -1,90 +1,193 @@
-"""The columnar container file: NumPy and Arrow arrays in bytes that are read back without copying, for shuffle and state.
+"""The columnar container: a value of records, NumPy arrays and Arrow arrays in bytes that are read back without copying.
 
-A small pickle describes the structure; the buffers of the arrays follow, aligned, and are used in place, also from a memory
-map.
+It is the format of state files, result files and shuffle blocks:
+
+    magic (8 bytes) · size of the header (8) · check sum of the header (8) · header · buffers, each aligned to 64 bytes
+
+The header is the JSON document of the records (`records`), with two members more: "buffers" has size and check sum of every
+buffer, and arrays refer to them by number: {"array": [buffer, NumPy type, shape]}, {"column": [type, length, nulls, buffers]},
+{"batch": [names, columns]}, {"ipc": buffer with an Arrow IPC stream}, for types whose buffers are not listed one by one.
+Every byte but the padding is covered by a check sum; reading verifies all of them before it returns a value.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import pickle
+import json
 import struct
-import zlib
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from headrace.errors import CheckpointError
-from headrace.storage.posix import sync_descriptor
+import numpy as np
+import pyarrow as pa
 
-_MAGIC = b"HRPK1\0\0\0"
+from headrace.storage.checksum import compute_checksum_number
+from headrace.storage.documents import damaged_error
+from headrace.storage.records import ArrayDecoder, Json, decode_records, decode_type, encode_records, encode_type
+from headrace.storage.store import Store
+
+_MAGIC = b"HRCONT1\0"
+_HEAD = struct.Struct("<8sQQ")
 _ALIGNMENT = 64
+_PADDING = bytes(_ALIGNMENT)
 
 
 def pack(value: object) -> bytes:
-    """Return bytes from which `unpack` restores an equal value."""
-    return b"".join(_encode_chunks(value))
+    """Return bytes from which `unpack` restores an equal value; raises TypeError for a value without a stored form."""
+    return b"".join(encode_chunks(value))
 
 
-def unpack(data: bytes | memoryview) -> Any:
-    """Return the value; its arrays share memory with `data`."""
-    view = memoryview(data)
-    if len(view) < 20 or bytes(view[:8]) != _MAGIC:
-        raise ValueError("not a headrace container (bad magic number)")
-    head_size, checksum = struct.unpack("<QI", view[8:20])
-    head = view[20 : 20 + head_size]
-    if len(head) != head_size or zlib.crc32(head) != checksum:
-        raise ValueError("the header of the container is damaged")
-    structure, sizes = pickle.loads(head)
-    buffers, at = [], _align_up(20 + head_size)
-    for size in sizes:
-        if at + size > len(view):
-            raise ValueError("the container is truncated")
-        buffers.append(view[at : at + size])
-        at = _align_up(at + size)
-    return pickle.loads(structure, buffers=buffers)
-
-
-def write(path: Path, value: object, *, sync: bool = True) -> None:
-    """Write a file atomically: it exists completely or not at all; without `sync` a power failure may lose it."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with scratch.open("wb") as file:
-        file.writelines(_encode_chunks(value))
-        if sync:
-            file.flush()
-            sync_descriptor(file.fileno())
-    scratch.replace(path)
-
-
-def read(path: Path) -> Any:
-    """Memory-map a file written by `write` and return its value, without copying arrays."""
-    try:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return unpack(memoryview(mapped))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"cannot read state file '{path}'",
-            detail=str(error),
-            hint="restore the checkpoint directory from a copy, or start with a new one",
-        ) from error
-
-
-def _encode_chunks(value: object) -> list[Any]:
-    buffers: list[pickle.PickleBuffer] = []
-    structure = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    raw_buffers = [buffer.raw() for buffer in buffers]
-    head = pickle.dumps((structure, [raw.nbytes for raw in raw_buffers]), protocol=5)
-    chunks: list[Any] = [
-        _MAGIC,
-        struct.pack("<QI", len(head), zlib.crc32(head)),
-        head,
-        bytes(_align_up(20 + len(head)) - 20 - len(head)),
-    ]
-    for raw in raw_buffers:
-        chunks += [raw, bytes(_align_up(raw.nbytes) - raw.nbytes)]
+def encode_chunks(value: object) -> list[Any]:
+    """Return the bytes of `pack` in parts, without copying the arrays."""
+    writer = _BufferWriter()
+    document = encode_records(value, writer.encode)
+    checksums = [compute_checksum_number(buffer) for buffer in writer.buffers]
+    document["buffers"] = [[len(buffer), checksum] for buffer, checksum in zip(writer.buffers, checksums, strict=True)]
+    header = json.dumps(document, separators=(",", ":")).encode()
+    chunks: list[Any] = [_HEAD.pack(_MAGIC, len(header), compute_checksum_number(header)), header]
+    chunks.append(_PADDING[: -(_HEAD.size + len(header)) % _ALIGNMENT])
+    for buffer in writer.buffers:
+        chunks += [buffer, _PADDING[: -len(buffer) % _ALIGNMENT]]
     return chunks
+
+
+def unpack(data: bytes | pa.Buffer) -> Any:
+    """Return the value; its arrays share memory with `data`. Raises ValueError for damaged bytes."""
+    content = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    if content.size < _HEAD.size:
+        raise ValueError("the container is truncated")
+    magic, header_size, header_checksum = _HEAD.unpack(content.slice(0, _HEAD.size))
+    if magic != _MAGIC:
+        raise ValueError("not a headrace container, or one of another version (bad magic number)")
+    if header_size > content.size - _HEAD.size:
+        raise ValueError("the container is truncated")
+    header = content.slice(_HEAD.size, header_size)
+    if compute_checksum_number(header) != header_checksum:
+        raise ValueError("the header of the container is damaged")
+    document = json.loads(header.to_pybytes())
+    reader = _BufferReader(_split_buffers(content, _align_up(_HEAD.size + header_size), document["buffers"]))
+    return decode_records(document, reader.decoders)
+
+
+def write(store: Store, key: str, value: object, *, sync: bool = True) -> None:
+    """Store a value; without `sync` a loss of power may lose it."""
+    store.put(key, encode_chunks(value), sync=sync)
+
+
+def read(store: Store, key: str) -> Any:
+    """Return the value of an object, memory-mapped; raises CheckpointError if the object is missing or damaged."""
+    try:
+        return unpack(store.open_local(key))
+    except (OSError, ValueError) as error:
+        raise damaged_error(store, key, error) from error
+
+
+def _split_buffers(content: pa.Buffer, start: int, buffers: Sequence[Sequence[int]]) -> list[pa.Buffer]:
+    """Return the buffers from `start` on; raises ValueError if one is missing or damaged."""
+    parts = []
+    for number, (size, checksum) in enumerate(buffers):
+        if start + size > content.size:
+            raise ValueError("the container is truncated")
+        parts.append(content.slice(start, size))
+        if compute_checksum_number(parts[-1]) != checksum:
+            raise ValueError(f"buffer {number} of the container is damaged")
+        start = _align_up(start + size)
+    return parts
 
 
 def _align_up(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+class _BufferWriter:
+    """Puts the arrays of a value into buffers; an array that occurs several times is stored once."""
+
+    def __init__(self) -> None:
+        self.buffers: list[memoryview | pa.Buffer] = []
+        self._encoded: dict[int, tuple[Any, Json]] = {}  # with the array, so that its identity stays taken
+
+    def encode(self, value: Any) -> Json:
+        known = self._encoded.get(id(value))
+        if known is None:
+            known = self._encoded[id(value)] = value, self._encode_new(value)
+        return known[1]
+
+    def _encode_new(self, value: Any) -> Json:
+        match value:
+            case np.ndarray():
+                return {"array": self._encode_numpy(value)}
+            case np.generic():
+                return value.item()
+            case pa.RecordBatch():
+                return {"batch": [value.schema.names, [self.encode(column) for column in value.columns]]}
+            case pa.Array() if _has_flat_buffers(value.type):
+                return {"column": self._encode_flat(_compact_array(value))}
+            case pa.Array():
+                return {"ipc": self._add_buffer(_write_ipc(value))}
+        raise TypeError(f"a value of type {type(value).__name__} has no stored form")
+
+    def _encode_numpy(self, array: np.ndarray[Any, Any]) -> Json:
+        if array.dtype.hasobject or array.dtype.fields is not None:
+            raise TypeError(f"an array of {array.dtype} has no stored form")
+        contiguous = np.ascontiguousarray(array)
+        number = self._add_buffer(contiguous.reshape(-1).view(np.uint8).data if contiguous.size else memoryview(b""))
+        return [number, array.dtype.str] if array.ndim == 1 else [number, array.dtype.str, array.shape]
+
+    def _encode_flat(self, array: pa.Array) -> Json:
+        numbers = [None if buffer is None else self._add_buffer(buffer) for buffer in array.buffers()]
+        return [encode_type(array.type), len(array), array.null_count, numbers]
+
+    def _add_buffer(self, buffer: memoryview | pa.Buffer) -> int:
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
+
+
+class _BufferReader:
+    """Builds arrays over buffers; an array that was stored once is one object again."""
+
+    def __init__(self, buffers: Sequence[pa.Buffer]) -> None:
+        self._buffers = buffers
+        self._arrays: dict[int, Any] = {}
+        self.decoders: dict[str, ArrayDecoder] = {
+            "array": self._decode_numpy,
+            "column": self._decode_flat,
+            "batch": self._decode_batch,
+            "ipc": self._decode_ipc,
+        }
+
+    def _decode_numpy(self, content: Sequence[Any]) -> Any:
+        number, kind, *shape = content
+        if number not in self._arrays:
+            array = np.frombuffer(self._buffers[number], kind)
+            self._arrays[number] = array.reshape(shape[0]) if shape else array
+        return self._arrays[number]
+
+    def _decode_flat(self, content: Sequence[Any]) -> pa.Array:
+        kind, length, null_count, numbers = content
+        buffers = [None if number is None else self._buffers[number] for number in numbers]
+        return pa.Array.from_buffers(decode_type(kind), length, buffers, null_count)
+
+    def _decode_batch(self, content: Sequence[Any]) -> pa.RecordBatch:
+        names, columns = content
+        decoded = [self.decoders[kind](inner) for column in columns for kind, inner in column.items()]
+        return pa.RecordBatch.from_arrays(decoded, names=names)
+
+    def _decode_ipc(self, number: int) -> pa.Array:
+        return pa.ipc.open_stream(self._buffers[number]).read_next_batch().column(0)
+
+
+def _has_flat_buffers(kind: pa.DataType) -> bool:
+    return kind.num_fields == 0 and not pa.types.is_dictionary(kind) and not pa.types.is_string_view(kind)
+
+
+def _compact_array(array: pa.Array) -> pa.Array:
+    """Return the array with buffers of its own if it is a slice of larger ones."""
+    held = sum(buffer.size for buffer in array.buffers() if buffer is not None)
+    return pa.concat_arrays([array]) if array.offset or held > 2 * array.nbytes + _ALIGNMENT else array
+
+
+def _write_ipc(array: pa.Array) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([array], names=[""])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()

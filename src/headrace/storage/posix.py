@@ -1,4 +1,7 @@
-"""Atomic and durable writes of files on a POSIX file system.
+"""A store in a folder of a POSIX file system, and atomic, durable writes of single files.
+
+A file is written under a hidden name that no other attempt uses, and renamed when it is complete; file and folder are synced. A
+failed write leaves nothing behind. Readers that ignore names starting with '.' never see an incomplete file.
 
 The environment variable HEADRACE_FSYNC=off turns off every fsync of this process and of its children. It is unsafe: after a
 loss of power, committed batches may be missing or damaged. It exists for tests, whose files need not survive the test; a killed
@@ -8,65 +11,146 @@ process loses nothing either way.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 
-def write_atomically(path: Path, write: Callable[[Path], None], *, sync: bool = True) -> None:
-    """Let `write` fill a hidden file beside `path`, then rename it to `path`, replacing an existing file.
+from headrace.storage.store import Chunks
 
-    Readers that ignore names starting with '.' never see an incomplete file. With `sync`, the file also survives a loss of power.
+_EMPTY = pa.py_buffer(b"")
+
+
+class PosixStore:
+    """A store in a folder; see `Store`. It holds no state, so that it can be created anywhere for the same folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Take the folder; it is created by the first object."""
+        self._folder = Path(folder)
+
+    def path_of(self, key: str) -> Path:
+        """Return the path of a key."""
+        return self._folder / key
+
+    def name_of(self, key: str) -> str:
+        """See `Store`."""
+        return str(self._folder / key)
+
+    def put(self, key: str, chunks: Chunks, *, if_absent: bool = False, sync: bool = True) -> None:
+        """See `Store`."""
+        path = self._prepare_folder(key)
+        write_atomically(path, lambda hidden: _write_chunks(hidden, chunks), sync=sync, if_absent=if_absent)
+
+    def put_file(self, key: str, write: Callable[[Path], None], *, sync: bool = True) -> None:
+        """See `Store`."""
+        write_atomically(self._prepare_folder(key), write, sync=sync)
+
+    def append_line(self, key: str, line: bytes) -> None:
+        """See `Store`."""
+        path = self._prepare_folder(key)
+        is_new = not path.exists()
+        with path.open("ab") as file:
+            file.write(line + b"\n")
+            file.flush()
+            _sync_descriptor(file.fileno())
+        if is_new:
+            _sync_path(path.parent)
+
+    def get(self, key: str) -> bytes:
+        """See `Store`."""
+        return self.path_of(key).read_bytes()
+
+    def open_local(self, key: str) -> pa.Buffer:
+        """See `Store`."""
+        path = self.path_of(key)
+        if path.stat().st_size == 0:  # an empty file cannot be mapped
+            return _EMPTY
+        with pa.memory_map(str(path)) as file:
+            return file.read_buffer()
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Store`."""
+        folder = self.path_of(prefix)
+        if not folder.is_dir():
+            return []
+        return sorted(
+            f"{prefix}/{entry.name}" for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_file()
+        )
+
+    def find_size(self, key: str) -> int | None:
+        """See `Store`."""
+        try:
+            return self.path_of(key).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def delete(self, key: str) -> None:
+        """See `Store`."""
+        self.path_of(key).unlink(missing_ok=True)
+
+    def _prepare_folder(self, key: str) -> Path:
+        path = self.path_of(key)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sync_path(path.parent.parent)
+        return path
+
+
+def write_atomically(path: Path, write: Callable[[Path], None], *, sync: bool = True, if_absent: bool = False) -> None:
+    """Let `write` fill a hidden file beside `path`, then rename it to `path`; with `sync`, it survives a loss of power.
+
+    An existing file is replaced; with `if_absent`, FileExistsError is raised instead.
     """
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         write(hidden)
         if sync:
-            _fsync_path(hidden)
-        hidden.replace(path)
+            _sync_path(hidden)
+        if if_absent:
+            _link_exclusively(hidden, path)
+        else:
+            hidden.replace(path)
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
     if sync:
-        _fsync_path(path.parent)
+        _sync_path(path.parent)
+
+
+def _link_exclusively(hidden: Path, path: Path) -> None:
+    """Give a file its name unless the name is taken; without hard links, the check and the rename are two steps."""
+    try:
+        path.hardlink_to(hidden)
+    except FileExistsError:
+        raise
+    except OSError:
+        if path.exists():
+            raise FileExistsError(str(path)) from None
+        hidden.replace(path)
+    else:
+        hidden.unlink()
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file, atomically and durably."""
-    write_atomically(path, lambda hidden: _write_bytes(hidden, content))
+    write_atomically(path, lambda hidden: _write_chunks(hidden, [content]))
 
 
-def append_line(path: Path, line: bytes) -> None:
-    """Append one line to a file, durably; a crash may leave an incomplete line, which the next read removes."""
-    with path.open("ab") as file:
-        file.write(line + b"\n")
-        file.flush()
-        sync_descriptor(file.fileno())
+def _write_chunks(path: Path, chunks: Chunks) -> None:
+    with path.open("xb") as file:
+        file.writelines(chunks)
 
 
-def sync_descriptor(descriptor: int) -> None:
+def _sync_path(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        _sync_descriptor(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_descriptor(descriptor: int) -> None:
     """Wait until the content of an open file is on disk; do nothing if HEADRACE_FSYNC=off."""
     if os.environ.get("HEADRACE_FSYNC") != "off":
         os.fsync(descriptor)
-
-
-def read_complete_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file, none if the file is missing; remove an incomplete last line from the file."""
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]
-    if len(complete) < len(content):
-        replace_file(path, complete)
-    return complete.splitlines()
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
-def _fsync_path(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        sync_descriptor(handle)
-    finally:
-        os.close(handle)

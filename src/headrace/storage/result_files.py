@@ -15,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.model.record import record
 from headrace.storage import container
+from headrace.storage.posix import PosixStore
 
 
+@record("batch-results")
 @dataclass(slots=True)
 class BatchResults:
     """Result rows of many queries: few tables, and an index of the row ranges of each query."""
@@ -101,4 +104,4 @@ def open_result_file(path: Path) -> BatchResults:
 @lru_cache(maxsize=256)
 def _open_cached(path: str, inode: int, changed: int) -> BatchResults:
     del inode, changed  # cache keys only: they distinguish a file from a later file of the same name
-    return BatchResults(*container.read(Path(path)))
+    return container.read(PosixStore(Path(path).parent), Path(path).name)  # type: ignore[no-any-return]

@@ -5,36 +5,47 @@ from __future__ import annotations
 import pickle
 import platform
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import EvaluationError
 from headrace.model.function import UdfCode, register_udf_code, udf_name
+from headrace.model.record import record
 from headrace.storage import container
+from headrace.storage.store import Store
 
 _LOADED_TAGS: set[str] = set()
 PYTHON_VERSION = ".".join(platform.python_version_tuple()[:2])
 """UDFs are stored as bytecode, which runs only on the Python version that compiled it."""
 
 
-def get_udf_path(directory: str | Path, tag: str) -> Path:
-    """Return the path of a UDF's file."""
-    return Path(directory) / "functions" / f"{tag}.function"
+@record("stored-function")
+@dataclass(frozen=True, slots=True)
+class StoredFunction:
+    """The pickled code of a UDF, and the Python version that it needs."""
+
+    python: str
+    code: bytes
 
 
-def write_udf(directory: str | Path, tag: str, content: bytes) -> None:
+def get_udf_key(tag: str) -> str:
+    """Return the key of a UDF's file."""
+    return f"functions/{tag}.function"
+
+
+def write_udf(store: Store, tag: str, content: bytes) -> None:
     """Store a pickled UDF durably; queries that call it need the file."""
-    container.write(get_udf_path(directory, tag), (PYTHON_VERSION, content))
+    container.write(store, get_udf_key(tag), StoredFunction(PYTHON_VERSION, content))
 
 
-def load_udfs(directory: str | Path, tags: Iterable[str]) -> None:
+def load_udfs(store: Store, tags: Iterable[str]) -> None:
     """Register UDFs for evaluation; a UDF that fails to load fails only the queries that call it."""
     for tag in tags:
         if tag in _LOADED_TAGS:
             continue
-        python, content = container.read(get_udf_path(directory, tag))
+        stored: StoredFunction = container.read(store, get_udf_key(tag))
         try:
-            register_udf_code(tag, _unpickle_udf(tag, python, content))
+            register_udf_code(tag, _unpickle_udf(tag, stored.python, stored.code))
         except Exception as error:  # noqa: BLE001  unpickling runs user code
             register_udf_code(tag, _make_failing_udf(f"cannot load function '{udf_name(tag)}': {type(error).__name__}: {error}"))
         else:

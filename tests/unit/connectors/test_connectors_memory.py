@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.connectors import MemorySource, read_range
+from headrace.connectors import MemorySource, memory, read_range
 from headrace.connectors.source import RANGE_ROWS
-from headrace.errors import SchemaError, SourceError
+from headrace.errors import CheckpointError, SchemaError, SourceError
 from headrace.model.types import Schema
 
 DDL = "id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day DATE, time TIMESTAMP"
@@ -139,7 +139,7 @@ def test_prune_keeps_numbering(tmp_path):
     for i in range(3):
         source.append([{"id": i}])
     source.prune({"files": 3})
-    assert [path.name for path in tmp_path.iterdir()] == ["00000002.arrow"]
+    assert [path.name for path in tmp_path.glob("*.arrow")] == ["00000002.arrow"]
     again = MemorySource("id INT")
     again.attach("s", tmp_path)
     assert not again.pending({"files": 3})
@@ -161,9 +161,54 @@ def test_partial_files_of_a_crash_are_ignored(tmp_path):
     source = MemorySource("id INT")
     source.attach("s", tmp_path)
     assert not source.pending(None)
-    (tmp_path / "00000000.arrow").write_bytes(b"ARROW1 and then nothing")
+    (tmp_path / "00000000.arrow").write_bytes(b"written, but never in the log")
+    assert not source.pending(None)
+    source.append([{"id": 1}])
+    assert read_rows(source, None)[0] == [{"id": 1}]
+
+
+@pytest.mark.parametrize("place", [0, 10, 100, -1])
+def test_a_flipped_bit_in_a_file_is_detected(tmp_path, place):
+    source = MemorySource("id INT")
+    source.attach("s", tmp_path)
+    source.append([{"id": 1}])
+    path = tmp_path / "00000000.arrow"
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
     with pytest.raises(SourceError, match=r"00000000\.arrow"):
-        source.plan(None, 1)
+        read_rows(source, None)
+
+
+def test_a_log_that_is_missing_or_too_short_is_refused(tmp_path):
+    source = MemorySource("id INT")
+    source.attach("s", tmp_path)
+    source.append([{"id": 1}])
+    source.append([{"id": 2}])
+    log = tmp_path / "rows.jsonl"
+    content = log.read_bytes()
+    log.write_bytes(content[: content.index(b"\n") + 1])
+    again = MemorySource("id INT")
+    again.attach("s", tmp_path)
+    with pytest.raises(CheckpointError, match=r"rows\.jsonl.*damaged"):
+        again.plan({"files": 2}, 10)
+    log.unlink()
+    with pytest.raises(CheckpointError, match=r"rows\.jsonl.*missing"):
+        MemorySource("id INT").attach("s", tmp_path)
+
+
+def test_the_log_does_not_grow_with_pruned_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_MAX_PRUNED_LINES", 5)
+    source = MemorySource("id INT")
+    source.attach("s", tmp_path)
+    for number in range(30):
+        source.append([{"id": number}])
+        source.prune({"files": number + 1})
+    assert len((tmp_path / "rows.jsonl").read_bytes().splitlines()) <= 7
+    again = MemorySource("id INT")
+    again.attach("s", tmp_path)
+    again.append([{"id": 30}])
+    assert read_rows(again, {"files": 30})[0] == [{"id": 30}]
 
 
 def test_plan_needs_attach():

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from headrace.connectors import GENERATORS, Range, RateSource, generate, read_range
+from headrace.connectors import GENERATORS, RateSource, generate, read_range
 from headrace.connectors.source import RANGE_ROWS
 from headrace.errors import SchemaError
+from headrace.storage.records import decode_records, encode_records
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -86,7 +87,7 @@ def test_a_serialized_range_reads_the_same_rows(tmp_path):
     clock.now += 1
     ranges, _ = source.plan(None, RANGE_ROWS + 10)
     assert [r.rows for r in ranges] == [RANGE_ROWS, 10]
-    range_ = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
+    range_ = decode_records(json.loads(json.dumps(encode_records(ranges[1]))))
     table = read_range(range_, source.schema, ["time", "f1"])
     options = {"keys": 3, "field_max": 9, "rows_per_second": 10**6, "start_time": 1_769_904_000_000_000}
     assert table.equals(generate("fields", 0, RANGE_ROWS, RANGE_ROWS + 10, columns=["time", "f1"], **options))

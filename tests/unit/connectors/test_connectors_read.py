@@ -15,6 +15,7 @@ import pytest
 from headrace.connectors import Range, formats, read_range
 from headrace.errors import SchemaError, SourceError
 from headrace.model.types import TIMESTAMP, Schema
+from headrace.storage.records import decode_records, encode_records
 
 SCHEMA = Schema.parse("id INT, name STRING, price DOUBLE, paid DECIMAL(10, 2), ok BOOLEAN, day DATE, time TIMESTAMP")
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -246,4 +247,4 @@ def test_an_undeclared_column_is_refused(tmp_path):
 
 def test_range_survives_json():
     range_ = Range("s", "csv", "/x.csv", 0, 1, 7, {"delimiter": ";", "header": True, "size": 3})
-    assert Range.from_json(json.loads(json.dumps(range_.to_json()))) == range_
+    assert decode_records(json.loads(json.dumps(encode_records(range_)))) == range_

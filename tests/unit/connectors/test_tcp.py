@@ -20,6 +20,8 @@ from headrace.connectors import Range, TcpSource, read_range
 from headrace.connectors.source import RANGE_ROWS
 from headrace.connectors.tcp import TcpConnection, borrow_connection, level_partitions, parse_address
 from headrace.errors import CheckpointError, HeadraceError, SourceError
+from headrace.storage.fault_points import install_fault_hook
+from headrace.storage.records import decode_records, encode_records
 from support.in_process_driver import BEGIN, InProcessDriver, small_stream
 
 
@@ -87,7 +89,7 @@ def test_a_serialized_range_reads_the_same_rows(rig: InProcessDriver, source: Tc
     rig.start(10_000)
     rig.advance(1)
     ranges, _ = source.plan(None, 3000)
-    range_ = Range.from_json(json.loads(json.dumps(ranges[1].to_json())))
+    range_ = decode_records(json.loads(json.dumps(encode_records(ranges[1]))))
     table = read_range(range_, source.schema, ["time", "f1"])
     assert table.equals(rig.connection.read("fields", 1, "headrace", 0, 1500, ["time", "f1"]))
     assert read_range(range_, source.schema, []).num_rows == 1500
@@ -245,7 +247,8 @@ class Fault:
 
 
 def open_session(rig: InProcessDriver, folder: Path, fault: Fault) -> hr.Session:
-    session = hr.Session(folder, backend="local", rows_per_batch=175, fault=fault)
+    install_fault_hook(folder, fault)
+    session = hr.Session(folder, backend="local", rows_per_batch=175)
     session.create_stream("s", hr.TcpSource(rig.address, "fields"), time="time")
     for name, sql in (("by_key", BY_KEY), ("rows", ROWS)):
         if session.find(name) is None:

@@ -13,6 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import NameTakenError, NotFoundError, SchemaError, SqlError
+from headrace.storage.fault_points import install_fault_hook
 
 COLUMNS = "user_id INT, price DOUBLE, name STRING, time TIMESTAMP"
 RATE = 1.19
@@ -174,13 +175,15 @@ def test_an_interrupted_batch_is_replayed_with_its_functions(tmp_path: Path, poi
         if step == point:
             raise CrashError
 
-    session = open_session(tmp_path / "state", fault=crash)
+    install_fault_hook(tmp_path / "state", crash)
+    session = open_session(tmp_path / "state")
     session.register_function(vat)
     session.add("SELECT vat(price) AS g FROM purchases", name="gross")
     session.source.append(make_rows(1.0, 2.0))
     with pytest.raises(CrashError):
         session.advance()
     session.close()
+    install_fault_hook(tmp_path / "state", None)
     with open_session(tmp_path / "state") as session:
         assert session.query("gross").schema == pa.schema([("g", pa.float64())])
         session.advance()

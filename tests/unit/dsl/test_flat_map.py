@@ -15,6 +15,7 @@ import headrace as hr
 from headrace.errors import SqlError
 from headrace.plan.derived import NestedQuery
 from headrace.sql import bind_query
+from headrace.storage.fault_points import install_fault_hook
 from support.examples import scale_examples
 
 COLUMNS = "a INT, text STRING, time TIMESTAMP"
@@ -164,7 +165,8 @@ def test_unnested_streams_recover_from_a_crash(tmp_path: Path, point: str) -> No
         if armed and step == point:
             raise CrashError
 
-    session = open_session(tmp_path / "state", fault=crash)
+    install_fault_hook(tmp_path / "state", crash)
+    session = open_session(tmp_path / "state")
     flow = session.stream("tweets").flat_map(word=words("text")).window(hr.tumble("30 s"))
     flow.group_by("word").agg(n=hr.count()).add("counted")
     session.source.append(make_rows("a b", "b"))
@@ -175,6 +177,7 @@ def test_unnested_streams_recover_from_a_crash(tmp_path: Path, point: str) -> No
     with pytest.raises(CrashError):
         session.advance()
     session.close()
+    install_fault_hook(tmp_path / "state", None)
     with open_session(tmp_path / "state") as session:
         if point == "logged":
             assert session.coordinator.unfinished_entry is not None

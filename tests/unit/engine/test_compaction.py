@@ -13,6 +13,7 @@ from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StateRe
 from headrace.engine.joins.buffer_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.join_buffer import BufferedRows
 from headrace.storage import container
+from headrace.storage.posix import PosixStore
 
 
 def make_buffer(rows: int, start: int = 0, width: int = 1) -> BufferedRows:
@@ -30,14 +31,13 @@ def test_a_shuffle_file_is_promoted_to_state_unchanged(tmp_path: Path, links: bo
 
     if not links:
         monkeypatch.setattr(Path, "hardlink_to", refuse_links)
-    for folder in ("exchange", "state"):
-        (tmp_path / folder).mkdir()
+    store = PosixStore(tmp_path)
     block = ShuffleBlock(0, MapReport(), buffered_rows=[("s", 1, 0, make_buffer(3)), ("s", 1, 0, make_buffer(5))])
-    container.write(tmp_path / "exchange" / "7-0-0.parcel", block, sync=False)
-    promote = ShuffleFilePromoter(tmp_path)
-    promoted = [promote(make_ref("exchange/7-0-0.parcel", index=index)) for index in (0, 1)]
-    (tmp_path / "exchange" / "7-0-0.parcel").unlink()
-    assert [ref.file for ref in promoted] == ["state/7-0-0.parcel"] * 2
+    container.write(store, "shuffle/7-0-0.block", block, sync=False)
+    promote = ShuffleFilePromoter(store)
+    promoted = [promote(make_ref("shuffle/7-0-0.block", index=index)) for index in (0, 1)]
+    store.delete("shuffle/7-0-0.block")
+    assert [ref.file for ref in promoted] == ["state/7-0-0.block"] * 2
     job = BatchJob(8, 1, 1, str(tmp_path), {}, ())
     assert [job.load_buffered_rows(ref).row_count for ref in promoted] == [3, 5]
     assert promote(promoted[1]) == promoted[1]

@@ -82,7 +82,7 @@ def draw_rows(number: int) -> Mapping[str, list[dict[str, object]]]:
 def run(request: pytest.FixtureRequest, tmp_path: Path):
     optimizer = FixedChoice(request.param)
     with hr.Session(tmp_path / "checkpoint", backend="local", partitions=1) as session:
-        session._coordinator.sliding_join_optimizer = optimizer
+        session._coordinator.optimizers.sliding_joins = optimizer
         sources = {name: hr.MemorySource("n INT, x INT, y INT, time TIMESTAMP") for name in "rstu"}
         for name, source in sources.items():
             session.create_stream(name, source, time="time")

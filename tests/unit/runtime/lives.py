@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
+from headrace.storage.fault_points import install_fault_hook
+from headrace.storage.posix import PosixStore
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "k INT, n BIGINT, time TIMESTAMP"
@@ -42,7 +44,8 @@ class SessionHarness:
         self.open_session()
 
     def open_session(self, **options: Any) -> hr.Session:
-        self.session = hr.Session(self.directory, fault=self.fault, **{**self.options, **options})
+        install_fault_hook(self.directory, self.fault)
+        self.session = hr.Session(self.directory, **{**self.options, **options})
         self.source = hr.MemorySource(SCHEMA)
         self.session.create_stream("s", self.source, time="time")
         return self.session
@@ -75,7 +78,7 @@ class SessionHarness:
         self.session.advance()
 
     def list_files(self, folder: str) -> list[str]:
-        return sorted(path.name for path in (self.directory / folder).iterdir())
+        return [Path(key).name for key in PosixStore(self.directory).list(folder)]
 
 
 def make_rows(*seconds: float, k: int = 1, n: int = 1) -> list[dict[str, Any]]:

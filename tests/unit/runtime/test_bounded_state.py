@@ -37,7 +37,7 @@ def test_state_is_deleted_when_windows_close(open_harness, partitions: int):
     harness.session.drain()
     assert count_files(harness, "state") == 0
     assert count_files(harness, "log") + count_files(harness, "manifest") <= 6
-    assert count_files(harness, "exchange") == 0
+    assert count_files(harness, "shuffle") == 0
     assert len(list((harness.directory / "sources" / "s").glob("*.arrow"))) <= 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +14,7 @@ from headrace.plan.window_join import WindowJoinQuery
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.engine_state import EngineState
-from headrace.runtime.epochs import update_join_orders
+from headrace.runtime.epochs import derive_join_orders
 from headrace.runtime.replanning import WindowJoinOptimizer
 from headrace.sql import bind_query
 from support.compare import assert_same_rows
@@ -85,22 +86,20 @@ def query() -> LiveQuery:
 
 def test_open_windows_keep_the_old_join_order_until_they_close(query: LiveQuery) -> None:
     new = JoinOrderVersion((2, 1, 0), 1)
-    changed = update_join_orders(query, new, 10_000_000, 9_000_000)
+    changed = replace(query, order_versions=derive_join_orders(query, new, 10_000_000, 9_000_000))
     assert changed.order_versions == (JoinOrderVersion((0, 1, 2)), JoinOrderVersion((2, 1, 0), 1, 10_000_001))
-    assert update_join_orders(changed, None, 11_000_000, 11_999_999) == changed
-    assert update_join_orders(changed, None, 12_000_000, 12_000_001).order_versions == (changed.order_versions[1],)
+    assert derive_join_orders(changed, None, 11_000_000, 11_999_999) == changed.order_versions
+    assert derive_join_orders(changed, None, 12_000_000, 12_000_001) == (changed.order_versions[1],)
 
 
 def test_the_join_order_is_replaced_before_the_first_row(query: LiveQuery) -> None:
-    assert update_join_orders(query, JoinOrderVersion((2, 1, 0)), MIN_TIME, MIN_TIME).order_versions == (
-        JoinOrderVersion((2, 1, 0)),
-    )
+    assert derive_join_orders(query, JoinOrderVersion((2, 1, 0)), MIN_TIME, MIN_TIME) == (JoinOrderVersion((2, 1, 0)),)
 
 
 def test_a_join_order_version_without_rows_is_replaced(query: LiveQuery) -> None:
-    once = update_join_orders(query, JoinOrderVersion((2, 1, 0)), 10, 5)
-    twice = update_join_orders(once, JoinOrderVersion((1, 0, 2)), 10, 5)
-    assert [version.order for version in twice.order_versions] == [(0, 1, 2), (1, 0, 2)]
+    once = replace(query, order_versions=derive_join_orders(query, JoinOrderVersion((2, 1, 0)), 10, 5))
+    twice = derive_join_orders(once, JoinOrderVersion((1, 0, 2)), 10, 5)
+    assert [version.order for version in twice] == [(0, 1, 2), (1, 0, 2)]
 
 
 def test_distinct_join_keys_are_counted_per_column_and_combined() -> None:
@@ -136,7 +135,7 @@ def test_joins_are_computed_once_per_group(*, apart: bool) -> None:
         texts = [f"SELECT l.x FROM TUMBLE(a, '5 s') l JOIN TUMBLE(a, '5 s') r ON l.k = r.k WHERE l.x < {n}" for n in (5, 9)]
         queries = [session.add(text) for text in texts]
         session.advance()
-        session._coordinator.window_join_optimizer = ForcedOrder(1, (0, 1), apart=apart)
+        session._coordinator.optimizers.window_joins = ForcedOrder(1, (0, 1), apart=apart)
         for second in range(30):
             source.append([{"k": 1, "x": second % 10, "time": BASE + timedelta(seconds=second)}])
             session.advance()
@@ -160,7 +159,7 @@ def test_a_nested_query_reads_all_results_of_a_join_whose_order_changes() -> Non
         shuffles = set()
         for second in range(60):
             if second % 7 == 0:
-                session._coordinator.window_join_optimizer = ForcedOrder(second, orders[second // 7 % 3])
+                session._coordinator.optimizers.window_joins = ForcedOrder(second, orders[second // 7 % 3])
                 shuffles |= {live.extra_shuffles for live in session._coordinator.live_queries.values() if live.output_stream}
             source.append([{"k": second % 2, "x": second % 3, "time": BASE + timedelta(seconds=second)}])
             session.advance()

@@ -12,7 +12,7 @@ from lives import SessionHarness, make_rows, read_columns
 
 import headrace as hr
 from headrace.errors import EvaluationError
-from headrace.runtime import coordinator
+from headrace.runtime import epochs
 
 MOST = 2**63 - 1
 BACKENDS = pytest.mark.parametrize("backend", ["local", "reference"])
@@ -341,14 +341,14 @@ def test_an_accepted_query_that_cannot_be_bound_fails_alone_and_is_not_retried(o
     harness = open_harness()
     good = harness.session.add("SELECT COUNT(*) AS n FROM TUMBLE(s, '5 seconds')")
     bad = harness.session.add(TOTAL)
-    bind = coordinator.bind_query
+    bind = epochs.bind_query
 
     def bind_or_raise(sql: str, catalog: Any) -> Any:
         if sql == TOTAL:
             raise RecursionError("maximum recursion depth exceeded")
         return bind(sql, catalog)
 
-    monkeypatch.setattr(coordinator, "bind_query", bind_or_raise)
+    monkeypatch.setattr(epochs, "bind_query", bind_or_raise)
     harness.tick(1, 2)
     assert (bad.status, good.status) == ("failed", "live")
     assert "recursion" in bad.error

@@ -12,6 +12,7 @@ from lives import DAY, SessionHarness, make_rows, read_columns
 import headrace as hr
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SourceError
 from headrace.storage import result_files
+from headrace.storage.fault_points import install_fault_hook
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 BACKENDS = pytest.mark.parametrize("backend", ["local", "reference"])
@@ -75,7 +76,7 @@ def test_a_query_can_be_removed_while_the_batch_that_adds_it_runs(open_harness):
             is_planned.set()
             assert may_continue.wait(10)
 
-    harness.session._checkpoint.fault = pause
+    install_fault_hook(harness.directory, pause)
     query = harness.session.add("SELECT n FROM s", name="q")
     harness.append_rows(1)
     worker = threading.Thread(target=harness.session.advance)
@@ -84,7 +85,7 @@ def test_a_query_can_be_removed_while_the_batch_that_adds_it_runs(open_harness):
     harness.session.remove("q")
     may_continue.set()
     worker.join(10)
-    harness.session._checkpoint.fault = lambda _: None
+    install_fault_hook(harness.directory, None)
     harness.tick(2, n=2)
     harness.tick(3, n=3)
     assert query.status == "removed"
@@ -105,7 +106,7 @@ def test_the_name_of_a_query_removed_while_its_first_batch_runs_is_free(open_har
             harness.session.remove("q")
             harness.session.add("SELECT n + 1 AS m FROM s", name="q")
 
-    harness.session._checkpoint.fault = change
+    install_fault_hook(harness.directory, change)
     old = harness.session.add("SELECT n FROM s", name="q")
     harness.tick(1)
     harness.tick(2)

@@ -14,6 +14,7 @@ import pytest
 import headrace as hr
 from headrace.connectors import Source
 from headrace.errors import CheckpointError, HeadraceError
+from headrace.storage.fault_points import install_fault_hook
 from support.in_process_driver import InProcessDriver, small_stream
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -144,7 +145,8 @@ def session_over(tmp_path: Path, crash: Crash) -> Iterator[Open]:
     def open_session(source: Source, streams: Sequence[str], **options: Any) -> hr.Session:
         if opened:
             opened[-1]._checkpoint.close()  # as a killed process does
-        opened.append(hr.Session(tmp_path / "checkpoint", backend="local", fault=crash, **options))
+        install_fault_hook(tmp_path / "checkpoint", crash)
+        opened.append(hr.Session(tmp_path / "checkpoint", backend="local", **options))
         for name in streams:
             opened[-1].create_stream(name, source, time="time")
         return opened[-1]

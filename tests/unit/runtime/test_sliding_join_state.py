@@ -244,7 +244,7 @@ def run_all_queries(
 ) -> dict[str, Counter[tuple[Any, ...]]]:
     random = Random(7)
     with JoinSession(directory, "rst", partitions=partitions, multiway=multiway) as streams:
-        streams.optimizer = streams.session._coordinator.sliding_join_optimizer = _make_eager_optimizer(multiway)
+        streams.optimizer = streams.session._coordinator.optimizers.sliding_joins = _make_eager_optimizer(multiway)
         names = list(QUERIES)
         for batch in range(9):
             if names:

@@ -28,7 +28,7 @@ def test_health_reports_a_stopped_session(service: Service, monkeypatch):
     def raise_damaged(*_):
         raise CheckpointError("a state file is damaged")
 
-    monkeypatch.setattr(service.session.coordinator, "_execute", raise_damaged)
+    monkeypatch.setattr(service.session.coordinator, "_run_job", raise_damaged)
     service.append(1.0)
     wait_until(lambda: service.http.get("/v1/health").status_code != 200)
     answer = service.http.get("/v1/health")

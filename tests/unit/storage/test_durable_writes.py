@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from headrace.storage import container, posix
+from headrace.storage.posix import PosixStore
 
 WRITES: dict[str, tuple[Callable[[Path], None], int]] = {
     "replace": (lambda path: posix.replace_file(path, b"x"), 2),  # the file, and its directory for the new name
-    "append": (lambda path: posix.append_line(path, b"x"), 1),
-    "container": (lambda path: container.write(path, [1]), 1),
+    "append": (lambda path: PosixStore(path.parent).append_line(path.name, b"x"), 2),
+    "container": (lambda path: container.write(PosixStore(path.parent), path.name, [1]), 2),
+    "if absent": (lambda path: PosixStore(path.parent).put(path.name, [b"x"], if_absent=True), 2),
 }
 
 

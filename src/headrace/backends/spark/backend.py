@@ -7,8 +7,7 @@ workers do not need the user's modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -20,6 +19,7 @@ from headrace.backends.spark.environment import start_spark
 from headrace.connectors import Range
 from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.errors import SessionError
+from headrace.storage.fault_points import reach_fault_point
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class SparkBackend:
     """Runs micro-batches as Spark jobs, one at a time."""
 
-    def __init__(self, spark: SparkSession, fault: Callable[[str], None], *, owns_spark: bool) -> None:
+    def __init__(self, spark: SparkSession, *, owns_spark: bool) -> None:
         """Use a Spark session; `close` stops it only if this back-end owns it."""
-        self._spark, self._fault, self._owns_spark = spark, fault, owns_spark
+        self._spark, self._owns_spark = spark, owns_spark
 
     @property
     def parallelism(self) -> int:
@@ -39,7 +39,7 @@ class SparkBackend:
 
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run a micro-batch, then remove its shuffle files. Raises SessionError if the Spark job fails."""
-        self._fault("stage one")
+        reach_fault_point(job.directory, "stage one")
         context = self._spark.sparkContext
         context.setJobDescription(f"headrace, batch {job.batch}")
         try:
@@ -49,9 +49,9 @@ class SparkBackend:
             raise SessionError(f"batch {job.batch} failed on Spark", detail=detail, hint=hint) from error
         finally:
             context.setJobDescription(None)  # type: ignore[arg-type]  # None removes the description
-        self._fault("stage two")
-        for path in (Path(job.directory) / "exchange").iterdir():
-            path.unlink(missing_ok=True)
+        reach_fault_point(job.directory, "stage two")
+        for key in job.store.list("shuffle"):
+            job.store.delete(key)
         return reports
 
     def stream_source(self, frame: DataFrame) -> DataFrameSource:
@@ -70,6 +70,6 @@ def _extract_cause(message: str) -> str:
     return cause.split("\n\tat ", 1)[0].strip()
 
 
-def create(*, master: str, spark: Any, fault: Callable[[str], None]) -> SparkBackend:
+def create(*, master: str, spark: Any) -> SparkBackend:
     """Create the back-end on the given Spark session, or on a new one."""
-    return SparkBackend(start_spark(master) if spark is None else spark, fault, owns_spark=spark is None)
+    return SparkBackend(start_spark(master) if spark is None else spark, owns_spark=spark is None)

@@ -17,7 +17,6 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.connectors import Range
@@ -114,18 +113,18 @@ def _run_reduce(job: BatchJob, received: Sequence[ShuffleRow], level: int) -> It
 def _encode_block(job: BatchJob, sender: str, partition: int, block: ShuffleBlock | LevelMessage) -> ShufflePayload:
     """Return a small shuffle block inline; write a large one to a file and return its name."""
     if block.estimate_bytes() <= _MAX_INLINE_BYTES:
-        return "parcel", container.pack(block)
-    name = f"{job.batch:010d}-{sender}-{partition:05d}.parcel"
-    container.write(Path(job.directory) / "exchange" / name, block, sync=False)
+        return "block", container.pack(block)
+    name = f"{job.batch:010d}-{sender}-{partition:05d}.block"
+    container.write(job.store, f"shuffle/{name}", block, sync=False)
     return "file", name.encode()
 
 
 def _decode_block(job: BatchJob, payload: ShufflePayload) -> Any:
     kind, content = payload
-    if kind == "parcel":
+    if kind == "block":
         return container.unpack(content)
-    file = f"exchange/{content.decode()}"
-    block = container.read(Path(job.directory) / file)
+    file = f"shuffle/{content.decode()}"
+    block = container.read(job.store, file)
     if isinstance(block, ShuffleBlock):
         block.file = file
     return block

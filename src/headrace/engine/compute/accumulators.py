@@ -30,10 +30,12 @@ from headrace.engine.compute.columns import (
 from headrace.engine.compute.keys import encode_keys
 from headrace.engine.kernels import group as group_kernels
 from headrace.engine.kernels import select as select_kernels
+from headrace.model.record import record
 
 IntegerArray = npt.NDArray[Any]
 
 
+@record("value-entries")
 @dataclass(frozen=True, slots=True)
 class ValueEntries:
     """Values stored individually (distinct values, extremes of strings): key code, cell, value columns, counts."""
@@ -44,6 +46,7 @@ class ValueEntries:
     counts: IntegerArray
 
 
+@record("partial-aggregate")
 @dataclass(frozen=True, slots=True)
 class PartialAggregate:
     """Partial aggregates of some rows of a slice, for one shared aggregation.

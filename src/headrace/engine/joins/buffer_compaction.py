@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.engine.batch_job import StateRef
 from headrace.engine.joins.join_buffer import BufferedRows
 from headrace.engine.operators.query_sets import resize_bitmaps
-from headrace.storage.posix import write_atomically
+from headrace.storage.posix import PosixStore
 
 _MAX_SMALL_BUFFERS = 16
 _SMALL_BUFFER_ROWS = 1 << 16  # larger buffers are not merged: no row is written more than a few times
@@ -41,9 +41,9 @@ def compact_buffers(buffers: Sequence[tuple[StateRef, BufferedRows]]) -> list[tu
 class ShuffleFilePromoter:
     """Promotes shuffle files of the checkpoint to state files: their rows are linked, not written again."""
 
-    def __init__(self, directory: Path) -> None:
-        """Take the directory of the checkpoint."""
-        self._directory = directory
+    def __init__(self, store: PosixStore) -> None:
+        """Take the store of the checkpoint."""
+        self._store = store
         self._promoted: set[str] = set()
 
     def __call__(self, ref: StateRef) -> StateRef:
@@ -53,9 +53,7 @@ class ShuffleFilePromoter:
             return ref
         if name not in self._promoted:
             self._promoted.add(name)
-            write_atomically(
-                self._directory / "state" / name, lambda temporary: _link_or_copy(self._directory / ref.file, temporary)
-            )
+            self._store.put_file(f"state/{name}", lambda temporary: _link_or_copy(self._store.path_of(ref.file), temporary))
         return replace(ref, file=f"state/{name}")
 
 

@@ -23,6 +23,7 @@ from headrace.engine.compute.keys import encode_keys
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.kernels import join as join_kernels
 from headrace.model.expression import Call, Expression, column_names, combine_conjuncts, split_conjuncts
+from headrace.model.record import record
 from headrace.plan.window_join import split_joined_name
 
 Integers = npt.NDArray[np.int64]
@@ -44,6 +45,7 @@ class ComparisonBound:
         return self.operator in ("lt", "le")
 
 
+@record("sorted-index")
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedIndex:
     """Rows sorted by a value, ascending (NaN is the greatest); rows with NULL are not in the index."""

@@ -14,12 +14,14 @@ from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.model.expression import Expression
+from headrace.model.record import record
 from headrace.planner.shared_plan import JoinBuffer
 
 SAMPLE_ROWS = 256  # rows sampled from a batch
 _KEY_SAMPLE_ROWS = 1 << 14
 
 
+@record("buffered-rows")
 @dataclass(frozen=True, slots=True)
 class BufferedRows:
     """Rows of one slice and partition, in order of arrival: the columns that joins need, and a query-set for each row."""

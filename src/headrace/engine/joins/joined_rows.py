@@ -11,20 +11,28 @@ import pyarrow as pa
 
 from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.operators.query_sets import QueryBitmaps
+from headrace.model.record import record
 from headrace.plan.window_join import split_joined_name
 
 Integers = npt.NDArray[np.int64]
 _SPARSE_FRACTION = 4  # reads of fewer than one value in so many do not concatenate
 
 
+@record("chunked-column")
+@dataclass(slots=True, eq=False)
 class ChunkedColumn:
-    """A column in several arrays; they are concatenated only if many of its values are read."""
+    """A column in several arrays, at least one; they are concatenated only if many of its values are read.
 
-    def __init__(self, arrays: Sequence[pa.Array], combine_limit: int = 0) -> None:
-        """Take at least one array; with at most `combine_limit` values per array, the first read concatenates them."""
-        self._arrays = list(arrays)
-        self._combine_limit = combine_limit * len(self._arrays)
-        self._ends = np.cumsum([len(array) for array in arrays])
+    With at most `combine_limit` values per array, the first read concatenates them.
+    """
+
+    arrays: Sequence[pa.Array]
+    combine_limit: int = 0
+    _ends: Integers = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Compute where the arrays end."""
+        self._ends = np.cumsum([len(array) for array in self.arrays])
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -32,22 +40,23 @@ class ChunkedColumn:
 
     def combine_chunks(self) -> pa.Array:
         """Return all values as one array."""
-        if len(self._arrays) > 1:
-            self._arrays = [pa.concat_arrays(self._arrays)]
+        if len(self.arrays) > 1:
+            self.arrays = [pa.concat_arrays(self.arrays)]
             self._ends = self._ends[-1:]
-        return self._arrays[0]
+        return self.arrays[0]
 
     def take(self, row_ids: Integers) -> pa.Array:
         """Return the values at `row_ids`; NULL at −1."""
         is_missing = row_ids < 0
         null_mask = is_missing if is_missing.any() else None
-        if len(self._arrays) == 1 or len(self) <= self._combine_limit or len(row_ids) > len(self) // _SPARSE_FRACTION:
+        few = self.combine_limit * len(self.arrays)
+        if len(self.arrays) == 1 or len(self) <= few or len(row_ids) > len(self) // _SPARSE_FRACTION:
             return self.combine_chunks().take(pa.array(row_ids, mask=null_mask))
         chunk_of_row = np.searchsorted(self._ends, np.maximum(row_ids, 0), side="right")
         order = np.argsort(chunk_of_row, kind="stable")
-        cuts = np.searchsorted(chunk_of_row[order], np.arange(len(self._arrays) + 1))
+        cuts = np.searchsorted(chunk_of_row[order], np.arange(len(self.arrays) + 1))
         chunk_values = []
-        for chunk, array in enumerate(self._arrays):
+        for chunk, array in enumerate(self.arrays):
             rows = order[cuts[chunk] : cuts[chunk + 1]]
             first_row = int(self._ends[chunk]) - len(array)
             chunk_values.append(
@@ -58,6 +67,7 @@ class ChunkedColumn:
         return pa.concat_arrays(chunk_values).take(pa.array(positions))
 
 
+@record("join-table")
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinTable:
     """Columns of one or more inputs, named `i.c` as in the plan."""

@@ -20,6 +20,7 @@ from headrace.engine.compute.keys import hash_keys
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.segment import PackedRows
 from headrace.model.expression import Expression, column_names
+from headrace.model.record import record
 from headrace.planner.join.join_graph import Attribute, JoinPredicate
 from headrace.planner.join.normalized_join import NormalizedJoin, split_equality, to_attribute, to_predicate
 
@@ -29,6 +30,7 @@ _SAMPLE_ROWS = 48  # rows in a sample
 _HASH_RANGE = float(1 << 64)
 
 
+@record("value-sketch")
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueSketch:
     """The values with the least hashes, up to `limit`, and the count of each among `row_count` rows."""
@@ -39,6 +41,7 @@ class ValueSketch:
     row_count: int
 
 
+@record("relation-sample")
 @dataclass(frozen=True, slots=True, eq=False)
 class RelationSample:
     """A sample of the `row_count` rows of a relation that matter to queries, out of `stream_rows` rows of its stream."""

@@ -22,6 +22,7 @@ from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTab
 from headrace.engine.kernels import probe as probe_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, resize_bitmaps
 from headrace.model.expression import Expression
+from headrace.model.record import record
 from headrace.planner.join.normalized_join import time_column_of
 
 Integers = npt.NDArray[np.int64]
@@ -71,6 +72,7 @@ class ProbeTuples:
         return any(name in selection.table.columns for selection in self.rows.selections)
 
 
+@record("packed-rows")
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedRows:
     """Rows for shipping: materialized columns, query-sets and delta masks."""
@@ -107,6 +109,7 @@ def unpack_rows(packed_rows: Sequence[PackedRows], width: int) -> ProbeTuples:
 IndexKeys = tuple[Expression, ...]
 
 
+@record("hash-index")
 @dataclass(frozen=True, slots=True, eq=False)
 class HashIndex:
     """Rows by the hash of their key; rows with a NULL in the key are not in the index. See `probe.index_hashes`."""
@@ -117,6 +120,7 @@ class HashIndex:
     bits: int
 
 
+@record("state-segment")
 @dataclass(frozen=True, slots=True, eq=False)
 class StateSegment:
     """Rows of a relation; `insert_batch` holds the batch of each, `delta_mask` (for rows of this batch) their new relations."""

@@ -37,6 +37,7 @@ from headrace.engine.joins.state_store import JoinStateStore
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.kernels import probe as probe_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
+from headrace.model.record import record
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.join.sliding_join_plan import ProbeRouting, ProbeStep, RoutingKind, StoreFeed
 from headrace.storage.result_files import BatchResults
@@ -155,6 +156,7 @@ class Prober:
         return *search_ranges(sorted_values, bounds), sorted_values.order
 
 
+@record("sliding-join-message")
 @dataclass(slots=True)
 class SlidingJoinMessage:
     """Rows between levels: (probe, rows), (store, level of insertion, rows), and references to written segments."""

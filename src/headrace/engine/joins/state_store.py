@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +60,7 @@ class JoinStateStore:
         """`get_watermark` returns a query's watermark after this batch; `forwarded` are segments that earlier levels wrote."""
         self._job, self._partition, self._level, self._get_watermark = job, partition, level, get_watermark
         self.loaded_plan: LoadedSlidingJoinPlan = job.load_sliding_join_plan()
-        self._directory = Path(job.directory)
+        self._store = job.store
         self._new_segments: list[tuple[SegmentRef, StateSegment]] = []
         self._state_file = f"state/{job.batch:010d}-{partition:05d}-{level}.stores"
         repartition = job.state_partitions != job.partitions
@@ -164,7 +163,7 @@ class JoinStateStore:
             retained = self._compact_segments(retained)
         retained += [ref for ref, _ in self._new_segments if ref.newest_batch == self._job.batch and self._is_retained(ref)]
         if self._new_segments:
-            container.write(self._directory / self._state_file, [segment for _, segment in self._new_segments])
+            container.write(self._store, self._state_file, [segment for _, segment in self._new_segments])
         return retained
 
     def list_forwarded_refs(self) -> list[SegmentRef]:

@@ -20,6 +20,7 @@ from headrace.engine.compute.lower import lower_aggregate, lower_listed
 from headrace.engine.failures import QueryFailures
 from headrace.model.aggregate import AggregateCall
 from headrace.model.expression import TRUE, Expression, column_names
+from headrace.model.record import record
 from headrace.model.types import TIMESTAMP, Schema
 from headrace.plan.logical import WINDOW_END, WINDOW_START, AggregateQuery
 from headrace.planner.components import Component, derive_branch_components, locate_components
@@ -55,6 +56,7 @@ def list_required_components(plan: AggregateQuery) -> tuple[Component, ...]:
     return tuple(alternatives[0] for alternatives in derive_branch_components([branch.aggregates for branch in plan.branches]))
 
 
+@record("listed-values")
 @dataclass(frozen=True, slots=True)
 class ListedValues:
     """Value lists of one component: the result row of each value, the value columns, and the count of each value."""

@@ -23,6 +23,7 @@ from headrace.engine.kernels import window as window_kernels
 from headrace.engine.operators.finalize import CombinedRows, ListedValues, finalize_rows
 from headrace.engine.operators.selection import CellAssignment, group_rows_by_predicate
 from headrace.engine.row_batch import KeyEncoder, RowBatch
+from headrace.model.record import record
 from headrace.model.window import SessionWindow
 from headrace.plan.logical import AggregateQuery
 from headrace.planner.components import Component
@@ -32,6 +33,7 @@ from headrace.storage.result_files import BatchResults
 Integers = npt.NDArray[np.int64]
 
 
+@record("session-runs")
 @dataclass(frozen=True, slots=True)
 class SessionRuns:
     """Runs of rows: key columns, first and last event time, and the components, one entry per run."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from headrace.model.record import record
 
+
+@record("attribute")
 @dataclass(frozen=True, slots=True, order=True)
 class Attribute:
     """A partition attribute of an input relation: a column, or an expression over its columns."""
@@ -21,6 +24,7 @@ class Attribute:
         return f"{self.relation}.{self.name}"
 
 
+@record("join-predicate")
 @dataclass(frozen=True, slots=True, order=True)
 class JoinPredicate:
     """A condition between two inputs; `sides` are the attributes that an equality compares, empty for other conditions."""
@@ -63,6 +67,7 @@ def make_theta_predicate(left: str, right: str, text: str) -> JoinPredicate:
     return JoinPredicate((first, second), text)
 
 
+@record("join-graph")
 @dataclass(frozen=True, slots=True)
 class JoinGraph:
     """A join of inputs: a complete query, or a part that may be materialized; with one input, that input itself."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.model.expression import Call, Column, Expression, column_names, substitute_columns, walk_expression
+from headrace.model.record import record
 from headrace.model.types import Schema
 from headrace.plan.sliding_join import SlidingInput, SlidingJoinQuery
 from headrace.plan.window_join import split_joined_name
@@ -50,6 +51,7 @@ def find_relations(condition: Expression) -> frozenset[str]:
     return frozenset(map(relation_of_column, column_names(condition)))
 
 
+@record("normalized-join")
 @dataclass(frozen=True, slots=True)
 class NormalizedJoin:
     """A live sliding join: its inputs by relation, its conditions and outputs over joined columns.

@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.model.expression import Expression
+from headrace.model.record import record
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.join.join_graph import Attribute, JoinGraph
 from headrace.planner.join.normalized_join import NormalizedJoin, normalize_join, relation_of_column
 from headrace.planner.shared_plan import Backfill, LiveQuery
 
 
+@record("probe-target")
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
     """A step of a probe order: a relation, and the attribute that partitions its store."""
@@ -40,6 +42,7 @@ class ProbeTarget:
 OrdersByRelation = Mapping[str, tuple[ProbeTarget, ...]]
 
 
+@record("probe-order-choice")
 @dataclass(frozen=True, slots=True)
 class ProbeOrderChoice:
     """The decision of an optimizer: the orders of all relations for each query (by id) and each materialized join.
@@ -52,6 +55,7 @@ class ProbeOrderChoice:
     residual_texts: frozenset[str] = frozenset()
 
 
+@record("routing-kind")
 class RoutingKind(Enum):
     """How rows reach the partitions of the next store."""
 
@@ -61,6 +65,7 @@ class RoutingKind(Enum):
     BROADCAST = "all"  # a copy to every partition
 
 
+@record("probe-routing")
 @dataclass(frozen=True, slots=True)
 class ProbeRouting:
     """Routing to a store; `key` is the value over joined columns that determines the partition.
@@ -73,6 +78,7 @@ class ProbeRouting:
     colocated_store: int = -1
 
 
+@record("store-spec")
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
     """A state store: rows of a relation, partitioned by an attribute or at random; filled from `from_batch` to `until_batch`."""
@@ -85,6 +91,7 @@ class StoreSpec:
     until_batch: int | None = None
 
 
+@record("store-feed")
 @dataclass(frozen=True, slots=True)
 class StoreFeed:
     """Joined rows of a probe enter the store of a materialized join, where they are visible from `level` on."""
@@ -94,6 +101,7 @@ class StoreFeed:
     level: int
 
 
+@record("probe-step")
 @dataclass(frozen=True, slots=True)
 class ProbeStep:
     """Find partners of arriving rows in a store, at a level of the job.
@@ -121,6 +129,7 @@ class ProbeStep:
             yield from child.walk()
 
 
+@record("sliding-join-plan")
 @dataclass(frozen=True, slots=True)
 class SlidingJoinPlan:
     """The plan of all sliding joins; the first of `ranked_relations` sees only rows of earlier batches.

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from headrace.model.expression import TRUE, Call, Column, Expression, column_names, combine_conjuncts, split_conjuncts
+from headrace.model.record import record
 from headrace.model.time import MIN_TIME
 from headrace.plan.window_join import (
     JoinEquality,
@@ -35,6 +36,7 @@ from headrace.plan.window_join import (
 )
 
 
+@record("join-order-version")
 @dataclass(frozen=True, slots=True)
 class JoinOrderVersion:
     """An order of inputs and the group of queries that share it, valid for windows that start at `since` or later."""

@@ -1,0 +1,49 @@
+"""The log entry of a micro-batch: every decision about the batch, written before it runs.
+
+An interrupted batch is run again from its entry: with the same input ranges in the same tasks, the same commands, the same join
+orders. Nothing that influences results is decided outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.connectors import Position, Range
+from headrace.model.record import record
+from headrace.model.stream import Stream
+from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.runtime.commands import Command
+from headrace.runtime.engine_state import UdfSet
+
+
+@record("declared-stream")
+@dataclass(frozen=True, slots=True)
+class DeclaredStream:
+    """A stream and the definition of its source."""
+
+    stream: Stream
+    source: dict[str, Any]
+
+
+@record("batch-log-entry")
+@dataclass(frozen=True, slots=True)
+class BatchLogEntry:
+    """The decisions about one micro-batch.
+
+    `positions` are those after the batch, by stream; `tasks` hold the input ranges of the map tasks. `join_orders` are new orders
+    of window joins, by query, and `probe_orders` a new choice for all sliding joins, in JSON form, or None.
+    """
+
+    batch: int
+    partitions: int
+    streams: Mapping[str, DeclaredStream] = field(default_factory=dict)
+    udfs: UdfSet = field(default_factory=UdfSet)
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    tasks: tuple[tuple[Range, ...], ...] = ()
+    commands: tuple[Command, ...] = ()
+    join_orders: Mapping[int, JoinOrderVersion] = field(default_factory=dict)
+    probe_orders: dict[str, Any] | None = None
+    sharing: str = "global"
+    final: bool = False

@@ -1,0 +1,130 @@
+"""The outcome of a micro-batch: the reports of its tasks become the state after the batch, and the report for users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.engine.batch_job import MapReport, ReduceReport
+from headrace.model.time import MIN_TIME
+from headrace.planner.changelog import list_derived_streams, root_query_id
+from headrace.planner.shared_plan import LiveQuery
+from headrace.planner.statistics import merge_key_counts, update_rate
+from headrace.runtime import epochs
+from headrace.runtime.batch_log import BatchLogEntry
+from headrace.runtime.commands import AddQuery, RemoveQuery
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.metrics import BatchReport, EventTimeMarks, describe_plan_changes
+
+_ENDED_QUERIES_KEPT = 1_000  # ended queries that the manifest retains
+
+
+def record_outcome(
+    before: EngineState, state: EngineState, live: dict[int, LiveQuery], entry: BatchLogEntry, reports: Sequence[ReduceReport]
+) -> BatchReport:
+    """Record the reports of all reduce tasks in the state of the batch; return the report for users.
+
+    Drop failed queries from `live`, and retire what no query needs: the state is then that after the batch.
+    """
+    map_reports = [map_report for report in reports for map_report in report.map_reports]
+    if reports:
+        _record_state_files(state, reports)
+    failed = _collect_failures(state, entry, reports)
+    emitted = _count_emitted_rows(reports, failed)
+    rows = _update_stream_counts(state, map_reports)
+    for number, message in failed.items():
+        query = state.queries[number]
+        query.live, query.error, query.last_batch = False, message, state.batch
+    for number, count in emitted.items():
+        state.queries[number].emitted += count
+    changes = describe_plan_changes(before, state, entry)
+    for number in [number for number in live if root_query_id(number) in failed]:
+        del live[number]
+    state.drop_ended_parts(live, list_derived_streams(live.values()))
+    state.drained = state.drained or entry.final
+    state.drop_ended_queries(_ENDED_QUERIES_KEPT)
+    return BatchReport(
+        state.batch,
+        rows,
+        sum(emitted.values()),
+        added=tuple(command.id for command in entry.commands if isinstance(command, AddQuery)),
+        removed=tuple(command.id for command in entry.commands if isinstance(command, RemoveQuery)),
+        failed=failed,
+        files=tuple(file for report in reports for file in report.result_files),
+        stage_one_seconds=max((map_report.seconds for map_report in map_reports), default=0.0),
+        stage_two_seconds=max((report.seconds for report in reports), default=0.0),
+        emitted_by=emitted,
+        changes=changes,
+        marks=_retire_state(state, live),
+        live=len({root_query_id(number) for number in live}),
+    )
+
+
+def _record_state_files(state: EngineState, reports: Sequence[ReduceReport]) -> None:
+    state.state_partitions = state.partitions
+    state.aggregation_refs = tuple(ref for report in reports for ref in report.aggregation_refs)
+    state.session_refs = tuple(ref for report in reports for ref in report.session_refs)
+    state.join_buffer_refs = tuple(ref for report in reports for ref in report.join_buffer_refs)
+    state.store_refs = tuple(ref for report in reports for ref in report.segment_refs)
+
+
+def _collect_failures(state: EngineState, entry: BatchLogEntry, reports: Sequence[ReduceReport]) -> dict[int, str]:
+    """Return the errors of queries that failed in this batch, by query id."""
+    failed = {add.id: error for add in entry.commands if isinstance(add, AddQuery) and (error := state.queries[add.id].error)}
+    for report in reports:
+        for part, message in report.failures.items():
+            number = root_query_id(part)
+            if number in state.queries and state.queries[number].live:
+                failed.setdefault(number, message)
+    return failed
+
+
+def _count_emitted_rows(reports: Sequence[ReduceReport], failed: Mapping[int, str]) -> dict[int, int]:
+    emitted: dict[int, int] = {}
+    for report in reports:
+        for number, rows in report.emitted_rows.items():
+            if number not in failed:
+                emitted[number] = emitted.get(number, 0) + rows
+    return emitted
+
+
+def _update_stream_counts(state: EngineState, map_reports: Sequence[MapReport]) -> int:
+    """Add the counts of the map tasks to the state; return the number of rows read."""
+    for name, stream in state.streams.items():
+        rows = sum(map_report.row_counts.get(name, 0) for map_report in map_reports)
+        seen = max(
+            (map_report.max_event_times[name] for map_report in map_reports if name in map_report.max_event_times),
+            default=MIN_TIME,
+        )
+        if stream.seen > MIN_TIME:
+            stream.rate = update_rate(stream.rate, rows, seen - stream.seen)
+        stream.seen = max(stream.seen, seen)
+        stream.rows += rows
+        stream.untimed += sum(map_report.untimed_rows.get(name, 0) for map_report in map_reports)
+        for map_report in map_reports:
+            stream.skipped = stream.skipped | map_report.skipped_files.get(name, {})
+        stream.keys = (
+            merge_key_counts([map_report.key_counts[name] for map_report in map_reports if name in map_report.key_counts])
+            or stream.keys
+        )
+    for map_report in map_reports:
+        for (number, name), count in map_report.late_rows.items():
+            query = state.queries.get(root_query_id(number))
+            if query is not None:
+                query.late_rows = {**query.late_rows, name: query.late_rows.get(name, 0) + count}
+    return sum(map_report.row_counts.get(name, 0) for map_report in map_reports for name in state.declared_streams())
+
+
+def _retire_state(state: EngineState, live: Mapping[int, LiveQuery]) -> dict[tuple[str, ...], EventTimeMarks]:
+    """Drop epochs and state that no open window needs; return the event-time marks by set of streams."""
+    read = {number: query.plan.streams for number, query in live.items()}
+    by_streams = {streams: state.watermark_of(streams) for streams in set(read.values())}
+    marks = {number: by_streams[streams] for number, streams in read.items()}
+    for stream in state.streams.values():
+        if len(stream.epochs) > 1:
+            epochs.retire_epochs(stream, state.plans, marks)
+    state.plans = {name: state.plans[name] for name in state.plan_files()}
+    kept = {epoch.number for stream in state.streams.values() for epoch in stream.epochs}
+    state.aggregation_refs = tuple(ref for ref in state.aggregation_refs if ref.epoch in kept)
+    state.join_buffer_refs = tuple(ref for ref in state.join_buffer_refs if ref.epoch in kept)
+    state.session_refs = tuple(ref for ref in state.session_refs if ref.query_id in live)
+    return {streams: EventTimeMarks(mark, state.newest_common_time(streams)) for streams, mark in by_streams.items()}

@@ -1,0 +1,70 @@
+"""Planning of a micro-batch: its input ranges, their division into tasks, and new join orders, as an entry of the batch log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.connectors import Range
+from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
+from headrace.planner.shared_plan import LiveQuery
+from headrace.runtime import sliding_join_epochs
+from headrace.runtime.attached_sources import AttachedSources
+from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
+from headrace.runtime.commands import Command
+from headrace.runtime.engine_state import EngineState
+from headrace.runtime.replanning import JoinOptimizers
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """What a session asks of its next batch; `final` closes every window."""
+
+    rows_per_batch: int
+    parallelism: int
+    partitions: int
+    final: bool
+
+
+def split_into_tasks(ranges: Sequence[Range], parallelism: int) -> list[list[Range]]:
+    """Divide ranges into at most `parallelism` tasks with about equal row counts; adjacent ranges stay together."""
+    total = sum(item.rows for item in ranges)
+    tasks: list[list[Range]] = []
+    assigned = 0
+    for item in ranges:
+        if not tasks or (len(tasks) < parallelism and assigned * parallelism >= total * len(tasks)):
+            tasks.append([])
+        tasks[-1].append(item)
+        assigned += item.rows
+    return tasks
+
+
+def plan_batch(
+    state: EngineState,
+    live: Mapping[int, LiveQuery],
+    sliding_join_plan: SlidingJoinPlan | None,
+    sources: AttachedSources,
+    optimizers: JoinOptimizers,
+    settings: BatchSettings,
+    commands: Sequence[Command],
+) -> BatchLogEntry:
+    """Return the log entry of the next batch: all new rows up to the limit, the commands, and cheaper join orders if any."""
+    ranges: list[Range] = []
+    positions = {}
+    for name in sources:
+        planned, positions[name] = sources.plan(name, state.streams[name].position, settings.rows_per_batch)
+        ranges += planned
+    probe_choice = None if sliding_join_plan is None else optimizers.sliding_joins.choose_plan(state, sliding_join_plan)
+    return BatchLogEntry(
+        batch=state.batch + 1,
+        partitions=settings.partitions,
+        streams={name: DeclaredStream(s.stream, s.source) for name, s in state.declared_streams().items()},
+        udfs=state.udfs,
+        positions=positions,
+        tasks=tuple(map(tuple, split_into_tasks(ranges, settings.parallelism))),
+        commands=tuple(commands),
+        join_orders=optimizers.window_joins.choose_join_orders(state, live),
+        probe_orders=None if probe_choice is None else sliding_join_epochs.choice_to_json(probe_choice),
+        sharing=str(optimizers.sliding_joins.sharing),
+        final=settings.final,
+    )
