@@ -23,7 +23,6 @@ from headrace.result_frames import ResultFrames
 from headrace.runtime.batch_log import BatchLogEntry
 from headrace.runtime.commands import AddQuery
 from headrace.runtime.engine_state import EngineState, QueryState
-from headrace.storage import result_files as kept_rows
 
 if TYPE_CHECKING:
     from headrace.session import Session
@@ -208,7 +207,7 @@ class Query(ResultFrames):
 
     def _read_rows(self, after: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
         after = max(after, self.first_batch - 1)
-        return kept_rows.read_query_rows(self._session.results_folder, self._record.id, after, self.last_batch)
+        return self._session.result_reader.iter_rows(self._record.id, after, self.last_batch)
 
     def remove(self) -> None:
         """Remove the query from its session."""
@@ -226,13 +225,13 @@ class Query(ResultFrames):
                 note = f"the rows go to {self.sink}"
             elif self.emitted:
                 limit = min(self.emitted, PREVIEW_ROWS)
-                batches = kept_rows.read_last_rows(
-                    self._session.results_folder, self.id, self.first_batch - 1, self.last_batch, limit
-                )
+                reader = self._session.result_reader
+                batches = reader.read_last_rows(self.id, self.first_batch - 1, self.last_batch, limit)
                 rows = pa.Table.from_batches(batches, self.schema)
                 note = "" if batches else "the session has deleted the rows"
         except (HeadraceError, OSError) as error:
-            note = f"the rows cannot be read: {error}"
+            is_deleted = not self._session.checkpoint_path.exists()
+            note = "the session has deleted the rows" if is_deleted else f"the rows cannot be read: {error}"
         return render_query(display_query(self), rows, note)
 
 

@@ -45,6 +45,7 @@ from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.udf_registry import drop_udf, register_udf
 from headrace.storage.checkpoint import Checkpoint
+from headrace.storage.result_log import ResultReader, Retention
 
 QueryText: TypeAlias = str | Select | StreamFlow
 """A query as users pass it: SQL text, or a query of the DSL, which is translated to SQL."""
@@ -112,7 +113,8 @@ class Session:
         self._state_changed = threading.Condition(self._lock)
         self._command_queue = self._coordinator.command_queue
         self._registry = QueryRegistry()
-        self._delivery = ResultDelivery(self._checkpoint)
+        self._delivery = ResultDelivery(self._checkpoint.store, is_new=self._coordinator.state.batch < 0)
+        self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
         self._thread: threading.Thread | None = None
         self._stop_requested = threading.Event()
         self._error: BaseException | None = None
@@ -125,8 +127,10 @@ class Session:
         """Deliver committed rows to the console and callbacks, unless a recovered query still waits for its callback."""
         if any(record.awaits_callback and record.status in {"accepted", "live"} for record in self._registry.records.values()):
             return
-        for number, message in self._delivery.deliver(self._registry.records, self._coordinator.state.batch).items():
+        state = self._coordinator.state
+        for number, message in self._delivery.deliver(self._registry.records, state.deliveries, state.batch).items():
             self._fail_query(number, message)
+        self._coordinator.delivered_batch = self._delivery.delivered_batch
 
     def create_stream(self, name: str, source: Source, *, time: str, watermark: str = "0 seconds") -> None:
         """Declare a stream over a source.
@@ -407,6 +411,7 @@ class Session:
             for source in self._coordinator.sources.values():
                 getattr(source, "close", lambda: None)()
             self._coordinator.optimizers.sliding_joins.close()
+            self._coordinator.result_packer.close()
             self._backend.close()
             self._checkpoint.close()
             if self._is_temporary:
@@ -444,15 +449,26 @@ class Session:
         """Whether `close` was called."""
         return self._closed
 
+    def has_work(self) -> bool:
+        """Return whether a source has new rows, or an interrupted batch must be run again."""
+        return self._coordinator.has_work()
+
     def list_last_ranges(self) -> tuple[Range, ...]:
         """Return the input ranges of the last micro-batch."""
         entry = self._checkpoint.read_log_entry(self.last_batch)
         return tuple(item for task in entry.tasks for item in task) if entry else ()
 
     @property
-    def results_folder(self) -> Path:
-        """The directory of the result files of memory sinks."""
-        return self._checkpoint.path / "results"
+    def checkpoint_path(self) -> Path:
+        """The checkpoint directory."""
+        return self._checkpoint.path
+
+    def retain_results(self, max_bytes: int | None = None, max_batches: int | None = None) -> None:
+        """Limit the results that the session keeps for readers, from the next micro-batch on; None is unlimited.
+
+        The oldest results are deleted first. `max_batches` counts micro-batches, with results or without.
+        """
+        self._coordinator.retention = Retention(max_bytes, max_batches)
 
     def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until a condition holds, evaluating it after every micro-batch; return False on time-out.

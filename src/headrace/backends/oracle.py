@@ -13,11 +13,11 @@ import pyarrow as pa
 from headrace.backends.reference import ReferenceQuery, add_event_time, unnest_rows
 from headrace.connectors import Range, read_range
 from headrace.engine.batch_job import BatchJob, LoadedQuery, MapReport, ReduceReport
+from headrace.engine.result_writer import write_results
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
 from headrace.model.time import MAX_TIME, MIN_TIME, to_microseconds
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.join.normalized_join import name_relations
-from headrace.storage import container
 from headrace.storage.result_files import BatchResults
 
 
@@ -58,8 +58,7 @@ class OracleBackend:
         for number in sorted(job.queries, key=lambda query: job.get_level(job.load_query(query).plan)):
             self._run_query(job, number, rows, seen, report, header, results)
         if results.index:
-            report.result_files = [f"results/{job.batch:010d}-00000.rows"]
-            container.write(job.store, report.result_files[0], results)
+            report.result_files, report.delivery_files = write_results(job, f"{job.batch:010d}-00000", results)
         return [report]
 
     def _read_rows(self, job: BatchJob, ranges: Sequence[Range], header: MapReport) -> dict[str, list[dict[str, Any]]]:

@@ -137,12 +137,12 @@ def _check_query(entry: QueryEntry, sink: Sink, known: KnownQuery | None, sessio
 
 
 def _checkpoint_folder(session: Session) -> Path:
-    return session.results_folder.parent
+    return session.checkpoint_path
 
 
 def was_drained(session: Session) -> bool:
     """Return whether an earlier run with --once closed all windows, so that all new rows are late for them."""
-    return session._coordinator.state.drained  # noqa: SLF001
+    return session.drained
 
 
 def _check_unused(checkpoint: Path) -> None:

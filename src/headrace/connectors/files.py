@@ -116,7 +116,6 @@ class FileSource:
 
         The position is {"file": index in order of discovery, "unit": index in that file, "digest": of the files before it}.
         """
-        self._check_digest(position)
         self._discover_files()
         index, unit = _parse_position(position)
         self._recheck_unread_files(index + (unit > 0))
@@ -163,7 +162,8 @@ class FileSource:
             self._digests.append(extend_digest(self._digests[-1], asdict(self._files[len(self._digests) - 1])))
         return self._digests[count] if count < len(self._digests) else ""
 
-    def _check_digest(self, position: Position) -> None:
+    def verify(self, position: Position) -> None:
+        """See `Source`."""
         index, unit = _parse_position(position)
         count = index + (unit > 0)
         if position is not None and position["digest"] != self._get_digest(count):

@@ -87,9 +87,6 @@ class MemorySource:
         """See `Source`; the position is {"files": number of files read}, and a unit has the rows of one `append`."""
         require_attached(self._stream, self._directory)
         first = number = _files_read(position)
-        if first > self._next_number:
-            reason = f"it lists {self._next_number} files, but {first} were read"
-            raise damaged_error(self._store, _LOG_FILE, ValueError(reason))
         ranges: list[Range] = []
         total = 0
         for file in self._list_unread(first):
@@ -104,6 +101,12 @@ class MemorySource:
         """See `Source`."""
         require_attached(self._stream, self._directory)
         return _files_read(position) < self._next_number
+
+    def verify(self, position: Position) -> None:
+        """See `Source`."""
+        if _files_read(position) > self._next_number:
+            reason = f"it lists {self._next_number} files, but {_files_read(position)} were read"
+            raise damaged_error(self._store, _LOG_FILE, ValueError(reason))
 
     def prune(self, *positions: Position) -> None:
         """See `Source`; the log keeps the newest file, whose number determines that of the next."""

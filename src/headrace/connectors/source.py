@@ -45,8 +45,9 @@ class Source(Protocol):
 
     Several streams of a session may read one source object: it is attached once, and called with the position of each stream.
 
-    A source may also have `prune(*positions)`, which releases the rows before all of these positions, one for each stream that
-    reads the source; and `close()`, which releases its resources.
+    A source may also have `verify(position)`, which is called after a restart and raises CheckpointError if the metadata of the
+    source does not reach that position, because a file was damaged; `prune(*positions)`, which releases the rows before all of
+    these positions, one for each stream that reads the source; and `close()`, which releases its resources.
     """
 
     @property

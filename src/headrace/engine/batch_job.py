@@ -35,6 +35,7 @@ from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.storage import container, documents
 from headrace.storage.posix import PosixStore
+from headrace.storage.result_log import ResultFile
 from headrace.storage.store import Store
 from headrace.storage.udf_store import load_udfs
 
@@ -310,7 +311,8 @@ class ReduceReport:
     emitted_rows: dict[int, int]
     failures: dict[int, str]
     map_reports: list[MapReport]
-    result_files: list[str] = field(default_factory=list)
+    result_files: list[ResultFile] = field(default_factory=list)
+    delivery_files: list[ResultFile] = field(default_factory=list)
     join_counts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     segment_refs: list[SegmentRef] = field(default_factory=list)
     probe_counts: dict[int, tuple[int, int]] = field(default_factory=dict)

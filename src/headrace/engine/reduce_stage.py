@@ -136,6 +136,7 @@ class _ReduceTask:
             self.failures.messages,
             map_reports,
             self.result_writer.result_files,
+            self.result_writer.delivery_files,
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
         report.seconds = time.perf_counter() - self.started_at

@@ -1,7 +1,7 @@
 """Writes the results of a worker: to sinks, to files that the driver delivers, or back into streams that queries read.
 
 Rows are flushed in parts of bounded size, so that a join whose results exceed memory streams them out. Files are named after
-batch, partition, level and part: a replay writes the same files again.
+batch, partition, level, part and attempt: the manifest names those of the attempt that counts.
 """
 
 from __future__ import annotations
@@ -10,15 +10,27 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from headrace.connectors import NoopSink
+from headrace.connectors import MemorySink, NoopSink
 from headrace.engine.batch_job import BatchJob
 from headrace.engine.failures import QueryFailures
 from headrace.errors import HeadraceError
 from headrace.planner.shared_plan import LiveQuery
-from headrace.storage import container
 from headrace.storage.result_files import BatchResults
+from headrace.storage.result_log import ResultFile, write_result_file
 
 FLUSH_BYTES = 64 << 20
+
+
+def write_results(job: BatchJob, name: str, results: BatchResults) -> tuple[list[ResultFile], list[ResultFile]]:
+    """Write results to files: those that the session keeps for readers, and those that the driver is about to deliver."""
+    kept = [query for query in results.index if isinstance(job.load_query(query).sink, MemorySink)]
+    delivered = [query for query in results.index if query not in set(kept)]
+    return (
+        [write_result_file(job.store, name, results.select_queries(kept).to_rows(job.batch))] if kept else [],
+        [write_result_file(job.store, name, results.select_queries(delivered).to_rows(job.batch), folder="deliveries")]
+        if delivered
+        else [],
+    )
 
 
 class ResultWriter:
@@ -30,7 +42,8 @@ class ResultWriter:
         self._results, self._failures = results, failures
         self._flush_number = 0
         self.emitted_rows: dict[int, int] = {}
-        self.result_files: list[str] = []
+        self.result_files: list[ResultFile] = []
+        self.delivery_files: list[ResultFile] = []
         self.stream_results: dict[str, list[pa.RecordBatch]] = {}
         """Results that are rows of a stream, by stream name."""
 
@@ -55,11 +68,10 @@ class ResultWriter:
         for query in self._failures.messages:
             self.emitted_rows.pop(query, None)
         results.drop_queries([*written, *self._failures.messages])
-        if results.index:
-            name_parts = [f"{self._job.batch:010d}", f"{self._partition:05d}", *([str(self._level)] if self._level else [])]
-            file = f"results/{'-'.join([*name_parts, *([f'{self._flush_number:05d}'] if self._flush_number else [])])}.rows"
-            container.write(self._job.store, file, results)
-            self.result_files.append(file)
+        name = f"{self._job.batch:010d}-{self._partition:05d}-{self._level}-{self._flush_number:05d}"
+        kept, delivered = write_results(self._job, name, results)
+        self.result_files += kept
+        self.delivery_files += delivered
         results.clear()
         self._flush_number += 1
 

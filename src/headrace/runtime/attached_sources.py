@@ -75,6 +75,13 @@ class AttachedSources(Mapping[str, Source]):
         keys = self._checkpoint.store.list(f"sources/{folder}")
         return tuple(key for key in keys if key.endswith((".json", ".jsonl")) and not key.rpartition("/")[2][0].isdigit())
 
+    @staticmethod
+    def verify(source: Source, position: Position) -> None:
+        """Check that an attached source reaches the position of a recovered stream; raises CheckpointError if it does not."""
+        verify = getattr(source, "verify", None)
+        if verify is not None and position is not None:
+            verify(position)
+
     def find_sibling(self, source: Source) -> str | None:
         """Return a stream that reads this source object, or None."""
         return next((name for name, other in self._sources.items() if other is source), None)

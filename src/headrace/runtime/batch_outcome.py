@@ -49,7 +49,7 @@ def record_outcome(
         added=tuple(command.id for command in entry.commands if isinstance(command, AddQuery)),
         removed=tuple(command.id for command in entry.commands if isinstance(command, RemoveQuery)),
         failed=failed,
-        files=tuple(file for report in reports for file in report.result_files),
+        files=tuple(file.key for report in reports for file in report.result_files),
         stage_one_seconds=max((map_report.seconds for map_report in map_reports), default=0.0),
         stage_two_seconds=max((report.seconds for report in reports), default=0.0),
         emitted_by=emitted,
@@ -65,6 +65,8 @@ def _record_state_files(state: EngineState, reports: Sequence[ReduceReport]) -> 
     state.session_refs = tuple(ref for report in reports for ref in report.session_refs)
     state.join_buffer_refs = tuple(ref for report in reports for ref in report.join_buffer_refs)
     state.store_refs = tuple(ref for report in reports for ref in report.segment_refs)
+    state.results = state.results.add_files(tuple(file for report in reports for file in report.result_files))
+    state.deliveries += tuple(file for report in reports for file in report.delivery_files)
 
 
 def _collect_failures(state: EngineState, entry: BatchLogEntry, reports: Sequence[ReduceReport]) -> dict[int, str]:

@@ -31,6 +31,7 @@ from headrace.sql import Catalog
 from headrace.storage import documents
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.fault_points import reach_fault_point
+from headrace.storage.result_log import ResultPacker, Retention
 
 _MAX_PARTITIONS = 10_000
 
@@ -53,6 +54,8 @@ class Coordinator:
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
+        self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
+        self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
 
@@ -109,6 +112,8 @@ class Coordinator:
         reports = self._run_job(state, entry, live, sliding_join_plan)
         self.optimizers.record_batch(reports, frozenset(query.id for query in state.live_queries()))
         report = record_outcome(self.state, state, live, entry, reports)
+        state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
+        state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)
         self._reach("commit")
         self.checkpoint.commit(state.batch, state)
         self._reach("committed")
@@ -229,6 +234,9 @@ class Coordinator:
                 f"now: {describe_stream(stream, source.definition())}",
                 hint="declare it as before, or start with a new checkpoint",
             )
+        else:
+            logged = self.unfinished_entry.positions if self.unfinished_entry else {}
+            self.sources.verify(source, logged.get(stream.name, earlier.position))
         self.sources.add(stream.name, source)
 
     def rescale(self, partitions: int) -> None:

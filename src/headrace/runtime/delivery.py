@@ -6,16 +6,19 @@ the same batch again, and no batch is lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
-from headrace.connectors import MemorySink, Sink
-from headrace.storage import result_files
-from headrace.storage.checkpoint import Checkpoint
-from headrace.storage.posix import replace_file
+from headrace.connectors import Sink
+from headrace.storage import container
+from headrace.storage.documents import get_document, put_document
+from headrace.storage.result_files import StoredRows
+from headrace.storage.result_log import ResultFile
+from headrace.storage.store import Store
+
+_MARKER = "delivered.json"
 
 
 class DeliveryTarget(Protocol):
@@ -27,38 +30,40 @@ class DeliveryTarget(Protocol):
 
 
 class ResultDelivery:
-    """Delivers batches in order, and each result file of a batch once."""
+    """Delivers batches in order, and each file of a batch once."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Continue after the last batch that the checkpoint records as delivered."""
-        self._results_folder = checkpoint.path / "results"
-        self._marker = checkpoint.path / "delivered"
-        self._delivered_batch = int(self._marker.read_bytes()) if self._marker.exists() else -1
+    def __init__(self, store: Store, *, is_new: bool) -> None:
+        """Continue after the last batch that the checkpoint records as delivered; `is_new` tells that it has no batch yet.
 
-    def deliver(self, queries: Mapping[int, DeliveryTarget], batch: int) -> dict[int, str]:
-        """Deliver all undelivered batches up to the committed `batch`; return the error messages of failed sinks, by query id."""
+        Raises CheckpointError if the record is missing or damaged: rows might be delivered twice.
+        """
+        self._store = store
+        if is_new:
+            put_document(store, _MARKER, {"batch": -1})
+        self.delivered_batch = int(get_document(store, _MARKER)["batch"])
+
+    def deliver(self, queries: Mapping[int, DeliveryTarget], files: Sequence[ResultFile], batch: int) -> dict[int, str]:
+        """Deliver all undelivered files up to the committed `batch`; return the error messages of failed sinks, by query id."""
         failed: dict[int, str] = {}
-        if all(isinstance(query.sink, MemorySink) for query in queries.values()):
-            return failed
-        delivered = False
-        for _, path in result_files.list_result_files(self._results_folder, self._delivered_batch, batch):
-            delivered = self._deliver_file(path, queries, failed) or delivered
-        if delivered:
-            replace_file(self._marker, str(batch).encode())
-        self._delivered_batch = batch
+        undelivered = [file for file in files if file.last_batch > self.delivered_batch]
+        for file in undelivered:
+            self._deliver_file(container.read(self._store, file.key), queries, failed)
+        if undelivered:
+            put_document(self._store, _MARKER, {"batch": batch})
+        self.delivered_batch = batch
         return failed
 
-    def _deliver_file(self, path: Path, queries: Mapping[int, DeliveryTarget], failed: dict[int, str]) -> bool:
-        rows = result_files.open_result_file(path)
-        receivers = {number: queries[number] for number in sorted(rows.index) if number in queries}
-        for number, query in receivers.items():
-            if isinstance(query.sink, MemorySink) or query.status == "failed" or number in failed:
+    def _deliver_file(self, rows: StoredRows, queries: Mapping[int, DeliveryTarget], failed: dict[int, str]) -> None:
+        for number in rows.list_queries():
+            query = queries.get(number)
+            if query is None or query.status == "failed" or number in failed:
                 continue
+            batches = [part for _, part in rows.iter_rows(number, -1, self._last_batch(rows))]
             try:
-                query.sink.deliver(query.name, pa.Table.from_batches(rows.get_rows(number)))
+                query.sink.deliver(query.name, pa.Table.from_batches(batches))
             except Exception as error:  # noqa: BLE001  a user's callback may raise anything; only its own query fails
                 failed[number] = f"sink of query '{query.name}' failed: {type(error).__name__}: {error}"
-        retained = any(isinstance(query.sink, MemorySink) for query in receivers.values())
-        if not retained:
-            path.unlink(missing_ok=True)
-        return len(receivers) > 0
+
+    @staticmethod
+    def _last_batch(rows: StoredRows) -> int:
+        return int(rows.batches.max())

@@ -19,6 +19,7 @@ from headrace.planner.changelog import root_query_id
 from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import Backfill, StreamPlan
 from headrace.sql import Catalog
+from headrace.storage.result_log import ResultFile, ResultLog
 from headrace.storage.udf_store import get_udf_key
 
 
@@ -107,6 +108,8 @@ class EngineState:
     sliding_join_plan_file: str = ""  # the file of the sliding-join plan; the next field is the partition count of that plan
     sliding_join_plan_partitions: int = 1
     udfs: UdfSet = field(default_factory=UdfSet)
+    results: ResultLog = field(default_factory=ResultLog)
+    deliveries: tuple[ResultFile, ...] = ()  # rows that are not known to be delivered to callbacks and consoles
     plans: dict[str, StreamPlan] = field(default_factory=dict, init=False, compare=False)
     """The plans of all streams and epochs, by file name. Not in the manifest: each plan has its own file."""
 
@@ -188,6 +191,7 @@ class EngineState:
         paths = {ref.file for ref in self.aggregation_refs} | {session.file for session in self.session_refs}
         paths |= {ref.file for ref in self.join_buffer_refs} | {ref.file for ref in self.store_refs}
         paths |= {self.sliding_join_plan_file} if self.sliding_join_plan_file else set()
+        paths |= {file.key for file in (*self.results.files, *self.deliveries)}
         paths |= {file for stream in self.streams.values() for file in stream.source_files}
         return paths | self.plan_files() | self.query_files() | {get_udf_key(tag) for tag in self.udfs.all_tags}
 

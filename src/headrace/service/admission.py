@@ -42,6 +42,7 @@ class ServiceLimits:
     readers: int = 1_000
     page_rows: int = 10_000
     results_bytes: int = 4096 * _MIB
+    results_batches: int = 1_000_000
     """Retention of results, in bytes; the oldest are deleted first."""
     event_rows: int = 1_000
     """Rows in one event sent to a live reader."""

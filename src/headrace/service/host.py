@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -28,7 +27,7 @@ from headrace.service.notifier import BatchNotifier
 from headrace.service.problems import HttpRequestError
 from headrace.service.query_stats import QueryStats, collect_stats
 from headrace.service.reports import ReportFolder
-from headrace.service.result_log import ResultLog
+from headrace.service.result_pages import ResultPages
 from headrace.service.subscriptions import SubscriptionHub
 from headrace.session import Session
 
@@ -36,7 +35,6 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
 _STATS_CACHE_SECONDS = 2.0
 _LATELY_SECONDS = 10.0
-_TRIM_INTERVAL_SECONDS = 10.0
 
 
 class ServiceHost:
@@ -57,13 +55,11 @@ class ServiceHost:
         `reports` is the folder of benchmark reports, which may be missing. `origins` are the web origins that CORS allows.
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
-        folder = session.coordinator.checkpoint.path
+        folder = session.checkpoint_path
         self.event_log = EventLog(session, folder / "service-events.jsonl")
-        self.result_log, self.notifier = (
-            ResultLog(session, limits.results_bytes),
-            BatchNotifier(session, self.event_log.record_batches),
-        )
-        self.subscriptions = SubscriptionHub(self.result_log, self.notifier, limits.event_rows)
+        session.retain_results(limits.results_bytes, limits.results_batches)
+        self.result_pages, self.notifier = ResultPages(session), BatchNotifier(session, self.event_log.record_batches)
+        self.subscriptions = SubscriptionHub(self.result_pages, self.notifier, limits.event_rows)
         self.declared_streams = DeclaredStreams(session, folder / "service-streams.json")
         self.reports = ReportFolder(reports, limits.report_bytes)
         self.version = metadata.version("headrace")
@@ -79,22 +75,11 @@ class ServiceHost:
         """Run micro-batches and the notifier until the end of the block."""
         self.session.start(self._interval)
         self.notifier.start()
-        tidying = asyncio.create_task(self._trim_results())
         try:
             yield
         finally:
-            tidying.cancel()
             self.notifier.stop()
             await anyio.to_thread.run_sync(self.notifier.join)
-
-    async def _trim_results(self) -> None:
-        """Apply the retention of results every few seconds."""
-        while True:
-            await asyncio.sleep(_TRIM_INTERVAL_SECONDS)
-            try:
-                await anyio.to_thread.run_sync(self.result_log.trim)
-            except OSError:  # for example a full disk: the next attempt may succeed
-                _LOG.exception("cannot delete results that are past their retention")
 
     def now(self) -> datetime:
         """Return the current time."""

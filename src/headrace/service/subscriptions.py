@@ -31,7 +31,7 @@ from headrace.connectors.row_text import to_json_value
 from headrace.model.types import type_name
 from headrace.query import Query
 from headrace.service.notifier import BatchNotifier
-from headrace.service.result_log import Position, ResultLog, ResultSlice
+from headrace.service.result_pages import Position, ResultPages, ResultSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ def _is_finished(query: Query) -> bool:
 class SubscriptionHub:
     """All subscriptions of a service; belongs to one event loop."""
 
-    def __init__(self, result_log: ResultLog, notifier: BatchNotifier, event_rows: int) -> None:
+    def __init__(self, result_pages: ResultPages, notifier: BatchNotifier, event_rows: int) -> None:
         """Take the result log, the notifier and the maximum number of rows in an event."""
-        self._result_log, self._notifier, self._max_event_rows = result_log, notifier, event_rows
+        self._result_pages, self._notifier, self._max_event_rows = result_pages, notifier, event_rows
         self._event_cache: OrderedDict[tuple[int, Position, int, int | None], asyncio.Task[EventBatch]] = OrderedDict()
         self._read_limiter = anyio.CapacityLimiter(_READ_THREADS)  # own threads: other requests do not delay subscribers
         self._idle: set[_IdleSubscriber] = set()
@@ -150,7 +150,7 @@ class SubscriptionHub:
         deadline, missed = time.monotonic() + seconds, False
         while True:
             finished, last = _is_finished(query), query.last_batch
-            result = await anyio.to_thread.run_sync(self._result_log.read, query, position, max_rows)
+            result = await anyio.to_thread.run_sync(self._result_pages.read, query, position, max_rows)
             remaining, missed = deadline - time.monotonic(), missed or result.missed
             if result.rows.num_rows or (finished and not result.has_more) or remaining <= 0 or self._notifier.is_over:
                 return replace(result, missed=missed), finished
@@ -245,9 +245,9 @@ class SubscriptionHub:
 
     def _read_events(self, query: Query, position: Position, sample: int | None) -> EventBatch:
         if sample is None:
-            result = self._result_log.read(query, position, self._max_event_rows)
+            result = self._result_pages.read(query, position, self._max_event_rows)
         else:
-            result = self._result_log.read(query, position, _MAX_SAMPLED_ROWS).sample_rows(min(sample, self._max_event_rows))
+            result = self._result_pages.read(query, position, _MAX_SAMPLED_ROWS).sample_rows(min(sample, self._max_event_rows))
         events = []
         if result.missed:
             events.append(ResultEvent("missed", str(result.start), json.dumps({"from": str(position), "to": str(result.start)})))

@@ -7,8 +7,9 @@ after it is run again with the same input, the same changes and the same state, 
     HEADRACE              format and identity of the checkpoint
     log/0000000007.json   log entry of batch 7            manifest/0000000007.json   state after batch 7
     plans/  queries/      what workers need to know       state/                     partial aggregates, sessions, rows of joins
-    results/              rows for readers                sources/                   bookkeeping of sources, by stream
-    functions/            code of UDFs                    shuffle/                   blocks of the running batch
+    results/              rows for readers                deliveries/                rows for callbacks and consoles
+    sources/              bookkeeping of sources          functions/                 code of UDFs
+    shuffle/              blocks of the running batch
 
 A manifest names every file that recovery depends on: a missing file is reported by name before the first batch runs, and the
 content of each is protected by check sums. The first manifest, of batch −1, is written when the checkpoint is created, so that a
@@ -32,8 +33,12 @@ from headrace.storage.store import parse_local_path
 
 CHECKPOINT_FORMAT = 7
 _MARKER = "HEADRACE"
-_FILES_BY_BATCH = ("state", "results")  # folders of files whose names start with the number of the batch that wrote them
-_SWEPT_FOLDERS = ("state", "plans", "queries", "shuffle")
+_FILES_BY_BATCH = (
+    "state",
+    "results",
+    "deliveries",
+)  # names of files start with a batch number
+_SWEPT_FOLDERS = ("state", "results", "deliveries", "plans", "queries", "shuffle")
 
 
 class Checkpoint:

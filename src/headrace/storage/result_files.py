@@ -1,29 +1,28 @@
-"""Result files of the checkpoint: the rows of memory sinks, and the rows that callbacks are about to receive.
+"""Result files: rows of many queries, in few tables, with an index of the rows of each query and batch.
 
-A file has the rows of one batch and partition, for many queries. The driver memory-maps it and slices the rows of a query, so
-its memory does not grow with the number of rows.
+Workers collect results in `BatchResults` and write them as `StoredRows`. A file has the rows of one batch and partition, or, when
+it packs older files, of many batches. The driver memory-maps files and slices the rows of a query, so its memory does not grow
+with the number of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.model.record import record
-from headrace.storage import container
-from headrace.storage.posix import PosixStore
+
+Integers = npt.NDArray[np.int64]
 
 
-@record("batch-results")
 @dataclass(slots=True)
 class BatchResults:
-    """Result rows of many queries: few tables, and an index of the row ranges of each query."""
+    """Result rows of many queries in one batch: few tables, and an index of the row ranges of each query."""
 
     tables: list[pa.RecordBatch] = field(default_factory=list)
     index: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class BatchResults:
         """Drop all rows."""
         self.tables, self.index = [], {}
 
-    def add(self, queries: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
+    def add(self, queries: Integers, rows: pa.RecordBatch) -> None:
         """Add rows sorted by query; `queries` holds the query of each row."""
         if rows.num_rows == 0:
             return
@@ -58,6 +57,15 @@ class BatchResults:
         """Drop the rows of queries that failed or whose rows were already written."""
         for query in queries:
             self.index.pop(query, None)
+        self._drop_unused_tables()
+
+    def select_queries(self, queries: Iterable[int]) -> BatchResults:
+        """Return the rows of some queries only."""
+        selected = BatchResults(self.tables, {query: self.index[query] for query in queries})
+        selected._drop_unused_tables()
+        return selected
+
+    def _drop_unused_tables(self) -> None:
         used_tables = {table for ranges in self.index.values() for table, _, _ in ranges}
         if len(used_tables) < len(self.tables):
             new_index = {table: i for i, table in enumerate(sorted(used_tables))}
@@ -66,42 +74,76 @@ class BatchResults:
                 query: [(new_index[table], first, last) for table, first, last in ranges] for query, ranges in self.index.items()
             }
 
-
-def read_query_rows(folder: Path, query: int, after: int, until: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
-    """Yield (batch, rows of the query) in ascending order, for the batches in (after, until] that have rows of it."""
-    for batch, path in list_result_files(folder, after, until):
-        rows = open_result_file(path).get_rows(query)
-        if rows:
-            yield batch, rows
+    def to_rows(self, batch: int) -> StoredRows:
+        """Return the stored form."""
+        entries = [(query, batch, *span) for query in sorted(self.index) for span in self.index[query]]
+        return StoredRows(self.tables, *_transpose(entries))
 
 
-def read_last_rows(folder: Path, query: int, after: int, until: int, limit: int) -> list[pa.RecordBatch]:
-    """Return the last `limit` rows of a query in the batches (after, until], oldest first; opens the newest files only."""
-    newest: list[pa.RecordBatch] = []
-    missing = limit
-    for _, path in reversed(list_result_files(folder, after, until)):
-        if missing == 0:
-            break
-        for rows in reversed(open_result_file(path).get_rows(query)):
-            newest.append(rows.slice(max(0, rows.num_rows - missing)))
-            missing -= newest[-1].num_rows
-    return newest[::-1]
+@record("result-rows")
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredRows:
+    """Rows in tables; range i of a table, [firsts[i], ends[i]), belongs to a query and a batch, ascending by both."""
+
+    tables: list[pa.RecordBatch]
+    queries: Integers
+    batches: Integers
+    table_numbers: Integers
+    firsts: Integers
+    ends: Integers
+
+    def iter_rows(self, query: int, after: int, until: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (batch, rows) of a query for the batches in (after, until], ascending."""
+        for number in self._select(query, after, until):
+            first = int(self.firsts[number])
+            rows = self.tables[self.table_numbers[number]].slice(first, int(self.ends[number]) - first)
+            yield int(self.batches[number]), rows
+
+    def count_rows(self, query: int, batch: int) -> int:
+        """Return the number of rows of a query in a batch."""
+        selected = self._select(query, batch - 1, batch)
+        return int((self.ends[selected] - self.firsts[selected]).sum())
+
+    def list_queries(self) -> list[int]:
+        """Return the queries that have rows."""
+        found: list[int] = np.unique(self.queries).tolist()
+        return found
+
+    def _select(self, query: int, after: int, until: int) -> Integers:
+        first, last = np.searchsorted(self.queries, [query, query + 1])
+        begin, end = np.searchsorted(self.batches[first:last], [after, until], side="right")
+        return np.arange(first + begin, first + end)
 
 
-def list_result_files(folder: Path, after: int, until: int) -> list[tuple[int, Path]]:
-    """Return (batch, file) for batches in (after, until], ordered by batch and partition."""
-    paths = sorted(path for path in folder.glob("*.rows"))
-    numbered = ((int(path.name.partition("-")[0]), path) for path in paths)
-    return [(batch, path) for batch, path in numbered if after < batch <= until]
+def merge_result_rows(parts: Sequence[StoredRows], first_kept: int) -> StoredRows:
+    """Return the rows of several files as one; tables with the same columns become one table.
+
+    `parts` are in the order of their batches; rows of batches before `first_kept` are left out of the index.
+    """
+    by_schema: dict[pa.Schema, list[pa.RecordBatch]] = {}
+    places: dict[tuple[int, int], tuple[int, int]] = {}  # (part, table) → (merged table, row offset)
+    for part_number, part in enumerate(parts):
+        for table_number, table in enumerate(part.tables):
+            merged = by_schema.setdefault(table.schema, [])
+            offset = sum(earlier.num_rows for earlier in merged)
+            places[part_number, table_number] = list(by_schema).index(table.schema), offset
+            merged.append(table)
+    columns = [_shift_entries(part, number, places) for number, part in enumerate(parts)]
+    queries, batches, tables, firsts, ends = (np.concatenate(values) for values in zip(*columns, strict=True))
+    kept = batches >= first_kept
+    order = np.lexsort((np.arange(len(queries))[kept], batches[kept], queries[kept]))
+    return StoredRows(
+        [pa.concat_batches(merged) for merged in by_schema.values()],
+        *(values[kept][order] for values in (queries, batches, tables, firsts, ends)),
+    )
 
 
-def open_result_file(path: Path) -> BatchResults:
-    """Memory-map a result file; a file that was replaced since the last call is mapped again."""
-    stat = path.stat()
-    return _open_cached(str(path), stat.st_ino, stat.st_mtime_ns)
+def _shift_entries(part: StoredRows, number: int, places: dict[tuple[int, int], tuple[int, int]]) -> tuple[Integers, ...]:
+    """Return the index of a part with the numbers and offsets of the merged tables."""
+    merged = np.array([places[number, table] for table in range(len(part.tables))], np.int64).reshape(-1, 2)
+    table_numbers, offsets = merged[part.table_numbers].T
+    return part.queries, part.batches, table_numbers, part.firsts + offsets, part.ends + offsets
 
 
-@lru_cache(maxsize=256)
-def _open_cached(path: str, inode: int, changed: int) -> BatchResults:
-    del inode, changed  # cache keys only: they distinguish a file from a later file of the same name
-    return container.read(PosixStore(Path(path).parent), Path(path).name)  # type: ignore[no-any-return]
+def _transpose(entries: Sequence[tuple[int, ...]]) -> Any:
+    return np.array(entries, np.int64).reshape(-1, 5).T

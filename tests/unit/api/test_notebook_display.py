@@ -202,6 +202,6 @@ def test_unreadable_rows_are_a_note(session: hr.Session, source: hr.MemorySource
     query = session.add("SELECT n FROM s")
     append(source, 1)
     session.advance()
-    for path in session.results_folder.iterdir():
+    for path in (session.checkpoint_path / "results").iterdir():
         path.write_bytes(b"damaged")
     assert "the rows cannot be read" in query._repr_html_()

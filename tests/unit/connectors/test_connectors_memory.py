@@ -191,7 +191,7 @@ def test_a_log_that_is_missing_or_too_short_is_refused(tmp_path):
     again = MemorySource("id INT")
     again.attach("s", tmp_path)
     with pytest.raises(CheckpointError, match=r"rows\.jsonl.*damaged"):
-        again.plan({"files": 2}, 10)
+        again.verify({"files": 2})
     log.unlink()
     with pytest.raises(CheckpointError, match=r"rows\.jsonl.*missing"):
         MemorySource("id INT").attach("s", tmp_path)

@@ -11,7 +11,6 @@ from lives import DAY, SessionHarness, make_rows, read_columns
 
 import headrace as hr
 from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SessionError, SourceError
-from headrace.storage import result_files
 from headrace.storage.fault_points import install_fault_hook
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
@@ -186,10 +185,11 @@ def test_results_reads_no_files_from_before_the_first_batch_of_the_query(harness
     assert query.first_batch == 5
     harness.tick(6, n=6)
     loaded = []
-    load = result_files.open_result_file
-    monkeypatch.setattr(result_files, "open_result_file", lambda path: loaded.append(path.name) or load(path))
+    reader = harness.session.result_reader
+    load = reader._open_file
+    monkeypatch.setattr(reader, "_open_file", lambda file: loaded.append(file.first_batch) or load(file))
     assert read_columns(query, "n") == [6]
-    assert {int(name.partition("-")[0]) for name in loaded} == {5}
+    assert set(loaded) == {5}
     harness.restart()
     assert harness.session.query("late").first_batch == 5
 

@@ -111,7 +111,7 @@ def test_evicted_results_cause_a_warning(serve):
     with hr.connect(service.url) as session:
         query = session.add("SELECT price FROM purchases", name="rows")
         service.append_and_wait(1.0)
-        service.host.result_log.trim()
+        service.add("SELECT price FROM purchases WHERE price < 0", name="none")  # its micro-batch deletes earlier results
         with pytest.warns(UserWarning, match="no longer kept"):
             assert query.results().num_rows == 0
 

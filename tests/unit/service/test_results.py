@@ -16,7 +16,8 @@ from websockets.sync.client import connect
 
 from headrace.service import subscriptions
 from headrace.service.admission import ServiceLimits
-from headrace.service.result_log import BEGINNING
+from headrace.service.result_pages import BEGINNING
+from headrace.storage.posix import PosixStore
 from support.in_process_service import Service, parse_events, wait_until
 
 ROWS = "SELECT price FROM purchases"
@@ -181,6 +182,11 @@ def test_a_stalled_reader_does_not_block_the_service(service: Service):
         assert service.http.get("/v1/health").json()["status"] == "ok"
 
 
+def evict_results(service: Service) -> None:
+    """Let a micro-batch without results delete all earlier ones."""
+    service.add("SELECT price FROM purchases WHERE price < 0", name="none")
+
+
 def test_evicted_results_are_reported_as_missed(serve):
     service = serve(limits=ServiceLimits(results_bytes=1))
     service.declare()
@@ -188,13 +194,13 @@ def test_evicted_results_are_reported_as_missed(serve):
     for second in range(3):
         service.append(second, price=float(second))
         service.wait_for_rows("rows", second + 1)
-    service.host.result_log.trim()
     page = service.http.get("/v1/queries/rows/results").json()
-    assert (page["rows"], page["missed"]) == ([], True)
+    assert (page["rows"], page["missed"]) == ([[2.0]], True)  # the newest batch is always kept
     with open_events(service, "rows", **{"from": "beginning"}) as events:
         assert next(events)[0] == "columns"
         kind, position, data = next(events)
         assert (kind, data["to"]) == ("missed", position)
+        assert next(events)[2]["rows"] == [[2.0]]
         service.append(9.0, price=9.0)
         assert next(events)[2]["rows"] == [[9.0]]
     assert service.http.get("/v1/queries/rows/results", params={"after": page["next"]}).json()["missed"] is False
@@ -207,18 +213,19 @@ def test_rows_evicted_during_a_read_are_reported_as_missed(service: Service, mon
     for second in range(3):
         service.append(second, price=float(second))
         service.wait_for_rows("rows", second + 1)
-    result_log, query = service.host.result_log, service.session.query("rows")
-    read = result_log._read_batch
+    pages, reader, query = service.host.result_pages, service.session.result_reader, service.session.query("rows")
+    open_file = reader._open_file
 
-    def trim_and_read(query, batch):
-        monkeypatch.setattr(result_log, "_read_batch", read)
-        monkeypatch.setattr(result_log, "_max_bytes", 1)
-        result_log.trim()
-        return read(query, batch)
+    def evict_and_open(file):
+        monkeypatch.setattr(reader, "_open_file", open_file)
+        service.session.retain_results(max_bytes=1)
+        service.append(9.0, price=9.0)
+        service.wait_for_rows("rows", 4)
+        return open_file(file)
 
-    monkeypatch.setattr(result_log, "_read_batch", trim_and_read)
-    page = result_log.read(query, BEGINNING, 1000)
-    assert (page.rows.num_rows, page.missed) == (0, True)
+    monkeypatch.setattr(reader, "_open_file", evict_and_open)
+    page = pages.read(query, BEGINNING, 1000)
+    assert (page.rows["price"].to_pylist(), page.missed) == ([9.0], True)
 
 
 def test_a_waiting_page_reports_missed_rows(serve, monkeypatch: pytest.MonkeyPatch):
@@ -227,7 +234,7 @@ def test_a_waiting_page_reports_missed_rows(serve, monkeypatch: pytest.MonkeyPat
     service.add(ROWS, name="rows")
     service.append(1.0)
     service.wait_for_rows("rows", 1)
-    service.host.result_log.trim()
+    evict_results(service)
     appending = append_when_a_reader_waits(service, monkeypatch, 2.0)
     page = service.http.get("/v1/queries/rows/results", params={"wait": 60}).json()
     appending.join()
@@ -281,7 +288,7 @@ def test_last_rows_that_were_evicted_are_not_missed(serve):
     service.declare()
     service.add(ROWS, name="rows")
     service.append_and_wait(1, 2)
-    service.host.result_log.trim()
+    evict_results(service)
     page = service.http.get("/v1/queries/rows/results", params={"after": "last-5"}).json()
     assert (page["rows"], page["missed"]) == ([], False)
 
@@ -302,26 +309,27 @@ def test_results_of_a_late_query_start_at_its_first_batch(serve, monkeypatch):
     service.declare()
     service.add(ROWS, name="early")
     service.append_and_wait(1, 2, 3)
-    service.host.result_log.trim()
+    evict_results(service)
     service.add(ROWS, name="late")
     service.append(4, price=4.0)
     service.wait_for_rows("late", 1)
     loaded = []
-    load = service.host.result_log._read_batch
-    monkeypatch.setattr(service.host.result_log, "_read_batch", lambda query, batch: loaded.append(batch) or load(query, batch))
+    reader = service.session.result_reader
+    open_file = reader._open_file
+    monkeypatch.setattr(reader, "_open_file", lambda file: loaded.append(file.first_batch) or open_file(file))
     page = service.http.get("/v1/queries/late/results").json()
     assert (page["rows"], page["missed"]) == ([[4.0]], False)
     assert min(loaded) >= service.session.query("late").first_batch > 2
     assert service.http.get("/v1/queries/early/results").json()["missed"]
 
 
-def test_the_result_folder_is_listed_once(service: Service, monkeypatch):
+def test_no_folder_is_listed(service: Service, monkeypatch):
     service.add(ROWS, name="rows")
     service.append_and_wait(1)
     service.wait_for_rows("rows", 1)
-    assert read_pages(service, "rows", 10) == [[10.0]]
     listings = []
-    monkeypatch.setattr("headrace.service.result_log.result_files.list_result_files", lambda *args: listings.append(args) or [])
+    monkeypatch.setattr(PosixStore, "list", lambda _, prefix: listings.append(prefix) or [])
+    assert read_pages(service, "rows", 10) == [[10.0]]
     service.append_and_wait(2, 3)
     service.wait_for_rows("rows", 3)
     assert read_pages(service, "rows", 10) == [[10.0, 10.0, 10.0]]

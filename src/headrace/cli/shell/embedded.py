@@ -15,7 +15,6 @@ from headrace.model.stream import Stream
 from headrace.model.types import Schema
 from headrace.query import Query
 from headrace.session import ROWS_PER_BATCH, Session
-from headrace.storage import result_files
 
 _INTERVAL_SECONDS = 0.25
 _LIVE_TIMEOUT_SECONDS = 10.0
@@ -74,8 +73,8 @@ class EmbeddedTarget:
         self._start_session()
         if self._bounded:
             deadline = time.monotonic() + _READ_TIMEOUT_SECONDS
-            while self._session.coordinator.has_work() and time.monotonic() < deadline:
-                self._session.wait(lambda: not self._session.coordinator.has_work(), TICK_SECONDS)
+            while self._session.has_work() and time.monotonic() < deadline:
+                self._session.wait(lambda: not self._session.has_work(), TICK_SECONDS)
         return self._read_last(query, last, query.last_batch)
 
     def follow(self, name: str, back: int | None) -> Iterator[pa.Table]:
@@ -86,8 +85,8 @@ class EmbeddedTarget:
         yield self._read_last(query, back, after)
         while True:
             finished, last_committed = query.is_over, query.last_batch
-            files = result_files.read_query_rows(self._session.results_folder, query.id, after, last_committed)
-            batches = [batch for _, file_batches in files for batch in file_batches]
+            new_rows = self._session.result_reader.iter_rows(query.id, after, last_committed)
+            batches = [rows for _, batch_rows in new_rows for rows in batch_rows]
             if batches:
                 yield pa.Table.from_batches(batches, query.schema)
             after = max(after, last_committed)
@@ -127,16 +126,7 @@ class EmbeddedTarget:
 
     def _read_last(self, query: Query, last: int | None, last_batch: int) -> pa.Table:
         """Return the last rows up to `last_batch`; reads files from the newest on, and only as many as necessary."""
-        batches: list[pa.RecordBatch] = []
-        count = 0
-        for _, path in reversed(result_files.list_result_files(self._session.results_folder, -1, last_batch)):
-            if last is not None and count >= last:
-                break
-            rows = result_files.open_result_file(path).get_rows(query.id)
-            batches[:0] = rows
-            count += sum(batch.num_rows for batch in rows)
-        table = pa.Table.from_batches(batches, query.schema)
-        return table if last is None else table.slice(max(0, table.num_rows - last))
+        return pa.Table.from_batches(self._session.result_reader.read_last_rows(query.id, -1, last_batch, last), query.schema)
 
 
 def open_demo_session(backend: str) -> Session:

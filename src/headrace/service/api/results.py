@@ -31,7 +31,7 @@ from headrace.service.api.common import (
 )
 from headrace.service.host import ServiceHost
 from headrace.service.problems import HttpRequestError
-from headrace.service.result_log import BEGINNING, Position
+from headrace.service.result_pages import BEGINNING, Position
 from headrace.service.subscriptions import EventStreamResponse, WebSocketChannel, describe_columns, to_json_rows
 
 router = APIRouter(prefix="/v1", tags=["results"], responses=COMMON_ERRORS)
@@ -153,7 +153,7 @@ async def _resolve_position(host: ServiceHost, query: Query, text: str) -> Posit
         return Position(query.last_batch + 1)
     match = _LAST_ROWS_PATTERN.fullmatch(text)
     if match is not None:
-        return await anyio.to_thread.run_sync(host.result_log.position_before_last, query, int(match[1]))
+        return await anyio.to_thread.run_sync(host.result_pages.position_before_last, query, int(match[1]))
     return BEGINNING if text == "beginning" else Position.parse(text)
 
 
