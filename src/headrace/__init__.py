@@ -43,9 +43,10 @@ if TYPE_CHECKING:
         var_pop,
         var_samp,
     )
-    from headrace.dsl.select import from_, hop, select, session_window, sliding, tumble
+    from headrace.dsl.select import from_, select
     from headrace.dsl.stream import StreamFlow, stream
     from headrace.dsl.udf import Function, function, rowwise
+    from headrace.dsl.windows import hop, session_window, sliding, tumble
     from headrace.errors import HeadraceError
     from headrace.query import Query
     from headrace.session import Session
@@ -77,7 +78,7 @@ _HOME = {
     "count_if": "dsl.expression",
     "from_": "dsl.select",
     "function": "dsl.udf",
-    "hop": "dsl.select",
+    "hop": "dsl.windows",
     "literal": "dsl.expression",
     "max": "dsl.expression",
     "median": "dsl.expression",
@@ -86,13 +87,13 @@ _HOME = {
     "percentile_disc": "dsl.expression",
     "rowwise": "dsl.udf",
     "select": "dsl.select",
-    "session_window": "dsl.select",
-    "sliding": "dsl.select",
+    "session_window": "dsl.windows",
+    "sliding": "dsl.windows",
     "stddev_pop": "dsl.expression",
     "stddev_samp": "dsl.expression",
     "stream": "dsl.stream",
     "sum": "dsl.expression",
-    "tumble": "dsl.select",
+    "tumble": "dsl.windows",
     "var_pop": "dsl.expression",
     "var_samp": "dsl.expression",
 }

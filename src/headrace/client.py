@@ -35,7 +35,7 @@ from headrace.display import (
 )
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
-from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError, SqlError
+from headrace.errors import EvaluationError, HeadraceError, InternalError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.model.types import Schema
 from headrace.result_frames import ResultFrames
 
@@ -44,7 +44,12 @@ _PAGE_ROWS = 10_000
 _TIMEOUT_SECONDS = 30.0
 _POLL_SECONDS = 10.0
 _RECONNECT_SECONDS = 120.0  # a restart of the service includes that of Spark
-_ERRORS_BY_STATUS: Mapping[int, type[HeadraceError]] = {404: NotFoundError, 409: NameTakenError, 422: SqlError}
+_ERRORS_BY_STATUS: Mapping[int, type[HeadraceError]] = {
+    404: NotFoundError,
+    409: NameTakenError,
+    422: SqlError,
+    500: InternalError,
+}
 
 
 def connect(url: str, *, token: str | None = None, timeout: float = _TIMEOUT_SECONDS) -> RemoteSession:

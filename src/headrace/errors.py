@@ -6,6 +6,12 @@ place (for SQL: the line with a caret), the detail (what exists instead) and the
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import traceback
+
+_LOG = logging.getLogger("headrace")
+
 
 class HeadraceError(Exception):
     """Root of all errors that a user can act on; `str()` returns all parts, one per line."""
@@ -65,3 +71,27 @@ class CheckpointError(HeadraceError):
 
 class SessionError(HeadraceError):
     """The state of the session does not allow the call."""
+
+
+class InstallationError(HeadraceError):
+    """An installed package keeps headrace from working; raised when the module that needs it is imported."""
+
+
+class InternalError(HeadraceError):
+    """A bug of headrace, not an error of the user; `detail` has the reference under which the log has the traceback."""
+
+
+def log_internal_error(failure: str, problem: BaseException) -> InternalError:
+    """Log an unexpected exception with its traceback, and return the error to raise in its place, from `problem`.
+
+    `failure` says what failed. Log line and error have the same reference: eight hexadecimal digits made of the kind of the
+    exception and the lines that it came through, so that a bug has one reference however often it occurs.
+    """
+    lines = [f"{frame.f_code.co_qualname} {line}" for frame, line in traceback.walk_tb(problem.__traceback__)]
+    reference = hashlib.sha256("\n".join([type(problem).__name__, *lines]).encode()).hexdigest()[:8]
+    _LOG.error("internal error, reference %s: %s", reference, failure, exc_info=problem)
+    return InternalError(
+        f"internal error: {failure}",
+        detail=f"reference {reference}",
+        hint="this is a bug of headrace: report it with the reference; the log has it together with the traceback",
+    )

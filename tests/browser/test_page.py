@@ -166,6 +166,7 @@ def test_hovering_a_query_highlights_its_operators(page: Page, service: ServiceP
     expect(page.locator(".box-query.lit")).to_have_count(1)
     expect(page.locator(".box-stream.lit")).to_have_count(1)
     expect(page.locator(".box-aggregation.lit")).to_have_count(1)
+    expect(page.locator(".link-line.lit")).to_have_count(2)
     box.click()
     expect(page.locator("#workbench-title")).to_have_text("lit")
 

@@ -9,8 +9,9 @@
     )
     session.add(revenue, name="revenue")
 
-A flow is an immutable value: each step returns a new flow, and several flows can continue from the same one. A flow builds a
-query of the Select builder, and so is translated to SQL text (`flow.sql`): it is shared, stored and checked like any other query.
+A flow is an immutable value: each step returns a new flow, and several flows can continue from the same one. A flow makes the
+same `DslStatement` as the Select builder, and so is translated to SQL text (`flow.sql`): it is shared, stored and checked like
+any other query.
 Unlike in the Select builder, order matters: a step sees the rows of the steps before it.
 
 A text that is a name stands for a column, any other text for SQL. A flow from `Session.stream` is checked at every step, so an
@@ -25,7 +26,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.dsl.expression import to_expression
-from headrace.dsl.select import ExpressionLike, FromItem, JoinCondition, Select, WindowSpec
+from headrace.dsl.statement import DslStatement, ExpressionLike, FromItem, JoinClause, JoinCondition
+from headrace.dsl.windows import WindowSpec
 from headrace.errors import SqlError
 from headrace.sql.parser import quote_identifier
 
@@ -44,7 +46,7 @@ class StreamFlow:
     flow of a session has `taker`, which adds a query to the session, and perhaps `check`, which checks the SQL after each step.
     """
 
-    body: Select
+    body: DslStatement
     of_results: bool = False
     of_groups: bool = False
     taker: Callable[..., Any] | None = field(default=None, compare=False)
@@ -53,19 +55,23 @@ class StreamFlow:
     @property
     def name(self) -> str:
         """The name of the rows in columns and joins: the alias, or the stream's name; empty for joined rows."""
-        origin = self._single_item
-        return "" if origin is None else origin.alias or (origin.source if isinstance(origin.source, str) else "")
+        return "" if self._single_item is None else self._single_item.name
+
+    @property
+    def statement(self) -> DslStatement:
+        """The statement that `sql` renders, for internal use."""
+        if self._open_window is not None:
+            raise SqlError("a flow in windows is not a query yet", hint="call agg(…) or join(…) after window(…)")
+        return self._unwindowed_query
 
     @property
     def sql(self) -> str:
         """The SQL text; raises SqlError after `window`, until `agg` or `join` follows."""
-        if self._open_window is not None:
-            raise SqlError("a flow in windows is not a query yet", hint="call agg(…) or join(…) after window(…)")
-        return self._unwindowed_query.sql
+        return self.statement.sql
 
     def filter(self, *conditions: ExpressionLike) -> StreamFlow:
         """Keep the rows that fulfil all conditions: SQL texts or expressions."""
-        return self._with_body(replace(self.body, conditions=_combine_conditions(self.body.conditions, conditions)))
+        return self._with_body(self.body.append(conditions=_list_expressions(conditions)))
 
     def select(self, *outputs: Any, **named: Any) -> StreamFlow:
         """Select these columns only: names, SQL texts or expressions; a keyword gives its column that name."""
@@ -95,7 +101,7 @@ class StreamFlow:
         if self._single_item is None:
             raise SqlError("joined rows cannot have an alias", hint="call select(…) first")
         origin = replace(self._single_item, alias=name)
-        return self._with_body(replace(self.body, origins=(origin,)), of_groups=self.of_groups)
+        return self._with_body(replace(self.body, from_items=(origin,)), of_groups=self.of_groups)
 
     def window(self, window: WindowSpec) -> StreamFlow:
         """Assign the rows to windows: `hr.tumble`, `hr.hop` or `hr.session_window`; or `hr.sliding`, for joins."""
@@ -106,10 +112,10 @@ class StreamFlow:
         if self._single_item.window is not None:
             raise SqlError(
                 "a window over a window is not supported",
-                detail=f"the flow is in {_describe_window(self._single_item.window)}",
+                detail=f"the flow is in {self._single_item.window}",
                 hint="aggregate first",
             )
-        return self._with_body(replace(self.body, origins=(replace(self._single_item, window=window),)))
+        return self._with_body(replace(self.body, from_items=(replace(self._single_item, window=window),)))
 
     def group_by(self, *keys: ExpressionLike, **named: Any) -> GroupedFlow:
         """Group the rows of each window by columns or expressions; a keyword gives its key that name. Call `agg` next."""
@@ -124,7 +130,7 @@ class StreamFlow:
         query = self._unwindowed_query
         if not self.of_groups:
             raise SqlError("having needs an aggregation before it", hint="call it after agg(…), or use filter(…)")
-        kept = replace(query, group_conditions=_combine_conditions(query.group_conditions, conditions))
+        kept = query.append(group_conditions=_list_expressions(conditions))
         return self._with_body(_select_from(kept, None, self.name), of_groups=True)
 
     def join(self, other: StreamFlow, on: JoinCondition, *, how: str = "inner") -> StreamFlow:
@@ -135,9 +141,8 @@ class StreamFlow:
         windows, rows whose event times lie within the range.
         """
         self._check_join(other, how)
-        side = other._join_side()
-        first = self.body if self._single_item is None else Select(origins=(self._join_side(),))
-        body = first.join(side.source, side.window, on=on, how=how, alias=side.alias)
+        first = self.body if self._single_item is None else DslStatement(from_items=(self._join_side(),))
+        body = first.append(joins=[JoinClause.create(other._join_side(), on, how)])
         return self._with_body(body, of_results=self.of_results or other.of_results)
 
     def add(self, name: str | None = None, **options: Any) -> Any:
@@ -149,7 +154,7 @@ class StreamFlow:
     @property
     def _single_item(self) -> FromItem | None:
         """The source of the rows; None for joined rows."""
-        return None if self.body.partners else self.body.origins[0]
+        return None if self.body.joins else self.body.from_items[0]
 
     @property
     def _open_window(self) -> WindowSpec | None:
@@ -157,28 +162,28 @@ class StreamFlow:
         return None if self._single_item is None else self._single_item.window
 
     @property
-    def _unwindowed_query(self) -> Select:
+    def _unwindowed_query(self) -> DslStatement:
         """The query without its window; if the body adds nothing to a sub-query, the sub-query itself."""
         origin = self._single_item
         if origin is None:
             return self.body
-        if isinstance(origin.source, Select) and not self.body.conditions and not self.body.views:
+        if isinstance(origin.source, DslStatement) and not self.body.conditions and not self.body.views:
             return origin.source
-        return replace(self.body, origins=(replace(origin, window=None),))
+        return replace(self.body, from_items=(replace(origin, window=None),))
 
-    def _with_body(self, body: Select, *, of_results: bool | None = None, of_groups: bool = False) -> StreamFlow:
+    def _with_body(self, body: DslStatement, *, of_results: bool | None = None, of_groups: bool = False) -> StreamFlow:
         """Return the flow after a step; raises SqlError if the check of the session fails."""
         flow = replace(self, body=body, of_groups=of_groups, of_results=self.of_results if of_results is None else of_results)
         if self.check is not None:
             query = flow._unwindowed_query  # noqa: SLF001
-            self.check((query if query.outputs else query.select("1 AS checked")).sql)
+            self.check((query if query.outputs else query.append(outputs=["1 AS checked"])).sql)
         return flow
 
     def _select_columns(self, outputs: Iterable[str]) -> StreamFlow:
         """Return the flow with these outputs, in the same window."""
         origin = self._single_item
-        rows = self.body if origin is None else replace(self.body, origins=(replace(origin, window=None),))
-        body = _select_from(rows.select(*outputs), self._open_window, self.name)
+        rows = self.body if origin is None else replace(self.body, from_items=(replace(origin, window=None),))
+        body = _select_from(rows.append(outputs=outputs), self._open_window, self.name)
         return self._with_body(body, of_results=self.of_results or origin is None)
 
     def _join_side(self) -> FromItem:
@@ -204,7 +209,7 @@ class StreamFlow:
         left, right = _window_functions(self.body), _window_functions(other.body)
         if (_SLIDING in left) != (_SLIDING in right):
             raise SqlError("either all sides of a join are in SLIDING windows, or none is", detail=_describe_sides(left, right))
-        names = {(item.alias or str(item.source)).lower() for item in _from_items(self.body)}
+        names = {item.name.lower() for item in self.body.items}
         if other.name and other.name.lower() in names:
             raise SqlError(f"two sides of the join have the name '{other.name}'", hint='give one an alias: flow.alias("other")')
 
@@ -218,7 +223,7 @@ class StreamFlow:
 
     @property
     def _window_suffix(self) -> str:
-        return "" if self._open_window is None else f" in {_describe_window(self._open_window)}"
+        return "" if self._open_window is None else f" in {self._open_window}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +248,7 @@ class GroupedFlow:
         self._check_aggregation(flow, outputs or named)
         keys = [text if name is None else f"{text} AS {quote_identifier(name)}" for text, name in self.keys]
         bounds = _RESULT_WINDOW_BOUNDS if flow.of_results else _WINDOW_BOUNDS
-        query = flow.body.select(*bounds, *keys, *_output_columns(outputs, named))
-        if self.keys:
-            query = query.group_by(", ".join(text for text, _ in self.keys))
+        query = flow.body.append(outputs=(*bounds, *keys, *_output_columns(outputs, named)), keys=[text for text, _ in self.keys])
         return flow._with_body(_select_from(query, None, flow.name), of_results=True, of_groups=True)  # noqa: SLF001
 
     def _check_aggregation(self, flow: StreamFlow, outputs: object) -> None:
@@ -279,34 +282,24 @@ def create_flow(name: str, taker: Callable[..., Any], check: Callable[[str], obj
     return flow._with_body(flow.body)  # noqa: SLF001
 
 
-def _select_from(source: str | Select, window: WindowSpec | None, name: str) -> Select:
-    return Select(origins=(FromItem(source, window, name or None),))
+def _select_from(source: str | DslStatement, window: WindowSpec | None, name: str) -> DslStatement:
+    return DslStatement(from_items=(FromItem(source, window, name or None),))
 
 
 def _output_columns(outputs: Iterable[Any], named: dict[str, Any]) -> tuple[str, ...]:
     return (
-        *(to_expression(output).sql for output in outputs),
+        *_list_expressions(outputs),
         *(f"{to_expression(value).sql} AS {quote_identifier(name)}" for name, value in named.items()),
     )
 
 
-def _combine_conditions(before: tuple[str, ...], conditions: Iterable[ExpressionLike]) -> tuple[str, ...]:
-    """Combine conditions by AND, in their order."""
-    terms = [*before, *(f"({to_expression(condition).sql})" for condition in conditions)]
-    return (" AND ".join(terms),) if terms else ()
+def _list_expressions(values: Iterable[Any]) -> list[str]:
+    return [to_expression(value).sql for value in values]
 
 
-def _from_items(body: Select) -> list[FromItem]:
-    return [*body.origins, *(clause.item for clause in body.partners)]
-
-
-def _window_functions(body: Select) -> list[str]:
-    return [item.window.function for item in _from_items(body) if item.window is not None]
+def _window_functions(body: DslStatement) -> list[str]:
+    return [item.window.function for item in body.items if item.window is not None]
 
 
 def _describe_sides(left: Iterable[str], right: Iterable[str]) -> str:
     return f"on the left {', '.join(left) or 'results'}; on the right {', '.join(right) or 'results'}"
-
-
-def _describe_window(window: WindowSpec) -> str:
-    return f"{window.function}({', '.join(map(str, window.lengths))})"

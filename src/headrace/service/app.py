@@ -21,7 +21,7 @@ from headrace.service.api import operations, queries, reports, results, streams
 from headrace.service.auth import is_loopback
 from headrace.service.host import ServiceHost
 from headrace.service.page_files import mount_page
-from headrace.service.problems import HttpRequestError, Problem, handle_error, problem_response
+from headrace.service.problems import HttpRequestError, Problem, handle_error, handle_unexpected_error, problem_response
 
 _API_DESCRIPTION = """Shared windowed SQL queries on live streams, added and removed at any time, all in one pipeline.
 
@@ -55,6 +55,7 @@ def create_app(host: ServiceHost) -> FastAPI:
     app.add_exception_handler(HeadraceError, handle_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(Exception, handle_unexpected_error)
     mount_page(app)
     app.add_middleware(RequestGuard, host=host)
     if host.origins:  # outermost, so that pages can read rejections, too

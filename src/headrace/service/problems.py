@@ -10,7 +10,16 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from headrace.errors import HeadraceError, NameTakenError, NotFoundError, SchemaError, SessionError, SqlError
+from headrace.errors import (
+    HeadraceError,
+    InternalError,
+    NameTakenError,
+    NotFoundError,
+    SchemaError,
+    SessionError,
+    SqlError,
+    log_internal_error,
+)
 
 _STATUS_BY_ERROR: tuple[tuple[type[HeadraceError], int], ...] = (
     (SqlError, 422),
@@ -18,6 +27,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[HeadraceError], int], ...] = (
     (NotFoundError, 404),
     (NameTakenError, 409),
     (SessionError, 409),
+    (InternalError, 500),
     (HeadraceError, 422),
 )
 
@@ -49,6 +59,11 @@ async def handle_error(_: Request, error: Exception) -> JSONResponse:
     """Handle a HeadraceError raised by a path: return its response."""
     assert isinstance(error, HeadraceError)
     return problem_response(error)
+
+
+async def handle_unexpected_error(request: Request, problem: Exception) -> JSONResponse:
+    """Handle an exception of any other kind, a bug of headrace: log it, and return a response that has its reference only."""
+    return problem_response(log_internal_error(f"{request.method} {request.url.path}", problem))
 
 
 def problem_response(error: HeadraceError) -> JSONResponse:

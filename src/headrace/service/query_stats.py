@@ -21,6 +21,7 @@ from headrace.planner.cost import (
     estimate_window_join_costs,
 )
 from headrace.planner.explain.plan_diagram import PlanDiagram, build_plan_diagram
+from headrace.planner.explain.plan_drawing import PlanDrawing, draw_plan_diagram
 from headrace.planner.join.cost import estimate_sliding_join_costs
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
@@ -47,10 +48,12 @@ class QueryStats:
 NO_STATS = QueryStats({}, {}, {}, {})
 
 
-def build_session_diagram(session: Session) -> PlanDiagram:
-    """Return the shared operators and the queries that use them, as boxes and lines."""
+def draw_session_diagram(session: Session) -> tuple[PlanDiagram, PlanDrawing]:
+    """Return the shared operators and the queries that use them, as boxes and lines, and their places."""
     engine = session.coordinator
-    return build_plan_diagram(list(engine.live_queries.values()), engine.state.current_plans(), engine.sliding_join_plan)
+    plans = engine.state.current_plans()
+    diagram = build_plan_diagram(list(engine.live_queries.values()), plans, engine.sliding_join_plan)
+    return diagram, draw_plan_diagram(diagram)
 
 
 def collect_stats(session: Session) -> QueryStats:

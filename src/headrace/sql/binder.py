@@ -7,7 +7,7 @@ from dataclasses import replace
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from headrace.errors import HeadraceError, SqlError
+from headrace.errors import HeadraceError, SqlError, log_internal_error
 from headrace.model.expression import column_names, combine_conjuncts, split_conjuncts, substitute_columns
 from headrace.model.types import Schema
 from headrace.plan.derived import AnyQuery, DerivedStream, NestedQuery, WindowedQuery
@@ -27,7 +27,10 @@ _WINDOW_BOUNDS = {WINDOW_START.name, WINDOW_END.name}
 
 
 def bind_query(text: str, catalog: Catalog) -> AnyQuery:
-    """Return the logical plan with every name and type checked; raises only SqlError, whatever the text."""
+    """Return the logical plan with every name and type checked; raises only SqlError, whatever the text.
+
+    An exception of any other kind is a bug of headrace: it is logged and raised as an InternalError.
+    """
     try:
         return _bind_statement(BindContext(SqlSource(text), catalog, DerivedTables(_bind_windowed, _bind_sliding_scope)))
     except SqlError:
@@ -38,8 +41,8 @@ def bind_query(text: str, catalog: Catalog) -> AnyQuery:
         raise nesting_error() from None
     except SqlglotError as problem:
         raise SqlError(f"query cannot be parsed: {problem}") from problem
-    except Exception as problem:  # the parser may fail in any way; the caller expects SqlError
-        raise SqlError(f"query is not understood ({type(problem).__name__}: {problem})") from problem
+    except Exception as problem:
+        raise log_internal_error("the query could not be bound", problem) from problem
 
 
 def _bind_statement(context: BindContext) -> AnyQuery:

@@ -5,12 +5,16 @@ The parser is sqlglot's Spark parser with three changes. Functions stay plain ca
 names, where Spark's grammar has keywords. Two adjacent string literals without a space are one literal that contains a quote
 (`'it''s'`), as in Spark 4.
 
+Importing this module raises InstallationError if sqlglot is compiled (package `sqlglotc`): an interpreted class cannot extend a
+compiled one.
+
 `quote_identifier` and `quote_string` do the reverse: they quote names and strings for use in SQL text.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,7 +26,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from headrace.errors import SqlError
+from headrace.errors import InstallationError, SqlError
 from headrace.sql.limits import (
     MAX_NESTING,
     PARSER_STEPS_BASE,
@@ -35,6 +39,7 @@ from headrace.sql.limits import (
 _DIALECT = Spark()
 _NAME_FOLLOWERS = frozenset({TokenType.L_PAREN, TokenType.DOT})
 _WINDOW_KEYWORDS = frozenset({TokenType.WINDOW, TokenType.SESSION})
+_PARSER_PACKAGES = ("headrace", "sqlglot")
 _ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _CLASS_REPR = re.compile(r"<class '[\w.]*?(\w+)'>")
 
@@ -72,6 +77,21 @@ class _Parser(SparkParser):
             return parse(*args, **kwargs)
         finally:
             self._nesting -= levels
+
+
+def check_sqlglot() -> None:
+    """Raise InstallationError if the parser cannot be made because sqlglot is compiled; every query would fail later."""
+    try:
+        _Parser(dialect=_DIALECT)
+    except TypeError as problem:
+        raise InstallationError(
+            "headrace does not work with the compiled parser of sqlglot, package 'sqlglotc'",
+            detail=str(problem),
+            hint="run 'pip uninstall sqlglotc', which leaves sqlglot itself in place, or use an environment without it",
+        ) from problem
+
+
+check_sqlglot()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +137,10 @@ def parse_statement(source: SqlSource) -> exp.Expr:
         trees = [tree for tree in _Parser(dialect=_DIALECT).parse(tokens, source.text) if tree is not None]
     except ParseError as problem:
         raise _make_syntax_error(source, problem) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+        if not _is_raised_by_sqlglot(problem):
+            raise
+        raise SqlError(f"query cannot be parsed ({type(problem).__name__}: {problem})") from problem
     if not trees:
         raise SqlError("query is empty", hint="write SELECT … FROM …")
     if len(trees) > 1:
@@ -148,6 +172,13 @@ def _merge_adjacent_strings(tokens: list[Token]) -> list[Token]:
         else:
             merged.append(token)
     return merged
+
+
+def _is_raised_by_sqlglot(problem: Exception) -> bool:
+    """Return whether sqlglot failed, not the methods that `_Parser` adds: sqlglot does not expect every text."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(problem.__traceback__)]
+    packages = [name.partition(".")[0] for name in modules]
+    return next(package for package in reversed(packages) if package in _PARSER_PACKAGES) == "sqlglot"
 
 
 def _make_syntax_error(source: SqlSource, problem: ParseError) -> SqlError:

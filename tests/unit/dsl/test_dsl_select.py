@@ -283,3 +283,29 @@ def test_names_with_dots_are_passed_as_parts() -> None:
     assert hr.col("my stream.b").sql == "`my stream`.b"
     assert hr.col("s", "b.c").sql == "s.`b.c`"
     assert (hr.call("abs", hr.col("b")) * 2).sql == "abs(b) * 2"  # calls and names need no parentheses
+
+
+# ----------------------------------------------------------------------------------------------------------- builder and flow
+
+
+def test_builder_and_flow_make_the_same_statement() -> None:
+    flow = hr.stream("r").filter(A > 1).window(hr.tumble("1 s")).group_by("c").agg(n=hr.count(), m=hr.max("b"))
+    query = hr.select("window_start", "window_end", "c", hr.count().alias("n"), hr.max("b").alias("m"))
+    query = query.group_by("c").where(A > 1).from_("r", hr.tumble("1 s"))
+    assert query.statement == flow.statement
+    assert query.sql == flow.sql
+
+
+def test_the_builder_sorts_conditions_and_the_flow_keeps_their_order() -> None:
+    assert hr.from_("r").where("b > 1").where("a > 1").sql == "SELECT *\nFROM r\nWHERE (a > 1) AND (b > 1)"
+    assert hr.stream("r").filter("b > 1").filter("a > 1").sql == "SELECT *\nFROM r\nWHERE (b > 1) AND (a > 1)"
+    assert hr.from_("r").where("b > 1").where("a > 1") == hr.from_("r").where("a > 1", "b > 1")
+
+
+def test_a_flow_can_be_the_source_of_a_built_query() -> None:
+    flow = hr.stream("r").filter("a > 1")
+    query = hr.select("x.b").from_(flow, hr.tumble("1 s"), alias="x").join(flow, hr.tumble("1 s"), on="a", alias="y")
+    filtered = "TUMBLE((SELECT * FROM r WHERE a > 1), '1 s')"
+    assert_same_plan(query, f"SELECT x.b FROM {filtered} x JOIN {filtered} y USING (a)")
+    with pytest.raises(SqlError, match="a flow in windows is not a query yet"):
+        hr.from_(flow.window(hr.tumble("1 s")))

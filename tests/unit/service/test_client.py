@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import headrace as hr
-from headrace.errors import NameTakenError, NotFoundError, SessionError, SqlError
+from headrace.errors import InternalError, NameTakenError, NotFoundError, SessionError, SqlError
 from headrace.service.admission import ServiceLimits
 from support.in_process_service import COLUMNS, COUNT_QUERY, Service, timestamp, wait_until
 
@@ -55,6 +55,31 @@ def test_the_client_raises_the_errors_of_a_session(remote):
         remote.remove("nobody")
     with pytest.raises(SessionError, match="no service answers"):
         hr.connect("http://127.0.0.1:1")
+
+
+def test_a_bug_in_the_binder_is_a_500_with_a_reference_and_no_traceback(
+    service: Service, remote, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("headrace.sql.binder.check_plan_size", lambda plan: {}["bug"])
+    with pytest.raises(InternalError, match="the query could not be bound") as caught:
+        remote.add("SELECT price * 7 FROM purchases")
+    reference = caught.value.detail.removeprefix("reference ")
+    assert [record for record in caplog.records if reference in record.getMessage() and record.exc_info]
+    response = service.http.post("/v1/check", json={"sql": "SELECT price * 8 FROM purchases"})
+    assert response.status_code == 500
+    assert reference in response.json()["detail"]
+    assert not {"Traceback", "KeyError", "bug'"} & set(response.text.split())
+
+
+def test_a_bug_in_a_path_is_a_500_with_a_reference_and_no_traceback(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(hr.Session, "explain", lambda session: {}["secret"])
+    response = service.http.get("/v1/plan")
+    assert (response.status_code, response.json()["error"]) == (500, "internal error: GET /v1/plan")
+    reference = response.json()["detail"].removeprefix("reference ")
+    assert [record for record in caplog.records if reference in record.getMessage() and record.exc_info]
+    assert "secret" not in response.text
 
 
 def test_streams_are_declared_and_listed(remote):

@@ -58,6 +58,8 @@ def test_the_plan_has_text_and_a_graph(service: Service):
     assert sorted(boxes["stream purchases"]["queries"]) == ["one", "two"]
     ends = {boxes[end]["label"] for _, end in plan["edges"] if boxes[end]["kind"] == "query"}
     assert ends == {"one", "two"}
+    assert {place["id"] for place in plan["drawing"]["boxes"]} == set(boxes)
+    assert all(set(wire["queries"]) <= {"one", "two"} and wire["path"].startswith("M") for wire in plan["drawing"]["wires"])
 
 
 def test_events_are_listed_in_batch_order(service: Service):

@@ -1,4 +1,8 @@
-"""Diagram of the shared plan as boxes and connections for the web page: streams lead to operators, operators to their queries."""
+"""Diagram of the shared plan as boxes and connections for the web page: streams lead to operators, operators to their queries.
+
+An operator of an inner query leads to the stream of its results instead, which leads to the operators that read it, so that there
+are no cycles. `plan_drawing` has the places of the boxes.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +39,12 @@ def build_plan_diagram(
     live: Sequence[LiveQuery], plans: Iterable[StreamPlan], probes: SlidingJoinPlan | None = None
 ) -> PlanDiagram:
     """Return the diagram; equal plans give equal diagrams."""
-    drawing = _DiagramBuilder({query.id: query.name for query in live}, [], {})
+    drawing = _DiagramBuilder({query.id: query.name for query in live}, {query.id: query.output_stream for query in live}, [], {})
     for plan in sorted(plans, key=lambda each: (each.stream.startswith("~"), each.stream)):
         drawing.add_stream(plan)
     if probes is not None:
         drawing.add_stores(probes)
     for query in live:
-        if query.output_stream:
-            drawing.connect(_query_box_id(query.id), f"stream {query.output_stream}")
         drawing.add_query(query)
     return PlanDiagram(tuple(drawing.boxes), tuple(drawing.connections))
 
@@ -50,11 +52,18 @@ def build_plan_diagram(
 @dataclass(frozen=True, slots=True)
 class _DiagramBuilder:
     query_names: Mapping[int, str]
+    output_streams: Mapping[int, str]
     boxes: list[PlanBox]
     connections: dict[tuple[str, str], None]
 
     def connect(self, source: str, target: str) -> None:
         self.connections[source, target] = None
+
+    def connect_results(self, source: str, query_ids: Iterable[int]) -> None:
+        """Connect an operator to the queries that use it, or to the streams of their results."""
+        for query_id in query_ids:
+            stream = self.output_streams.get(query_id, "")
+            self.connect(source, f"stream {stream}" if stream else _query_box_id(query_id))
 
     def add_stream(self, plan: StreamPlan) -> None:
         box_id = f"stream {plan.stream}"
@@ -80,8 +89,7 @@ class _DiagramBuilder:
         query_ids = [member.query_id for member in members]
         self.boxes.append(PlanBox(box_id, kind, stream, label, detail, self._list_query_names(query_ids)))
         self.connect(f"stream {stream}", box_id)
-        for query_id in query_ids:
-            self.connect(box_id, _query_box_id(query_id))
+        self.connect_results(box_id, query_ids)
 
     def add_stores(self, plan: SlidingJoinPlan) -> None:
         """Add the state stores of sliding joins; the physical graph shows which probes visit them."""
@@ -92,8 +100,7 @@ class _DiagramBuilder:
             for relation in sorted(store.relation.relations):
                 stream = plan.streams[relation]
                 self.connect(f"stream {stream}", box_id)
-            for query_id in query_ids:
-                self.connect(box_id, _query_box_id(query_id))
+            self.connect_results(box_id, query_ids)
 
     def add_query(self, query: LiveQuery) -> None:
         box_id = _query_box_id(query.id)
@@ -101,7 +108,9 @@ class _DiagramBuilder:
             self.boxes.append(PlanBox(box_id, "query", "", query.name, "", (query.name,)))
 
     def _list_query_names(self, query_ids: Iterable[int]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.query_names.get(query_id, str(query_id)) for query_id in query_ids))
+        """Return the names of the queries themselves, also for ids of their parts."""
+        roots = dict.fromkeys(map(root_query_id, query_ids))
+        return tuple(self.query_names.get(query_id, str(query_id)) for query_id in roots)
 
 
 def get_operator_kind(operator: SharedOperator) -> str:

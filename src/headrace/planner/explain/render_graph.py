@@ -6,19 +6,30 @@ each edge belongs to one step of one starting input.
 
 Renderings are text for a terminal, Mermaid, and SVG.
 
-The SVG has inputs on the left, stores in the middle, outputs on the right, connected by wires. Every edge has a row of its own
-at the nodes where it starts and ends; the row of a store shows the rule for incoming rows. Each wire between the columns has a
-lane; wires that do not overlap share one. Rows of stores are offset by half a row from those of inputs and outputs, so that no
-two wires coincide; labels stand beside the end of their wire, outside the lanes, and cover nothing.
+The SVG has inputs on the left, stores in the middle, outputs on the right, connected by wires (`graph_layout`). Every edge has a
+row of its own at the nodes where it starts and ends; the row of a store shows the rule for incoming rows. Labels stand beside the
+end of their wire, outside the lanes, and cover nothing.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
 
+from headrace.planner.explain.graph_layout import (
+    PADDING,
+    LayeredGraph,
+    LayoutBox,
+    LayoutWire,
+    PlacedBox,
+    PlacedWire,
+    Port,
+    build_cornered_path,
+    layout_graph,
+)
 from headrace.planner.join.join_graph import Attribute, JoinGraph
 
 
@@ -234,7 +245,7 @@ def _escape_mermaid(text: str) -> str:
     return text.translate(_MERMAID_ENTITIES)
 
 
-_ROW_HEIGHT, _LANE_WIDTH, _PADDING, _CHARACTER_WIDTH, _MAX_TEXT_LENGTH = 24.0, 14.0, 12.0, 6.7, 44
+_ROW_HEIGHT, _CHARACTER_WIDTH, _MAX_TEXT_LENGTH = 24.0, 6.7, 44
 _STYLE = """
 .hr-graph text{font:11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1f2328}
 .hr-graph .quiet{fill:#59636e}.hr-graph .name{font-weight:700;font-size:12px}
@@ -255,6 +266,7 @@ _KIND_LEGENDS = {
     GraphEdgeKind.GROUP_BY: "to the task of the value",
 }
 _LOCAL_LEGEND = "thin: local, no shuffle"
+_STORE_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,71 +281,63 @@ class _BoxRow:
 
 @dataclass(frozen=True, slots=True)
 class _NodeBox:
-    """A node with its rows; `top` is the top of its head, rows are below."""
+    """A node with its rows, which are below its head."""
 
-    node: GraphNode
+    key: str
+    level: int
     name: str
     rows: tuple[_BoxRow, ...]
-    top: float = 0.0
 
     @property
-    def height(self) -> float:
-        return _ROW_HEIGHT * (len(self.rows) + 1)
-
-    def row_height(self, row_number: int) -> float:
-        return self.top + _ROW_HEIGHT * (row_number + 1.5)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wire:
-    """An edge from the heights of the rules that send over it to one height; `is_backward` if it returns to its starting side."""
-
-    edge: GraphEdge
-    start_heights: tuple[float, ...]
-    end_height: float
-    is_backward: bool = False
-
-    @property
-    def span(self) -> tuple[float, float]:
-        return min(*self.start_heights, self.end_height), max(*self.start_heights, self.end_height)
-
-
-@dataclass(frozen=True, slots=True)
-class _ColumnLayout:
-    """Horizontal positions of boxes and lanes, from left to right."""
-
-    inputs: tuple[float, float]
-    lanes_in: float
-    stores: tuple[float, float]
-    lanes_out: float
-    outputs: tuple[float, float]
+    def layout_box(self) -> LayoutBox:
+        lengths = [len(self.name) + 1, *(len(_shorten_text(row.text)) + 6 for row in self.rows)]
+        return LayoutBox(self.key, self.level, _CHARACTER_WIDTH * max(lengths) + 2 * PADDING, _ROW_HEIGHT * (len(self.rows) + 1))
 
 
 def render_svg(graph: PhysicalGraph) -> str:
     """Return a graph as a self-contained SVG for light and dark pages. Equal graphs give equal pictures."""
+    boxes = _build_boxes(graph)
+    layout = layout_graph(
+        LayeredGraph(
+            tuple(box.layout_box for box in boxes), _build_wires(graph, boxes), _ROW_HEIGHT, _ROW_HEIGHT, anchor=_STORE_LEVEL
+        )
+    )
+    parts = [_draw_box(box, layout.boxes[box.key]) for box in boxes]
+    inner = [edge for edge in graph.edges if edge.source in graph.inputs]
+    outer = [edge for edge in graph.edges if edge.source not in graph.inputs]
+    parts += [_draw_wire(edge, layout.wires[edge.label]) for edge in (*inner, *outer)]
+    return _build_svg(parts, layout.right + PADDING, layout.bottom + _ROW_HEIGHT)
+
+
+def _build_boxes(graph: PhysicalGraph) -> list[_NodeBox]:
+    rows_by_node: dict[GraphNode, tuple[_BoxRow, ...]] = {
+        **{node: tuple(_BoxRow(outgoing=edge) for edge in graph.list_outgoing(node)) for node in graph.inputs},
+        **{node: _build_store_rows(graph, node) for node in graph.stores},
+        **{node: tuple(_BoxRow("results", edge) for edge in graph.list_incoming(node)) for node in graph.outputs},
+    }
     names = name_nodes(graph)
-    stores = _stack_boxes([_NodeBox(store, names[store], _build_store_rows(graph, store)) for store in graph.stores], _ROW_HEIGHT)
-    inputs = _place_beside_stores(
-        [
-            _NodeBox(node, names[node], tuple(_BoxRow(outgoing=edge) for edge in graph.list_outgoing(node)))
-            for node in graph.inputs
-        ],
-        stores,
+    return [_NodeBox(f"n{n}", _get_level(node), names[node], rows) for n, (node, rows) in enumerate(rows_by_node.items())]
+
+
+def _get_level(node: GraphNode) -> int:
+    return 0 if isinstance(node, InputNode) else _STORE_LEVEL if isinstance(node, StoreNode) else _STORE_LEVEL + 1
+
+
+def _build_wires(graph: PhysicalGraph, boxes: Sequence[_NodeBox]) -> tuple[LayoutWire, ...]:
+    """Return the edges with a port for each row; an edge has several starts if several rules send over it."""
+    starts: dict[str, list[Port]] = defaultdict(list)
+    ends: dict[str, list[Port]] = defaultdict(list)
+    for box in boxes:
+        for index, row in enumerate(box.rows):
+            port = Port(box.key, _ROW_HEIGHT * (index + 1.5))
+            if row.outgoing:
+                starts[row.outgoing.label].append(port)
+            if row.incoming:
+                ends[row.incoming.label].append(port)
+    return tuple(
+        LayoutWire(edge.label, tuple(starts[edge.label]), tuple(ends[edge.label]), _CHARACTER_WIDTH * len(_format_label(edge)))
+        for edge in graph.edges
     )
-    outputs = _place_beside_stores(
-        [_NodeBox(node, names[node], _build_output_rows(graph, node)) for node in graph.outputs], stores
-    )
-    start_heights, end_heights = _find_edge_heights([*inputs, *stores, *outputs])
-    wires = [_Wire(edge, start_heights[edge.label], end_heights[edge.label], _is_backward_edge(edge)) for edge in graph.edges]
-    input_lanes = _assign_lanes([wire for wire in wires if wire.edge.source in graph.inputs])
-    output_lanes = _assign_lanes([wire for wire in wires if wire.edge.source not in graph.inputs])
-    columns = _layout_columns(inputs, stores, outputs, input_lanes, output_lanes)
-    parts = [_draw_box(box, columns.inputs) for box in inputs]
-    parts += [_draw_box(box, columns.stores) for box in stores]
-    parts += [_draw_box(box, columns.outputs) for box in outputs]
-    parts += [_draw_wire(wire, lane, columns) for wire, lane in (*input_lanes.items(), *output_lanes.items())]
-    bottom = max((box.top + box.height for box in (*inputs, *stores, *outputs)), default=0.0) + _ROW_HEIGHT
-    return _build_svg(parts, columns.outputs[1] + _PADDING, bottom)
 
 
 def _is_backward_edge(edge: GraphEdge) -> bool:
@@ -343,10 +347,6 @@ def _is_backward_edge(edge: GraphEdge) -> bool:
 def _build_store_rows(graph: PhysicalGraph, store: StoreNode) -> tuple[_BoxRow, ...]:
     rules = sorted(graph.list_rules(store), key=lambda rule: not isinstance(rule, KeepRule))
     return tuple(row for rule in rules for row in _iter_rule_rows(graph, rule))
-
-
-def _build_output_rows(graph: PhysicalGraph, output: OutputNode) -> tuple[_BoxRow, ...]:
-    return tuple(_BoxRow("results", edge) for edge in graph.list_incoming(output))
 
 
 def _iter_rule_rows(graph: PhysicalGraph, rule: StoreRule) -> Iterable[_BoxRow]:
@@ -361,102 +361,6 @@ def _iter_rule_rows(graph: PhysicalGraph, rule: StoreRule) -> Iterable[_BoxRow]:
         yield _BoxRow(outgoing=edge)
 
 
-def _stack_boxes(boxes: Sequence[_NodeBox], top: float) -> list[_NodeBox]:
-    """Place boxes below one another."""
-    placed: list[_NodeBox] = []
-    for box in boxes:
-        box_top = placed[-1].top + placed[-1].height + _ROW_HEIGHT if placed else top
-        placed.append(_NodeBox(box.node, box.name, box.rows, box_top))
-    return placed
-
-
-def _place_beside_stores(boxes: Sequence[_NodeBox], stores: Sequence[_NodeBox]) -> list[_NodeBox]:
-    """Place boxes beside the stores that they connect to, without overlaps."""
-    start_heights, end_heights = _find_edge_heights(stores)
-    placed: list[_NodeBox] = []
-    for box in boxes:
-        outgoing_tops = [
-            end_heights[row.outgoing.label] - _ROW_HEIGHT * (index + 1.5) for index, row in enumerate(box.rows) if row.outgoing
-        ]
-        incoming_heights = [height for row in box.rows if row.incoming for height in start_heights[row.incoming.label]]
-        preferred_top = outgoing_tops[0] if outgoing_tops else sum(incoming_heights) / len(incoming_heights) - box.height / 2
-        free_top = placed[-1].top + placed[-1].height + _ROW_HEIGHT if placed else _ROW_HEIGHT / 2
-        placed.append(
-            _NodeBox(box.node, box.name, box.rows, max(free_top, _ROW_HEIGHT * (round(preferred_top / _ROW_HEIGHT) - 0.5)))
-        )
-    return placed
-
-
-def _find_edge_heights(boxes: Iterable[_NodeBox]) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
-    """Return the start heights and the end height of edges, by label."""
-    start_heights: dict[str, tuple[float, ...]] = {}
-    end_heights: dict[str, float] = {}
-    for box in boxes:
-        for index, row in enumerate(box.rows):
-            if row.outgoing:
-                start_heights[row.outgoing.label] = (*start_heights.get(row.outgoing.label, ()), box.row_height(index))
-            if row.incoming:
-                end_heights[row.incoming.label] = box.row_height(index)
-    return start_heights, end_heights
-
-
-def _assign_lanes(wires: Sequence[_Wire]) -> dict[_Wire, int]:
-    """Return a lane for each wire, short wires first; wires in one lane do not overlap."""
-    lane_spans: list[list[tuple[float, float]]] = []
-    lane_by_wire: dict[_Wire, int] = {}
-    for wire in sorted(wires, key=lambda each: (each.span[1] - each.span[0], each.span, each.edge.label)):
-        low, high = wire.span
-        fits = (
-            n
-            for n, spans in enumerate(lane_spans)
-            if all(high + _ROW_HEIGHT / 2 < a or b < low - _ROW_HEIGHT / 2 for a, b in spans)
-        )
-        lane = next(fits, len(lane_spans))
-        lane_spans[lane:] = lane_spans[lane:] or [[]]
-        lane_spans[lane].append((low, high))
-        lane_by_wire[wire] = lane
-    return lane_by_wire
-
-
-def _layout_columns(
-    inputs: Sequence[_NodeBox],
-    stores: Sequence[_NodeBox],
-    outputs: Sequence[_NodeBox],
-    input_lanes: dict[_Wire, int],
-    output_lanes: dict[_Wire, int],
-) -> _ColumnLayout:
-    input_right = _PADDING + _measure_boxes(inputs)
-    lanes_in = input_right + _PADDING
-    store_left = lanes_in + _LANE_WIDTH * _count_lanes(input_lanes) + _measure_labels(input_lanes)
-    store_right = store_left + _measure_boxes(stores)
-    lanes_out = store_right + _measure_labels(wire for wire in output_lanes if wire.is_backward)
-    output_left = (
-        lanes_out
-        + _LANE_WIDTH * _count_lanes(output_lanes)
-        + _measure_labels(wire for wire in output_lanes if not wire.is_backward)
-    )
-    return _ColumnLayout(
-        (_PADDING, input_right),
-        lanes_in,
-        (store_left, store_right),
-        lanes_out,
-        (output_left, output_left + _measure_boxes(outputs)),
-    )
-
-
-def _count_lanes(lanes: dict[_Wire, int]) -> int:
-    return max(lanes.values(), default=-1) + 1
-
-
-def _measure_boxes(boxes: Iterable[_NodeBox]) -> float:
-    lengths = [len(box.name) + 1 for box in boxes] + [len(_shorten_text(row.text)) + 6 for box in boxes for row in box.rows]
-    return _CHARACTER_WIDTH * max(lengths, default=0) + 2 * _PADDING
-
-
-def _measure_labels(wires: Iterable[_Wire]) -> float:
-    return _CHARACTER_WIDTH * max((len(_format_label(wire.edge)) for wire in wires), default=0) + 2 * _PADDING
-
-
 def _format_label(edge: GraphEdge) -> str:
     return _shorten_text(f"{edge.label} {edge.rows}" + ("" if edge.by is None else f" by {edge.by}"))
 
@@ -465,20 +369,20 @@ def _shorten_text(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_LENGTH else f"{text[: _MAX_TEXT_LENGTH - 1]}…"
 
 
-def _draw_box(box: _NodeBox, column: tuple[float, float]) -> str:
-    left, width = column[0], column[1] - column[0]
+def _draw_box(box: _NodeBox, place: PlacedBox) -> str:
+    left, top, width = place.left, place.top, place.width
     parts = [
-        f'<rect class="box" x="{left:g}" y="{box.top:g}" width="{width:g}" height="{box.height:g}" rx="5"/>',
-        f'<path class="head" d="{_head_path(left, box.top, width)}"/>',
-        _draw_text(left + _PADDING, box.top + _ROW_HEIGHT / 2 + 4, box.name, "name"),
+        f'<rect class="box" x="{left:g}" y="{top:g}" width="{width:g}" height="{place.height:g}" rx="5"/>',
+        f'<path class="head" d="{_head_path(left, top, width)}"/>',
+        _draw_text(left + PADDING, top + _ROW_HEIGHT / 2 + 4, box.name, "name"),
     ]
     for index, row in enumerate(box.rows):
-        baseline = box.row_height(index) + 4
+        baseline = top + _ROW_HEIGHT * (index + 1.5) + 4
         if row.text:
-            parts.append(_draw_text(left + _PADDING, baseline, row.text))
+            parts.append(_draw_text(left + PADDING, baseline, row.text))
         label = row.outgoing.label if row.outgoing else row.incoming.label if row.incoming and row.enters_right else ""
         if label:
-            parts.append(_draw_text(column[1] - 7, baseline, label, "quiet", "end"))
+            parts.append(_draw_text(left + width - 7, baseline, label, "quiet", "end"))
     return "".join(parts)
 
 
@@ -487,52 +391,33 @@ def _head_path(left: float, top: float, width: float) -> str:
     return f"M{corner:g} {below:g}v{-(_ROW_HEIGHT - 6):g}q0-4 4-4h{width - 10:g}q4 0 4 4v{_ROW_HEIGHT - 6:g}z"
 
 
-def _draw_wire(wire: _Wire, lane: int, columns: _ColumnLayout) -> str:
+def _draw_wire(edge: GraphEdge, wire: PlacedWire) -> str:
     """Draw a wire: out of its box, along its lane, to its end, with a tip there and the label above."""
-    from_input = not isinstance(wire.edge.source, StoreNode)
-    start = columns.inputs[1] if from_input else columns.stores[1]
-    end = columns.stores[0] if from_input else columns.stores[1] if wire.is_backward else columns.outputs[0]
-    middle = (columns.lanes_in if from_input else columns.lanes_out) + _LANE_WIDTH * (lane + 0.5)
-    style = wire.edge.kind.replace(" ", "-")
+    (end_height,) = wire.end_heights
+    style = edge.kind.replace(" ", "-")
     facing = -1 if wire.is_backward else 1
-    title = f"{wire.edge.label}: {wire.edge.rows}, {wire.edge.routing_text}, {wire.edge.source} → {wire.edge.target}"
-    thin = " there" if wire.edge.is_local else ""
-    parts = [
-        f'<path class="wire {style}{thin}" d="{path}"/>' for path in _build_wire_paths(wire, start, middle, end - facing * 6)
-    ]
-    parts += [f'<circle class="tip-{style}" cx="{middle:g}" cy="{y:g}" r="2.6"/>' for y in _find_junctions(wire)]
-    parts.append(f'<path class="tip-{style}" d="M{end:g} {wire.end_height:g}l{-facing * 8} -4v8z"/>')
-    parts.append(
-        _draw_text(
-            end - facing * 10, wire.end_height - 4, _format_label(wire.edge), anchor="start" if wire.is_backward else "end"
-        )
-    )
+    title = f"{edge.label}: {edge.rows}, {edge.routing_text}, {edge.source} → {edge.target}"
+    thin = " there" if edge.is_local else ""
+    junctions = [height for height in wire.start_heights if height not in wire.span]
+    paths = _build_wire_paths(wire, end_height, wire.end - facing * 6, junctions)
+    parts = [f'<path class="wire {style}{thin}" d="{path}"/>' for path in paths]
+    parts += [f'<circle class="tip-{style}" cx="{wire.lane:g}" cy="{y:g}" r="2.6"/>' for y in junctions]
+    parts.append(f'<path class="tip-{style}" d="M{wire.end:g} {end_height:g}l{-facing * 8} -4v8z"/>')
+    anchor = "start" if wire.is_backward else "end"
+    parts.append(_draw_text(wire.end - facing * 10, end_height - 4, _format_label(edge), anchor=anchor))
     return f"<g><title>{escape(title)}</title>{''.join(parts)}</g>"
 
 
-def _build_wire_paths(wire: _Wire, start: float, middle: float, end: float) -> list[str]:
+def _build_wire_paths(wire: PlacedWire, end_height: float, end: float, junctions: Sequence[float]) -> list[str]:
     """Return the path from the start of a wire over its lane to its end; a start on the opposite side joins it there.
 
     A start in between ends at the lane. Nothing is drawn twice: dashes would fill the gaps of one another.
     """
-    facing = 1 if end > middle else -1
-    turning = [y for y in wire.start_heights if y in wire.span]
-    ends = [end, *[middle + facing * 5] * (len(turning) - 1)]
-    paths = [_build_cornered_path(start, y, middle, wire.end_height, x) for y, x in zip(turning, ends, strict=True)]
-    return paths + [f"M{start:g} {y:g}H{middle:g}" for y in _find_junctions(wire)]
-
-
-def _find_junctions(wire: _Wire) -> list[float]:
-    return [y for y in wire.start_heights if y not in wire.span]
-
-
-def _build_cornered_path(start: float, begins: float, middle: float, ends: float, end: float) -> str:
-    """Return the path from start over the lane to the end, with round corners. Heights differ: rows are half a row apart."""
-    down, facing = 1 if ends > begins else -1, 1 if end > middle else -1
-    return (
-        f"M{start:g} {begins:g}H{middle - 5:g}Q{middle:g} {begins:g} {middle:g} {begins + down * 5:g}"
-        f"V{ends - down * 5:g}Q{middle:g} {ends:g} {middle + facing * 5:g} {ends:g}H{end:g}"
-    )
+    facing = 1 if end > wire.lane else -1
+    turning = [height for height in wire.start_heights if height in wire.span]
+    ends = [end, *[wire.lane + facing * 5] * (len(turning) - 1)]
+    paths = [build_cornered_path(wire.start, y, wire.lane, end_height, x) for y, x in zip(turning, ends, strict=True)]
+    return paths + [f"M{wire.start:g} {y:g}H{wire.lane:g}" for y in junctions]
 
 
 def _draw_text(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
@@ -544,7 +429,7 @@ def _draw_text(x: float, y: float, text: str, style: str = "", anchor: str = "st
 
 def _draw_legend(top: float) -> tuple[str, float]:
     """Return the legend of edge kinds, and its right end."""
-    parts, x = [], _PADDING
+    parts, x = [], PADDING
     for kind, meaning in _KIND_LEGENDS.items():
         style = kind.replace(" ", "-")
         parts.append(
@@ -552,9 +437,9 @@ def _draw_legend(top: float) -> tuple[str, float]:
         )
         text = f"{kind}: {meaning}"
         parts.append(_draw_text(x + 46, top + 4, text))
-        x += 46 + _CHARACTER_WIDTH * len(text) + 2 * _PADDING
+        x += 46 + _CHARACTER_WIDTH * len(text) + 2 * PADDING
     parts.append(_draw_text(x, top + 4, _LOCAL_LEGEND))
-    return "".join(parts), x + _CHARACTER_WIDTH * len(_LOCAL_LEGEND) + 2 * _PADDING
+    return "".join(parts), x + _CHARACTER_WIDTH * len(_LOCAL_LEGEND) + 2 * PADDING
 
 
 def _build_svg(parts: Sequence[str], width: float, bottom: float) -> str:

@@ -20,6 +20,7 @@ COMMON_ERRORS: dict[int | str, dict[str, Any]] = {
     408: {"model": Problem, "description": "The request body did not arrive in time."},
     413: {"model": Problem, "description": "The request body is too large."},
     422: {"model": Problem, "description": "The request, or the SQL in it, is invalid."},
+    500: {"model": Problem, "description": "A bug of headrace; the reference is also in the log of the service."},
 }
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "It does not exist."}}
 CONFLICT: dict[int | str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess
 from headrace.service.metrics import build_overview, render_metrics
 from headrace.service.problems import Problem
-from headrace.service.query_stats import build_session_diagram
+from headrace.service.query_stats import draw_session_diagram
 
 router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
 
@@ -41,6 +41,44 @@ class OperatorInfo(BaseModel):
     queries: list[str] = Field(description="The queries that use it.")
 
 
+class BoxPlace(BaseModel):
+    """The place of an operator in the drawing."""
+
+    id: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class GroupPlace(BaseModel):
+    """The frame around queries that use the same operators."""
+
+    queries: list[str]
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class WirePath(BaseModel):
+    """A line between two operators, or from an operator to queries."""
+
+    path: str = Field(description="An SVG path.")
+    queries: list[str] = Field(description="The queries whose rows it carries.")
+
+
+class DrawingInfo(BaseModel):
+    """The places of everything in a drawing of the plan."""
+
+    width: float
+    height: float
+    boxes: list[BoxPlace]
+    groups: list[GroupPlace]
+    wires: list[WirePath]
+    omitted_queries: int = Field(description="The number of queries that are not drawn, because there are too many.")
+
+
 class PlanResponse(BaseModel):
     """The shared plan of all queries."""
 
@@ -48,6 +86,7 @@ class PlanResponse(BaseModel):
     graph: str = Field(description="The data flow between the state stores of joins in SLIDING windows, as Mermaid.")
     operators: list[OperatorInfo]
     edges: list[tuple[str, str]] = Field(description="Pairs of operator ids, from input to output.")
+    drawing: DrawingInfo
 
 
 class EventInfo(BaseModel):
@@ -108,10 +147,16 @@ def get_health(response: Response, host: HostDep) -> Health:
 @router.get("/v1/plan")
 def get_plan(host: HostDep, _: ReadAccess) -> PlanResponse:
     """Return the shared operators and the queries that use them."""
-    diagram = build_session_diagram(host.session)
+    diagram, drawing = draw_session_diagram(host.session)
     operators = [OperatorInfo(**{**asdict(box), "queries": list(box.queries)}) for box in diagram.boxes]
     text, graph = host.session.explain(), host.session.graph("mermaid")
-    return PlanResponse(text=text, graph=graph, operators=operators, edges=list(diagram.connections))
+    return PlanResponse(
+        text=text,
+        graph=graph,
+        operators=operators,
+        edges=list(diagram.connections),
+        drawing=DrawingInfo.model_validate(asdict(drawing)),
+    )
 
 
 @router.get("/v1/overview")

@@ -1,14 +1,15 @@
-// The diagram of the shared plan: pointing at a query, or focusing it, highlights the operators it uses.
+// The diagram of the shared plan, drawn at the places that the service computes: pointing at a query, or focusing it, highlights
+// the operators it uses.
 
 import * as api from "/page/js/api.js";
 import { at, mark, s, say } from "/page/js/dom.js";
 import * as format from "/page/js/format.js";
-import { layout } from "/page/js/plan_layout.js";
 import { every } from "/page/js/poll.js";
 import { go, toQuery } from "/page/js/route.js";
 import { get, queryNamed, set, watch } from "/page/js/state.js";
 
-const MOST_QUERIES = 300; // more are not readable; the list and its search have all of them
+const LEAST_SCALE = 0.78;
+const NOTHING = { width: 0, height: 0, boxes: [], groups: [], wires: [], omitted_queries: 0 };
 const NAMES = {
   stream: "stream",
   aggregation: "aggregation",
@@ -19,18 +20,6 @@ const NAMES = {
   probe: "probe",
   query: "query",
 };
-
-/** Returns the plan with at most `most` queries, and the number left out. */
-export function thinned(operators, edges, most = MOST_QUERIES) {
-  const queries = operators.filter(({ kind }) => kind === "query");
-  const left = new Set(queries.slice(most).map(({ id }) => id));
-  if (!left.size) return { operators, edges, left: 0 };
-  return {
-    operators: operators.filter(({ id }) => !left.has(id)),
-    edges: edges.filter(([from, to]) => !left.has(from) && !left.has(to)),
-    left: left.size,
-  };
-}
 
 /** The view; it polls the plan only while it is shown. */
 export class PlanView {
@@ -47,13 +36,13 @@ export class PlanView {
   async load() {
     if (get("route").view !== "plan" || get("connection") === "token") return;
     const plan = await api.plan();
-    const told = JSON.stringify([plan.operators, plan.edges]);
+    const told = JSON.stringify([plan.operators, plan.drawing]);
     say(at("plan-text"), plan.text);
     if (!plan.operators) this.asText(true);
     at("plan-as").hidden = !plan.operators;
     if (told === this.drawn) return;
     this.drawn = told;
-    this.draw(plan.operators ?? [], plan.edges ?? []);
+    this.draw(plan.operators ?? [], plan.drawing ?? NOTHING);
   }
 
   asText(text) {
@@ -62,39 +51,36 @@ export class PlanView {
     say(at("plan-as"), text ? "Show as diagram" : "Show as text");
   }
 
-  draw(operators, edges) {
-    const part = thinned(operators, edges);
-    const empty = !part.operators.length;
-    const users = part.operators.filter(({ kind }) => kind === "query");
+  draw(operators, drawing) {
+    const empty = !operators.length;
+    const inside = operators.filter(({ kind }) => !["stream", "query"].includes(kind));
+    const users = operators.filter(({ kind }) => kind === "query");
     mark(at("view-plan"), "data-state", empty && this.drawn !== "[null,null]" ? "empty" : "some");
-    const shared = part.operators.filter(
-      ({ kind, queries }) => !["stream", "query"].includes(kind) && (queries?.length ?? 0) > 1,
-    ).length;
-    const inside = part.operators.length - users.length - part.operators.filter(({ kind }) => kind === "stream").length;
-    const sizes = [format.several(users.length + part.left, "query", "queries"), format.several(inside, "operator", "operators")];
+    const shared = inside.filter(({ queries }) => (queries?.length ?? 0) > 1).length;
+    const sizes = [format.several(users.length, "query", "queries"), format.several(inside.length, "operator", "operators")];
     const summary = `${sizes.join(", ")}, ${format.count(shared)} of them shared`;
-    say(at("plan-summary"), empty ? "" : part.left ? `${summary}; ${format.count(part.left)} queries are not drawn` : summary);
-    const { nodes, links, width, height } = layout(part.operators, part.edges);
-    const lines = links.map(({ from, to }) => ({ element: link(from, to), queries: between(from, to) }));
+    const omitted = drawing.omitted_queries;
+    say(at("plan-summary"), empty ? "" : omitted ? `${summary}; ${format.count(omitted)} queries are not drawn` : summary);
+    const { width, height } = drawing;
+    const known = new Map(operators.map((operator) => [operator.id, operator]));
+    const lines = drawing.wires.map(({ path, queries }) => ({ element: line(path), queries: new Set(queries) }));
+    const frames = drawing.groups.map((group) => ({ element: frame(group), queries: new Set(group.queries) }));
+    const nodes = drawing.boxes.map((place) => ({ ...known.get(place.id), ...place }));
     const boxes = nodes.map((node) => ({ element: this.box(node), node, queries: usersOf(node) }));
-    this.elements = [...lines, ...boxes];
+    this.elements = [...frames, ...lines, ...boxes];
     const focused = this.queries?.find(({ element }) => element === document.activeElement)?.node.id;
     this.queries = boxes.filter(({ node }) => node.kind === "query").sort((a, b) => a.node.y - b.node.y);
     this.queries.forEach(({ element }, index) => mark(element, "tabindex", index ? "-1" : "0"));
-    at("plan-picture").replaceChildren(
-      s(
-        "svg",
-        {
-          width,
-          height,
-          viewBox: `0 0 ${width} ${height}`,
-          role: "group",
-          "aria-label": "The shared plan",
-        },
-        lines.map(({ element }) => element),
-        boxes.map(({ element }) => element),
-      ),
+    const picture = s(
+      "svg",
+      { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The shared plan" },
+      frames.map(({ element }) => element),
+      lines.map(({ element }) => element),
+      boxes.map(({ element }) => element),
     );
+    picture.style.maxWidth = `${width}px`;
+    picture.style.minWidth = `${width * LEAST_SCALE}px`; // a wide plan is drawn smaller, as long as it is readable
+    at("plan-picture").replaceChildren(picture);
     this.queries.find(({ node }) => node.id === focused)?.element.focus();
     this.light(get("lit"));
   }
@@ -171,23 +157,10 @@ const someOf = (names) =>
   [...[...names].slice(0, 12), ...(names.size > 12 ? [`${format.count(names.size - 12)} more`] : [])].join(", ");
 const meet = (a, b) => [...b].some((one) => a.has(one));
 
-/** Returns the queries whose rows flow from one node to the other. */
-function between(from, to) {
-  const source = usersOf(from);
-  const target = usersOf(to);
-  return source.size ? new Set([...target].filter((name) => source.has(name))) : target;
-}
-
 function noteOf(node) {
   const users = node.kind === "stream" ? "" : ` · ${format.several(usersOf(node).size, "query", "queries")}`;
   return `${NAMES[node.kind] ?? node.kind}${users}`;
 }
 
-function link(from, to) {
-  const [x1, y1, x2, y2] = [from.x + from.width, from.y + from.height / 2, to.x, to.y + to.height / 2];
-  const bend = Math.max(30, (x2 - x1) / 2);
-  return s("path", {
-    class: "link-line",
-    d: `M${x1} ${y1.toFixed(1)}C${x1 + bend} ${y1.toFixed(1)} ${x2 - bend} ${y2.toFixed(1)} ${x2} ${y2.toFixed(1)}`,
-  });
-}
+const line = (path) => s("path", { class: "link-line", d: path });
+const frame = ({ x, y, width, height }) => s("rect", { class: "box-group", x, y, width, height, rx: 10 });
