@@ -76,18 +76,22 @@ class EveryKindSession:
     def run(self, first: int, last: int, after_batch: Callable[[int], None] = lambda _: None) -> None:
         """Run the batches first … last − 1; `after_batch` is called after each."""
         for batch in range(first, last):
-            if batch == 0:
-                for name, sql in QUERIES.items():
-                    self.session.add(sql, name=name)
-                self.session.add("SELECT n FROM a", name="callback", sink=self.received.append)
-            if batch == 2:
-                self.session.add(LATE_QUERY, name="late")
+            self.add_queries(batch)
             self.append(batch)
             self.session.advance()
             after_batch(batch)
 
+    def add_queries(self, batch: int) -> None:
+        """Add the queries that begin with a batch."""
+        if batch == 0:
+            for name, sql in QUERIES.items():
+                self.session.add(sql, name=name)
+            self.attach_callback()
+        if batch == 2:
+            self.session.add(LATE_QUERY, name="late")
+
     def attach_callback(self) -> None:
-        """Pass the callback again, as a program does after a restart."""
+        """Add the query with a callback; after a restart, as a program does, pass its callback again."""
         self.session.add("SELECT n FROM a", name="callback", sink=self.received.append)
 
     def read_results(self) -> dict[str, list[object]]:

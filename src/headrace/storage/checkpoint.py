@@ -52,7 +52,7 @@ class Checkpoint:
         self.path = parse_local_path(directory)
         self.store = PosixStore(self.path)
         self._check_directory()
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.store.ensure_folder("")
         self._lock = self._acquire_lock()
         try:
             if self.store.find_size(_MARKER) is None:
@@ -102,9 +102,8 @@ class Checkpoint:
 
     def ensure_source_folder(self, stream: str) -> Path:
         """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""
-        path = self.path / "sources" / "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream)
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        name = "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream)
+        return self.store.ensure_folder(f"sources/{name}")
 
     def log_batch(self, batch: int, entry: object) -> None:
         """Write the log entry of a batch before the batch runs."""

@@ -89,11 +89,19 @@ class PosixStore:
         """See `Store`."""
         self.path_of(key).unlink(missing_ok=True)
 
+    def ensure_folder(self, key: str) -> Path:
+        """Return the path of a folder; create it, durably, if it is missing."""
+        path = self.path_of(key)
+        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            _sync_path(folder.parent)
+        return path
+
     def _prepare_folder(self, key: str) -> Path:
         path = self.path_of(key)
         if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _sync_path(path.parent.parent)
+            self.ensure_folder(str(Path(key).parent))
         return path
 
 
