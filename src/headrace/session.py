@@ -43,7 +43,9 @@ from headrace.runtime.coordinator import Coordinator
 from headrace.runtime.delivery import ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchReport
+from headrace.runtime.query_stats import SessionStatistics
 from headrace.runtime.udf_registry import drop_udf, register_udf
+from headrace.sql import Catalog
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.result_log import ResultReader, Retention
 
@@ -114,6 +116,9 @@ class Session:
         self._command_queue = self._coordinator.command_queue
         self._registry = QueryRegistry()
         self._delivery = ResultDelivery(self._checkpoint.store, is_new=self._coordinator.state.batch < 0)
+        self.statistics = SessionStatistics(
+            self._coordinator, lambda: [(done.report, done.at) for done in self.done()[-DETAILED_BATCHES - 1 :]]
+        )
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
         self._thread: threading.Thread | None = None
         self._stop_requested = threading.Event()
@@ -178,7 +183,7 @@ class Session:
                 record = self._registry.reattach_query(query_name, text, target)
                 self._deliver_results()
                 return Query(self, record)
-            plan = bind_query(text, self._coordinator.build_catalog())
+            plan = bind_query(text, self.catalog)
             check_past(plan, past=past)
             check_sink(query_name, target, self._registry.list_active())
             record = self._registry.add_record(query_name, text, target, plan.schema, owner, self.last_batch + 1)
@@ -419,7 +424,7 @@ class Session:
 
     def check(self, sql: str) -> pa.Schema:
         """Return the result columns of a query without adding it; raises SqlError if it is invalid."""
-        return bind_query(sql, self._coordinator.build_catalog()).schema.to_arrow()
+        return bind_query(sql, self.catalog).schema.to_arrow()
 
     def done(self) -> list[CommittedBatch]:
         """Return the most recent micro-batches of this session, oldest first.
@@ -430,9 +435,13 @@ class Session:
             return list(self._recent_batches)
 
     @property
-    def coordinator(self) -> Coordinator:
-        """The coordinator of the micro-batches, for tools that inspect its state."""
-        return self._coordinator
+    def catalog(self) -> Catalog:
+        """The declared streams and the registered functions, as queries see them."""
+        return self._coordinator.build_catalog()
+
+    def get_source(self, stream: str) -> Source | None:
+        """Return the source of a declared stream; None if there is no such stream, or it has no source yet after a restart."""
+        return self._coordinator.sources.get(stream)
 
     @property
     def last_batch(self) -> int:
@@ -493,7 +502,7 @@ class Session:
     def schema_of(self, record: QueryRecord) -> Schema:
         """Return the columns of a query's results."""
         if record.schema is None:
-            record.schema = bind_query(record.sql, self._coordinator.build_catalog()).schema
+            record.schema = bind_query(record.sql, self.catalog).schema
         return record.schema
 
     def _check_open(self) -> None:

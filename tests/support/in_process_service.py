@@ -141,7 +141,7 @@ class Service:
             self.wait_until(lambda rows=rows: self._count_rows("purchases") > rows)  # type: ignore[misc]
 
     def _count_rows(self, stream: str) -> int:
-        return self.session.coordinator.state.streams[stream].rows
+        return self.session._coordinator.state.streams[stream].rows
 
     def wait_for_rows(self, query: str, rows: int) -> None:
         """Wait until a query has emitted that many rows."""

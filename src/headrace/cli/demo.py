@@ -201,7 +201,7 @@ class Demo:
         self._schedule = schedule_events(number, length)
         self.planned_count = number
         declare_demo_streams(session, rate)
-        self.streams = list(session.coordinator.build_catalog().streams)
+        self.streams = list(session.catalog.streams)
         self._catalog = Catalog.of(self.streams)
         self.shared_plans: SharedPlans = plan_queries(self.streams, {})
         self.lags: list[float] = []

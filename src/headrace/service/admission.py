@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from headrace.errors import HeadraceError
 from headrace.service.problems import HttpRequestError
-from headrace.service.query_stats import estimate_growth
 from headrace.session import CommittedBatch, Session
 
 _MIB = 1 << 20
@@ -84,7 +83,7 @@ def forecast_latency(session: Session, sql: str) -> LatencyForecast | None:
     batches = [batch for batch in session.done() if batch.report.rows][-_RECENT_BATCHES:]
     if len(batches) < 3:
         return None
-    growth_of_work = estimate_growth(session, sql)
+    growth_of_work = session.statistics.estimate_growth(sql)
     if growth_of_work.before <= 0:
         return None
     floor, now = min(batch.seconds for batch in batches), _p95_seconds(batches)

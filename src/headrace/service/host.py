@@ -19,13 +19,13 @@ from headrace.connectors.read import read_range
 from headrace.errors import NotFoundError
 from headrace.model.types import Schema
 from headrace.query import Query
+from headrace.runtime.query_stats import QueryStats
 from headrace.service.admission import ServiceLimits, check_latency_bound
 from headrace.service.auth import Identity, TokenRegistry
 from headrace.service.declared_streams import DeclaredStreams
 from headrace.service.event_log import EventLog
 from headrace.service.notifier import BatchNotifier
 from headrace.service.problems import HttpRequestError
-from headrace.service.query_stats import QueryStats, collect_stats
 from headrace.service.reports import ReportFolder
 from headrace.service.result_pages import ResultPages
 from headrace.service.subscriptions import SubscriptionHub
@@ -99,13 +99,13 @@ class ServiceHost:
 
     def stream_rate(self, stream: str) -> float:
         """Return the recent rate of a stream, in rows per second of event time."""
-        return self.session.coordinator.state.streams[stream].rate
+        return self.session.statistics.get_stream_rate(stream)
 
     def query_stats(self) -> QueryStats:
         """Return statistics of all queries; cached for two seconds, because they take long with thousands of queries."""
         with self._stats_lock:
             if self._stats is None or time.monotonic() - self._stats_at > _STATS_CACHE_SECONDS:
-                self._stats, self._stats_at = collect_stats(self.session), time.monotonic()
+                self._stats, self._stats_at = self.session.statistics.collect(), time.monotonic()
             return self._stats
 
     def sample_stream(self, stream: str, schema: Schema, max_rows: int) -> pa.Table:

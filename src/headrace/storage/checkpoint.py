@@ -28,6 +28,7 @@ from typing import Any
 
 from headrace.errors import CheckpointError
 from headrace.storage import documents
+from headrace.storage.checksum import compute_checksum
 from headrace.storage.posix import PosixStore
 from headrace.storage.store import parse_local_path
 
@@ -38,6 +39,7 @@ _FILES_BY_BATCH = (
     "results",
     "deliveries",
 )  # names of files start with a batch number
+_MAX_FOLDER_NAME = 100  # characters of a stream name; a check sum stands for the rest
 _SWEPT_FOLDERS = ("state", "results", "deliveries", "plans", "queries", "shuffle")
 
 
@@ -102,7 +104,9 @@ class Checkpoint:
 
     def ensure_source_folder(self, stream: str) -> Path:
         """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""
-        name = "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in stream)
+        name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else f"%{ord(c):x}" for c in stream)
+        if len(name) > _MAX_FOLDER_NAME:
+            name = f"{name[:_MAX_FOLDER_NAME]}~{compute_checksum(stream.encode('utf-8', 'surrogatepass'))}"
         return self.store.ensure_folder(f"sources/{name}")
 
     def log_batch(self, batch: int, entry: object) -> None:

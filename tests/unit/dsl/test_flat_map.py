@@ -180,7 +180,7 @@ def test_unnested_streams_recover_from_a_crash(tmp_path: Path, point: str) -> No
     install_fault_hook(tmp_path / "state", None)
     with open_session(tmp_path / "state") as session:
         if point == "logged":
-            assert session.coordinator.unfinished_entry is not None
+            assert session._coordinator.unfinished_entry is not None
         session.drain()
         assert sorted((row["word"], row["n"]) for row in session.query("counted").results().to_pylist()) == [
             ("a", 1),
@@ -296,7 +296,7 @@ def test_a_raised_error_fails_only_queries_with_this_unnest(session) -> None:
 
 
 def test_equal_unnests_have_equal_plans(session) -> None:
-    catalog = session.coordinator.build_catalog()
+    catalog = session._coordinator.build_catalog()
     first = bind_query("SELECT w FROM tweets LATERAL VIEW explode(words(text)) t AS w", catalog)
     second = bind_query("SELECT w FROM (SELECT a, text AS x FROM tweets) LATERAL VIEW explode(words(x)) AS w", catalog)
     assert isinstance(first, NestedQuery)

@@ -9,7 +9,6 @@ from itertools import combinations
 import headrace as hr
 from headrace.planner.explain.plan_diagram import PlanBox, PlanDiagram
 from headrace.planner.explain.plan_drawing import DrawnBox, PlanDrawing, draw_plan_diagram
-from headrace.service.query_stats import draw_session_diagram
 
 
 def make_diagram(*operators: str, **queries: str) -> PlanDiagram:
@@ -109,7 +108,7 @@ def test_an_inner_query_leads_to_the_stream_of_its_results() -> None:
         session.add(f"SELECT MAX(n) AS m FROM TUMBLE(({inner}), '4 seconds')", name="outer")
         session.add("SELECT a FROM s", name="flat")
         session.advance()
-        diagram, drawing = draw_session_diagram(session)
+        diagram, drawing = session.statistics.draw_plan()
     kinds = {box.id: box.kind for box in diagram.boxes}
     by_kind = sorted((kinds[source], kinds[target]) for source, target in diagram.connections)
     assert by_kind == [

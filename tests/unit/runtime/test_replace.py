@@ -23,7 +23,7 @@ def session():
 
 def append_prices(session: hr.Session, *prices: float) -> None:
     rows = [{"price": price, "time": f"2026-01-01T00:00:{int(price):02d}Z"} for price in prices]
-    session.coordinator.sources["purchases"].append(rows)
+    session._coordinator.sources["purchases"].append(rows)
 
 
 def test_the_old_query_ends_in_the_batch_in_which_the_new_query_begins(session: hr.Session):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.service.admission import ServiceLimits, forecast_latency
-from headrace.service.query_stats import estimate_growth
 from support.in_process_service import COUNT_QUERY, Service
 
 OTHER = "SELECT user_id, gem_pack, AVG(price) AS a FROM HOP(purchases, '10 seconds', '1 second') GROUP BY user_id, gem_pack"
@@ -22,7 +21,7 @@ def add_query_and_rows(service: Service) -> None:
 def test_an_equal_query_adds_no_cost(serve: Callable[..., Service]):
     service = serve()
     add_query_and_rows(service)
-    same, other = (estimate_growth(service.session, sql) for sql in (COUNT_QUERY, OTHER))
+    same, other = (service.session.statistics.estimate_growth(sql) for sql in (COUNT_QUERY, OTHER))
     assert same.after == same.before > 0
     assert other.after > other.before
     assert other.after <= other.before + other.standalone

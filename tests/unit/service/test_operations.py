@@ -28,7 +28,7 @@ def test_health_reports_a_stopped_session(service: Service, monkeypatch):
     def raise_damaged(*_):
         raise CheckpointError("a state file is damaged")
 
-    monkeypatch.setattr(service.session.coordinator, "_run_job", raise_damaged)
+    monkeypatch.setattr(service.session._coordinator, "_run_job", raise_damaged)
     service.append(1.0)
     wait_until(lambda: service.http.get("/v1/health").status_code != 200)
     answer = service.http.get("/v1/health")
@@ -100,7 +100,7 @@ def test_events_survive_a_restart(service: Service):
 
 def test_the_event_log_is_bounded(service: Service, monkeypatch):
     monkeypatch.setattr("headrace.service.event_log._MAX_FILE_LINES", 3)
-    path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
+    path = service.session.checkpoint_path / "service-events.jsonl"
     for number in range(4):
         service.add(name=f"q{number}")
     assert service.http.get("/v1/events").json()[-1]["batch"] >= 3
@@ -109,7 +109,7 @@ def test_the_event_log_is_bounded(service: Service, monkeypatch):
 
 
 def test_a_torn_line_of_the_event_log_is_skipped(service: Service):
-    path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
+    path = service.session.checkpoint_path / "service-events.jsonl"
     service.add(name="before")
     before = service.http.get("/v1/events").json()
     service.close()
@@ -124,7 +124,7 @@ def test_a_torn_line_of_the_event_log_is_skipped(service: Service):
 
 
 def test_events_are_served_if_the_log_cannot_be_written(service: Service):
-    path = service.session.coordinator.checkpoint.path / "service-events.jsonl"
+    path = service.session.checkpoint_path / "service-events.jsonl"
     path.unlink(missing_ok=True)
     path.mkdir()  # stands for a full disk: writing fails
     assert service.add(name="counts").status_code == 201

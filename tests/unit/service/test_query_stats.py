@@ -16,7 +16,7 @@ from headrace.model.types import Schema
 from headrace.planner.cost import CostBreakdown, SharedCost, divide_costs, sum_shared_costs
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime.metrics import BatchReport, EventTimeMarks, LatencyPercentiles, measure_latencies
-from headrace.service.query_stats import QueryStats, collect_stats, estimate_growth
+from headrace.runtime.query_stats import QueryStats
 from headrace.sql import Catalog, bind_query
 from support.in_process_service import Service
 
@@ -51,7 +51,7 @@ def run_batches(session: hr.Session, batches: int = 4) -> QueryStats:
             times = [datetime(2026, 1, 1, 0, 0, batch, 1000 * n, UTC) for n in range(50)]
             SOURCES[session][name].append([{"k": n % 7, "v": n, "time": at} for n, at in enumerate(times)])
         session.advance()
-    return collect_stats(session)
+    return session.statistics.collect()
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -85,11 +85,11 @@ def test_shared_cost_never_exceeds_standalone_cost(session: hr.Session):
 def test_a_join_adds_cost_and_an_equal_join_adds_none(session: hr.Session, sql: str):
     session.add(TUMBLING)
     run_batches(session, 3)
-    first = estimate_growth(session, sql)
+    first = session.statistics.estimate_growth(sql)
     assert first.before < first.after < first.before + first.standalone  # stream a is read already
     session.add(sql)
     run_batches(session, 3)
-    again = estimate_growth(session, sql)
+    again = session.statistics.estimate_growth(sql)
     assert again.after == pytest.approx(again.before)
     assert again.standalone > 0
 
@@ -98,7 +98,7 @@ def test_a_join_with_an_empty_stream_has_an_estimate(session: hr.Session):
     session.add(TUMBLING)
     SOURCES[session]["a"].append([{"k": 1, "v": 1, "time": datetime(2026, 1, 1, tzinfo=UTC)}])
     session.advance()
-    assert estimate_growth(session, JOINING).standalone >= 0
+    assert session.statistics.estimate_growth(JOINING).standalone >= 0
 
 
 # --- state bytes ------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_state_bytes_are_counted_and_survive_a_restart(tmp_path: Path, sql: str)
     with open_session(tmp_path) as session:
         query = session.add(sql, name="q")
         bytes_ = run_batches(session).state_bytes[query.id]
-        state = session.coordinator.state
+        state = session._coordinator.state
         assert (
             bytes_
             == sum(
@@ -118,7 +118,7 @@ def test_state_bytes_are_counted_and_survive_a_restart(tmp_path: Path, sql: str)
             > 0
         )
     with open_session(tmp_path) as session:
-        assert collect_stats(session).state_bytes == {session.query("q").id: bytes_}
+        assert session.statistics.collect().state_bytes == {session.query("q").id: bytes_}
 
 
 def test_shared_state_bytes_are_divided_between_queries(session: hr.Session):
@@ -130,7 +130,7 @@ def test_shared_state_bytes_are_divided_between_queries(session: hr.Session):
     assert state_bytes[first.id] > state_bytes[second.id]  # the state of the first batch is charged to it alone
     session.remove(first.name)
     session.advance()
-    assert set(collect_stats(session).state_bytes) == {second.id}
+    assert set(session.statistics.collect().state_bytes) == {second.id}
 
 
 def test_stateless_queries_hold_no_state(session: hr.Session):

@@ -358,7 +358,7 @@ def test_readers_are_notified_in_rounds_and_delay_no_other_request(service: Serv
 def test_a_batch_that_is_committed_but_not_finished_is_not_forgotten(service: Service, monkeypatch: pytest.MonkeyPatch):
     """After a commit the session updates its queries and only then notifies; meanwhile the notifier looks several times."""
     waits: list[object] = []
-    wait, advance = service.session.wait, service.session.coordinator.advance
+    wait, advance = service.session.wait, service.session._coordinator.advance
 
     def record_and_wait(condition, seconds):
         waits.append(condition)
@@ -370,7 +370,7 @@ def test_a_batch_that_is_committed_but_not_finished_is_not_forgotten(service: Se
         return report
 
     monkeypatch.setattr(service.session, "wait", record_and_wait)
-    monkeypatch.setattr(service.session.coordinator, "advance", advance_slowly)
+    monkeypatch.setattr(service.session._coordinator, "advance", advance_slowly)
     add_when_notified(service, monkeypatch)
 
 

@@ -80,7 +80,7 @@ def test_an_invalid_stream_is_refused_and_not_saved(service: Service):
 
 
 def test_a_stream_is_saved_before_the_session_creates_it(service: Service, monkeypatch):
-    path = service.session.coordinator.checkpoint.path / "service-streams.json"
+    path = service.session.checkpoint_path / "service-streams.json"
     file_texts, create = [path.read_text()], service.session.create_stream
 
     def record_and_create(*args, **options):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace as hr
 from headrace.storage import container, posix
 from headrace.storage.posix import PosixStore
 
@@ -40,3 +41,14 @@ def test_tests_do_not_sync(name: str, tmp_path: Path, synced: list[int]) -> None
     write(tmp_path / "file")
     assert (tmp_path / "file").exists()
     assert not synced
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "\U00010000" * 90, "İ" * 200, "..", "x/y", "\x00"])
+def test_any_stream_name_has_a_folder(tmp_path: Path, name: str) -> None:
+    with hr.Session(tmp_path / "checkpoint", backend="local") as session:
+        for stream in (name, name + "b"):
+            source = hr.MemorySource("n INT, time TIMESTAMP")
+            session.create_stream(stream, source, time="time")
+            source.append([{"n": 1, "time": "2024-01-01T00:00:00Z"}])
+        session.advance()
+        assert len(list((tmp_path / "checkpoint" / "sources").iterdir())) == 2

@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field
 from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess
 from headrace.service.metrics import build_overview, render_metrics
 from headrace.service.problems import Problem
-from headrace.service.query_stats import draw_session_diagram
 
 router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
 
@@ -147,7 +146,7 @@ def get_health(response: Response, host: HostDep) -> Health:
 @router.get("/v1/plan")
 def get_plan(host: HostDep, _: ReadAccess) -> PlanResponse:
     """Return the shared operators and the queries that use them."""
-    diagram, drawing = draw_session_diagram(host.session)
+    diagram, drawing = host.session.statistics.draw_plan()
     operators = [OperatorInfo(**{**asdict(box), "queries": list(box.queries)}) for box in diagram.boxes]
     text, graph = host.session.explain(), host.session.graph("mermaid")
     return PlanResponse(

@@ -11,6 +11,7 @@ from fastapi import Query as Parameter
 from pydantic import BaseModel, Field
 
 from headrace.query import Query
+from headrace.runtime.query_stats import NO_STATS, QueryStats
 from headrace.service.api.common import (
     COMMON_ERRORS,
     CONFLICT,
@@ -25,7 +26,6 @@ from headrace.service.api.common import (
 )
 from headrace.service.host import ServiceHost
 from headrace.service.problems import RequestBody
-from headrace.service.query_stats import NO_STATS, QueryStats
 from headrace.service.subscriptions import describe_columns
 
 router = APIRouter(prefix="/v1", tags=["queries"], responses=COMMON_ERRORS)

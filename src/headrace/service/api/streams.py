@@ -139,7 +139,7 @@ async def append_rows(name: str, request: Request, host: HostDep, _: WriteAccess
 
 def _append_body(host: ServiceHost, name: str, body: bytes) -> AppendResponse:
     _stream_report(host, name)
-    source = host.session.coordinator.sources.get(name)
+    source = host.session.get_source(name)
     if not isinstance(source, MemorySource):
         raise HttpRequestError(
             409, f"stream '{name}' takes no rows from requests", hint="append rows to a stream with source 'memory'"

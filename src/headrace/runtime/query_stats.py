@@ -1,0 +1,115 @@
+"""Statistics of a running session: cost, latency, state bytes and emission rate by query, and the diagram of its plan.
+
+Costs come from the cost model at recent input rates; latencies, bytes and rates are measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.planner.cost import (
+    CostBreakdown,
+    CostChange,
+    SharedCost,
+    divide_costs,
+    estimate_added_cost,
+    estimate_operator_costs,
+    estimate_read_costs,
+    estimate_window_join_costs,
+)
+from headrace.planner.explain.plan_diagram import PlanDiagram, build_plan_diagram
+from headrace.planner.explain.plan_drawing import PlanDrawing, draw_plan_diagram
+from headrace.planner.join.cost import estimate_sliding_join_costs
+from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
+from headrace.planner.shared_plan import LiveQuery, StreamPlan, plan_stream
+from headrace.planner.statistics import build_statistics
+from headrace.runtime.binding import bind_query
+from headrace.runtime.coordinator import Coordinator
+from headrace.runtime.metrics import BatchReport, LatencyPercentiles, attribute_state_bytes, measure_latencies
+from headrace.runtime.sliding_join_epochs import plan_hypothetical_joins
+
+_RATE_WINDOW_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStats:
+    """Statistics of live queries by query id; `latencies` has only the queries that emitted rows recently."""
+
+    costs: Mapping[int, CostBreakdown]
+    latencies: Mapping[int, LatencyPercentiles]
+    state_bytes: Mapping[int, int]
+    emission_rates: Mapping[int, float]
+    """Rows emitted per second, recently."""
+
+
+NO_STATS = QueryStats({}, {}, {}, {})
+
+
+class SessionStatistics:
+    """What a running session knows about its queries. Reads the state of the last committed batch; any thread may call it."""
+
+    def __init__(self, coordinator: Coordinator, list_recent: Callable[[], Sequence[tuple[BatchReport, float]]]) -> None:
+        """`list_recent` returns the last committed batches with their commit times, in seconds since 1970."""
+        self._engine, self._list_recent = coordinator, list_recent
+
+    def get_stream_rate(self, stream: str) -> float:
+        """Return the recent rows a second of event time of a stream; 0 before the first measurement."""
+        return self._engine.state.streams[stream].rate
+
+    def draw_plan(self) -> tuple[PlanDiagram, PlanDrawing]:
+        """Return the shared operators and the queries that use them, as boxes and lines, and their places."""
+        engine = self._engine
+        plans = engine.state.current_plans()
+        diagram = build_plan_diagram(list(engine.live_queries.values()), plans, engine.sliding_join_plan)
+        return diagram, draw_plan_diagram(diagram)
+
+    def collect(self) -> QueryStats:
+        """Return shared and standalone cost, latency, state bytes and emission rate of every live query."""
+        engine, recent = self._engine, self._list_recent()
+        state, live, probes = engine.state, engine.live_queries, engine.sliding_join_plan
+        costs = divide_costs(self._list_charges(list(live.values()), state.current_plans(), probes))
+        return QueryStats(
+            costs, measure_latencies(recent, live), attribute_state_bytes(state, probes), _measure_emission_rates(recent)
+        )
+
+    def estimate_growth(self, sql: str) -> CostChange:
+        """Return how much the work of all queries would grow with a query, without adding it."""
+        engine = self._engine
+        state, probes = engine.state, engine.sliding_join_plan
+        statistics = {name: build_statistics(stream.rate, stream.keys) for name, stream in state.streams.items()}
+        sharing = engine.optimizers.sliding_joins.sharing
+
+        def charge_queries(live: Sequence[LiveQuery]) -> Iterator[SharedCost]:
+            queries = [query for query in live if all(name in statistics for name in query.plan.streams)]
+            plans = [
+                plan_stream(name, [query for query in queries if name in query.plan.streams], stream_statistics)
+                for name, stream_statistics in statistics.items()
+            ]
+            return self._list_charges(queries, plans, plan_hypothetical_joins(queries, probes, state.partitions, sharing))
+
+        return estimate_added_cost(list(engine.live_queries.values()), bind_query(sql, engine.build_catalog()), charge_queries)
+
+    def _list_charges(
+        self, queries: Sequence[LiveQuery], plans: Sequence[StreamPlan], probes: SlidingJoinPlan | None
+    ) -> Iterator[SharedCost]:
+        engine = self._engine
+        yield from estimate_read_costs(queries, {name: stream.rate for name, stream in engine.state.declared_streams().items()})
+        yield from estimate_operator_costs(plans, {name: stream.rate for name, stream in engine.state.streams.items()})
+        yield from estimate_window_join_costs(queries, plans, engine.collect_join_statistics())
+        if probes is not None:
+            yield from estimate_sliding_join_costs(
+                probes, engine.optimizers.sliding_joins.estimate_statistics(engine.state, probes), engine.state.partitions
+            )
+
+
+def _measure_emission_rates(batches: Sequence[tuple[BatchReport, float]]) -> dict[int, float]:
+    now = time.time()
+    recent = [(report, at) for report, at in batches if at > now - _RATE_WINDOW_SECONDS]
+    span = max(now - min((at for _, at in recent), default=now), 1.0)
+    counts: Counter[int] = Counter()
+    for report, _ in recent:
+        counts.update(report.emitted_by)
+    return {query_id: count / span for query_id, count in counts.items()}
