@@ -4,8 +4,8 @@ It is the format of state files, result files and shuffle blocks:
 
     magic (8 bytes) · size of the header (8) · check sum of the header (8) · header · buffers, each aligned to 64 bytes
 
-The header is the JSON document of the records (`records`), with two members more: "buffers" has size and check sum of every
-buffer, and arrays refer to them by number: {"array": [buffer, NumPy type, shape]}, {"column": [type, length, nulls, buffers]},
+The header is a JSON object: "buffers" has size and check sum of every buffer, and "document" the records (`records`). Arrays
+refer to buffers by number: {"array": [buffer, NumPy type, shape]}, {"column": [type, length, nulls, buffers]},
 {"batch": [names, columns]}, {"ipc": buffer with an Arrow IPC stream}, for types whose buffers are not listed one by one.
 Every byte but the padding is covered by a check sum; reading verifies all of them before it returns a value.
 """
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.storage.checksum import compute_checksum_number
 from headrace.storage.documents import damaged_error
-from headrace.storage.records import ArrayDecoder, Json, decode_records, decode_type, encode_records, encode_type
+from headrace.storage.records import ArrayDecoder, decode_records, decode_type, encode_records, encode_type
 from headrace.storage.store import Store
 
 _MAGIC = b"HRCONT1\0"
@@ -40,9 +40,8 @@ def encode_chunks(value: object) -> list[Any]:
     """Return the bytes of `pack` in parts, without copying the arrays."""
     writer = _BufferWriter()
     document = encode_records(value, writer.encode)
-    checksums = [compute_checksum_number(buffer) for buffer in writer.buffers]
-    document["buffers"] = [[len(buffer), checksum] for buffer, checksum in zip(writer.buffers, checksums, strict=True)]
-    header = json.dumps(document, separators=(",", ":")).encode()
+    buffers = ",".join(f"[{len(buffer)},{compute_checksum_number(buffer)}]" for buffer in writer.buffers)
+    header = f'{{"buffers":[{buffers}],"document":{document}}}'.encode()
     chunks: list[Any] = [_HEAD.pack(_MAGIC, len(header), compute_checksum_number(header)), header]
     chunks.append(_PADDING[: -(_HEAD.size + len(header)) % _ALIGNMENT])
     for buffer in writer.buffers:
@@ -63,9 +62,9 @@ def unpack(data: bytes | pa.Buffer) -> Any:
     header = content.slice(_HEAD.size, header_size)
     if compute_checksum_number(header) != header_checksum:
         raise ValueError("the header of the container is damaged")
-    document = json.loads(header.to_pybytes())
-    reader = _BufferReader(_split_buffers(content, _align_up(_HEAD.size + header_size), document["buffers"]))
-    return decode_records(document, reader.decoders)
+    parsed = json.loads(header.to_pybytes())
+    reader = _BufferReader(_split_buffers(content, _align_up(_HEAD.size + header_size), parsed["buffers"]))
+    return decode_records(parsed["document"], reader.decoders)
 
 
 def write(store: Store, key: str, value: object, *, sync: bool = True) -> None:
@@ -103,38 +102,41 @@ class _BufferWriter:
 
     def __init__(self) -> None:
         self.buffers: list[memoryview | pa.Buffer] = []
-        self._encoded: dict[int, tuple[Any, Json]] = {}  # with the array, so that its identity stays taken
+        self._encoded: dict[int, tuple[Any, str]] = {}  # with the array, so that its identity stays taken
 
-    def encode(self, value: Any) -> Json:
+    def encode(self, value: Any) -> str:
+        """Return the JSON text of an array, after adding its buffers."""
         known = self._encoded.get(id(value))
         if known is None:
             known = self._encoded[id(value)] = value, self._encode_new(value)
         return known[1]
 
-    def _encode_new(self, value: Any) -> Json:
+    def _encode_new(self, value: Any) -> str:
         match value:
             case np.ndarray():
-                return {"array": self._encode_numpy(value)}
+                return f'{{"array":{self._encode_numpy(value)}}}'
             case np.generic():
-                return value.item()
+                return json.dumps(value.item(), allow_nan=False)
             case pa.RecordBatch():
-                return {"batch": [value.schema.names, [self.encode(column) for column in value.columns]]}
+                columns = ",".join(self.encode(column) for column in value.columns)
+                return f'{{"batch":[{json.dumps(value.schema.names)},[{columns}]]}}'
             case pa.Array() if _has_flat_buffers(value.type):
-                return {"column": self._encode_flat(_compact_array(value))}
+                return f'{{"column":{self._encode_flat(_compact_array(value))}}}'
             case pa.Array():
-                return {"ipc": self._add_buffer(_write_ipc(value))}
+                return f'{{"ipc":{self._add_buffer(_write_ipc(value))}}}'
         raise TypeError(f"a value of type {type(value).__name__} has no stored form")
 
-    def _encode_numpy(self, array: np.ndarray[Any, Any]) -> Json:
+    def _encode_numpy(self, array: np.ndarray[Any, Any]) -> str:
         if array.dtype.hasobject or array.dtype.fields is not None:
             raise TypeError(f"an array of {array.dtype} has no stored form")
         contiguous = np.ascontiguousarray(array)
         number = self._add_buffer(contiguous.reshape(-1).view(np.uint8).data if contiguous.size else memoryview(b""))
-        return [number, array.dtype.str] if array.ndim == 1 else [number, array.dtype.str, array.shape]
+        shape = "" if array.ndim == 1 else f",{list(array.shape)}"
+        return f'[{number},"{array.dtype.str}"{shape}]'
 
-    def _encode_flat(self, array: pa.Array) -> Json:
-        numbers = [None if buffer is None else self._add_buffer(buffer) for buffer in array.buffers()]
-        return [encode_type(array.type), len(array), array.null_count, numbers]
+    def _encode_flat(self, array: pa.Array) -> str:
+        numbers = ["null" if buffer is None else str(self._add_buffer(buffer)) for buffer in array.buffers()]
+        return f'["{encode_type(array.type)}",{len(array)},{array.null_count},[{",".join(numbers)}]]'
 
     def _add_buffer(self, buffer: memoryview | pa.Buffer) -> int:
         self.buffers.append(buffer)

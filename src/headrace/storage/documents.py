@@ -17,7 +17,10 @@ from headrace.storage.store import Store
 
 def put_document(store: Store, key: str, value: object, *, if_absent: bool = False, sync: bool = True) -> None:
     """Store a JSON value."""
-    body = json.dumps(value, separators=(",", ":")).encode()
+    _put_body(store, key, json.dumps(value, separators=(",", ":")).encode(), if_absent=if_absent, sync=sync)
+
+
+def _put_body(store: Store, key: str, body: bytes, *, if_absent: bool, sync: bool) -> None:
     store.put(key, [compute_checksum(body).encode(), b"\n", body], if_absent=if_absent, sync=sync)
 
 
@@ -38,7 +41,7 @@ def _verify_document(content: bytes) -> Any:
 
 def put_record(store: Store, key: str, value: object, *, if_absent: bool = False, sync: bool = True) -> None:
     """Store a record and the records that it contains."""
-    put_document(store, key, encode_records(value), if_absent=if_absent, sync=sync)
+    _put_body(store, key, encode_records(value).encode(), if_absent=if_absent, sync=sync)
 
 
 def get_record(store: Store, key: str) -> Any:

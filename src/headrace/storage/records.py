@@ -7,18 +7,21 @@
 Texts, integers, booleans, finite floats and null stand for themselves, and an array is a tuple. Everything else is an object with
 one member that names its kind: {"ref": number of a node}, {"list": […]}, {"set": […]}, {"map": [[key, value], …]},
 {"type": SQL name or Arrow schema}, {"decimal": text}, {"date": text}, {"time": text}, {"float": "nan"}, {"bytes": base64}.
-Equal references stay equal: a record that is contained twice is one object again after reading. `arrays` adds the kinds of values
-that have no JSON form: a container passes functions that put arrays into its buffers and take them out again.
+A record that is contained twice is one object again after reading. Containers add kinds of their own for arrays, which have no
+JSON form.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import gc
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -28,78 +31,116 @@ from headrace.model.record import find_record_type, get_record_type
 from headrace.model.types import parse_type, type_name
 
 Json: TypeAlias = Any
-ArrayEncoder: TypeAlias = Callable[[Any], Json]
+ArrayEncoder: TypeAlias = Callable[[Any], str]
 ArrayDecoder: TypeAlias = Callable[[Any], Any]
 
-_PLAIN_TYPES = frozenset({str, int, bool, type(None)})
+_PLAIN_TYPES = frozenset({str, int, bool, float, type(None)})
+_quote = json.encoder.encode_basestring_ascii
 
 
-def encode_records(root: object, encode_array: ArrayEncoder | None = None) -> Json:
-    """Return the JSON document of a value; raises TypeError for a value that is neither plain nor a record."""
-    encoder = _RecordEncoder(encode_array)
-    encoded_root = encoder.encode(root)
-    return {"records": encoder.fields, "nodes": encoder.nodes, "root": encoded_root}
+def encode_records(root: object, encode_array: ArrayEncoder | None = None) -> str:
+    """Return the JSON document of a value; raises TypeError for a value that is neither plain nor a record.
+
+    `encode_array` returns the JSON text of a value that is neither, or raises TypeError.
+    """
+    with _pause_gc():
+        encoder = _RecordEncoder(encode_array)
+        encoded_root = encoder.encode(root)
+        fields = json.dumps(encoder.fields, separators=(",", ":"))
+        return f'{{"records":{fields},"nodes":[{",".join(encoder.nodes)}],"root":{encoded_root}}}'
 
 
 def decode_records(document: Json, array_decoders: Mapping[str, ArrayDecoder] | None = None) -> Any:
-    """Return the value of a JSON document; raises ValueError if it does not have the form of one."""
+    """Return the value of a parsed JSON document; raises ValueError if it does not have the form of one."""
     try:
-        decoder = _RecordDecoder(document["records"], array_decoders or {})
-        for node in document["nodes"]:
-            decoder.add_node(node)
-        return decoder.decode(document["root"])
+        with _pause_gc():
+            decoder = _RecordDecoder(document["records"], array_decoders or {})
+            for node in document["nodes"]:
+                decoder.add_node(node)
+            return decoder.decode(document["root"])
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"not a document of records: {type(error).__name__}: {error}") from error
 
 
-class _RecordEncoder:
+@contextlib.contextmanager
+def _pause_gc() -> Iterator[None]:
+    """Let no garbage collection run: the many small objects of a large plan would trigger dozens, and none of them is garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _RecordEncoder(dict[type, Callable[[Any], str]]):
+    """Maps types to functions that return the JSON text of a value; the function of a type is found at its first value.
+
+    Text instead of lists and dictionaries for `json.dumps`: half the time, and nothing for the garbage collector to visit.
+    """
+
     def __init__(self, encode_array: ArrayEncoder | None) -> None:
+        super().__init__({
+            str: _quote,
+            int: int.__repr__,
+            bool: lambda value: "true" if value else "false",
+            type(None): lambda _: "null",
+            float: lambda value: repr(value) if math.isfinite(value) else f'{{"float":"{value!r}"}}',
+            tuple: self._encode_items,
+            list: lambda value: f'{{"list":{self._encode_items(value)}}}',
+            frozenset: self._encode_set,
+            set: self._encode_set,
+            dict: self._encode_map,
+            Decimal: lambda value: f'{{"decimal":"{value}"}}',
+            datetime: lambda value: f'{{"time":"{value.isoformat()}"}}',
+            date: lambda value: f'{{"date":"{value.isoformat()}"}}',
+            bytes: lambda value: f'{{"bytes":"{base64.b64encode(value).decode()}"}}',
+        })  # fmt: skip
         self.fields: dict[str, tuple[str, ...]] = {}
-        self.nodes: list[list[Json]] = []
-        self._node_numbers: dict[int, Json] = {}  # references by identity: all records are alive while their root is
+        self.nodes: list[str] = []
+        self._references: dict[int, str] = {}  # by identity: all records are alive while their root is
         self._encode_array = encode_array
 
-    def encode(self, value: Any) -> Json:
-        kind = type(value)
-        if kind in _PLAIN_TYPES:
-            return value
-        if kind is tuple:
-            return [item if type(item) in _PLAIN_TYPES else self.encode(item) for item in value]
+    def encode(self, value: Any) -> str:
+        """Return the JSON text of a value, after adding its records to the nodes."""
+        return self[type(value)](value)
+
+    def __missing__(self, kind: type) -> Callable[[Any], str]:
+        """Return the function for a type that occurs for the first time."""
         record_type = find_record_type(kind)
-        if record_type is None:
-            return self._encode_other(value)
-        reference = self._node_numbers.get(id(value))
-        if reference is None:
-            values = record_type.get_values(value)
-            node = [record_type.name, *(item if type(item) in _PLAIN_TYPES else self.encode(item) for item in values)]
+        if record_type is not None:
             self.fields[record_type.name] = record_type.fields
-            reference = self._node_numbers[id(value)] = {"ref": len(self.nodes)}
+            self[kind] = partial(self._encode_record, f'["{record_type.name}"', record_type.get_values)
+        elif issubclass(kind, pa.DataType):
+            self[kind] = lambda value: f'{{"type":"{encode_type(value)}"}}'
+        elif issubclass(kind, dict):
+            self[kind] = self._encode_map
+        else:
+            self[kind] = self._encode_array or _refuse
+        return self[kind]
+
+    def _encode_record(self, start: str, get_values: Callable[[Any], tuple[Any, ...]], value: Any) -> str:
+        reference = self._references.get(id(value))
+        if reference is None:
+            node = ",".join([start, *[self[type(item)](item) for item in get_values(value)]]) + "]"
+            reference = self._references[id(value)] = f'{{"ref":{len(self.nodes)}}}'
             self.nodes.append(node)
         return reference
 
-    def _encode_other(self, value: Any) -> Json:
-        match value:
-            case float():
-                return value if math.isfinite(value) else {"float": repr(value)}
-            case list():
-                return {"list": [self.encode(item) for item in value]}
-            case frozenset() | set():
-                return {"set": sorted((self.encode(item) for item in value), key=repr)}
-            case dict():
-                return {"map": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
-            case pa.DataType():
-                return {"type": encode_type(value)}
-            case Decimal():
-                return {"decimal": str(value)}
-            case datetime():
-                return {"time": value.isoformat()}
-            case date():
-                return {"date": value.isoformat()}
-            case bytes():
-                return {"bytes": base64.b64encode(value).decode()}
-        if self._encode_array is None:
-            raise TypeError(f"a value of type {type(value).__name__} has no stored form")
-        return self._encode_array(value)
+    def _encode_items(self, items: Iterable[Any]) -> str:
+        return f"[{','.join([self[type(item)](item) for item in items])}]"
+
+    def _encode_set(self, items: Iterable[Any]) -> str:
+        return f'{{"set":[{",".join(sorted(self[type(item)](item) for item in items))}]}}'
+
+    def _encode_map(self, items: Mapping[Any, Any]) -> str:
+        pairs = [f"[{self[type(key)](key)},{self[type(value)](value)}]" for key, value in items.items()]
+        return f'{{"map":[{",".join(pairs)}]}}'
+
+
+def _refuse(value: Any) -> str:
+    raise TypeError(f"a value of type {type(value).__name__} has no stored form")
 
 
 class _RecordDecoder:
@@ -121,14 +162,16 @@ class _RecordDecoder:
         }
 
     def add_node(self, node: list[Json]) -> None:
-        build = self._builders[node[0]]
-        self._nodes.append(build(*(item if type(item) in _PLAIN_TYPES else self.decode(item) for item in node[1:])))
+        """Build the record of a node; the records that it refers to are built already."""
+        plain, decode = _PLAIN_TYPES, self.decode
+        self._nodes.append(self._builders[node[0]](*[item if type(item) in plain else decode(item) for item in node[1:]]))
 
     def decode(self, value: Json) -> Any:
-        kind = type(value)
-        if kind is list:
-            return tuple(item if type(item) in _PLAIN_TYPES else self.decode(item) for item in value)
-        if kind is dict:
+        """Return the value of its JSON form."""
+        if type(value) is list:
+            plain, decode = _PLAIN_TYPES, self.decode
+            return tuple([item if type(item) in plain else decode(item) for item in value])
+        if type(value) is dict:
             ((name, content),) = value.items()
             return self._decoders[name](content)
         return value
