@@ -19,7 +19,6 @@ from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.sampling import RelationSample, sample_relation
 from headrace.engine.joins.segment import PackedRows
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.kernels import probe as probe_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.engine.row_batch import RowBatch
 from headrace.model.expression import Expression
@@ -138,7 +137,7 @@ class StreamIngest:
         for limit, limited_queries in limits.items():
             if self._batch.min_time < limit:
                 bits = self._loaded_plan.make_query_bitmap([query.id for query in limited_queries])[: sets.shape[1]]
-                probe_kernels.clear_early_rows(self._batch.times, limit, bits, sets)
+                join_kernels.clear_early_rows(self._batch.times, limit, bits, sets)
         row_ids = join_kernels.find_live_rows(sets)
         return self._pack_rows(relation, row_ids, sets)
 

@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.engine.compute.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
+from headrace.engine.compute.columns import combine_chunks, to_numbers
 from headrace.engine.compute.evaluator import Evaluator
-from headrace.engine.compute.keys import hash_keys
-from headrace.engine.joins.index import SortedIndex, build_sorted_index
+from headrace.engine.joins.index import HashIndex, IndexKeys, SortedIndex, build_hash_index, build_sorted_index
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
-from headrace.engine.kernels import probe as probe_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, resize_bitmaps
 from headrace.model.expression import Expression
 from headrace.planner.join.normalized_join import time_column_of
@@ -104,19 +102,6 @@ def unpack_rows(packed_rows: Sequence[PackedRows], width: int) -> ProbeTuples:
     return ProbeTuples(select_all_rows(table, sets), np.concatenate([rows.delta_mask for rows in packed_rows]))
 
 
-IndexKeys = tuple[Expression, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HashIndex:
-    """Rows by the hash of their key; rows with a NULL in the key are not in the index. See `probe.index_hashes`."""
-
-    directory: Integers
-    hashes: Bitmasks
-    order: npt.NDArray[np.int32]
-    bits: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class StateSegment:
     """Rows of a relation; `insert_batch` holds the batch of each, `delta_mask` (for rows of this batch) their new relations."""
@@ -164,19 +149,6 @@ class StateSegment:
         if value not in self.sorted_indexes:
             self.sorted_indexes[value] = build_sorted_index(self.evaluate(value))
         return self.sorted_indexes[value]
-
-
-def build_hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
-    """Return a hash index over key columns."""
-    bits = max(1, rows.bit_length() - 1)
-    directory, ordered, order = probe_kernels.index_hashes(hash_keys(columns, rows), mask_valid_keys(columns), bits)
-    return HashIndex(directory, ordered, order, bits)
-
-
-def mask_valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return the mask of rows without a NULL in their key; an empty array if no key has a NULL."""
-    masks = [valid_mask(column) for column in columns if column.null_count]
-    return np.logical_and.reduce(masks) if masks else ALL_VALID
 
 
 def build_segment(

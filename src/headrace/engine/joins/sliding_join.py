@@ -9,51 +9,33 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.engine.batch_job import BatchJob, SegmentRef, ShuffleBlock
 from headrace.engine.compute.columns import combine_chunks
-from headrace.engine.compute.keys import hash_keys
 from headrace.engine.failures import QueryFailures
-from headrace.engine.joins.index import search_ranges
+from headrace.engine.joins import index
+from headrace.engine.joins.index import Candidates, PairLimits, RowPairs, pair_all_rows, search_hashes, search_ranges
 from headrace.engine.joins.ingest import route_to_probe, route_to_store
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.joins.probe_plan import LoadedProbe
 from headrace.engine.joins.segment import (
     Bitmasks,
-    Integers,
     PackedRows,
     ProbeTuples,
     StateSegment,
     build_segment,
-    mask_valid_keys,
     unpack_rows,
 )
 from headrace.engine.joins.state_store import JoinStateStore
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.kernels import probe as probe_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.join.sliding_join_plan import ProbeRouting, ProbeStep, RoutingKind, StoreFeed
 from headrace.storage.result_files import BatchResults
-
-MAX_PAIRS = 1 << 18  # limit of pairs in memory at once
-_MIN_PAIRS = 1 << 12
-_NO_ORDER = np.zeros(0, np.int32)
-_NO_INSERT_BATCHES = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProbePairs:
-    """Pairs of probe rows (`own`) and stored rows (`theirs`), with their query-sets."""
-
-    own: Integers
-    theirs: Integers
-    sets: QueryBitmaps
 
 
 class Prober:
@@ -66,57 +48,29 @@ class Prober:
         self._max_times = np.maximum.reduce([event_times for event_times, _ in times])
         self._time_limits = np.minimum.reduce([event_times + max_range for event_times, max_range in times])
         self._keys = [combine_chunks(tuples.evaluate(left)) for left, _ in loaded.probe.keys]
-        self._hashes = hash_keys(self._keys, tuples.row_count) if self._keys else None
-        self._valid_keys = mask_valid_keys(self._keys)
 
     @property
     def time_span(self) -> tuple[int, int]:
         """The least and the greatest event time of possible matches."""
         return int(self._max_times.min()) - self._loaded.max_ranges[self._loaded.build_relations[0]], int(self._time_limits.max())
 
-    def find_pairs(self, segment: StateSegment, sets: QueryBitmaps) -> Iterator[ProbePairs]:
+    def find_pairs(self, segment: StateSegment, sets: QueryBitmaps) -> Iterator[RowPairs]:
         """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are the segment's current ones."""
-        loaded, relation = self._loaded, self._loaded.build_relations[0]
-        begins, ends, order = self._find_ranges(segment)
-        low, times = self._max_times - loaded.max_ranges[relation], segment.get_times(relation)
-        insert_limit = loaded.probe.before_batch
-        insert_batches = (
-            _NO_INSERT_BATCHES if insert_limit is None or int(segment.insert_batch.max()) < insert_limit else segment.insert_batch
-        )
-        row = offset = 0
-        probe_sets = self._tuples.sets
-        size = min(MAX_PAIRS, max(_MIN_PAIRS, self._tuples.row_count))
-        while row < self._tuples.row_count:
-            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
-            common = np.empty((size, sets.shape[1]), np.uint64)
-            count, row, offset = probe_kernels.find_matches(
-                begins,
-                ends,
-                order,
-                probe_sets,
-                sets,
-                low,
-                self._time_limits,
-                times,
-                insert_batches,
-                insert_limit or 0,
-                row,
-                offset,
-                probe_ids,
-                build_ids,
-                common,
-            )
-            if count:
-                yield ProbePairs(probe_ids[:count], build_ids[:count], common[:count])
-            size = MAX_PAIRS
+        relation, before = self._loaded.build_relations[0], self._loaded.probe.before_batch
+        limits = PairLimits(self._max_times - self._loaded.max_ranges[relation], self._time_limits, segment.get_times(relation))
+        if before is not None and int(segment.insert_batch.max()) >= before:
+            limits = replace(limits, insert_batches=segment.insert_batch, before_batch=before)
+        return index.find_pairs(self._find_candidates(segment), self._tuples.sets, sets, limits)
 
-    def join_pairs(self, pairs: ProbePairs, rows: JoinedRows, delta_mask: Bitmasks) -> ProbeTuples:
+    def join_pairs(self, pairs: RowPairs, rows: JoinedRows, delta_mask: Bitmasks) -> ProbeTuples:
         """Return the joined rows of pairs that satisfy windows and conditions.
 
         `rows` are the stored rows that the pairs refer to, `delta_mask` holds their new relations.
         """
-        deltas = self._tuples.delta_mask[pairs.own] | delta_mask
-        return self._filter_rows(ProbeTuples(self._tuples.rows.pair_with(pairs.own, rows, pairs.theirs, pairs.sets), deltas))
+        deltas = self._tuples.delta_mask[pairs.probe_ids] | delta_mask
+        return self._filter_rows(
+            ProbeTuples(self._tuples.rows.pair_with(pairs.probe_ids, rows, pairs.build_ids, pairs.sets), deltas)
+        )
 
     def _filter_rows(self, rows: ProbeTuples) -> ProbeTuples:
         """Filter pairs by windows and conditions; an overflow counts as unknown, like NULL."""
@@ -124,7 +78,7 @@ class Prober:
         for ranges, bits in loaded.window_groups:
             for probe_relation in loaded.probe_relations:
                 for build_relation in loaded.build_relations:
-                    probe_kernels.clear_outside_windows(
+                    join_kernels.clear_outside_windows(
                         rows.get_times(probe_relation),
                         rows.get_times(build_relation),
                         ranges[probe_relation],
@@ -141,18 +95,14 @@ class Prober:
                 return rows.take(alive, sets[alive])
         return rows
 
-    def _find_ranges(self, segment: StateSegment) -> tuple[Integers, Integers, npt.NDArray[np.int32]]:
-        """Return for each probe row the range of its candidates, in an order of the segment's rows."""
-        count = self._tuples.row_count
-        if self._hashes is not None:
-            index = segment.get_hash_index(self._loaded.build_keys)
-            begins, ends = probe_kernels.look_up_hashes(self._hashes, self._valid_keys, index.directory, index.hashes, index.bits)
-            return begins, ends, index.order
+    def _find_candidates(self, segment: StateSegment) -> Candidates:
+        """Return for each probe row the stored rows that a look-up yields."""
+        if self._keys:
+            return search_hashes(segment.get_hash_index(self._loaded.build_keys), self._keys, self._tuples.row_count)
         if not self._loaded.bounds:
-            return np.zeros(count, np.int64), np.full(count, segment.row_count, np.int64), _NO_ORDER
-        sorted_values = segment.get_sorted_index(self._loaded.bounds[0].build_value)
+            return pair_all_rows(self._tuples.row_count, segment.row_count)
         bounds = [(bound.operator, combine_chunks(self._tuples.evaluate(bound.probe_value))) for bound in self._loaded.bounds]
-        return *search_ranges(sorted_values, bounds), sorted_values.order
+        return search_ranges(segment.get_sorted_index(self._loaded.bounds[0].build_value), bounds)
 
 
 @dataclass(slots=True)
@@ -259,9 +209,9 @@ class SlidingJoinLevel:
         first_time, last_time = prober.time_span
         visible = np.uint64(self._plan.get_visible_mask(self._loaded_plan.start_relations[probe.number]))
         view = self._state_store.get_view(probe.store_number)
-        pending: list[tuple[ProbePairs, Bitmasks | None]] = []
+        pending: list[tuple[RowPairs, Bitmasks | None]] = []
         pending_pairs = 0
-        for index, loaded in enumerate(view.segments):
+        for number, loaded in enumerate(view.segments):
             sets, deltas = loaded.sets, None
             if loaded.ref.newest_batch == self._job.batch:
                 hidden = (loaded.segment.delta_mask & ~visible) != 0
@@ -273,10 +223,10 @@ class SlidingJoinLevel:
             ):
                 continue
             for pairs in prober.find_pairs(loaded.segment, sets):
-                pair_deltas = None if deltas is None else deltas[pairs.theirs]
-                pending.append((ProbePairs(pairs.own, pairs.theirs + view.offsets[index], pairs.sets), pair_deltas))
-                pending_pairs += len(pairs.own)
-                if pending_pairs >= MAX_PAIRS:
+                pair_deltas = None if deltas is None else deltas[pairs.build_ids]
+                pending.append((RowPairs(pairs.probe_ids, pairs.build_ids + view.offsets[number], pairs.sets), pair_deltas))
+                pending_pairs += len(pairs.probe_ids)
+                if pending_pairs >= index.MAX_PAIRS:
                     yield from _join_pairs(prober, pending, view.rows)
                     pending, pending_pairs = [], 0
         yield from _join_pairs(prober, pending, view.rows)
@@ -340,11 +290,13 @@ class SlidingJoinLevel:
             self._flush_if_full()
 
 
-def _join_pairs(prober: Prober, pending: Sequence[tuple[ProbePairs, Bitmasks | None]], rows: JoinedRows) -> Iterator[ProbeTuples]:
+def _join_pairs(prober: Prober, pending: Sequence[tuple[RowPairs, Bitmasks | None]], rows: JoinedRows) -> Iterator[ProbeTuples]:
     if pending:
-        own, theirs, sets = (np.concatenate([getattr(pairs, name) for pairs, _ in pending]) for name in ("own", "theirs", "sets"))
-        all_deltas = [np.zeros(len(pairs.own), np.uint64) if deltas is None else deltas for pairs, deltas in pending]
-        matches = prober.join_pairs(ProbePairs(own, theirs, sets), rows, np.concatenate(all_deltas))
+        probe_ids, build_ids, sets = (
+            np.concatenate([getattr(pairs, name) for pairs, _ in pending]) for name in ("probe_ids", "build_ids", "sets")
+        )
+        all_deltas = [np.zeros(len(pairs.probe_ids), np.uint64) if deltas is None else deltas for pairs, deltas in pending]
+        matches = prober.join_pairs(RowPairs(probe_ids, build_ids, sets), rows, np.concatenate(all_deltas))
         if matches.row_count:
             yield matches
 

@@ -19,11 +19,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
-from headrace.engine.joins.index import IndexCache, RangeSearch, ResidualPredicates, match_keys, plan_searches
+from headrace.engine.joins.index import (
+    RangeSearch,
+    ResidualPredicates,
+    RowIndexes,
+    RowPairs,
+    find_pairs,
+    is_exact_key,
+    plan_searches,
+    search_hashes,
+)
 from headrace.engine.joins.join_buffer import BufferedRows
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection, select_all_rows
 from headrace.engine.joins.joiner import Joiner, JoinPath, leaf_of
@@ -31,7 +39,7 @@ from headrace.engine.joins.window_join_output import JoinOutputs, JoinRoundOutpu
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
 from headrace.engine.stage_messages import ForwardedRows, LevelMessage
-from headrace.model.expression import TRUE, Expression
+from headrace.model.expression import TRUE, Call, Expression, combine_conjuncts
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
 from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep
 
@@ -122,11 +130,7 @@ class ForwardedLeaves:
         return self._rows_by_leaf.get(leaf)
 
 
-Integers = npt.NDArray[np.int64]
-RowPairs = tuple[Integers, Integers, QueryBitmaps]
 LeafLookup = Callable[[WindowJoinLeaf], JoinedRows | None]
-MAX_PAIRS = 1 << 20  # limit of pairs in memory at once
-_MIN_PAIRS = 1 << 14
 
 
 class JoinedRowConsumer(Protocol):
@@ -146,7 +150,7 @@ class JoinRound:
         """`width` is that of query-sets, in words."""
         self._joiners, self._set_width, self._get_leaf_rows, self._consumer = joiners, width, get_leaf_rows, consumer
         self._matched_sets: dict[JoinPath, QueryBitmaps] = {}
-        self._index_caches: dict[WindowJoinLeaf, IndexCache] = defaultdict(dict)
+        self._indexes: dict[WindowJoinLeaf, RowIndexes] = {}
         self.row_counts: dict[tuple[int, int], int] = {}
         """Rows that reached the end of a path, by the first query on it and its length."""
         self._level = 0
@@ -207,13 +211,13 @@ class JoinRound:
         probe_matched = np.zeros_like(probe.sets) if step.kind is not JoinKind.INNER else probe.sets
         if build is not None:
             build_matched = self._matched_sets.setdefault(reached, np.zeros_like(build.sets)) if step.kind.keeps_right else None
-            for probe_ids, build_ids, sets in self._find_pairs(reached, step, probe, build):
+            for pairs in self._find_pairs(reached, step, probe, build):
                 if step.kind is not JoinKind.INNER:
-                    join_kernels.merge_sets(probe_ids, sets, probe_matched)
+                    join_kernels.merge_sets(pairs.probe_ids, pairs.sets, probe_matched)
                 if build_matched is not None:
-                    join_kernels.merge_sets(build_ids, sets, build_matched)
+                    join_kernels.merge_sets(pairs.build_ids, pairs.sets, build_matched)
                 if step.kind.has_both_sides:
-                    self._push_rows(reached, probe.pair_with(probe_ids, build, build_ids, sets))
+                    self._push_rows(reached, probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets))
         if step.kind in (JoinKind.LEFT, JoinKind.FULL):
             self._push_masked(reached, probe, probe.sets & ~probe_matched, [step.leaf])
         elif step.kind is JoinKind.SEMI:
@@ -240,71 +244,40 @@ class JoinRound:
             self._push_rows(path, selected)
 
     def _find_pairs(self, path: JoinPath, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
-        """Yield (probe rows, build rows, query-sets) of matches, a bounded number at a time."""
+        """Yield matches, a bounded number at a time."""
         residuals: ResidualPredicates = defaultdict(list)
         for joiner in self._find_users(path):
             residuals[joiner.residuals[len(path) - 2]].append(joiner.bit)
+        indexes = self._indexes.setdefault(step.leaf, RowIndexes(build.evaluate, build.row_count))
         if step.left_keys:
-            for pairs in self._find_equal_pairs(step, probe, build):
-                yield from self._filter_pairs(residuals, probe, build, *pairs)
-            return
-        for search in plan_searches(probe, build, step.leaf.input_index, residuals, self._index_caches[step.leaf]):
-            for pairs in self._find_range_pairs(search, probe, build):
-                yield from self._filter_pairs(search.residuals, probe, build, *pairs)
-
-    def _find_equal_pairs(self, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
-        """Yield pairs of rows with equal keys."""
-        matches = match_keys(
-            [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
-            [combine_chunks(build.evaluate(to_joined_columns(key, step.leaf.input_index))) for key in step.leaf.keys],
-        )
-        sets = build.sets[matches.order]
-        row = offset = 0
-        while row < probe.row_count:
-            size = min(MAX_PAIRS, max(_MIN_PAIRS, probe.row_count))
-            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
-            common = np.empty((size + 1, self._set_width), np.uint64)
-            count, row, offset = join_kernels.find_pairs_by_key(
-                matches.codes, probe.sets, matches.starts, matches.order, sets, row, offset, probe_ids, build_ids, common
-            )
-            if count:
-                yield probe_ids[:count], build_ids[:count], common[:count]
-
-    def _find_range_pairs(self, search: RangeSearch, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
-        """Yield the candidate pairs of a search."""
-        probe_sets = probe.sets & make_bitmap([bit for bits in search.residuals.values() for bit in bits], self._set_width)
-        build_sets = build.sets[search.order]
-        size = min(MAX_PAIRS, max(1, search.candidate_count))
-        row = offset = 0
-        while row < probe.row_count:
-            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
-            common = np.empty((size, self._set_width), np.uint64)
-            count, row, offset = join_kernels.find_pairs_in_ranges(
-                search.begins, search.ends, probe_sets, search.order, build_sets, row, offset, probe_ids, build_ids, common
-            )
-            if count:
-                yield probe_ids[:count], build_ids[:count], common[:count]
+            build_keys = tuple(to_joined_columns(key, step.leaf.input_index) for key in step.leaf.keys)
+            probe_keys = [combine_chunks(probe.evaluate(key)) for key in step.left_keys]
+            candidates = search_hashes(indexes.get_hash_index(build_keys), probe_keys, probe.row_count)
+            if not is_exact_key(build_keys):
+                equalities = [Call("eq", pair, TRUE.type) for pair in zip(step.left_keys, build_keys, strict=True)]
+                residuals = {combine_conjuncts([*equalities, residual]): bits for residual, bits in residuals.items()}
+            searches = [RangeSearch(candidates, residuals)]
+        else:
+            searches = plan_searches(probe, build, step.leaf.input_index, residuals, indexes)
+        for search in searches:
+            users = make_bitmap([bit for bits in search.residuals.values() for bit in bits], self._set_width)
+            for pairs in find_pairs(search.candidates, probe.sets & users, build.sets):
+                yield from self._filter_pairs(search.residuals, probe, build, pairs)
 
     def _filter_pairs(
-        self,
-        residuals: ResidualPredicates,
-        probe: JoinedRows,
-        build: JoinedRows,
-        probe_ids: Integers,
-        build_ids: Integers,
-        sets: QueryBitmaps,
+        self, residuals: ResidualPredicates, probe: JoinedRows, build: JoinedRows, pairs: RowPairs
     ) -> Iterator[RowPairs]:
         """Filter pairs by residual predicates; an overflow counts as unknown, like NULL."""
         if set(residuals) != {TRUE}:
-            rows = probe.pair_with(probe_ids, build, build_ids, sets)
+            rows = probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets)
             for residual, bits in residuals.items():
                 if residual != TRUE:
                     holds = np.asarray(combine_chunks(rows.evaluate(residual)).fill_null(False))
-                    sets[~holds] &= ~make_bitmap(bits, self._set_width)
-            alive = join_kernels.find_live_rows(sets)
-            probe_ids, build_ids, sets = probe_ids[alive], build_ids[alive], sets[alive]
-        if probe_ids.size:
-            yield probe_ids, build_ids, sets
+                    pairs.sets[~holds] &= ~make_bitmap(bits, self._set_width)
+            alive = join_kernels.find_live_rows(pairs.sets)
+            pairs = RowPairs(pairs.probe_ids[alive], pairs.build_ids[alive], pairs.sets[alive])
+        if pairs.pair_count:
+            yield pairs
 
     def _push_unmatched(self) -> None:
         """Push build-side rows without a match to the queries of RIGHT and FULL joins, steps in order."""
