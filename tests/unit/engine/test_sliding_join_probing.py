@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.engine.joins import index, segment
-from headrace.engine.joins.index import RowPairs
-from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable, select_all_rows
+from headrace.engine.batch_job import SegmentRef
+from headrace.engine.joins import index
+from headrace.engine.joins.index import RowIndexes, RowPairs
+from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.joins.probe_plan import LoadedProbe, LoadedSlidingJoinPlan
-from headrace.engine.joins.segment import PackedRows, ProbeTuples, StateSegment, unpack_rows
+from headrace.engine.joins.segment import RowSegment, view_segments
 from headrace.engine.joins.sliding_join import Prober
+from headrace.engine.joins.state_store import LoadedSegment
 from headrace.engine.kernels import join as join_kernels
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
@@ -121,14 +123,19 @@ def make_query_sets(rows: Sequence[Row]) -> np.ndarray:
     return np.array([[row.get("for", 0b11)] for row in rows], np.uint64).reshape(-1, 1)
 
 
-def make_probe_tuples(relation: str, rows: Sequence[Row]) -> ProbeTuples:
-    return unpack_rows([PackedRows(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))], 1)
+def make_rows(relation: str, rows: Sequence[Row]) -> RowSegment:
+    return RowSegment(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))
 
 
-def make_segment(relation: str, rows: Sequence[Row]) -> StateSegment:
+def make_probe_rows(relation: str, rows: Sequence[Row]) -> JoinedRows:
+    return view_segments([make_rows(relation, rows)], 1)
+
+
+def make_segment(relation: str, rows: Sequence[Row]) -> LoadedSegment:
     births = np.array([row.get("born", 0) for row in rows], np.int32)
-    packed = PackedRows(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))
-    return replace(segment.build_segment([packed], 0, (), (), 1), insert_batch=births)
+    segment = replace(make_rows(relation, rows), insert_batch=births)
+    ref = SegmentRef("", 0, 0, 0, int(births.min()), int(births.max()), len(rows), ())
+    return LoadedSegment(ref, segment, RowIndexes(segment.evaluate, segment.row_count, {}))
 
 
 def load_probe(start: str, *queries: NormalizedJoin) -> LoadedProbe:
@@ -144,14 +151,11 @@ def run_probe(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], s
     mine, theirs = (
         [{**row, "a": place, "for": row.get("for", users) & users} for place, row in enumerate(rows)] for rows in (mine, theirs)
     )
-    here, prober = make_segment(other, theirs), Prober(loaded, make_probe_tuples(start, mine))
-    table = JoinTable({name: ChunkedColumn([column]) for name, column in here.columns.items()}, here.row_count)
+    here, prober = make_segment(other, theirs), Prober(loaded, make_probe_rows(start, mine))
     found = []
-    for pairs in prober.find_pairs(here, here.sets):
-        joined = prober.join_pairs(
-            pairs, select_all_rows(table, np.zeros((here.row_count, 0), np.uint64)), np.zeros(len(pairs.probe_ids), np.uint64)
-        )
-        numbers = [joined.rows.get_column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
+    for pairs in prober.find_pairs(here, here.rows.sets):
+        joined = prober.join_pairs(pairs, view_segments([here.rows], 1), np.zeros(pairs.pair_count, np.uint64))
+        numbers = [joined.get_column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
         found += list(zip(*numbers, joined.sets[:, 0].tolist(), strict=True))
     return sorted(found)
 
@@ -304,7 +308,7 @@ def test_the_number_of_pairs_in_memory_is_limited(conditions: str, most: int, mo
     assert len(expected) >= 300
     monkeypatch.setattr(index, "MAX_PAIRS", most)
     here, held = make_segment("s", mine), []
-    for pairs in Prober(loaded, make_probe_tuples("r", mine)).find_pairs(here, here.sets):
+    for pairs in Prober(loaded, make_probe_rows("r", mine)).find_pairs(here, here.rows.sets):
         assert isinstance(pairs, RowPairs)
         held.append(len(pairs.probe_ids))
     assert max(held) <= most

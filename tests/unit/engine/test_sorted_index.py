@@ -25,7 +25,7 @@ from headrace.engine.joins.index import (
     plan_searches,
     search_ranges,
 )
-from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
+from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection
 from headrace.engine.operators.query_sets import make_bitmap
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal, combine_conjuncts
 
@@ -108,16 +108,15 @@ def test_the_expression_with_most_comparisons_is_chosen() -> None:
 def make_rows(**columns: list[int]) -> JoinedRows:
     table = {name.replace("_", "."): ChunkedColumn([pa.array(values, INT)]) for name, values in columns.items()}
     count = len(next(iter(columns.values())))
-    return select_all_rows(
-        JoinTable({name[1:]: column for name, column in table.items()}, count), make_bitmap([0, 1], 1)[None, :].repeat(count, 0)
-    )
+    selection = TableSelection(JoinTable({name[1:]: column for name, column in table.items()}, count))
+    return JoinedRows([selection], make_bitmap([0, 1], 1)[None, :].repeat(count, 0))
 
 
 LEFT, RIGHT = make_rows(_0_a=[1, 5, 9]), make_rows(_1_b=[1, 2, 3, 4, 5, 6], _1_c=[0, 0, 0, 9, 9, 9])
 
 
 def list_searches(residuals: ResidualPredicates) -> list[tuple[int, ResidualPredicates]]:
-    searches = plan_searches(LEFT, RIGHT, 1, residuals, RowIndexes(RIGHT.evaluate, RIGHT.row_count))
+    searches = plan_searches(LEFT, RIGHT, 1, residuals, RowIndexes(RIGHT.evaluate, RIGHT.row_count, {}))
     return [(search.candidates.pair_count, dict(search.residuals)) for search in searches]
 
 
@@ -144,8 +143,9 @@ def test_queries_with_different_comparisons_search_separately_if_cheaper() -> No
 
 
 def test_indexes_are_built_once() -> None:
-    indexes = RowIndexes(RIGHT.evaluate, RIGHT.row_count)
-    assert indexes.get_sorted_indexes(B) is indexes.get_sorted_indexes(B)
+    indexes = RowIndexes(RIGHT.evaluate, RIGHT.row_count, {})
+    assert indexes.get_sorted_index(B) is indexes.get_sorted_index(B)
+    assert indexes.get_band_indexes(B, C) is indexes.get_band_indexes(B, C)
     assert indexes.get_hash_index((B,)) is indexes.get_hash_index((B,))
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +113,13 @@ class RowPairs:
     def pair_count(self) -> int:
         """The number of pairs."""
         return len(self.sets)
+
+
+def concat_pairs(parts: Sequence[RowPairs]) -> RowPairs:
+    """Concatenate pairs."""
+    if len(parts) == 1:
+        return parts[0]
+    return RowPairs(*(np.concatenate([getattr(pairs, name) for pairs in parts]) for name in ("probe_ids", "build_ids", "sets")))
 
 
 def find_pairs(
@@ -258,28 +267,44 @@ def _make_candidates(begins: Integers, ends: Integers, order: RowIds | None) -> 
     return Candidates(np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32), order)
 
 
+IndexCache = dict[str, Any]
+"""Indexes by name (`name_index`); by two values: two sorted indexes that share a row order, or None."""
+
+
+@lru_cache(maxsize=1 << 12)
+def name_index(kind: str, expressions: IndexKeys) -> str:
+    """Return the name of an index in state files: the same in all processes, and different for different expressions."""
+    return f"{kind} {expressions!r}"
+
+
 class RowIndexes:
     """The indexes over the rows of a build side, each built on first use."""
 
-    def __init__(self, evaluate: Callable[[Expression], pa.Array], row_count: int) -> None:
-        """`evaluate` returns the values of an expression for all rows."""
-        self._evaluate, self._row_count = evaluate, row_count
-        self._hash_indexes: dict[IndexKeys, HashIndex] = {}
-        self._sorted_indexes: dict[IndexKeys, tuple[SortedIndex, ...] | None] = {}
+    def __init__(self, evaluate: Callable[[Expression], pa.Array], row_count: int, cache: IndexCache) -> None:
+        """`evaluate` returns the values of an expression for all rows; `cache` has the indexes built before."""
+        self._evaluate, self._row_count, self._cache = evaluate, row_count, cache
 
     def get_hash_index(self, keys: IndexKeys) -> HashIndex:
         """Return the index by the hash of keys."""
-        if keys not in self._hash_indexes:
-            columns = [combine_chunks(self._evaluate(key)) for key in keys]
-            self._hash_indexes[keys] = build_hash_index(columns, self._row_count)
-        return self._hash_indexes[keys]
+        index: HashIndex = self._get_index("hash", keys, lambda columns: build_hash_index(columns, self._row_count))
+        return index
 
-    def get_sorted_indexes(self, *values: Expression) -> tuple[SortedIndex, ...] | None:
-        """Return the index by a value, or the indexes by two values that share a row order; None if they share none."""
-        if values not in self._sorted_indexes:
-            columns = [combine_chunks(self._evaluate(value)) for value in values]
-            self._sorted_indexes[values] = build_band_indexes(*columns) if len(columns) == 2 else (build_sorted_index(*columns),)
-        return self._sorted_indexes[values]
+    def get_sorted_index(self, value: Expression) -> SortedIndex:
+        """Return the index by a value."""
+        index: SortedIndex = self._get_index("sorted", (value,), lambda columns: build_sorted_index(*columns))
+        return index
+
+    def get_band_indexes(self, first: Expression, second: Expression) -> tuple[SortedIndex, SortedIndex] | None:
+        """Return the indexes by two values, if they share a row order."""
+        band: tuple[SortedIndex, SortedIndex] | None
+        band = self._get_index("band", (first, second), lambda columns: build_band_indexes(*columns))
+        return band
+
+    def _get_index(self, kind: str, expressions: IndexKeys, build: Callable[[list[pa.Array]], Any]) -> Any:
+        name = name_index(kind, expressions)
+        if name not in self._cache:
+            self._cache[name] = build([combine_chunks(self._evaluate(expression)) for expression in expressions])
+        return self._cache[name]
 
 
 ResidualPredicates = dict[Expression, list[int]]
@@ -356,11 +381,10 @@ class _JoinSides:
         upper_kinds = {bound.is_upper for bound in bounds[first]}
         for other, other_bounds in bounds.items():
             if len(upper_kinds) == 1 and other != first and any(bound.is_upper not in upper_kinds for bound in other_bounds):
-                band = self.indexes.get_sorted_indexes(first, other)
+                band = self.indexes.get_band_indexes(first, other)
                 if band is not None:
                     return [(band[0], bounds[first]), (band[1], other_bounds)]
-        (index,) = self.indexes.get_sorted_indexes(first) or ()
-        return [(index, bounds[first])]
+        return [(self.indexes.get_sorted_index(first), bounds[first])]
 
     def _is_build_column(self, name: str) -> bool:
         return split_joined_name(name)[0] == self.build_input
