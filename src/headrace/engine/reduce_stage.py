@@ -35,6 +35,7 @@ from headrace.engine.joins.routing import BufferAddress, take_share
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.joins.segment_compaction import ShuffleFilePromoter, compact_buffers
 from headrace.engine.joins.sliding_join import SlidingJoinLevel
+from headrace.engine.joins.state_store import JoinStateStore
 from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel
 from headrace.engine.map_stage import MapPass
 from headrace.engine.operators import sessions
@@ -238,9 +239,8 @@ class _ReduceTask:
             return []
         messages = self.task_input.messages
         forwarded = [ref for message in messages for ref in message.segment_refs]
-        join_level = SlidingJoinLevel(
-            self.job, self.partition, self.level, self._get_watermark_after, self.join_output, forwarded
-        )
+        state_store = JoinStateStore(self.job, self.partition, self.level, self._get_watermark_after, forwarded)
+        join_level = SlidingJoinLevel(self.job, self.level, state_store, self.join_output)
         block_rows = [routed for block in self.blocks for routed in block.join_rows] if self.level == 0 else []
         segment_refs = join_level.run([*block_rows, *(routed for message in messages for routed in message.join_rows)])
         self.probe_counts = join_level.probe_counts

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.engine.compute.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
+from headrace.engine.compute.columns import ALL_VALID, combine_chunks, take, to_numbers, valid_mask
 from headrace.engine.compute.keys import hash_keys
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.kernels import join as join_kernels
@@ -130,7 +131,7 @@ def find_pairs(
     in_order = candidates.order is not None and row_count * _ORDERING_FRACTION >= len(build_sets)
     if in_order:
         build_sets = build_sets[candidates.order]
-    size = min(MAX_PAIRS, max(1, candidates.pair_count))
+    size = min(MAX_PAIRS, candidates.pair_count + 1)  # all pairs, and the kernel still has room when it has found the last one
     row = place = 0
     while row < row_count:
         probe_ids, build_ids, sets = np.empty(size, np.int64), np.empty(size, np.int64), np.empty((size, width), np.uint64)
@@ -203,7 +204,7 @@ def build_hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
 def search_hashes(index: HashIndex, columns: Sequence[pa.Array], rows: int) -> Candidates:
     """Return the build rows whose keys have the hash of the key of each probe row; a NULL matches nothing.
 
-    Unless `is_exact_key`, the equality must still be checked.
+    Unless `is_exact_key`, the equality must still be checked: see `keep_equal_keys`, or as a condition on pairs.
     """
     ranges = join_kernels.look_up_hashes(
         hash_keys(columns, rows), _mask_valid_keys(columns), index.directory, index.hashes, index.starts
@@ -214,6 +215,23 @@ def search_hashes(index: HashIndex, columns: Sequence[pa.Array], rows: int) -> C
 def is_exact_key(keys: Sequence[Expression]) -> bool:
     """Return whether equal hashes of keys imply equal keys."""
     return len(keys) == 1 and is_integral_type(keys[0].type)
+
+
+def keep_equal_keys(pairs: RowPairs, probe_keys: Sequence[pa.Array], build_keys: Sequence[pa.Array]) -> RowPairs:
+    """Return the pairs whose keys are equal, not only the hashes of their keys; no key of a pair is NULL."""
+    is_equal = np.ones(pairs.pair_count, np.bool_)
+    for probe_key, build_key in zip(probe_keys, build_keys, strict=True):
+        is_equal &= _compare_values(take(probe_key, pairs.probe_ids), take(build_key, pairs.build_ids))
+    if is_equal.all():
+        return pairs
+    return RowPairs(pairs.probe_ids[is_equal], pairs.build_ids[is_equal], pairs.sets[is_equal])
+
+
+def _compare_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    is_equal: npt.NDArray[np.bool_] = np.asarray(pc.equal(left, right))
+    if pa.types.is_floating(left.type):
+        is_equal = is_equal | (np.isnan(to_numbers(left)) & np.isnan(to_numbers(right)))
+    return is_equal
 
 
 def _mask_valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from headrace.engine.joins.routing import ProbeAddress, RoutedRows, StoreAddress
 from headrace.engine.joins.sampling import RelationSample, sample_relation
 from headrace.engine.joins.segment import RowSegment
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.operators.query_sets import QueryBitmaps
+from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit
 from headrace.engine.row_batch import KeyEncoder, RowBatch
 from headrace.model.time import MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
@@ -42,10 +42,9 @@ def buffer_rows(
     keys = keys if is_full else [key.take(pa.array(rows)) for key in keys]
     edges = encoder.find_slice_edges(buffer.slice_progressions)
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1
-    targets = np.full(batch.row_count, -1)
-    targets[rows] = assign_partitions(keys, rows.size, partition_count) * len(edges) + slices
+    targets = assign_partitions(keys, rows.size, partition_count) * len(edges) + slices
     segment = RowSegment({name: combine_chunks(batch.table[name]) for name in buffer.columns}, query_sets)
-    for target, target_rows in split_rows(segment, targets, partition_count * len(edges)):
+    for target, target_rows in split_rows(segment, targets, partition_count * len(edges), None if is_full else rows):
         yield target // len(edges), int(edges[target % len(edges)]), target_rows
 
 
@@ -84,8 +83,7 @@ class StreamIngest:
             if limits:
                 sets = set_assigner.assign_sets(self._batch)
                 for query, limit in limits:
-                    selected = (sets[:, query.bit // 64] >> np.uint64(query.bit % 64) & np.uint64(1)).astype(np.bool_)
-                    count = int((selected & (times >= query.since) & (times < limit)).sum())
+                    count = int((mask_bit(sets, query.bit) & (times >= query.since) & (times < limit)).sum())
                     if count:
                         yield query.id, count
 

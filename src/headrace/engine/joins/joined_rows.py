@@ -175,8 +175,15 @@ class JoinedRows:
             delta_mask,
         )
 
-    def clear_failing(self, conditions: Mapping[Expression, QueryBitmaps]) -> None:
-        """Clear the bits of each condition where it does not hold; an overflow counts as unknown, like NULL."""
+    def clear_failing(self, conditions: Mapping[Expression, QueryBitmaps]) -> bool:
+        """Clear the bits of each condition where it does not hold, and return whether there are such rows.
+
+        An overflow counts as unknown, like NULL.
+        """
+        any_fails = False
         for condition, bits in conditions.items():
-            holds = np.asarray(combine_chunks(self.evaluate(condition)).fill_null(False))
-            self.sets[~holds] &= ~bits
+            fails = ~np.asarray(combine_chunks(self.evaluate(condition)).fill_null(False))
+            if fails.any():
+                self.sets[fails] &= ~bits
+                any_fails = True
+        return any_fails

@@ -89,9 +89,15 @@ def find_partitions(
     return assign_partitions([combine_chunks(rows.evaluate(key)) for key in keys], rows.row_count, partition_count)
 
 
-def split_rows(rows: AnyRows, targets: Integers, target_count: int) -> Iterator[tuple[int, AnyRows]]:
-    """Yield (target, rows) for each target that has rows; rows with a target of −1 are dropped."""
+def split_rows(
+    rows: AnyRows, targets: Integers, target_count: int, row_ids: Integers | None = None
+) -> Iterator[tuple[int, AnyRows]]:
+    """Yield (target, rows) for each target that has rows; those with a target of −1 are dropped.
+
+    The targets are those of the rows at `row_ids`, by default of all rows.
+    """
     starts, order = join_kernels.group_rows_by_key(targets, target_count)
+    order = order if row_ids is None else row_ids[order]
     for target in np.flatnonzero(np.diff(starts)).tolist():
         yield target, rows.take(order[starts[target] : starts[target + 1]])
 

@@ -8,7 +8,7 @@ without either, a probe tries all pairs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +41,6 @@ from headrace.engine.joins.segment import RowSegment, get_event_times, pack_rows
 from headrace.engine.joins.state_store import JoinStateStore, LoadedSegment
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
-from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, StoreFeed
 
 
@@ -90,8 +89,8 @@ class Prober:
                         bits,
                         rows.sets,
                     )
-        rows.clear_failing(loaded.conditions)
-        return rows.restrict_sets(rows.sets) if loaded.window_groups or loaded.conditions else rows
+        any_fails = rows.clear_failing(loaded.conditions)
+        return rows.restrict_sets(rows.sets) if loaded.window_groups or any_fails else rows
 
     def _find_candidates(self, indexes: RowIndexes, stored_count: int) -> Candidates:
         """Return for each probe row the stored rows that a look-up yields."""
@@ -106,21 +105,11 @@ class Prober:
 class SlidingJoinLevel:
     """The sliding joins of one partition at one level."""
 
-    def __init__(
-        self,
-        job: BatchJob,
-        partition: int,
-        level: int,
-        get_watermark: Callable[[NormalizedJoin], int],
-        output: JoinOutput,
-        forwarded: Sequence[SegmentRef],
-    ) -> None:
-        """`get_watermark` returns a query's watermark after this batch."""
-        self._job, self._partition, self._level = job, partition, level
-        self._output, self._outbox = output, output.outbox
-        self._state_store = JoinStateStore(job, partition, level, get_watermark, forwarded)
-        self._loaded_plan = self._state_store.loaded_plan
-        self._plan = self._loaded_plan.plan
+    def __init__(self, job: BatchJob, level: int, state_store: JoinStateStore, output: JoinOutput) -> None:
+        """Take the state stores of the partition at the level."""
+        self._job, self._level, self._state_store = job, level, state_store
+        self._output, self._outbox, self._partition = output, output.outbox, output.outbox.sender
+        self._loaded_plan, self._plan = state_store.loaded_plan, state_store.loaded_plan.plan
         self.probe_counts: dict[int, tuple[int, int]] = {}
         """Input rows and output rows of each probe, by its number."""
 
@@ -212,8 +201,14 @@ class SlidingJoinLevel:
     def _send_to_probe(self, child: ProbeStep, rows: JoinedRows) -> None:
         relations = child.covered_relations - self._loaded_plan.store_specs[child.store_number].relation.relations
         names = self._loaded_plan.find_needed_columns(relations, child.query_ids)
-        for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partitions):
-            self._outbox.send_rows(target, ProbeAddress(child.number), pack_rows(target_rows, names))
+        address = ProbeAddress(child.number)
+        if child.routing.kind is RoutingKind.BROADCAST:
+            packed = pack_rows(rows, names)
+            for target in range(self._job.partitions):
+                self._outbox.send_rows(target, address, packed)
+        else:
+            for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partitions):
+                self._outbox.send_rows(target, address, pack_rows(target_rows, names))
 
     def _send_to_store(self, feed: StoreFeed, matches: JoinedRows) -> None:
         """Send rows to the state store of an intermediate result, for the queries that use it."""

@@ -19,7 +19,7 @@ from headrace.engine.joins.routing import take_share
 from headrace.engine.joins.segment import RowSegment, build_indexes, concat_segments, get_event_times, view_columns
 from headrace.engine.joins.segment_compaction import SegmentExtent, group_segments
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.operators.query_sets import QueryBitmaps, resize_bitmaps
+from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit, resize_bitmaps
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin
 from headrace.planner.shared_plan import Backfill
@@ -135,13 +135,8 @@ class JoinStateStore:
         self, segment: RowSegment, sets: QueryBitmaps, backfill: Backfill, borrower: NormalizedJoin
     ) -> npt.NDArray[np.bool_]:
         """Return the mask of rows inserted for the lender since it was added, at or after the borrower's `since`."""
-        word = sets[:, backfill.bit // 64] if backfill.bit // 64 < sets.shape[1] else np.zeros(segment.row_count, np.uint64)
-        has_bit = (word >> np.uint64(backfill.bit % 64) & np.uint64(1)).astype(np.bool_)
-        return (
-            has_bit
-            & (segment.get_insert_batches() >= backfill.first_batch)
-            & (get_event_times(segment, backfill.relation) >= borrower.since)
-        )
+        is_seen = segment.get_insert_batches() >= backfill.first_batch
+        return mask_bit(sets, backfill.bit) & is_seen & (get_event_times(segment, backfill.relation) >= borrower.since)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from headrace.engine.joins.index import (
     RowPairs,
     find_pairs,
     is_exact_key,
+    keep_equal_keys,
     plan_searches,
     search_hashes,
 )
@@ -39,7 +40,7 @@ from headrace.engine.joins.segment import RowSegment, pack_rows, view_segments
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
 from headrace.engine.stage_messages import LevelMessage
-from headrace.model.expression import TRUE, Call, Expression, combine_conjuncts
+from headrace.model.expression import TRUE, Expression
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
 from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep
 
@@ -218,13 +219,13 @@ class JoinRound:
         for joiner in self._find_users(path):
             residuals[joiner.residuals[len(path) - 2]].append(joiner.bit)
         indexes = self._indexes.setdefault(step.leaf, RowIndexes(build.evaluate, build.row_count, {}))
+        build_keys = tuple(to_joined_columns(key, step.leaf.input_index) for key in step.leaf.keys)
+        key_columns = [
+            [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
+            [combine_chunks(build.evaluate(key)) for key in build_keys],
+        ]
         if step.left_keys:
-            build_keys = tuple(to_joined_columns(key, step.leaf.input_index) for key in step.leaf.keys)
-            probe_keys = [combine_chunks(probe.evaluate(key)) for key in step.left_keys]
-            candidates = search_hashes(indexes.get_hash_index(build_keys), probe_keys, probe.row_count)
-            if not is_exact_key(build_keys):
-                equalities = [Call("eq", pair, TRUE.type) for pair in zip(step.left_keys, build_keys, strict=True)]
-                residuals = {combine_conjuncts([*equalities, residual]): bits for residual, bits in residuals.items()}
+            candidates = search_hashes(indexes.get_hash_index(build_keys), key_columns[0], probe.row_count)
             searches = [RangeSearch(candidates, residuals)]
         else:
             searches = plan_searches(probe, build, step.leaf.input_index, residuals, indexes)
@@ -234,9 +235,8 @@ class JoinRound:
                 residual: make_bitmap(bits, self._set_width) for residual, bits in search.residuals.items() if residual != TRUE
             }
             for candidate_pairs in find_pairs(search.candidates, probe.sets & users, build.sets):
-                pairs = candidate_pairs
-                if conditions:
-                    probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets).clear_failing(conditions)
+                pairs = candidate_pairs if is_exact_key(build_keys) else keep_equal_keys(candidate_pairs, *key_columns)
+                if conditions and probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets).clear_failing(conditions):
                     alive = join_kernels.find_live_rows(pairs.sets)
                     pairs = RowPairs(pairs.probe_ids[alive], pairs.build_ids[alive], pairs.sets[alive])
                 if pairs.pair_count:
