@@ -71,17 +71,12 @@ class BufferedLeaves:
         return self._rows_by_leaf[leaf]
 
     def _collect_rows(self, leaf: WindowJoinLeaf) -> JoinedRows | None:
-        users = [
-            (joiner.bit, self._window_ends[joiner.bit], joiner.plan.inputs[leaf.input_index].window.size)
-            for joiner in self._find_users(leaf)
-        ]
-        input_columns = (
-            (*split_joined_name(column.name), column.type)
-            for joiner in self._find_users(leaf)
-            for column in joiner.plan.joined_columns
-        )
+        joiners = [joiner for joiner in self._joiners if leaf in map(leaf_of, joiner.path)]
         index, present = leaf.input_index, present_column(leaf.input_index).name
-        types = {f"{index}.{name}": kind for input_number, name, kind in input_columns if input_number == index and name}
+        users = [(joiner.bit, self._window_ends[joiner.bit], joiner.plan.inputs[index].window.size) for joiner in joiners]
+        columns = {column.name: column.type for joiner in joiners for column in joiner.plan.joined_columns}
+        types = {name: kind for name, kind in columns.items() if split_joined_name(name)[0] == index and name != present}
+        stored_names = {name: split_joined_name(name)[1] for name in types}
         selected: list[RowSegment] = []
         for buffer_slice in self._slices:
             if (buffer_slice.stream, buffer_slice.keys, buffer_slice.slot) != (leaf.stream, leaf.keys, leaf.slot):
@@ -94,15 +89,14 @@ class BufferedLeaves:
             row_ids = join_kernels.find_live_rows(sets)
             if row_ids.size:
                 # A later epoch may have added columns, for queries without a window over this slice: they are NULL.
-                names = [(name, split_joined_name(name)[1]) for name in types]
-                columns = {name: stored.columns[column] for name, column in names if column in stored.columns}
-                columns[present] = pa.repeat(pa.scalar(True), stored.row_count)
-                rows = RowSegment(columns, sets)
+                leaf_columns = {
+                    name: stored.columns[stored_name]
+                    for name, stored_name in stored_names.items()
+                    if stored_name in stored.columns
+                }
+                rows = RowSegment({**leaf_columns, present: pa.repeat(pa.scalar(True), stored.row_count)}, sets)
                 selected.append(rows if row_ids.size == rows.row_count else rows.take(row_ids))
         return view_segments(selected, self._set_width, {**types, present: pa.bool_()}) if selected else None
-
-    def _find_users(self, leaf: WindowJoinLeaf) -> list[Joiner]:
-        return [joiner for joiner in self._joiners if leaf in map(leaf_of, joiner.path)]
 
 
 LeafLookup = Callable[[WindowJoinLeaf], JoinedRows | None]

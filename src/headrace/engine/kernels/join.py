@@ -46,7 +46,7 @@ def _count_bits(size):
 @_jit
 def _choose_parts(size):
     """Return the number of upper bits of a hash that divide so many rows into parts that fit the cache of a core."""
-    return max(1, min(11, _count_bits(size >> 13)))
+    return max(1, min(11, _count_bits(size >> 11)))
 
 
 @_jit
