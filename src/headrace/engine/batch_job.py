@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from headrace.connectors import Sink, sink_from_json
 from headrace.engine.compute.accumulators import PartialAggregate
-from headrace.engine.joins.join_buffer import BufferedRows
+from headrace.engine.joins.index import IndexCache
 from headrace.engine.joins.joiner import Joiner, build_joiners
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
+from headrace.engine.joins.routing import RoutedRows
 from headrace.engine.joins.sampling import RelationSample
-from headrace.engine.joins.segment import PackedRows, StateSegment
+from headrace.engine.joins.segment import RowSegment
 from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
 from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner
 from headrace.engine.operators.selection import CellAssigner
@@ -225,20 +226,20 @@ class BatchJob:
             cached[file] = prepare(read(self.store, file))
         return cached[file]
 
-    def load_buffered_rows(self, ref: StateRef) -> BufferedRows:
-        """Return buffered join rows from a state file, or from a shuffle block that was promoted to state."""
+    def load_buffered_rows(self, ref: StateRef) -> RowSegment:
+        """Return rows of a join buffer from a state file, or from a shuffle block that was promoted to state."""
         content = self._load_cached(ref.file)
-        return content.buffered_rows[ref.index][-1] if isinstance(content, ShuffleBlock) else content["buckets"][ref.index]
+        return content.join_rows[ref.index].rows if isinstance(content, ShuffleBlock) else content["buckets"][ref.index]
 
     def load_sliding_join_plan(self) -> LoadedSlidingJoinPlan:
         """Return the plan of the sliding joins; the job must have one."""
         plan: LoadedSlidingJoinPlan = self._load_cached(self.sliding_join_plan_file, documents.get_record, LoadedSlidingJoinPlan)
         return plan
 
-    def load_segment(self, ref: SegmentRef) -> StateSegment:
-        """Return a stored segment of sliding-join state."""
-        segment: StateSegment = self._load_cached(ref.file)[ref.index]
-        return segment
+    def load_segment(self, ref: SegmentRef) -> tuple[RowSegment, IndexCache]:
+        """Return a stored segment of sliding-join state, and its indexes: those stored, and those that this worker has built."""
+        segments: list[tuple[RowSegment, IndexCache]] = self._load_cached(ref.file, prepare=_add_index_caches)
+        return segments[ref.index]
 
     def list_joiners(self) -> list[Joiner]:
         """Return the joiners of all live window joins."""
@@ -282,19 +283,15 @@ class ShuffleBlock:
     partials: list[tuple[str, int, int, PartialAggregate]] = field(default_factory=list)
     session_runs: list[tuple[int, SessionRuns]] = field(default_factory=list)
     stateless_rows: list[tuple[int, int, list[pa.Array]]] = field(default_factory=list)
-    buffered_rows: list[tuple[str, int, int, BufferedRows]] = field(default_factory=list)
-    store_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
-    probe_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
+    join_rows: list[RoutedRows] = field(default_factory=list)
     file: str = ""
 
     def estimate_bytes(self) -> int:
         """Return the approximate size of its arrays in bytes."""
         row_bytes: int = sum(column.nbytes for *_, columns in self.stateless_rows for column in columns)
-        sliding_join_bytes: int = sum(packed.bytes for _, packed in (*self.store_inputs, *self.probe_inputs))
-        state_bytes: int = sum(
-            entry.bytes for entries in (self.partials, self.session_runs, self.buffered_rows) for *_, entry in entries
-        )
-        return row_bytes + sliding_join_bytes + state_bytes
+        join_bytes: int = sum(routed.rows.bytes for routed in self.join_rows)
+        state_bytes: int = sum(entry.bytes for entries in (self.partials, self.session_runs) for *_, entry in entries)
+        return row_bytes + join_bytes + state_bytes
 
 
 @dataclass(slots=True)
@@ -380,6 +377,10 @@ class LoadedQuery:
     def required_components(self) -> tuple[Component, ...]:
         """The components that the aggregates of the query are lowered from."""
         return list_required_components(self.aggregate_plan)
+
+
+def _add_index_caches(segments: Sequence[RowSegment]) -> list[tuple[RowSegment, IndexCache]]:
+    return [(segment, dict(segment.indexes)) for segment in segments]
 
 
 def query_file_name(number: int) -> str:

@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 from headrace.connectors import Range, read_range
 from headrace.engine.batch_job import BatchJob, LoadedPlan, MapReport, ShuffleBlock, StreamJob
 from headrace.engine.failures import QueryFailures
-from headrace.engine.joins.ingest import StreamIngest
-from headrace.engine.joins.join_buffer import buffer_rows, estimate_key_count
+from headrace.engine.joins.ingest import StreamIngest, buffer_rows
+from headrace.engine.joins.routing import BufferAddress, RoutedRows
+from headrace.engine.joins.sampling import estimate_key_count, sample_sets
 from headrace.engine.operators.aggregation import aggregate_batch
 from headrace.engine.operators.late_rows import count_late_in_aggregation, count_late_in_buffer, mask_open_rows
-from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner, make_bitmap
+from headrace.engine.operators.query_sets import QuerySetAssigner, make_bitmap
 from headrace.engine.operators.selection import CellAssigner, CellAssignment
 from headrace.engine.operators.sessions import build_runs
 from headrace.engine.operators.stateless import route_rows
@@ -151,12 +152,11 @@ class MapPass:
             self._record_buffer_errors(operator, set_assigner, batch)
             oldest = self._find_oldest_time(operator)
             live = make_bitmap(bits, set_assigner.width)
-            samples: list[QueryBitmaps] = [live[None, :]]
-            for partition, buffered in buffer_rows(
-                operator, set_assigner, live, batch, encoder, self.job.partitions, oldest, samples
-            ):
-                self.blocks[partition].buffered_rows.append((self.stream_name, epoch, number, buffered))
-            self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(np.concatenate(samples))
+            sets = set_assigner.assign_sets(batch) & live
+            self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(sample_sets(live, sets))
+            for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partitions, oldest):
+                address = BufferAddress(self.stream_name, epoch, number, start)
+                self.blocks[partition].join_rows.append(RoutedRows(address, rows))
             for keys in {operator.keys, *((key,) for key in operator.keys)}:
                 self._count_keys(format_key_tuple(keys), estimate_key_count(keys, batch))
 
@@ -238,12 +238,8 @@ class MapPass:
         record_predicate_errors(subscribers, batch, self.failures)
         for query, count in ingest.count_late_rows():
             self._add_late_rows(query, count)
-        for delivery in ingest.route_rows(self.task, self.job.partitions):
-            block = self.blocks[delivery.partition]
-            if delivery.store is not None:
-                block.store_inputs.append((delivery.store, delivery.rows))
-            elif delivery.probe is not None:
-                block.probe_inputs.append((delivery.probe, delivery.rows))
+        for partition, routed in ingest.route_rows(self.task, self.job.partitions):
+            self.blocks[partition].join_rows.append(routed)
         for relation, sample in ingest.samples.items():
             self.report.relation_samples.setdefault(relation, []).append(sample)
 

@@ -28,19 +28,21 @@ from headrace.engine.batch_job import (
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.compute.columns import combine_chunks, from_numbers, to_numbers
 from headrace.engine.failures import QueryFailures
-from headrace.engine.joins.buffer_compaction import ShuffleFilePromoter, compact_buffers
-from headrace.engine.joins.join_buffer import BufferedRows
+from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joiner import Joiner
-from headrace.engine.joins.sliding_join import SlidingJoinLevel, message_from_block
+from headrace.engine.joins.routing import BufferAddress, take_share
+from headrace.engine.joins.segment import RowSegment
+from headrace.engine.joins.segment_compaction import ShuffleFilePromoter, compact_buffers
+from headrace.engine.joins.sliding_join import SlidingJoinLevel
+from headrace.engine.joins.state_store import JoinStateStore
 from headrace.engine.joins.window_join import BufferSlice, WindowJoinLevel
-from headrace.engine.joins.window_join_output import JoinOutputs
 from headrace.engine.map_stage import MapPass
 from headrace.engine.operators import sessions
 from headrace.engine.operators.compaction import compact_slices, make_constant_loader
 from headrace.engine.operators.windows import SlicePartial, build_due_windows, evaluate_windows
 from headrace.engine.repartition import PartitionFilter
 from headrace.engine.result_writer import ResultWriter
-from headrace.engine.stage_messages import LevelMessage
+from headrace.engine.stage_messages import LevelMessage, Outbox
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.types import TIMESTAMP
 from headrace.model.window import HopWindow, SessionWindow
@@ -114,7 +116,8 @@ class _ReduceTask:
         self.watermarks: dict[tuple[str, ...], tuple[int, int]] = {}
         self.retention_windows: dict[int, set[tuple[HopWindow, int, int]]] = {}
         self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
-        self.messages: dict[int, LevelMessage] = {}
+        self.outbox = Outbox(partition, job.partitions)
+        self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full)
         self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
         self.probe_counts: dict[int, tuple[int, int]] = {}
 
@@ -140,7 +143,7 @@ class _ReduceTask:
         )
         report.join_counts, report.segment_refs, report.probe_counts = self.join_counts, segment_refs, self.probe_counts
         report.seconds = time.perf_counter() - self.started_at
-        return report, self.messages
+        return report, self.outbox.messages
 
     def _is_due(self, query: int) -> bool:
         """Return whether the windows of a query are evaluated at this level."""
@@ -193,27 +196,24 @@ class _ReduceTask:
     def _collect_buffers(self, *, deferred: bool) -> list[tuple[StateRef, JoinBuffer, BufferSlice]]:
         buffers: list[tuple[StateRef, JoinBuffer, BufferSlice]] = []
         for ref in self._select_refs(self.job.join_buffer_refs, deferred=deferred):
-            buffered = self.job.load_buffered_rows(ref)
+            stored, buffer = self.job.load_buffered_rows(ref), self._get_join_buffer(ref.stream, ref.epoch, ref.operator)
             if self.partition_filter is None:
-                buffers.append((ref, *self._make_buffer_slice(ref.stream, ref.epoch, ref.operator, buffered)))
-            elif (
-                filtered := self.partition_filter.filter_buffered_rows(
-                    self._load_epoch_plan(ref.stream, ref.epoch).plan.join_buffers[ref.operator], buffered
-                )
-            ).row_count:
-                new_ref = replace(ref, file="", partition=self.partition)
-                buffers.append((new_ref, *self._make_buffer_slice(ref.stream, ref.epoch, ref.operator, filtered)))
+                buffers.append(_make_buffer_slice(ref, buffer, stored))
+            else:
+                share = take_share(buffer.keys, stored, ref.partition, self.partition, self.job.partitions)
+                if share.row_count:
+                    buffers.append(_make_buffer_slice(replace(ref, file="", partition=self.partition), buffer, share))
         for block in self.task_input.deferred_inputs if deferred else self.blocks:
-            for index, (stream, epoch, operator, rows) in enumerate(block.buffered_rows):
-                new_ref = StateRef(block.file, index, self.partition, stream, epoch, operator, rows.slice_start, rows.bytes)
-                buffers.append((new_ref, *self._make_buffer_slice(stream, epoch, operator, rows)))
+            for index, routed in enumerate(block.join_rows):
+                address = routed.address
+                if isinstance(address, BufferAddress):
+                    slice_key = (address.stream, address.epoch, address.operator, address.slice_start)
+                    new_ref = StateRef(block.file, index, self.partition, *slice_key, routed.rows.bytes)
+                    buffers.append(_make_buffer_slice(new_ref, self._get_join_buffer(*slice_key[:3]), routed.rows))
         return [entry for entry in buffers if not deferred or self._has_due_subscriber(entry[1])]
 
-    def _make_buffer_slice(
-        self, stream: str, epoch: int, operator: int, buffered: BufferedRows
-    ) -> tuple[JoinBuffer, BufferSlice]:
-        buffer = self._load_epoch_plan(stream, epoch).plan.join_buffers[operator]
-        return buffer, BufferSlice(stream, buffer.keys, buffer.slot, buffer.columns, buffered)
+    def _get_join_buffer(self, stream: str, epoch: int, operator: int) -> JoinBuffer:
+        return self._load_epoch_plan(stream, epoch).plan.join_buffers[operator]
 
     def _has_due_subscriber(self, operator: SharedAggregation | JoinBuffer) -> bool:
         return any(self._is_due(subscriber.query_id) for subscriber in operator.subscribers)
@@ -222,39 +222,27 @@ class _ReduceTask:
         """Join the windows that close, and continue joins of earlier levels."""
         joiners = self.job.list_joiners()
         closing_ends = find_closing_joins(self.job, joiners, self.max_event_times)
-        outputs = JoinOutputs(self.partition, self.job.partitions, self.results, self.failures, self.result_writer.flush_if_full)
         levels = {joiner.live.id: self.query_levels.get(joiner.live.id, 0) for joiner in joiners}
         for first_level in sorted(set(levels.values())):
-            join_level = WindowJoinLevel(
-                [joiner for joiner in joiners if levels[joiner.live.id] == first_level], closing_ends, outputs
-            )
+            level_joiners = [joiner for joiner in joiners if levels[joiner.live.id] == first_level]
+            join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output)
             if first_level == self.level and closing_ends:
                 buffers = [*self.buffers, *(self._collect_buffers(deferred=True) if first_level else ())]
-                self.messages = join_level.join_buffers([buffer_slice for *_, buffer_slice in buffers])
+                join_level.join_buffers([buffer_slice for *_, buffer_slice in buffers])
             elif first_level < self.level:
-                self.messages = join_level.join_forwarded(self.level - first_level, self.task_input.messages)
-        self.join_counts = outputs.row_counts
+                join_level.join_forwarded(self.level - first_level, self.task_input.messages)
+            self.join_counts |= join_level.row_counts
 
     def _run_sliding_joins(self) -> list[SegmentRef]:
         """Run the sliding joins; return the segments that stay in their state."""
         if not self.job.sliding_join_plan_file:
             return []
-        messages = [message.sliding_join for message in self.task_input.messages if message.sliding_join is not None]
-        inputs = [*messages, *map(message_from_block, self.blocks)] if self.level == 0 else messages
+        messages = self.task_input.messages
         forwarded = [ref for message in messages for ref in message.segment_refs]
-        join_level = SlidingJoinLevel(
-            self.job,
-            self.partition,
-            self.level,
-            self._get_watermark_after,
-            self.results,
-            self.failures,
-            self.result_writer.flush_if_full,
-            forwarded,
-        )
-        segment_refs = join_level.run(inputs)
-        for place, message in join_level.messages.items():
-            self.messages.setdefault(place, LevelMessage(self.partition)).sliding_join = message
+        state_store = JoinStateStore(self.job, self.partition, self.level, self._get_watermark_after, forwarded)
+        join_level = SlidingJoinLevel(self.job, self.level, state_store, self.join_output)
+        block_rows = [routed for block in self.blocks for routed in block.join_rows] if self.level == 0 else []
+        segment_refs = join_level.run([*block_rows, *(routed for message in messages for routed in message.join_rows)])
         self.probe_counts = join_level.probe_counts
         return segment_refs
 
@@ -266,13 +254,13 @@ class _ReduceTask:
         if self.level == self.job.extra_shuffles:
             return
         for place in range(self.job.partitions):
-            self.messages.setdefault(place, LevelMessage(self.partition)).max_event_times = self.max_event_times
+            self.outbox.get_message(place).max_event_times = self.max_event_times
         if self.result_writer.stream_results:  # a join may emit results before its last level: those are deferred, too
             for place, block in ingest_results(self.job, self.partition, self.result_writer.stream_results):
-                self.messages[place].result_block = block
+                self.outbox.get_message(place).result_block = block
         deferred = self._collect_deferred_inputs()
         if deferred.estimate_bytes():
-            self.messages[self.partition].deferred_inputs = deferred
+            self.outbox.get_message(self.partition).deferred_inputs = deferred
 
     def _collect_deferred_inputs(self) -> ShuffleBlock:
         """Return the inputs received here that queries of later levels need."""
@@ -284,12 +272,13 @@ class _ReduceTask:
                     for subscriber in self._load_epoch_plan(stream, epoch).plan.aggregations[operator].subscribers
                 ):
                     deferred.partials.append((stream, epoch, operator, partial))
-            for stream, epoch, operator, rows in block.buffered_rows:
-                if any(
+            for routed in block.join_rows:
+                address = routed.address
+                if isinstance(address, BufferAddress) and any(
                     self._is_deferred(subscriber.query_id)
-                    for subscriber in self._load_epoch_plan(stream, epoch).plan.join_buffers[operator].subscribers
+                    for subscriber in self._get_join_buffer(address.stream, address.epoch, address.operator).subscribers
                 ):
-                    deferred.buffered_rows.append((stream, epoch, operator, rows))
+                    deferred.join_rows.append(routed)
             deferred.session_runs += [(query, runs) for query, runs in block.session_runs if self._is_deferred(query)]
         return deferred
 
@@ -398,11 +387,11 @@ class _ReduceTask:
                     partials.append(slice_partial.load())
                 refs.append(ref or StateRef(file, len(partials) - 1, self.partition, *slice_key, partials[-1].bytes))
         retained = [
-            (buffer_ref, buffer_slice.buffered_rows)
+            (buffer_ref, buffer_slice.rows)
             for buffer_ref, operator, buffer_slice in self.buffers
-            if self._is_retained(operator, buffer_slice.buffered_rows.slice_start)
+            if self._is_retained(operator, buffer_slice.start)
         ]
-        buffers: list[BufferedRows] = []
+        buffers: list[RowSegment] = []
         buffer_refs: list[StateRef] = []
         promote = ShuffleFilePromoter(self.job.store)
         for buffer_ref, rows in compact_buffers(retained):
@@ -466,6 +455,10 @@ def ingest_results(job: BatchJob, sender: int, results: Mapping[str, Sequence[pa
             table.set_column(table.schema.get_field_index(HIDDEN_TIME), HIDDEN_TIME, last_times)
         )
     return list(enumerate(blocks))
+
+
+def _make_buffer_slice(ref: StateRef, buffer: JoinBuffer, rows: RowSegment) -> tuple[StateRef, JoinBuffer, BufferSlice]:
+    return ref, buffer, BufferSlice(ref.stream, buffer.keys, buffer.slot, ref.slice_start, rows)
 
 
 def _make_partial_loader(job: BatchJob, ref: StateRef) -> Callable[[], PartialAggregate]:

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from headrace.engine.compute.accumulators import PartialAggregate, ValueEntries
-from headrace.engine.compute.columns import combine_chunks, narrow_integers, take, widen_integers
-from headrace.engine.compute.evaluator import Evaluator
+from headrace.engine.compute.columns import narrow_integers, take, widen_integers
 from headrace.engine.compute.keys import assign_partitions
-from headrace.engine.joins.join_buffer import BufferedRows
 from headrace.engine.operators.sessions import SessionRuns, take_runs
-from headrace.planner.shared_plan import JoinBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +34,10 @@ class PartitionFilter:
             {component: _filter_entries(values, selected_keys) for component, values in partial.listed.items()},
         )
 
-    def filter_buffered_rows(self, operator: JoinBuffer, buffered: BufferedRows) -> BufferedRows:
-        """Return the rows whose keys belong to this partition."""
-        evaluate = Evaluator(dict(zip(operator.columns, buffered.columns, strict=True)), buffered.row_count)
-        rows = self._select_rows([combine_chunks(evaluate(key)) for key in operator.keys], buffered.row_count)
-        row_ids = pa.array(rows)
-        return BufferedRows(buffered.slice_start, [column.take(row_ids) for column in buffered.columns], buffered.sets[rows])
-
     def filter_runs(self, runs: SessionRuns) -> SessionRuns:
         """Return the sessions whose keys belong to this partition."""
-        return take_runs(runs, self._select_rows(runs.keys, len(runs.firsts)))
-
-    def _select_rows(self, keys: list[pa.Array], count: int) -> npt.NDArray[np.int64]:
-        return np.flatnonzero(assign_partitions(keys, count, self.partition_count) == self.partition)
+        partitions = assign_partitions(runs.keys, len(runs.firsts), self.partition_count)
+        return take_runs(runs, np.flatnonzero(partitions == self.partition))
 
 
 def _filter_entries(entries: ValueEntries, selected_keys: npt.NDArray[np.bool_]) -> ValueEntries:

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.engine.batch_job import ShuffleBlock
-from headrace.engine.joins.joined_rows import JoinTable
-from headrace.engine.joins.sliding_join import SlidingJoinMessage
-from headrace.engine.operators.query_sets import QueryBitmaps
+from headrace.engine.batch_job import SegmentRef, ShuffleBlock
+from headrace.engine.joins.routing import Address, RoutedRows
+from headrace.engine.joins.segment import RowSegment
 from headrace.engine.operators.sessions import SessionRuns
 from headrace.model.record import record
-
-
-@record("forwarded-rows")
-@dataclass(frozen=True, slots=True)
-class ForwardedRows:
-    """Rows of one round: of the path of a query up to `depth`, or of the leaf of its step `depth`."""
-
-    query_id: int
-    depth: int
-    round_number: int
-    table: JoinTable
-    sets: QueryBitmaps
 
 
 @record("level-message")
@@ -29,26 +16,40 @@ class ForwardedRows:
 class LevelMessage:
     """The message of one partition of a level to one of the next level.
 
-    It holds joined rows, rows of leaves, and groups, each with the id of a query that represents its kind. `result_block` holds
-    query results that other queries read, processed as rows of the map stage are. `deferred_inputs` are inputs that this
-    partition received and stores, and that queries of later levels still need. `sliding_join` are rows of sliding joins.
+    It holds rows of joins, and groups of joined rows, each with the id of a query that represents its kind. `segment_refs` are
+    segments of sliding-join state that this partition wrote in this batch. `result_block` holds query results that other queries
+    read, processed as rows of the map stage are. `deferred_inputs` are inputs that this partition received and stores, and that
+    queries of later levels still need.
     """
 
     sender: int
-    joined_rows: list[ForwardedRows] = field(default_factory=list)
-    leaf_rows: list[ForwardedRows] = field(default_factory=list)
+    join_rows: list[RoutedRows] = field(default_factory=list)
     groups: list[tuple[int, SessionRuns]] = field(default_factory=list)
+    segment_refs: list[SegmentRef] = field(default_factory=list)
     max_event_times: dict[str, int] = field(default_factory=dict)
     result_block: ShuffleBlock | None = None
     deferred_inputs: ShuffleBlock | None = None
-    sliding_join: SlidingJoinMessage | None = None
 
     def estimate_bytes(self) -> int:
         """Return the approximate size of its arrays in bytes."""
-        row_bytes = sum(
-            forwarded.sets.nbytes + sum(c.combine_chunks().nbytes for c in forwarded.table.columns.values())
-            for forwarded in (*self.joined_rows, *self.leaf_rows)
-        )
+        row_bytes = sum(routed.rows.bytes for routed in self.join_rows)
         group_bytes = sum(runs.firsts.nbytes * (4 + len(runs.dense)) for _, runs in self.groups)
         block_bytes = sum(block.estimate_bytes() for block in (self.result_block, self.deferred_inputs) if block is not None)
-        return int(row_bytes + group_bytes) + block_bytes + (0 if self.sliding_join is None else self.sliding_join.bytes)
+        return row_bytes + int(group_bytes) + block_bytes
+
+
+@dataclass(slots=True)
+class Outbox:
+    """The messages of one partition (`sender`) to the partitions of the next level."""
+
+    sender: int
+    partition_count: int
+    messages: dict[int, LevelMessage] = field(default_factory=dict)
+
+    def get_message(self, partition: int) -> LevelMessage:
+        """Return the message to a partition."""
+        return self.messages.setdefault(partition, LevelMessage(self.sender))
+
+    def send_rows(self, partition: int, address: Address, rows: RowSegment) -> None:
+        """Send rows to an operator of a partition."""
+        self.get_message(partition).join_rows.append(RoutedRows(address, rows))

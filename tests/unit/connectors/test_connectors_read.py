@@ -247,4 +247,4 @@ def test_an_undeclared_column_is_refused(tmp_path):
 
 def test_range_survives_json():
     range_ = Range("s", "csv", "/x.csv", 0, 1, 7, {"delimiter": ";", "header": True, "size": 3})
-    assert decode_records(json.loads(json.dumps(encode_records(range_)))) == range_
+    assert decode_records(json.loads(encode_records(range_))) == range_

@@ -8,7 +8,7 @@ import pytest
 
 import headrace as hr
 from headrace.engine import result_writer
-from headrace.engine.joins import window_join
+from headrace.engine.joins import index
 from headrace.storage.result_files import BatchResults
 
 ROWS = 600
@@ -17,7 +17,7 @@ SQL = "SELECT a.n AS left_n, b.n AS right_n FROM TUMBLE(a, '5 seconds') a JOIN T
 
 @pytest.fixture
 def session(monkeypatch):
-    monkeypatch.setattr(window_join, "MAX_PAIRS", 4096)
+    monkeypatch.setattr(index, "MAX_PAIRS", 4096)
     monkeypatch.setattr(result_writer, "FLUSH_BYTES", 100_000)
     with hr.Session(backend="local", partitions=2) as session:
         for name in "ab":

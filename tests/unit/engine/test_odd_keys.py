@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.engine.joins import index
 from support.compare import assert_same_rows
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -135,3 +137,15 @@ def test_many_keys_over_several_partitions():
         "a STRING, n INT", "SELECT a, SUM(n) AS total, COUNT(*) AS c FROM TUMBLE(s, '1 hour') GROUP BY a", batches
     )
     assert len(results) == 500
+
+
+@pytest.mark.parametrize("kind", ["JOIN", "FULL JOIN"])
+@pytest.mark.parametrize("keys", ["a.n = b.n", "a.k = b.k AND a.j = b.j", "a.y = b.y"])
+def test_keys_of_window_joins_with_equal_hashes_are_different_keys(keys: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "hash_keys", lambda columns, rows: np.zeros(rows, np.uint64))
+    rows = [{"n": f"{k % 3}", "k": k % 4, "j": k % 3, "y": (k % 5) / 2} for k in range(24)]
+    check_against_reference(
+        "n STRING, k INT, j INT, y DOUBLE",
+        f"SELECT a.n AS n, a.k AS k, b.j AS j, b.y AS y FROM TUMBLE(s, '1 minute') a {kind} TUMBLE(s, '1 minute') b ON {keys}",
+        [rows[:10], [*rows[10:], {"n": None, "k": None, "j": 1, "y": math.nan}]],
+    )

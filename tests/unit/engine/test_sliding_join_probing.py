@@ -17,12 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.engine.joins import segment, sliding_join
-from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable, select_all_rows
+from headrace.engine.batch_job import SegmentRef
+from headrace.engine.joins import index
+from headrace.engine.joins.index import RowIndexes, RowPairs
+from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.joins.probe_plan import LoadedProbe, LoadedSlidingJoinPlan
-from headrace.engine.joins.segment import PackedRows, ProbeTuples, StateSegment, unpack_rows
-from headrace.engine.joins.sliding_join import ProbePairs, Prober
-from headrace.engine.kernels import probe as probe_kernels
+from headrace.engine.joins.segment import RowSegment, view_segments
+from headrace.engine.joins.sliding_join import Prober
+from headrace.engine.joins.state_store import LoadedSegment
+from headrace.engine.kernels import join as join_kernels
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.sliding_join_planner import plan_sliding_joins
@@ -37,46 +40,51 @@ ALL_VALID = np.zeros(0, np.bool_)
 HASHES = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1), st.sampled_from([2**63, 2**64 - 1])), max_size=40)
 
 
-@given(HASHES, HASHES, st.integers(1, 6), st.integers(0, 2**32))
-def test_look_ups_find_rows_of_equal_hash_in_insertion_order(stored, probed, bits, seed):
+@given(HASHES, HASHES, st.integers(0, 2**32))
+def test_look_ups_find_rows_of_equal_hash_in_insertion_order(stored, probed, seed):
     random = np.random.default_rng(seed)
     probed = probed + stored[:10]
     valid, wanted = random.random(len(stored)) < 0.8, random.random(len(probed)) < 0.8
-    directory, ordered, order = probe_kernels.index_hashes(np.array(stored, np.uint64), valid, bits)
-    begins, ends = probe_kernels.look_up_hashes(np.array(probed, np.uint64), wanted, directory, ordered, bits)
+    *index, order = join_kernels.index_hashes(np.array(stored, np.uint64), valid)
+    ranges = join_kernels.look_up_hashes(np.array(probed, np.uint64), wanted, *index)
     for i, value in enumerate(probed):
         expected = [j for j, other in enumerate(stored) if valid[j] and other == value] if wanted[i] else []
-        assert order[begins[i] : ends[i]].tolist() == expected
+        assert order[ranges[i, 0] : ranges[i, 1]].tolist() == expected
 
 
 def test_an_empty_mask_means_that_all_rows_are_valid():
     here = np.array([7, 7, 2**64 - 1, 0], np.uint64)
-    directory, ordered, order = probe_kernels.index_hashes(here, ALL_VALID, 2)
-    begins, ends = probe_kernels.look_up_hashes(here, ALL_VALID, directory, ordered, 2)
-    assert [sorted(order[b:e].tolist()) for b, e in zip(begins, ends, strict=True)] == [[0, 1], [0, 1], [2], [3]]
+    *index, order = join_kernels.index_hashes(here, ALL_VALID)
+    ranges = join_kernels.look_up_hashes(here, ALL_VALID, *index)
+    assert [order[begin:end].tolist() for begin, end in ranges.tolist()] == [[0, 1], [0, 1], [2], [3]]
 
 
-@given(st.integers(0, 2**32), st.integers(1, 2), st.integers(1, 7), st.booleans(), st.booleans())
-def test_find_matches_checks_query_sets_times_and_batches(seed: int, words: int, size: int, in_order: bool, born: bool):
+@given(st.integers(0, 2**32), st.integers(1, 2), st.integers(1, 7), *[st.booleans()] * 4)
+def test_find_pairs_checks_query_sets_times_and_batches(
+    seed: int, words: int, size: int, ordered: bool, in_order: bool, timed: bool, born: bool
+):
     random = np.random.default_rng(seed)
     mine, there, before = int(random.integers(0, 12)), int(random.integers(0, 12)), 5
-    begins, ends = np.sort(random.integers(0, there + 1, (2, mine)), axis=0)
-    order = random.permutation(there).astype(np.int32) if in_order else np.zeros(0, np.int32)
+    ranges = np.sort(random.integers(0, there + 1, (mine, 2)), axis=1).astype(np.int32)
+    order = random.permutation(there).astype(np.int32) if ordered else None
     sets, theirs = (random.integers(0, 4, (n, words)).astype(np.uint64) << np.uint64(62) for n in (mine, there))
-    low, high, times = (random.integers(0, 10, n) for n in (mine, mine, there))
-    births = random.integers(0, 9, there).astype(np.int32) if born else np.zeros(0, np.int32)
+    low, high, times = (random.integers(0, 10, n) if timed else None for n in (mine, mine, there))
+    births = random.integers(0, 9, there).astype(np.int32) if born else None
     expected = []
     for i in range(mine):
-        for place in range(begins[i], ends[i]):
-            j = int(order[place]) if in_order else place
+        for place in range(*ranges[i].tolist()):
+            j = place if order is None else int(order[place])
             common = sets[i] & theirs[j]
-            if low[i] <= times[j] <= high[i] and common.any() and (not born or births[j] < before):
+            in_time = times is None or low[i] <= times[j] <= high[i]
+            if in_time and common.any() and (births is None or births[j] < before):
                 expected.append((i, j, common.tolist()))
+    if order is not None and in_order:
+        theirs = theirs[order]
     found, row, place = [], 0, 0
     while row < mine:
         own, other, both = np.empty(size, np.int64), np.empty(size, np.int64), np.empty((size, words), np.uint64)
-        count, row, place = probe_kernels.find_matches(
-            begins, ends, order, sets, theirs, low, high, times, births, before, row, place, own, other, both
+        count, row, place = join_kernels.find_pairs(
+            ranges, order, sets, theirs, in_order, low, high, times, births, before, row, place, own, other, both
         )
         assert count <= size
         found += list(zip(own[:count].tolist(), other[:count].tolist(), both[:count].tolist(), strict=True))
@@ -88,7 +96,7 @@ def test_pairs_outside_a_window_lose_the_bits_of_its_queries():
     #   times  0   and   4, 5, 6;   5 and 3, 2
     left, right = np.array([0, 0, 0, 5, 5]), np.array([4, 5, 6, 3, 2])
     sets = np.full((5, 1), 0b11, np.uint64)
-    probe_kernels.clear_outside_windows(left, right, 5, 2, np.array([0b10], np.uint64), sets)
+    join_kernels.clear_outside_windows(left, right, 5, 2, np.array([0b10], np.uint64), sets)
     assert sets[:, 0].tolist() == [0b11, 0b11, 0b01, 0b11, 0b01]
 
 
@@ -115,14 +123,19 @@ def make_query_sets(rows: Sequence[Row]) -> np.ndarray:
     return np.array([[row.get("for", 0b11)] for row in rows], np.uint64).reshape(-1, 1)
 
 
-def make_probe_tuples(relation: str, rows: Sequence[Row]) -> ProbeTuples:
-    return unpack_rows([PackedRows(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))], 1)
+def make_rows(relation: str, rows: Sequence[Row]) -> RowSegment:
+    return RowSegment(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))
 
 
-def make_segment(relation: str, rows: Sequence[Row]) -> StateSegment:
+def make_probe_rows(relation: str, rows: Sequence[Row]) -> JoinedRows:
+    return view_segments([make_rows(relation, rows)], 1)
+
+
+def make_segment(relation: str, rows: Sequence[Row]) -> LoadedSegment:
     births = np.array([row.get("born", 0) for row in rows], np.int32)
-    packed = PackedRows(make_columns(relation, rows), make_query_sets(rows), np.zeros(len(rows), np.uint64))
-    return replace(segment.build_segment([packed], 0, (), (), 1), insert_batch=births)
+    segment = replace(make_rows(relation, rows), insert_batch=births)
+    ref = SegmentRef("", 0, 0, 0, int(births.min()), int(births.max()), len(rows), ())
+    return LoadedSegment(ref, segment, RowIndexes(segment.evaluate, segment.row_count, {}))
 
 
 def load_probe(start: str, *queries: NormalizedJoin) -> LoadedProbe:
@@ -138,14 +151,11 @@ def run_probe(loaded: LoadedProbe, mine: Sequence[Row], theirs: Sequence[Row], s
     mine, theirs = (
         [{**row, "a": place, "for": row.get("for", users) & users} for place, row in enumerate(rows)] for rows in (mine, theirs)
     )
-    here, prober = make_segment(other, theirs), Prober(loaded, make_probe_tuples(start, mine))
-    table = JoinTable({name: ChunkedColumn([column]) for name, column in here.columns.items()}, here.row_count)
+    here, prober = make_segment(other, theirs), Prober(loaded, make_probe_rows(start, mine))
     found = []
-    for pairs in prober.find_pairs(here, here.sets):
-        joined = prober.join_pairs(
-            pairs, select_all_rows(table, np.zeros((here.row_count, 0), np.uint64)), np.zeros(len(pairs.own), np.uint64)
-        )
-        numbers = [joined.rows.get_column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
+    for pairs in prober.find_pairs(here, here.rows.sets):
+        joined = prober.join_pairs(pairs, view_segments([here.rows], 1), np.zeros(pairs.pair_count, np.uint64))
+        numbers = [joined.get_column(qualify_column(name, "a")).to_pylist() for name in (start, other)]
         found += list(zip(*numbers, joined.sets[:, 0].tolist(), strict=True))
     return sorted(found)
 
@@ -233,8 +243,7 @@ def test_every_search_method_finds_the_matches_of_nested_loops(conditions: str, 
 @pytest.mark.parametrize("conditions", ["r.n = s.n", "r.x = s.x", "r.b = s.b AND r.c = s.c"])
 def test_hash_collisions_are_not_matches(conditions: str, monkeypatch: pytest.MonkeyPatch):
     holds = next(predicate for text, _, predicate in PREDICATES if text == conditions)
-    monkeypatch.setattr(sliding_join, "hash_keys", lambda keys, rows: np.zeros(rows, np.uint64))
-    monkeypatch.setattr(segment, "hash_keys", lambda keys, rows: np.zeros(rows, np.uint64))
+    monkeypatch.setattr(index, "hash_keys", lambda keys, rows: np.zeros(rows, np.uint64))
     random = np.random.default_rng(2)
     mine, theirs = draw_rows(random, 40), draw_rows(random, 40)
     assert [pair[:2] for pair in run_probe(load_probe("r", make_join(0, conditions)), mine, theirs)] == join_by_nested_loops(
@@ -297,11 +306,11 @@ def test_the_number_of_pairs_in_memory_is_limited(conditions: str, most: int, mo
     mine = [{"b": k % 3} for k in range(30)]
     expected = run_probe(loaded, mine, mine)
     assert len(expected) >= 300
-    monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
+    monkeypatch.setattr(index, "MAX_PAIRS", most)
     here, held = make_segment("s", mine), []
-    for pairs in Prober(loaded, make_probe_tuples("r", mine)).find_pairs(here, here.sets):
-        assert isinstance(pairs, ProbePairs)
-        held.append(len(pairs.own))
+    for pairs in Prober(loaded, make_probe_rows("r", mine)).find_pairs(here, here.rows.sets):
+        assert isinstance(pairs, RowPairs)
+        held.append(len(pairs.probe_ids))
     assert max(held) <= most
     assert sum(held) >= 300
     assert run_probe(loaded, mine, mine) == expected
@@ -310,8 +319,7 @@ def test_the_number_of_pairs_in_memory_is_limited(conditions: str, most: int, mo
 @pytest.mark.parametrize("most", [3, 1 << 18])
 def test_results_do_not_depend_on_the_limit_of_pairs(most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     #   three batches; the results of a probe are passed to the next probe in pieces
-    monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
-    monkeypatch.setattr(sliding_join, "MAX_PAIRS", most)
+    monkeypatch.setattr(index, "MAX_PAIRS", most)
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     given = {name: [{"a": 100 * k + ord(name), "b": k % 3, "c": k % 2} for k in range(12)] for name in "rst"}
     with hr.Session(tmp_path / "checkpoint", backend="local", partitions=2) as session:

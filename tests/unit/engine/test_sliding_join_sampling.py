@@ -14,7 +14,7 @@ import pytest
 from headrace.engine.joins import sampling
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.sampling import RelationSample, estimate_selectivities, sample_relation
-from headrace.engine.joins.segment import PackedRows
+from headrace.engine.joins.segment import RowSegment
 from headrace.planner.join.normalized_join import NormalizedJoin, qualify_column, time_column_of
 from headrace.planner.join.sliding_join_planner import plan_sliding_joins
 from headrace.runtime.sliding_join_epochs import choose_orders
@@ -27,14 +27,14 @@ def load_plan(query: NormalizedJoin) -> LoadedSlidingJoinPlan:
     return LoadedSlidingJoinPlan(plan_sliding_joins((query,), choose_orders((query,), None, None), 0, 2, {query.id: 0}))
 
 
-def pack_rows(relation: str, **columns) -> PackedRows:
+def pack_rows(relation: str, **columns) -> RowSegment:
     """Pack rows of a relation; None is NULL."""
     count = len(next(iter(columns.values())))
     arrays = {
         qualify_column(relation, name): pa.array(values, TYPES[name], from_pandas=False) for name, values in columns.items()
     }
     arrays[time_column_of(relation)] = pa.array(np.arange(count))
-    return PackedRows(arrays, np.ones((count, 1), np.uint64), np.ones(count, np.uint64))
+    return RowSegment(arrays, np.ones((count, 1), np.uint64), np.ones(count, np.uint64))
 
 
 def estimate(query: NormalizedJoin, batches: int = 1, **relations) -> float:

@@ -16,8 +16,8 @@ from headrace.backends.reference.evaluate import evaluate
 from headrace.backends.reference.numbers import sort_key
 from headrace.engine.joins.index import (
     ComparisonBound,
-    IndexCache,
     ResidualPredicates,
+    RowIndexes,
     build_band_indexes,
     build_sorted_index,
     choose_bounds,
@@ -25,7 +25,7 @@ from headrace.engine.joins.index import (
     plan_searches,
     search_ranges,
 )
-from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
+from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection
 from headrace.engine.operators.query_sets import make_bitmap
 from headrace.model.expression import TRUE, Call, Column, Expression, Literal, combine_conjuncts
 
@@ -52,7 +52,7 @@ def test_a_search_finds_the_rows_for_which_the_comparison_holds(name: str, opera
     kind, values = VALUES[name]
     condition = make_comparison(operator, kind)
     index = build_sorted_index(pa.array(values, kind))
-    begins, ends = search_ranges(index, [(operator, pa.array(values, kind))])
+    begins, ends = search_ranges(index, [(operator, pa.array(values, kind))]).ranges.T
     for row, arriving in enumerate(values):
         found = sorted(index.order[begins[row] : ends[row]].tolist())
         expected = [i for i, stored in enumerate(values) if evaluate(condition, {"1.v": stored, "0.v": arriving}) is True]
@@ -61,8 +61,8 @@ def test_a_search_finds_the_rows_for_which_the_comparison_holds(name: str, opera
 
 def test_two_comparisons_are_searched_as_a_band() -> None:
     index = build_sorted_index(pa.array([5, 1, None, 3, 9]))
-    begins, ends = search_ranges(index, [("ge", pa.array([2, 4, 7, 2, None])), ("lt", pa.array([6, 4, 3, None, 6]))])
-    assert [index.order[a:b].tolist() for a, b in zip(begins, ends, strict=True)] == [[3, 0], [], [], [], []]
+    found = search_ranges(index, [("ge", pa.array([2, 4, 7, 2, None])), ("lt", pa.array([6, 4, 3, None, 6]))])
+    assert [index.order[begin:end].tolist() for begin, end in found.ranges.tolist()] == [[3, 0], [], [], [], []]
 
 
 INT = pa.int64()
@@ -108,16 +108,16 @@ def test_the_expression_with_most_comparisons_is_chosen() -> None:
 def make_rows(**columns: list[int]) -> JoinedRows:
     table = {name.replace("_", "."): ChunkedColumn([pa.array(values, INT)]) for name, values in columns.items()}
     count = len(next(iter(columns.values())))
-    return select_all_rows(
-        JoinTable({name[1:]: column for name, column in table.items()}, count), make_bitmap([0, 1], 1)[None, :].repeat(count, 0)
-    )
+    selection = TableSelection(JoinTable({name[1:]: column for name, column in table.items()}, count))
+    return JoinedRows([selection], make_bitmap([0, 1], 1)[None, :].repeat(count, 0))
 
 
 LEFT, RIGHT = make_rows(_0_a=[1, 5, 9]), make_rows(_1_b=[1, 2, 3, 4, 5, 6], _1_c=[0, 0, 0, 9, 9, 9])
 
 
 def list_searches(residuals: ResidualPredicates) -> list[tuple[int, ResidualPredicates]]:
-    return [(search.candidate_count, dict(search.residuals)) for search in plan_searches(LEFT, RIGHT, 1, residuals, {})]
+    searches = plan_searches(LEFT, RIGHT, 1, residuals, RowIndexes(RIGHT.evaluate, RIGHT.row_count, {}))
+    return [(search.candidates.pair_count, dict(search.residuals)) for search in searches]
 
 
 def test_a_searched_comparison_is_not_a_residual() -> None:
@@ -142,12 +142,11 @@ def test_queries_with_different_comparisons_search_separately_if_cheaper() -> No
     assert list_searches(both) == [(9, {narrow: [0], wide: [1]})]
 
 
-def test_sorted_indexes_are_cached() -> None:
-    known: IndexCache = {}
-    plan_searches(LEFT, RIGHT, 1, {call("lt", A, B): [0]}, known)
-    first = known[(B,)]
-    plan_searches(LEFT, RIGHT, 1, {call("gt", A, B): [0]}, known)
-    assert known == {(B,): first}
+def test_indexes_are_built_once() -> None:
+    indexes = RowIndexes(RIGHT.evaluate, RIGHT.row_count, {})
+    assert indexes.get_sorted_index(B) is indexes.get_sorted_index(B)
+    assert indexes.get_band_indexes(B, C) is indexes.get_band_indexes(B, C)
+    assert indexes.get_hash_index((B,)) is indexes.get_hash_index((B,))
 
 
 def test_two_monotonic_expressions_are_searched_as_a_band() -> None:
@@ -173,7 +172,7 @@ def test_band_indexes_find_the_rows_between_both_bounds(stored: list[tuple[Any, 
         assert any(sort_key(a) < sort_key(b) and sort_key(c) > sort_key(d) for a, c in known for b, d in known)
         return
     (begins, ends), (least, most) = (
-        search_ranges(index, [(operator, pa.array([row[i] for row in arriving], kind))])
+        search_ranges(index, [(operator, pa.array([row[i] for row in arriving], kind))]).ranges.T
         for i, (index, operator) in enumerate(zip(found, ("ge", "lt"), strict=True))
     )
     for number, row in enumerate(arriving):

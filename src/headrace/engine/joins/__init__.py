@@ -2,8 +2,10 @@
 
 Rows carry a query-set: the queries that they still matter to. A pair of rows survives while the query-sets of both intersect.
 
-In the MultiStream operator of sliding joins, rows of every relation are stored and probe the state of the others step by
-step: `segment` defines the rows in transit and the stored segments, `state_store` the state of a partition, `ingest` the part
-of the map stage and the routing of rows, and `sliding_join` the probes and the work of one partition at one level of a
-micro-batch.
+Both joins have one runtime: `segment` defines rows in transit and in state, `joined_rows` the rows of several inputs side by
+side, `index` the indexes and the pairs found with them, `routing` the addresses and partitions of rows, `ingest` the part of
+the map stage, `segment_compaction` the merging of stored segments, `join_output` the way from complete rows to results, and
+`sampling` what the optimizers learn. They differ in strategy: `window_join` joins the windows that close, in rounds, along the
+chain of each query (`joiner`); `sliding_join` inserts the rows of every relation into `state_store` and probes the others step
+by step (`probe_plan`), as the MultiStream operator does.
 """

@@ -1,7 +1,9 @@
-"""Indexes that find the partners of a row: equality keys, and range search over sorted values.
+"""Indexes that find the partners of a row, and the pairs of rows whose query-sets intersect.
 
-A range search has an index of rows sorted by a value, and the range that each probe value compares with. Values are ordered
-as in SQL: NaN is the greatest value and equals itself, -0.0 equals 0.0, and NULL is in no range.
+For every condition, the candidates of a probe row are a range of positions in some order of the build rows: those of equal
+hash, those between the bounds of a range search, or all. A range search has an index of rows sorted by a value, and the range
+that each probe value compares with. Values are ordered as in SQL: NaN is the greatest value and equals itself, -0.0 equals
+0.0, and NULL is in no range.
 
 A step without equalities uses a range search, or else the cross product. Queries that share a step differ in their
 conditions. They search together by the bounds that all of them have; groups of queries with further bounds search separately
@@ -11,23 +13,31 @@ where that yields fewer candidate pairs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.engine.compute.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
-from headrace.engine.compute.keys import encode_keys
+from headrace.engine.compute.columns import ALL_VALID, combine_chunks, take, to_numbers, valid_mask
+from headrace.engine.compute.keys import hash_keys
 from headrace.engine.joins.joined_rows import JoinedRows
 from headrace.engine.kernels import join as join_kernels
+from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.model.expression import Call, Expression, column_names, combine_conjuncts, split_conjuncts
 from headrace.model.record import record
 from headrace.plan.window_join import split_joined_name
 
 Integers = npt.NDArray[np.int64]
+RowIds = npt.NDArray[np.int32]
 IsStored = Callable[[str], bool]
+IndexKeys = tuple[Expression, ...]
+MAX_PAIRS = 1 << 18  # limit of pairs in memory at once
+_ORDERING_FRACTION = 4  # query-sets are copied into the order of an index if at least 1/4 as many rows probe it
 _MIRRORED_OPERATORS = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
@@ -45,13 +55,108 @@ class ComparisonBound:
         return self.operator in ("lt", "le")
 
 
+@record("hash-index")
+@dataclass(frozen=True, slots=True, eq=False)
+class HashIndex:
+    """Rows by the hash of their key; rows with a NULL in the key are not in the index. See `kernels.join.index_hashes`."""
+
+    directory: RowIds
+    hashes: npt.NDArray[np.uint64]
+    starts: RowIds
+    order: RowIds
+
+
 @record("sorted-index")
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedIndex:
     """Rows sorted by a value, ascending (NaN is the greatest); rows with NULL are not in the index."""
 
     values: npt.NDArray[np.generic]
-    order: npt.NDArray[np.int32]
+    order: RowIds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The candidates of probe row i are the build rows order[ranges[i, 0] : ranges[i, 1]]; without `order`, these positions."""
+
+    ranges: RowIds
+    order: RowIds | None
+
+    @property
+    def pair_count(self) -> int:
+        """The number of candidate pairs."""
+        return int((self.ranges[:, 1] - self.ranges[:, 0]).sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairLimits:
+    """Limits of pairs: the time of the build row is in [low, high] of the probe row, and its insert batch before `before_batch`.
+
+    Without times or insert batches, these are not limited.
+    """
+
+    low: Integers | None = None
+    high: Integers | None = None
+    times: Integers | None = None
+    insert_batches: RowIds | None = None
+    before_batch: int = 0
+
+
+NO_LIMITS = PairLimits()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowPairs:
+    """Pairs of probe rows and build rows, by row id, with their query-sets."""
+
+    probe_ids: Integers
+    build_ids: Integers
+    sets: QueryBitmaps
+
+    @property
+    def pair_count(self) -> int:
+        """The number of pairs."""
+        return len(self.sets)
+
+
+def concat_pairs(parts: Sequence[RowPairs]) -> RowPairs:
+    """Concatenate pairs."""
+    if len(parts) == 1:
+        return parts[0]
+    return RowPairs(*(np.concatenate([getattr(pairs, name) for pairs in parts]) for name in ("probe_ids", "build_ids", "sets")))
+
+
+def find_pairs(
+    candidates: Candidates, probe_sets: QueryBitmaps, build_sets: QueryBitmaps, limits: PairLimits = NO_LIMITS
+) -> Iterator[RowPairs]:
+    """Yield the candidate pairs within limits whose query-sets intersect, a bounded number at a time."""
+    row_count, width = probe_sets.shape
+    in_order = candidates.order is not None and row_count * _ORDERING_FRACTION >= len(build_sets)
+    if in_order:
+        build_sets = build_sets[candidates.order]
+    size = min(MAX_PAIRS, candidates.pair_count + 1)  # all pairs, and the kernel still has room when it has found the last one
+    row = place = 0
+    while row < row_count:
+        probe_ids, build_ids, sets = np.empty(size, np.int64), np.empty(size, np.int64), np.empty((size, width), np.uint64)
+        count, row, place = join_kernels.find_pairs(
+            candidates.ranges,
+            candidates.order,
+            probe_sets,
+            build_sets,
+            in_order,
+            limits.low,
+            limits.high,
+            limits.times,
+            limits.insert_batches,
+            limits.before_batch,
+            row,
+            place,
+            probe_ids,
+            build_ids,
+            sets,
+        )
+        if count:
+            yield RowPairs(probe_ids[:count], build_ids[:count], sets[:count])
 
 
 def is_integral_type(kind: pa.DataType) -> bool:
@@ -94,6 +199,50 @@ def group_bounds(bounds: Iterable[ComparisonBound]) -> dict[Expression, tuple[Co
     return grouped
 
 
+def build_hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
+    """Return an index over key columns."""
+    return HashIndex(*join_kernels.index_hashes(hash_keys(columns, rows), _mask_valid_keys(columns)))
+
+
+def search_hashes(index: HashIndex, columns: Sequence[pa.Array], rows: int) -> Candidates:
+    """Return the build rows whose keys have the hash of the key of each probe row; a NULL matches nothing.
+
+    Unless `is_exact_key`, the equality must still be checked: see `keep_equal_keys`, or as a condition on pairs.
+    """
+    ranges = join_kernels.look_up_hashes(
+        hash_keys(columns, rows), _mask_valid_keys(columns), index.directory, index.hashes, index.starts
+    )
+    return Candidates(ranges, index.order)
+
+
+def is_exact_key(keys: Sequence[Expression]) -> bool:
+    """Return whether equal hashes of keys imply equal keys."""
+    return len(keys) == 1 and is_integral_type(keys[0].type)
+
+
+def keep_equal_keys(pairs: RowPairs, probe_keys: Sequence[pa.Array], build_keys: Sequence[pa.Array]) -> RowPairs:
+    """Return the pairs whose keys are equal, not only the hashes of their keys; no key of a pair is NULL."""
+    is_equal = np.ones(pairs.pair_count, np.bool_)
+    for probe_key, build_key in zip(probe_keys, build_keys, strict=True):
+        is_equal &= _compare_values(take(probe_key, pairs.probe_ids), take(build_key, pairs.build_ids))
+    if is_equal.all():
+        return pairs
+    return RowPairs(pairs.probe_ids[is_equal], pairs.build_ids[is_equal], pairs.sets[is_equal])
+
+
+def _compare_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    is_equal: npt.NDArray[np.bool_] = np.asarray(pc.equal(left, right))
+    if pa.types.is_floating(left.type):
+        is_equal = is_equal | (np.isnan(to_numbers(left)) & np.isnan(to_numbers(right)))
+    return is_equal
+
+
+def _mask_valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Return the mask of rows without a NULL in their key; an empty array if no key has a NULL."""
+    masks = [valid_mask(column) for column in columns if column.null_count]
+    return np.logical_and.reduce(masks) if masks else ALL_VALID
+
+
 def build_sorted_index(column: pa.Array) -> SortedIndex:
     """Return an index over numeric values."""
     values = to_numbers(column)
@@ -116,122 +265,89 @@ def build_band_indexes(first: pa.Array, second: pa.Array) -> tuple[SortedIndex, 
     return (SortedIndex(first_values, order), SortedIndex(second_values, order)) if grows.all() else None
 
 
-def search_ranges(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> tuple[Integers, Integers]:
-    """Return (begins, ends): for each probe row the range of the index that all bounds (operator, probe values) allow."""
-    count = len(bounds[0][1])
-    begins, ends = np.zeros(count, np.int64), np.full(count, len(index.order), np.int64)
+def search_ranges(index: SortedIndex, bounds: Sequence[tuple[str, pa.Array]]) -> Candidates:
+    """Return for each probe row the range of the index that all bounds (operator, probe values) allow."""
+    begins, ends = np.zeros(len(bounds[0][1]), np.int64), np.full(len(bounds[0][1]), len(index.order), np.int64)
     for operator, column in bounds:
         values = to_numbers(column)
         if operator in ("lt", "le"):
-            upper = np.searchsorted(index.values, values, side="left" if operator == "lt" else "right")
-            ends = np.minimum(ends, upper)
+            ends = np.minimum(ends, np.searchsorted(index.values, values, side="left" if operator == "lt" else "right"))
         else:
-            lower = np.searchsorted(index.values, values, side="right" if operator == "gt" else "left")
-            begins = np.maximum(begins, lower)
+            begins = np.maximum(begins, np.searchsorted(index.values, values, side="right" if operator == "gt" else "left"))
         if column.null_count:
             ends[~valid_mask(column)] = 0
-    return begins, np.maximum(begins, ends)
+    return _make_candidates(begins, ends, index.order)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyMatches:
-    """Build rows with the key of a probe row: order[starts[k]:starts[k + 1]], where k = codes[row]; k = −1: none."""
-
-    codes: Integers
-    starts: Integers
-    order: Integers
+def pair_all_rows(probe_rows: int, build_rows: int) -> Candidates:
+    """Return the cross product."""
+    return _make_candidates(np.zeros(probe_rows, np.int64), np.full(probe_rows, build_rows, np.int64), None)
 
 
-def match_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> KeyMatches:
-    """Match keys of any number and type; a NULL matches nothing."""
-    packed = _pack_keys(probe, build)
-    if packed is not None:
-        (probe_keys, probe_valid), (build_keys, build_valid) = packed
-        return KeyMatches(*join_kernels.index_keys(build_keys, build_valid, probe_keys, probe_valid))
-    rows = len(probe[0])
-    encoded = encode_keys(
-        [
-            pa.concat_arrays([combine_chunks(probe_column), combine_chunks(build_column)])
-            for probe_column, build_column in zip(probe, build, strict=True)
-        ],
-        rows + len(build[0]),
-    )
-    codes = encoded.codes.copy()
-    codes[~np.concatenate([_mask_valid_rows(probe), _mask_valid_rows(build)])] = -1
-    return KeyMatches(codes[:rows], *join_kernels.group_rows_by_key(codes[rows:], encoded.count))
+def _make_candidates(begins: Integers, ends: Integers, order: RowIds | None) -> Candidates:
+    return Candidates(np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32), order)
 
 
-PackedKeys = tuple[Integers, npt.NDArray[np.bool_]]
+IndexCache = dict[str, Any]
+"""Indexes by name (`name_index`); by two values: two sorted indexes that share a row order, or None."""
 
 
-def _pack_keys(probe: Sequence[pa.Array], build: Sequence[pa.Array]) -> tuple[PackedKeys, PackedKeys] | None:
-    """Return each key as one integer, if the types and the value range allow it."""
-    if not all(is_integral_type(column.type) for column in probe):
-        return None
-    probe_columns, build_columns = (
-        [to_numbers(combine_chunks(column)) for column in probe],
-        [to_numbers(combine_chunks(column)) for column in build],
-    )
-    if len(probe) == 1:
-        probe_keys, build_keys = probe_columns[0].astype(np.int64, copy=False), build_columns[0].astype(np.int64, copy=False)
-    else:
-        value_range = 1
-        probe_keys, build_keys = np.zeros(len(probe_columns[0]), np.int64), np.zeros(len(build_columns[0]), np.int64)
-        for probe_values, build_values in zip(probe_columns, build_columns, strict=True):
-            ends = [
-                int(extreme(values)) for values in (probe_values, build_values) if values.size for extreme in (np.min, np.max)
-            ]
-            low, high = min(ends, default=0), max(ends, default=0)
-            value_range *= high - low + 1
-            if value_range >= 1 << 62:
-                return None
-            join_kernels.fold_keys(probe_values, low, high - low + 1, probe_keys)
-            join_kernels.fold_keys(build_values, low, high - low + 1, build_keys)
-    return (probe_keys, _build_validity_mask(probe)), (build_keys, _build_validity_mask(build))
+@lru_cache(maxsize=1 << 12)
+def name_index(kind: str, expressions: IndexKeys) -> str:
+    """Return the name of an index in state files: the same in all processes, and different for different expressions."""
+    return f"{kind} {expressions!r}"
 
 
-def _build_validity_mask(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    return ALL_VALID if all(column.null_count == 0 for column in columns) else _mask_valid_rows(columns)
+class RowIndexes:
+    """The indexes over the rows of a build side, each built on first use."""
 
+    def __init__(self, evaluate: Callable[[Expression], pa.Array], row_count: int, cache: IndexCache) -> None:
+        """`evaluate` returns the values of an expression for all rows; `cache` has the indexes built before."""
+        self._evaluate, self._row_count, self._cache = evaluate, row_count, cache
 
-def _mask_valid_rows(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    mask = np.ones(len(columns[0]), np.bool_)
-    for column in columns:
-        valid = valid_mask(combine_chunks(column))
-        if valid.size:
-            mask &= valid
-    return mask
+    def get_hash_index(self, keys: IndexKeys) -> HashIndex:
+        """Return the index by the hash of keys."""
+        index: HashIndex = self._get_index("hash", keys, lambda columns: build_hash_index(columns, self._row_count))
+        return index
+
+    def get_sorted_index(self, value: Expression) -> SortedIndex:
+        """Return the index by a value."""
+        index: SortedIndex = self._get_index("sorted", (value,), lambda columns: build_sorted_index(*columns))
+        return index
+
+    def get_band_indexes(self, first: Expression, second: Expression) -> tuple[SortedIndex, SortedIndex] | None:
+        """Return the indexes by two values, if they share a row order."""
+        band: tuple[SortedIndex, SortedIndex] | None
+        band = self._get_index("band", (first, second), lambda columns: build_band_indexes(*columns))
+        return band
+
+    def _get_index(self, kind: str, expressions: IndexKeys, build: Callable[[list[pa.Array]], Any]) -> Any:
+        name = name_index(kind, expressions)
+        if name not in self._cache:
+            self._cache[name] = build([combine_chunks(self._evaluate(expression)) for expression in expressions])
+        return self._cache[name]
 
 
 ResidualPredicates = dict[Expression, list[int]]
 """Predicates to evaluate on pairs, each with the bits of the queries that require it."""
-IndexCache = dict[tuple[Expression, ...], tuple[SortedIndex, ...] | None]
-"""Sorted indexes by one value, or by two values that share a row order; None if they share none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeSearch:
-    """The candidates of probe row i are the build rows order[begins[i] : ends[i]], for the queries of `residuals`."""
+    """The candidate pairs of the queries of `residuals`, which are still to be evaluated on them."""
 
-    begins: Integers
-    ends: Integers
-    order: npt.NDArray[np.int32]
+    candidates: Candidates
     residuals: ResidualPredicates
-
-    @property
-    def candidate_count(self) -> int:
-        """The number of candidate pairs."""
-        return int((self.ends - self.begins).sum())
 
 
 def plan_searches(
-    left: JoinedRows, right: JoinedRows, index: int, residuals: ResidualPredicates, index_cache: IndexCache
+    probe: JoinedRows, build: JoinedRows, build_input: int, residuals: ResidualPredicates, indexes: RowIndexes
 ) -> list[RangeSearch]:
     """Return the searches for queries with these residual predicates; each query is in exactly one search.
 
-    The build side is input `index`; `index_cache` caches its sorted indexes.
+    The build side is input `build_input`, and has these indexes.
     """
-    sides = _JoinSides(left, right, index, index_cache)
+    sides = _JoinSides(probe, build, build_input, indexes)
     by_bounds: dict[tuple[ComparisonBound, ...], ResidualPredicates] = defaultdict(dict)
     for residual, bits in residuals.items():
         by_bounds[sides.find_bounds(split_conjuncts(residual))][residual] = bits
@@ -242,30 +358,30 @@ def plan_searches(
     if () in by_bounds:
         return [together]
     separate = [sides.plan_search(*group) for group in by_bounds.items()]
-    return separate if sum(search.candidate_count for search in separate) < together.candidate_count else [together]
+    return separate if sum(search.candidates.pair_count for search in separate) < together.candidates.pair_count else [together]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _JoinSides:
-    """The two sides of a step: probe (left) and build (right)."""
+    """The two sides of a step."""
 
-    left: JoinedRows
-    right: JoinedRows
+    probe: JoinedRows
+    build: JoinedRows
     build_input: int
-    index_cache: IndexCache
+    indexes: RowIndexes
 
     def find_bounds(self, conditions: Iterable[Expression]) -> tuple[ComparisonBound, ...]:
         return tuple(one for condition in conditions if (one := find_bound(condition, self._is_build_column)) is not None)
 
     def plan_search(self, bounds: tuple[ComparisonBound, ...], residuals: ResidualPredicates) -> RangeSearch:
         """Return the candidates that the bounds allow, as far as one row order supports them, and the residual predicates."""
-        begins, ends = np.zeros(self.left.row_count, np.int64), np.full(self.left.row_count, self.right.row_count, np.int64)
-        order = np.arange(self.right.row_count, dtype=np.int32)
+        candidates = pair_all_rows(self.probe.row_count, self.build.row_count)
         used_bounds: list[ComparisonBound] = []
         for index, index_bounds in self._choose_indexes(group_bounds(bounds)):
-            values = [(bound.operator, combine_chunks(self.left.evaluate(bound.probe_value))) for bound in index_bounds]
-            lower, upper = search_ranges(index, values)
-            begins, ends, order = np.maximum(begins, lower), np.minimum(ends, upper), index.order
+            values = [(bound.operator, combine_chunks(self.probe.evaluate(bound.probe_value))) for bound in index_bounds]
+            before, allowed = candidates.ranges, search_ranges(index, values).ranges
+            begins, ends = np.maximum(before[:, 0], allowed[:, 0]), np.minimum(before[:, 1], allowed[:, 1])
+            candidates = _make_candidates(begins, ends, index.order)
             used_bounds += index_bounds
         remaining: ResidualPredicates = defaultdict(list)
         for residual, bits in residuals.items():
@@ -274,7 +390,7 @@ class _JoinSides:
                     [term for term in split_conjuncts(residual) if find_bound(term, self._is_build_column) not in used_bounds]
                 )
             ] += bits
-        return RangeSearch(begins, np.maximum(begins, ends), order, remaining)
+        return RangeSearch(candidates, remaining)
 
     def _choose_indexes(
         self, bounds: Mapping[Expression, tuple[ComparisonBound, ...]]
@@ -286,17 +402,10 @@ class _JoinSides:
         upper_kinds = {bound.is_upper for bound in bounds[first]}
         for other, other_bounds in bounds.items():
             if len(upper_kinds) == 1 and other != first and any(bound.is_upper not in upper_kinds for bound in other_bounds):
-                band = self._get_sorted_indexes(first, other)
+                band = self.indexes.get_band_indexes(first, other)
                 if band is not None:
                     return [(band[0], bounds[first]), (band[1], other_bounds)]
-        (index,) = self._get_sorted_indexes(first) or ()
-        return [(index, bounds[first])]
-
-    def _get_sorted_indexes(self, *values: Expression) -> tuple[SortedIndex, ...] | None:
-        if values not in self.index_cache:
-            columns = [combine_chunks(self.right.evaluate(value)) for value in values]
-            self.index_cache[values] = build_band_indexes(*columns) if len(columns) == 2 else (build_sorted_index(*columns),)
-        return self.index_cache[values]
+        return [(self.indexes.get_sorted_index(first), bounds[first])]
 
     def _is_build_column(self, name: str) -> bool:
         return split_joined_name(name)[0] == self.build_input

@@ -9,30 +9,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.evaluator import Evaluator
+from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
-from headrace.model.record import record
-from headrace.plan.window_join import split_joined_name
+from headrace.model.expression import Expression
 
 Integers = npt.NDArray[np.int64]
+Bitmasks = npt.NDArray[np.uint64]
 _SPARSE_FRACTION = 4  # reads of fewer than one value in so many do not concatenate
 
 
-@record("chunked-column")
-@dataclass(slots=True, eq=False)
 class ChunkedColumn:
-    """A column in several arrays, at least one; they are concatenated only if many of its values are read.
+    """A column in several arrays; they are concatenated only if many of its values are read."""
 
-    With at most `combine_limit` values per array, the first read concatenates them.
-    """
-
-    arrays: Sequence[pa.Array]
-    combine_limit: int = 0
-    _ends: Integers = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Compute where the arrays end."""
-        self._ends = np.cumsum([len(array) for array in self.arrays])
+    def __init__(self, arrays: Sequence[pa.Array], combine_limit: int = 0) -> None:
+        """Take at least one array; with at most `combine_limit` values per array, the first read concatenates them."""
+        self._arrays = list(arrays)
+        self._combine_limit = combine_limit * len(self._arrays)
+        self._ends = np.cumsum([len(array) for array in arrays])
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -40,23 +35,22 @@ class ChunkedColumn:
 
     def combine_chunks(self) -> pa.Array:
         """Return all values as one array."""
-        if len(self.arrays) > 1:
-            self.arrays = [pa.concat_arrays(self.arrays)]
+        if len(self._arrays) > 1:
+            self._arrays = [pa.concat_arrays(self._arrays)]
             self._ends = self._ends[-1:]
-        return self.arrays[0]
+        return self._arrays[0]
 
     def take(self, row_ids: Integers) -> pa.Array:
         """Return the values at `row_ids`; NULL at −1."""
         is_missing = row_ids < 0
         null_mask = is_missing if is_missing.any() else None
-        few = self.combine_limit * len(self.arrays)
-        if len(self.arrays) == 1 or len(self) <= few or len(row_ids) > len(self) // _SPARSE_FRACTION:
+        if len(self._arrays) == 1 or len(self) <= self._combine_limit or len(row_ids) > len(self) // _SPARSE_FRACTION:
             return self.combine_chunks().take(pa.array(row_ids, mask=null_mask))
         chunk_of_row = np.searchsorted(self._ends, np.maximum(row_ids, 0), side="right")
         order = np.argsort(chunk_of_row, kind="stable")
-        cuts = np.searchsorted(chunk_of_row[order], np.arange(len(self.arrays) + 1))
+        cuts = np.searchsorted(chunk_of_row[order], np.arange(len(self._arrays) + 1))
         chunk_values = []
-        for chunk, array in enumerate(self.arrays):
+        for chunk, array in enumerate(self._arrays):
             rows = order[cuts[chunk] : cuts[chunk + 1]]
             first_row = int(self._ends[chunk]) - len(array)
             chunk_values.append(
@@ -67,18 +61,12 @@ class ChunkedColumn:
         return pa.concat_arrays(chunk_values).take(pa.array(positions))
 
 
-@record("join-table")
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinTable:
-    """Columns of one or more inputs, named `i.c` as in the plan."""
+    """Columns of one or more inputs, named as in the plan."""
 
     columns: Mapping[str, ChunkedColumn]
     row_count: int
-
-    @property
-    def inputs(self) -> frozenset[int]:
-        """The inputs that its columns belong to."""
-        return frozenset(split_joined_name(name)[0] for name in self.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,10 +105,15 @@ class _LazyColumns(dict[str, pa.Array]):
 
 @dataclass(slots=True, eq=False)
 class JoinedRows:
-    """Rows of several inputs side by side, each with its query-set; `extra_columns` are additional columns."""
+    """Rows of one or more tables side by side, each with its query-set; columns are materialized on access.
 
-    selections: Sequence[TableSelection]
+    In sliding joins, `delta_mask` holds, as bits by rank, the relations whose row was inserted in this batch. `extra_columns`
+    belong to these rows only: `take` drops them.
+    """
+
+    selections: list[TableSelection]
     sets: QueryBitmaps
+    delta_mask: Bitmasks | None = None
     extra_columns: dict[str, pa.Array] = field(default_factory=dict)
     _evaluator: Evaluator | None = None
 
@@ -128,6 +121,10 @@ class JoinedRows:
     def row_count(self) -> int:
         """The number of rows."""
         return len(self.sets)
+
+    def has_column(self, name: str) -> bool:
+        """Return whether the rows have a column."""
+        return name in self.extra_columns or any(name in selection.table.columns for selection in self.selections)
 
     def get_column(self, name: str) -> pa.Array:
         """Return the values of a column; NULL where the input is missing."""
@@ -148,10 +145,26 @@ class JoinedRows:
     def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> JoinedRows:
         """Return the rows at `row_ids`, with other query-sets if given."""
         return JoinedRows(
-            [selection.take(row_ids) for selection in self.selections], self.sets[row_ids] if sets is None else sets
+            [selection.take(row_ids) for selection in self.selections],
+            self.sets[row_ids] if sets is None else sets,
+            None if self.delta_mask is None else self.delta_mask[row_ids],
         )
 
-    def pair_with(self, row_ids: Integers, other_rows: JoinedRows, other_ids: Integers, sets: QueryBitmaps) -> JoinedRows:
+    def restrict_sets(self, sets: QueryBitmaps) -> JoinedRows:
+        """Return the rows with these query-sets, without the rows whose query-set is empty."""
+        alive = join_kernels.find_live_rows(sets)
+        if alive.size == self.row_count:
+            return JoinedRows(self.selections, sets, self.delta_mask)
+        return self.take(alive, sets[alive])
+
+    def pair_with(
+        self,
+        row_ids: Integers,
+        other_rows: JoinedRows,
+        other_ids: Integers,
+        sets: QueryBitmaps,
+        delta_mask: Bitmasks | None = None,
+    ) -> JoinedRows:
         """Return rows of both sides, paired by row id; −1 stands for a missing row."""
         return JoinedRows(
             [
@@ -159,13 +172,18 @@ class JoinedRows:
                 *(selection.take(other_ids) for selection in other_rows.selections),
             ],
             sets,
+            delta_mask,
         )
 
-    def materialize_columns(self, names: Sequence[str]) -> JoinTable:
-        """Return the named columns materialized, for rows that leave this worker."""
-        return JoinTable({name: ChunkedColumn([self.get_column(name)]) for name in names}, self.row_count)
+    def clear_failing(self, conditions: Mapping[Expression, QueryBitmaps]) -> bool:
+        """Clear the bits of each condition where it does not hold, and return whether there are such rows.
 
-
-def select_all_rows(table: JoinTable, sets: QueryBitmaps) -> JoinedRows:
-    """Return all rows of a table."""
-    return JoinedRows([TableSelection(table)], sets)
+        An overflow counts as unknown, like NULL.
+        """
+        any_fails = False
+        for condition, bits in conditions.items():
+            fails = ~np.asarray(combine_chunks(self.evaluate(condition)).fill_null(False))
+            if fails.any():
+                self.sets[fails] &= ~bits
+                any_fails = True
+        return any_fails

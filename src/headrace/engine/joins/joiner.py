@@ -7,10 +7,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from headrace.engine.joins.joined_rows import ChunkedColumn, JoinTable
+from headrace.engine.joins.output_spec import FinishedQuery, OutputSpec
 from headrace.model.time import MAX_TIME
-from headrace.plan.logical import AggregateBranch, AggregateQuery
 from headrace.plan.window_join import JoinNode, WindowJoinQuery, iter_join_nodes, present_column, split_joined_name
-from headrace.planner.components import Component, derive_components
 from headrace.planner.join.window_join_plan import (
     WindowJoinChain,
     WindowJoinLeaf,
@@ -26,8 +25,7 @@ JoinPath = tuple[WindowJoinLeaf | WindowJoinStep, ...]
 class Joiner:
     """Joins the windows of one live query along `path`: its first leaf and its steps.
 
-    `residuals` are the residual predicates of the steps; `output_signature` identifies what is done with the rows. Queries
-    share the steps of a common path prefix; queries with equal `output_signature` are finished together.
+    `residuals` are the residual predicates of the steps. Queries share the steps of a common path prefix.
     """
 
     def __init__(self, live: LiveQuery, chain: WindowJoinChain, tree: JoinNode, since: int, until: int) -> None:
@@ -41,27 +39,9 @@ class Joiner:
         self.path: JoinPath = (self.chain.first_leaf, *self.chain.steps)
         self._column_types = {column.name: column.type for column in live.plan.joined_columns}
         self._column_types |= {present_column(index).name: pa.bool_() for index in range(len(live.plan.inputs))}
-        self.output_signature = (
-            live.plan.predicate,
-            live.plan.output,
-            live.plan.schema,
-            live.plan.grouping,
-            live.plan.longest_span,
-        )
-
-    @property
-    def aggregate_plan(self) -> AggregateQuery:
-        """The aggregation over joined rows, as a query over a stream of them."""
-        grouping = self.plan.grouping
-        assert grouping is not None
-        branch = AggregateBranch("", grouping.keys, grouping.aggregates)
-        return AggregateQuery(self.plan.inputs[0].window, (branch,), self.plan.output, self.plan.schema, grouping.having)
-
-    @property
-    def required_components(self) -> tuple[Component, ...]:
-        """The components of an aggregation over joined rows."""
-        assert self.plan.grouping is not None
-        return derive_components(self.plan.grouping.aggregates)
+        plan = live.plan
+        output = OutputSpec(plan.output, plan.schema, plan.predicate, plan.grouping, plan.longest_span, plan.inputs[0].window)
+        self.finished = FinishedQuery(live.id, live.bit, output)
 
     def list_columns(self, path: JoinPath) -> frozenset[str]:
         """Return the joined columns needed after a path, of the inputs on it."""
@@ -78,14 +58,8 @@ class Joiner:
 
     def make_empty_table(self, inputs: Iterable[int]) -> JoinTable:
         """Return an empty table with the columns of these inputs."""
-        return JoinTable(
-            {
-                name: ChunkedColumn([pa.array([], kind)])
-                for name, kind in self._column_types.items()
-                if split_joined_name(name)[0] in inputs
-            },
-            0,
-        )
+        types = ((name, kind) for name, kind in self._column_types.items() if split_joined_name(name)[0] in inputs)
+        return JoinTable({name: ChunkedColumn([pa.array([], kind)]) for name, kind in types}, 0)
 
 
 def build_joiners(live: LiveQuery) -> tuple[Joiner, ...]:

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from headrace.engine.joins.index import ComparisonBound, choose_bounds, find_bound, is_integral_type
-from headrace.engine.joins.segment import IndexKeys
+from headrace.engine.joins.index import ComparisonBound, IndexKeys, choose_bounds, find_bound, is_exact_key
+from headrace.engine.joins.output_spec import FinishedQuery, OutputSpec
 from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner, count_words, make_bitmap
 from headrace.model.expression import Call, Column, Expression, column_names, walk_expression
 from headrace.planner.join.join_graph import Attribute
@@ -53,6 +53,9 @@ class LoadedSlidingJoinPlan:
         self.plan = plan
         self.store_specs = {store.number: store for store in plan.stores}
         self.queries = {query.id: query for query in plan.queries}
+        self.finished = {
+            query.id: FinishedQuery(query.id, query.bit, OutputSpec(query.output, query.schema)) for query in plan.queries
+        }
         self.probe_specs = {probe.number: probe for _, probe in plan.probes}
         self.start_relations = {probe.number: name for name, probe in plan.probes}
         self.set_width = count_words([query.bit for query in plan.queries])
@@ -134,7 +137,7 @@ class LoadedSlidingJoinPlan:
                     and not condition_relations <= build_relations
                 ):
                     due_conditions[condition].append(user.id)
-        if len(keys) == 1 and is_integral_type(keys[0].type):  # equal hashes imply equal values: the equality needs no check
+        if is_exact_key(keys):
             due_conditions = {
                 condition: ids for condition, ids in due_conditions.items() if not self._is_key_equality(condition, probe)
             }

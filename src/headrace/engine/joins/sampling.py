@@ -1,8 +1,9 @@
-"""Samples of the rows that sliding joins read, and the selectivities of conditions between relations estimated from them.
+"""Samples of the rows that joins read, and what is estimated from them: shares of queries, keys, and selectivities.
 
-A sample of a relation has a few rows, for conditions of any kind, and for each attribute of an equality a sketch: the values
-with the least hashes, and their counts. Both sides of an equality are sketched with the same hash function, so the values that
-both sketches contain tell the number of matching pairs, however rare these are.
+For window joins, query-sets and keys of rows are sampled; for sliding joins, rows of relations. A sample of a relation has a
+few rows, for conditions of any kind, and for each attribute of an equality a sketch: the values with the least hashes, and
+their counts. Both sides of an equality are sketched with the same hash function, so the values that both sketches contain tell
+the number of matching pairs, however rare these are.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.compute.evaluator import Evaluator
-from headrace.engine.compute.keys import hash_keys
+from headrace.engine.compute.keys import encode_keys, hash_keys
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
-from headrace.engine.joins.segment import PackedRows
+from headrace.engine.joins.segment import RowSegment
+from headrace.engine.operators.query_sets import QueryBitmaps
+from headrace.engine.row_batch import RowBatch
 from headrace.model.expression import Expression, column_names
 from headrace.model.record import record
 from headrace.planner.join.join_graph import Attribute, JoinPredicate
 from headrace.planner.join.normalized_join import NormalizedJoin, split_equality, to_attribute, to_predicate
 
-_SKETCH_ROWS = 1 << 14  # rows of a batch that are sketched
+_SKETCH_ROWS = 1 << 14  # rows of a batch that are sketched, or whose keys are counted
 _SKETCH_VALUES = 512  # values in a sketch
 _SAMPLE_ROWS = 48  # rows in a sample
+_SAMPLE_SETS = 256  # query-sets sampled from a batch
 _HASH_RANGE = float(1 << 64)
 
 
@@ -52,8 +56,28 @@ class RelationSample:
     sketches: dict[Attribute, ValueSketch]
 
 
+def sample_sets(live: QueryBitmaps, sets: QueryBitmaps) -> QueryBitmaps:
+    """Return the query-sets of a few rows, after the set of all `live` queries."""
+    return np.concatenate([live[None, :], sets[:: max(1, len(sets) // _SAMPLE_SETS)]])
+
+
+def estimate_key_count(keys: Sequence[Expression], batch: RowBatch) -> int:
+    """Return an estimate of the number of distinct keys of a stream, from a sample of adjacent rows."""
+    if not keys:
+        return 1
+    rows = min(batch.row_count, _SKETCH_ROWS)
+    columns = [combine_chunks(batch.evaluate(key)).slice(0, rows) for key in keys]
+    encoded = encode_keys(columns, rows)
+    distinct_count = len(np.unique(encoded.codes))
+    low, high = float(distinct_count), 1e12
+    for _ in range(60):  # n rows contain about D (1 − e^(−n/D)) of D keys
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if middle * -np.expm1(-rows / middle) < distinct_count else (low, middle)
+    return round(low)
+
+
 def sample_relation(
-    loaded_plan: LoadedSlidingJoinPlan, relation: str, rows: PackedRows, stream_rows: int | None = None
+    loaded_plan: LoadedSlidingJoinPlan, relation: str, rows: RowSegment, stream_rows: int | None = None
 ) -> RelationSample:
     """Return a sample of the rows of a relation that matter to queries; `stream_rows` counts all rows of the stream."""
     step = max(1, rows.row_count // _SKETCH_ROWS)

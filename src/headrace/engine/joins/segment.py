@@ -1,8 +1,7 @@
-"""Rows of sliding joins: in transit between state stores, and in the immutable, indexed segments of a store.
+"""Immutable rows of joins: columns with a query-set for each row, as they travel between stages and are stored as state.
 
-A row in transit carries the set of queries that it still matters to. A batch inserts one segment for each store and
-partition. Compaction merges adjacent segments from time to time and drops the rows that no query needs any more, so that a
-store never has many. `insert_batch` is the batch that inserted a row.
+Join buffers hold segments by slice; state stores of sliding joins hold them by the batches that inserted their rows, with
+indexes. Compaction merges adjacent segments from time to time, so that a slice or a store never has many.
 """
 
 from __future__ import annotations
@@ -14,124 +13,34 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.engine.compute.columns import ALL_VALID, combine_chunks, to_numbers, valid_mask
+from headrace.engine.compute.columns import combine_chunks, to_numbers
 from headrace.engine.compute.evaluator import Evaluator
-from headrace.engine.compute.keys import hash_keys
-from headrace.engine.joins.index import SortedIndex, build_sorted_index
-from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
-from headrace.engine.kernels import probe as probe_kernels
+from headrace.engine.joins.index import HashIndex, IndexCache, IndexKeys, RowIndexes, SortedIndex
+from headrace.engine.joins.joined_rows import Bitmasks, ChunkedColumn, Integers, JoinedRows, JoinTable, TableSelection
 from headrace.engine.operators.query_sets import QueryBitmaps, resize_bitmaps
 from headrace.model.expression import Expression
 from headrace.model.record import record
 from headrace.planner.join.normalized_join import time_column_of
 
-Integers = npt.NDArray[np.int64]
-Bitmasks = npt.NDArray[np.uint64]
+ColumnTypes = Mapping[str, pa.DataType]
 
 
-@dataclass(slots=True, eq=False)
-class ProbeTuples:
-    """Rows with the joined columns that are still needed, and the event time of each relation.
+@record("row-segment")
+@dataclass(frozen=True, slots=True, eq=False)
+class RowSegment:
+    """Rows of a join, in order of arrival: columns by name, and the query-set of each row.
 
-    `delta_mask` holds, as bits by rank, the relations whose row in the tuple was inserted in this batch.
+    Rows of sliding joins have a `delta_mask` (see `JoinedRows`), of use in the batch that inserts them. Once stored, they have
+    the batch of insertion of each row, the batch that defines which query each bit of a query-set stands for, and indexes (see
+    `RowIndexes`).
     """
 
-    rows: JoinedRows
-    delta_mask: Bitmasks
-
-    @property
-    def row_count(self) -> int:
-        """The number of rows."""
-        return self.rows.row_count
-
-    @property
-    def sets(self) -> QueryBitmaps:
-        """The query-set of each row."""
-        return self.rows.sets
-
-    @property
-    def evaluate(self) -> Evaluator:
-        """Evaluate expressions over joined columns."""
-        return self.rows.evaluate
-
-    def get_times(self, relation: str) -> Integers:
-        """Return the event times of the rows of a relation."""
-        return to_numbers(combine_chunks(self.rows.get_column(time_column_of(relation))))
-
-    def take(self, row_ids: Integers, sets: QueryBitmaps | None = None) -> ProbeTuples:
-        """Return the rows at `row_ids`, with other query-sets if given."""
-        return ProbeTuples(self.rows.take(row_ids, sets), self.delta_mask[row_ids])
-
-    def pack_columns(self, names: Iterable[str]) -> PackedRows:
-        """Return the rows with these columns, materialized for shipping."""
-        available = [name for name in names if self.has_column(name)]
-        return PackedRows({name: combine_chunks(self.rows.get_column(name)) for name in available}, self.sets, self.delta_mask)
-
-    def has_column(self, name: str) -> bool:
-        """Return whether the rows have a column."""
-        return any(name in selection.table.columns for selection in self.rows.selections)
-
-
-@record("packed-rows")
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedRows:
-    """Rows for shipping: materialized columns, query-sets and delta masks."""
-
     columns: dict[str, pa.Array]
     sets: QueryBitmaps
-    delta_mask: Bitmasks
-
-    @property
-    def row_count(self) -> int:
-        """The number of rows."""
-        return len(self.sets)
-
-    @property
-    def bytes(self) -> int:
-        """The approximate memory of the rows."""
-        return int(self.sets.nbytes + self.delta_mask.nbytes + sum(column.nbytes for column in self.columns.values()))
-
-    def take(self, row_ids: Integers) -> PackedRows:
-        """Return the rows at `row_ids`, copied."""
-        arrow_ids = pa.array(row_ids)
-        columns = {name: column.take(arrow_ids) for name, column in self.columns.items()}
-        return PackedRows(columns, self.sets[row_ids], self.delta_mask[row_ids])
-
-
-def unpack_rows(packed_rows: Sequence[PackedRows], width: int) -> ProbeTuples:
-    """Concatenate the rows of several senders; `width` is that of query-sets, in words."""
-    names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
-    sets = np.concatenate([resize_bitmaps(rows.sets, width) for rows in packed_rows])
-    table = JoinTable({name: ChunkedColumn([rows.columns[name] for rows in packed_rows]) for name in names}, len(sets))
-    return ProbeTuples(select_all_rows(table, sets), np.concatenate([rows.delta_mask for rows in packed_rows]))
-
-
-IndexKeys = tuple[Expression, ...]
-
-
-@record("hash-index")
-@dataclass(frozen=True, slots=True, eq=False)
-class HashIndex:
-    """Rows by the hash of their key; rows with a NULL in the key are not in the index. See `probe.index_hashes`."""
-
-    directory: Integers
-    hashes: Bitmasks
-    order: npt.NDArray[np.int32]
-    bits: int
-
-
-@record("state-segment")
-@dataclass(frozen=True, slots=True, eq=False)
-class StateSegment:
-    """Rows of a relation; `insert_batch` holds the batch of each, `delta_mask` (for rows of this batch) their new relations."""
-
-    columns: dict[str, pa.Array]
-    sets: QueryBitmaps
-    insert_batch: npt.NDArray[np.int32]
-    delta_mask: Bitmasks
-    bitmap_version: int  # the batch that defines which query each bit of a query-set stands for
-    hash_indexes: dict[IndexKeys, HashIndex] = field(default_factory=dict)
-    sorted_indexes: dict[Expression, SortedIndex] = field(default_factory=dict)
+    delta_mask: Bitmasks | None = None
+    insert_batch: npt.NDArray[np.int32] | None = None
+    bitmap_version: int = 0
+    indexes: dict[str, HashIndex | SortedIndex] = field(default_factory=dict)
 
     @property
     def row_count(self) -> int:
@@ -141,85 +50,113 @@ class StateSegment:
     @property
     def bytes(self) -> int:
         """The approximate size in bytes, without indexes."""
-        row_bytes = self.sets.nbytes + self.insert_batch.nbytes + self.delta_mask.nbytes
-        return int(row_bytes + sum(column.nbytes for column in self.columns.values()))
-
-    def get_times(self, relation: str) -> Integers:
-        """Return the event times of a relation's rows."""
-        return to_numbers(combine_chunks(self.columns[time_column_of(relation)]))
+        row_arrays = (self.sets, self.delta_mask, self.insert_batch)
+        array_bytes = sum(array.nbytes for array in row_arrays if array is not None)
+        return int(array_bytes + sum(column.nbytes for column in self.columns.values()))
 
     def evaluate(self, expression: Expression) -> pa.Array:
         """Return the values of an expression over the columns."""
         return combine_chunks(Evaluator(self.columns, self.row_count)(expression))
 
-    def with_columns(self, types: Mapping[str, pa.DataType]) -> StateSegment:
-        """Return the rows with all of these columns; NULL for columns that no query needed when the rows were inserted."""
+    def get_column(self, name: str) -> pa.Array:
+        """Return the values of a column."""
+        return self.columns[name]
+
+    def get_insert_batches(self) -> npt.NDArray[np.int32]:
+        """Return the batch of insertion of each row; rows must be stored."""
+        assert self.insert_batch is not None
+        return self.insert_batch
+
+    def get_delta_masks(self) -> Bitmasks:
+        """Return the delta mask of each row; rows must be those of a sliding join."""
+        assert self.delta_mask is not None
+        return self.delta_mask
+
+    def take(self, row_ids: Integers) -> RowSegment:
+        """Return the rows at `row_ids`, copied, without indexes."""
+        arrow_ids = pa.array(row_ids)
+        return replace(
+            self,
+            columns={name: column.take(arrow_ids) for name, column in self.columns.items()},
+            sets=self.sets[row_ids],
+            delta_mask=None if self.delta_mask is None else self.delta_mask[row_ids],
+            insert_batch=None if self.insert_batch is None else self.insert_batch[row_ids],
+            indexes={},
+        )
+
+    def with_columns(self, types: ColumnTypes) -> RowSegment:
+        """Return the rows with all of these columns; NULL for columns that no query needed when the rows were stored."""
         missing = {name: pa.nulls(self.row_count, data_type) for name, data_type in types.items() if name not in self.columns}
         return replace(self, columns={**self.columns, **missing}) if missing else self
 
-    def get_hash_index(self, keys: IndexKeys) -> HashIndex:
-        """Return the index by these keys, built on first use if it was not built at insertion."""
-        if keys not in self.hash_indexes:
-            self.hash_indexes[keys] = build_hash_index([self.evaluate(key) for key in keys], self.row_count)
-        return self.hash_indexes[keys]
 
-    def get_sorted_index(self, value: Expression) -> SortedIndex:
-        """Return the index by a value, built on first use if it was not built at insertion."""
-        if value not in self.sorted_indexes:
-            self.sorted_indexes[value] = build_sorted_index(self.evaluate(value))
-        return self.sorted_indexes[value]
+def get_event_times(rows: RowSegment | JoinedRows, relation: str) -> Integers:
+    """Return the event times of the rows of a relation of sliding joins."""
+    return to_numbers(combine_chunks(rows.get_column(time_column_of(relation))))
 
 
-def build_hash_index(columns: Sequence[pa.Array], rows: int) -> HashIndex:
-    """Return a hash index over key columns."""
-    bits = max(1, rows.bit_length() - 1)
-    directory, ordered, order = probe_kernels.index_hashes(hash_keys(columns, rows), mask_valid_keys(columns), bits)
-    return HashIndex(directory, ordered, order, bits)
+def concat_segments(segments: Sequence[RowSegment], width: int) -> RowSegment:
+    """Return the rows of several segments as one, without indexes; a column that a segment lacks is NULL there.
 
-
-def mask_valid_keys(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return the mask of rows without a NULL in their key; an empty array if no key has a NULL."""
-    masks = [valid_mask(column) for column in columns if column.null_count]
-    return np.logical_and.reduce(masks) if masks else ALL_VALID
-
-
-def build_segment(
-    packed_rows: Sequence[PackedRows], batch: int, hashed: Iterable[IndexKeys], sorted_by: Iterable[Expression], width: int
-) -> StateSegment:
-    """Return the segment that a batch inserts, with the indexes that probes will use."""
-    names = [name for name in packed_rows[0].columns if all(name in rows.columns for rows in packed_rows)]
-    columns = {name: pa.concat_arrays([rows.columns[name] for rows in packed_rows]) for name in names}
-    sets = np.concatenate([resize_bitmaps(rows.sets, width) for rows in packed_rows])
-    insert_batches, delta_masks = np.full(len(sets), batch, np.int32), np.concatenate([rows.delta_mask for rows in packed_rows])
-    segment = StateSegment(columns, sets, insert_batches, delta_masks, batch)
-    return build_indexes(segment, hashed, sorted_by)
-
-
-def build_indexes(segment: StateSegment, hashed: Iterable[IndexKeys], sorted_by: Iterable[Expression]) -> StateSegment:
-    """Build these indexes; return the segment."""
-    for keys in hashed:
-        segment.get_hash_index(keys)
-    for value in sorted_by:
-        segment.get_sorted_index(value)
-    return segment
-
-
-def merge_segments(
-    segments: Sequence[StateSegment], selected: Sequence[Integers], width: int, bitmap_version: int
-) -> StateSegment:
-    """Return selected rows of several segments as one segment, without indexes; a column that a segment lacks is NULL there.
-
-    The bits of query-sets must have the same meaning in all segments: that of `bitmap_version`.
+    `width` is that of query-sets, in words; their bits must have the same meaning in all segments.
     """
-    types = {name: column.type for segment in segments for name, column in segment.columns.items()}
-    columns = {}
-    for name, data_type in types.items():
-        chunks = []
-        for segment, row_ids in zip(segments, selected, strict=True):
-            column = segment.columns.get(name)
-            chunks.append(pa.nulls(len(row_ids), data_type) if column is None else column.take(pa.array(row_ids)))
-        columns[name] = pa.concat_arrays(chunks)
-    pairs = list(zip(segments, selected, strict=True))
-    sets = np.concatenate([resize_bitmaps(segment.sets, width)[row_ids] for segment, row_ids in pairs])
-    insert_batches = np.concatenate([segment.insert_batch[row_ids] for segment, row_ids in pairs])
-    return StateSegment(columns, sets, insert_batches, np.zeros(len(sets), np.uint64), bitmap_version)
+    first = segments[0]
+    sets = _concat_sets(segments, width)
+    if len(segments) == 1:
+        return replace(first, sets=sets, indexes={})
+    columns = {name: pa.concat_arrays(arrays) for name, arrays in _collect_columns(segments, _find_types(segments)).items()}
+    insert_batches = [segment.insert_batch for segment in segments if segment.insert_batch is not None]
+    insert_batch = np.concatenate(insert_batches) if len(insert_batches) == len(segments) else None
+    return RowSegment(columns, sets, _concat_masks(segments), insert_batch, first.bitmap_version)
+
+
+def view_columns(segments: Sequence[RowSegment], types: ColumnTypes | None = None, combine_limit: int = 0) -> JoinTable:
+    """Return the columns of several segments without copying; a column that a segment lacks is NULL there.
+
+    `types` are the columns of the result, by default all that occur; for `combine_limit` see `ChunkedColumn`.
+    """
+    columns = _collect_columns(segments, _find_types(segments) if types is None else types)
+    row_count = sum(segment.row_count for segment in segments)
+    return JoinTable({name: ChunkedColumn(arrays, combine_limit) for name, arrays in columns.items()}, row_count)
+
+
+def view_segments(segments: Sequence[RowSegment], width: int, types: ColumnTypes | None = None) -> JoinedRows:
+    """Return the rows of several segments, their columns as in `view_columns`; `width` is that of query-sets, in words."""
+    selection = TableSelection(view_columns(segments, types))
+    return JoinedRows([selection], _concat_sets(segments, width), _concat_masks(segments))
+
+
+def pack_rows(rows: JoinedRows, names: Iterable[str]) -> RowSegment:
+    """Return the columns with these names, as far as rows have them, materialized for rows that leave this worker."""
+    columns = {name: combine_chunks(rows.get_column(name)) for name in names if rows.has_column(name)}
+    return RowSegment(columns, rows.sets, rows.delta_mask)
+
+
+def build_indexes(segment: RowSegment, hashed: Iterable[IndexKeys], sorted_by: Iterable[Expression]) -> RowSegment:
+    """Return a segment with indexes by the hash of keys, and by values."""
+    cache: IndexCache = {}
+    indexes = RowIndexes(segment.evaluate, segment.row_count, cache)
+    for keys in hashed:
+        indexes.get_hash_index(keys)
+    for value in sorted_by:
+        indexes.get_sorted_index(value)
+    return replace(segment, indexes=cache)
+
+
+def _find_types(segments: Sequence[RowSegment]) -> ColumnTypes:
+    return {name: column.type for segment in segments for name, column in segment.columns.items()}
+
+
+def _collect_columns(segments: Sequence[RowSegment], types: ColumnTypes) -> dict[str, list[pa.Array]]:
+    complete = [segment.with_columns(types) for segment in segments]
+    return {name: [segment.columns[name] for segment in complete] for name in types}
+
+
+def _concat_sets(segments: Sequence[RowSegment], width: int) -> QueryBitmaps:
+    sets = [resize_bitmaps(segment.sets, width) for segment in segments]
+    return sets[0] if len(sets) == 1 else np.concatenate(sets)
+
+
+def _concat_masks(segments: Sequence[RowSegment]) -> Bitmasks | None:
+    masks = [segment.delta_mask for segment in segments if segment.delta_mask is not None]
+    return np.concatenate(masks) if len(masks) == len(segments) else None

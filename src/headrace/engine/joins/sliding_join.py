@@ -8,354 +8,225 @@ without either, a probe tries all pairs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
-from headrace.engine.batch_job import BatchJob, SegmentRef, ShuffleBlock
+from headrace.engine.batch_job import BatchJob, SegmentRef
 from headrace.engine.compute.columns import combine_chunks
-from headrace.engine.compute.keys import hash_keys
-from headrace.engine.failures import QueryFailures
-from headrace.engine.joins.index import search_ranges
-from headrace.engine.joins.ingest import route_to_probe, route_to_store
-from headrace.engine.joins.joined_rows import JoinedRows
-from headrace.engine.joins.probe_plan import LoadedProbe
-from headrace.engine.joins.segment import (
-    Bitmasks,
-    Integers,
-    PackedRows,
-    ProbeTuples,
-    StateSegment,
-    build_segment,
-    mask_valid_keys,
-    unpack_rows,
+from headrace.engine.joins import index
+from headrace.engine.joins.index import (
+    Candidates,
+    PairLimits,
+    RowIndexes,
+    RowPairs,
+    concat_pairs,
+    pair_all_rows,
+    search_hashes,
+    search_ranges,
 )
-from headrace.engine.joins.state_store import JoinStateStore
+from headrace.engine.joins.join_output import JoinOutput
+from headrace.engine.joins.joined_rows import Bitmasks, JoinedRows
+from headrace.engine.joins.probe_plan import LoadedProbe
+from headrace.engine.joins.routing import (
+    ProbeAddress,
+    RoutedRows,
+    StoreAddress,
+    route_to_probe,
+    route_to_store,
+    select_routed,
+)
+from headrace.engine.joins.segment import RowSegment, get_event_times, pack_rows, view_segments
+from headrace.engine.joins.state_store import JoinStateStore, LoadedSegment
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.kernels import probe as probe_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
-from headrace.model.record import record
-from headrace.planner.join.normalized_join import NormalizedJoin
-from headrace.planner.join.sliding_join_plan import ProbeRouting, ProbeStep, RoutingKind, StoreFeed
-from headrace.storage.result_files import BatchResults
-
-MAX_PAIRS = 1 << 18  # limit of pairs in memory at once
-_MIN_PAIRS = 1 << 12
-_NO_ORDER = np.zeros(0, np.int32)
-_NO_INSERT_BATCHES = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProbePairs:
-    """Pairs of probe rows (`own`) and stored rows (`theirs`), with their query-sets."""
-
-    own: Integers
-    theirs: Integers
-    sets: QueryBitmaps
+from headrace.planner.join.sliding_join_plan import ProbeStep, RoutingKind, StoreFeed
 
 
 class Prober:
     """The probe rows of one probe, prepared once for all segments of its store."""
 
-    def __init__(self, loaded: LoadedProbe, tuples: ProbeTuples) -> None:
+    def __init__(self, loaded: LoadedProbe, rows: JoinedRows) -> None:
         """Take the rows that probe."""
-        self._loaded, self._tuples = loaded, tuples
-        times = [(tuples.get_times(name), loaded.max_ranges[name]) for name in loaded.probe_relations]
+        self._loaded, self._rows = loaded, rows
+        times = [(get_event_times(rows, name), loaded.max_ranges[name]) for name in loaded.probe_relations]
         self._max_times = np.maximum.reduce([event_times for event_times, _ in times])
         self._time_limits = np.minimum.reduce([event_times + max_range for event_times, max_range in times])
-        self._keys = [combine_chunks(tuples.evaluate(left)) for left, _ in loaded.probe.keys]
-        self._hashes = hash_keys(self._keys, tuples.row_count) if self._keys else None
-        self._valid_keys = mask_valid_keys(self._keys)
+        self._keys = [combine_chunks(rows.evaluate(left)) for left, _ in loaded.probe.keys]
 
     @property
     def time_span(self) -> tuple[int, int]:
         """The least and the greatest event time of possible matches."""
         return int(self._max_times.min()) - self._loaded.max_ranges[self._loaded.build_relations[0]], int(self._time_limits.max())
 
-    def find_pairs(self, segment: StateSegment, sets: QueryBitmaps) -> Iterator[ProbePairs]:
-        """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are the segment's current ones."""
-        loaded, relation = self._loaded, self._loaded.build_relations[0]
-        begins, ends, order = self._find_ranges(segment)
-        low, times = self._max_times - loaded.max_ranges[relation], segment.get_times(relation)
-        insert_limit = loaded.probe.before_batch
-        insert_batches = (
-            _NO_INSERT_BATCHES if insert_limit is None or int(segment.insert_batch.max()) < insert_limit else segment.insert_batch
+    def find_pairs(self, segment: LoadedSegment, sets: QueryBitmaps) -> Iterator[RowPairs]:
+        """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are those of the stored rows."""
+        relation, before = self._loaded.build_relations[0], self._loaded.probe.before_batch
+        limits = PairLimits(
+            self._max_times - self._loaded.max_ranges[relation], self._time_limits, get_event_times(segment.rows, relation)
         )
-        row = offset = 0
-        probe_sets = self._tuples.sets
-        size = min(MAX_PAIRS, max(_MIN_PAIRS, self._tuples.row_count))
-        while row < self._tuples.row_count:
-            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
-            common = np.empty((size, sets.shape[1]), np.uint64)
-            count, row, offset = probe_kernels.find_matches(
-                begins,
-                ends,
-                order,
-                probe_sets,
-                sets,
-                low,
-                self._time_limits,
-                times,
-                insert_batches,
-                insert_limit or 0,
-                row,
-                offset,
-                probe_ids,
-                build_ids,
-                common,
-            )
-            if count:
-                yield ProbePairs(probe_ids[:count], build_ids[:count], common[:count])
-            size = MAX_PAIRS
+        if before is not None and segment.ref.newest_batch >= before:
+            limits = replace(limits, insert_batches=segment.rows.insert_batch, before_batch=before)
+        return index.find_pairs(self._find_candidates(segment.indexes, segment.rows.row_count), self._rows.sets, sets, limits)
 
-    def join_pairs(self, pairs: ProbePairs, rows: JoinedRows, delta_mask: Bitmasks) -> ProbeTuples:
+    def join_pairs(self, pairs: RowPairs, stored: JoinedRows, delta_masks: Bitmasks) -> JoinedRows:
         """Return the joined rows of pairs that satisfy windows and conditions.
 
-        `rows` are the stored rows that the pairs refer to, `delta_mask` holds their new relations.
+        Pairs refer to the `stored` rows; `delta_masks` are those of the stored row of each pair.
         """
-        deltas = self._tuples.delta_mask[pairs.own] | delta_mask
-        return self._filter_rows(ProbeTuples(self._tuples.rows.pair_with(pairs.own, rows, pairs.theirs, pairs.sets), deltas))
-
-    def _filter_rows(self, rows: ProbeTuples) -> ProbeTuples:
-        """Filter pairs by windows and conditions; an overflow counts as unknown, like NULL."""
-        loaded, sets = self._loaded, rows.sets
+        assert self._rows.delta_mask is not None
+        deltas = self._rows.delta_mask[pairs.probe_ids] | delta_masks
+        rows, loaded = self._rows.pair_with(pairs.probe_ids, stored, pairs.build_ids, pairs.sets, deltas), self._loaded
         for ranges, bits in loaded.window_groups:
             for probe_relation in loaded.probe_relations:
                 for build_relation in loaded.build_relations:
-                    probe_kernels.clear_outside_windows(
-                        rows.get_times(probe_relation),
-                        rows.get_times(build_relation),
+                    join_kernels.clear_outside_windows(
+                        get_event_times(rows, probe_relation),
+                        get_event_times(rows, build_relation),
                         ranges[probe_relation],
                         ranges[build_relation],
                         bits,
-                        sets,
+                        rows.sets,
                     )
-        for condition, bits in loaded.conditions.items():
-            holds = np.asarray(combine_chunks(rows.evaluate(condition)).fill_null(False))
-            sets[~holds] &= ~bits
-        if loaded.window_groups or loaded.conditions:
-            alive = join_kernels.find_live_rows(sets)
-            if alive.size < len(sets):
-                return rows.take(alive, sets[alive])
-        return rows
+        any_fails = rows.clear_failing(loaded.conditions)
+        return rows.restrict_sets(rows.sets) if loaded.window_groups or any_fails else rows
 
-    def _find_ranges(self, segment: StateSegment) -> tuple[Integers, Integers, npt.NDArray[np.int32]]:
-        """Return for each probe row the range of its candidates, in an order of the segment's rows."""
-        count = self._tuples.row_count
-        if self._hashes is not None:
-            index = segment.get_hash_index(self._loaded.build_keys)
-            begins, ends = probe_kernels.look_up_hashes(self._hashes, self._valid_keys, index.directory, index.hashes, index.bits)
-            return begins, ends, index.order
+    def _find_candidates(self, indexes: RowIndexes, stored_count: int) -> Candidates:
+        """Return for each probe row the stored rows that a look-up yields."""
+        if self._keys:
+            return search_hashes(indexes.get_hash_index(self._loaded.build_keys), self._keys, self._rows.row_count)
         if not self._loaded.bounds:
-            return np.zeros(count, np.int64), np.full(count, segment.row_count, np.int64), _NO_ORDER
-        sorted_values = segment.get_sorted_index(self._loaded.bounds[0].build_value)
-        bounds = [(bound.operator, combine_chunks(self._tuples.evaluate(bound.probe_value))) for bound in self._loaded.bounds]
-        return *search_ranges(sorted_values, bounds), sorted_values.order
-
-
-@record("sliding-join-message")
-@dataclass(slots=True)
-class SlidingJoinMessage:
-    """Rows between levels: (probe, rows), (store, level of insertion, rows), and references to written segments."""
-
-    probe_inputs: list[tuple[int, PackedRows]] = field(default_factory=list)
-    store_inputs: list[tuple[int, int, PackedRows]] = field(default_factory=list)
-    segment_refs: list[SegmentRef] = field(default_factory=list)
-
-    @property
-    def bytes(self) -> int:
-        """The approximate size of its arrays in bytes."""
-        return sum(rows.bytes for _, rows in self.probe_inputs) + sum(rows.bytes for _, _, rows in self.store_inputs)
-
-
-def message_from_block(block: ShuffleBlock) -> SlidingJoinMessage:
-    """Return the rows of sliding joins in a shuffle block of the map stage."""
-    return SlidingJoinMessage(block.probe_inputs, [(store, 0, rows) for store, rows in block.store_inputs])
+            return pair_all_rows(self._rows.row_count, stored_count)
+        bounds = [(bound.operator, combine_chunks(self._rows.evaluate(bound.probe_value))) for bound in self._loaded.bounds]
+        return search_ranges(indexes.get_sorted_index(self._loaded.bounds[0].build_value), bounds)
 
 
 class SlidingJoinLevel:
     """The sliding joins of one partition at one level."""
 
-    def __init__(
-        self,
-        job: BatchJob,
-        partition: int,
-        level: int,
-        get_watermark: Callable[[NormalizedJoin], int],
-        results: BatchResults,
-        failures: QueryFailures,
-        flush_if_full: Callable[[], None],
-        forwarded: Sequence[SegmentRef],
-    ) -> None:
-        """`get_watermark` returns a query's watermark after this batch; `flush_if_full` is called after results were added."""
-        self._job, self._partition, self._level = job, partition, level
-        self._results, self._failures, self._flush_if_full = results, failures, flush_if_full
-        self._state_store = JoinStateStore(job, partition, level, get_watermark, forwarded)
-        self._loaded_plan = self._state_store.loaded_plan
-        self._plan = self._loaded_plan.plan
-        self.messages: dict[int, SlidingJoinMessage] = {}
+    def __init__(self, job: BatchJob, level: int, state_store: JoinStateStore, output: JoinOutput) -> None:
+        """Take the state stores of the partition at the level."""
+        self._job, self._level, self._state_store = job, level, state_store
+        self._output, self._outbox, self._partition = output, output.outbox, output.outbox.sender
+        self._loaded_plan, self._plan = state_store.loaded_plan, state_store.loaded_plan.plan
         self.probe_counts: dict[int, tuple[int, int]] = {}
         """Input rows and output rows of each probe, by its number."""
 
-    def run(self, messages: Sequence[SlidingJoinMessage]) -> list[SegmentRef]:
+    def run(self, routed_rows: Sequence[RoutedRows]) -> list[SegmentRef]:
         """Insert and probe the rows that arrived; return the segments that are retained."""
-        storing: dict[int, list[PackedRows]] = defaultdict(list)
-        probing: dict[int, list[PackedRows]] = defaultdict(list)
-        for message in messages:
-            for store, insert_level, rows in message.store_inputs:
-                if insert_level == self._level:
-                    storing[store].append(rows)
-                else:
-                    self._get_message(self._partition).store_inputs.append((store, insert_level, rows))
-            for probe, rows in message.probe_inputs:
-                self._queue_probe(probe, rows, probing)
-        for store, packed_rows in storing.items():
-            self._state_store.insert_segment(
-                store,
-                build_segment(
-                    packed_rows, self._job.batch, *self._loaded_plan.index_expressions[store], self._loaded_plan.set_width
-                ),
-            )
+        storing: dict[int, list[RowSegment]] = defaultdict(list)
+        probing: dict[int, list[RowSegment]] = defaultdict(list)
+        for address, rows in select_routed(routed_rows, StoreAddress):
+            if address.level == self._level:
+                storing[address.store].append(rows)
+            else:
+                self._outbox.send_rows(self._partition, address, rows)
+        for probe_address, rows in select_routed(routed_rows, ProbeAddress):
+            self._queue_probe(probe_address, rows, probing)
+        for store, segments in storing.items():
+            self._state_store.insert_rows(store, segments)
         if self._level == 0:
             self._queue_stored_rows(storing, probing)
         for number in sorted(probing):
-            self._run_probe(self._loaded_plan.probe_specs[number], unpack_rows(probing[number], self._loaded_plan.set_width))
+            self._run_probe(self._loaded_plan.probe_specs[number], view_segments(probing[number], self._loaded_plan.set_width))
         segment_refs = self._state_store.write_segments()
-        self._get_message(self._partition).segment_refs += self._state_store.list_forwarded_refs()
+        self._outbox.get_message(self._partition).segment_refs += self._state_store.list_forwarded_refs()
         return segment_refs
 
-    def _queue_probe(self, probe: int, rows: PackedRows, probing: dict[int, list[PackedRows]]) -> None:
+    def _queue_probe(self, address: ProbeAddress, rows: RowSegment, probing: dict[int, list[RowSegment]]) -> None:
         """Queue rows for a probe of this level; forward those for a later level."""
-        if self._loaded_plan.probe_specs[probe].level == self._level:
-            probing[probe].append(rows)
+        if self._loaded_plan.probe_specs[address.probe].level == self._level:
+            probing[address.probe].append(rows)
         else:
-            self._get_message(self._partition).probe_inputs.append((probe, rows))
+            self._outbox.send_rows(self._partition, address, rows)
 
-    def _queue_stored_rows(self, storing: dict[int, list[PackedRows]], probing: dict[int, list[PackedRows]]) -> None:
+    def _queue_stored_rows(self, storing: dict[int, list[RowSegment]], probing: dict[int, list[RowSegment]]) -> None:
         """Queue inserted rows for the probes that start in the partition of their store."""
         for roots in self._plan.root_probes.values():
             for root in roots:
                 if root.routing.kind is RoutingKind.STORED:
                     for rows in storing.get(root.routing.colocated_store, ()):
-                        self._queue_probe(root.number, rows, probing)
+                        self._queue_probe(ProbeAddress(root.number), rows, probing)
 
-    def _get_message(self, partition: int) -> SlidingJoinMessage:
-        return self.messages.setdefault(partition, SlidingJoinMessage())
-
-    def _run_probe(self, probe: ProbeStep, tuples: ProbeTuples) -> None:
+    def _run_probe(self, probe: ProbeStep, rows: JoinedRows) -> None:
         loaded = self._loaded_plan.get_probe(probe.number)
-        tuples = _restrict_to_users(tuples, loaded)
-        if not tuples.row_count:
+        rows = rows.restrict_sets(rows.sets & loaded.user_set)
+        if not rows.row_count:
             return
         input_rows, output_rows = self.probe_counts.get(probe.number, (0, 0))
-        for matches in self._find_matches(probe, Prober(loaded, tuples), loaded.build_relations[0]):
+        for matches in self._find_matches(probe, Prober(loaded, rows), loaded.build_relations[0]):
             output_rows += matches.row_count
             self._forward_matches(probe, matches)
-        self.probe_counts[probe.number] = (input_rows + tuples.row_count, output_rows)
+        self.probe_counts[probe.number] = (input_rows + rows.row_count, output_rows)
 
-    def _find_matches(self, probe: ProbeStep, prober: Prober, relation: str) -> Iterator[ProbeTuples]:
+    def _find_matches(self, probe: ProbeStep, prober: Prober, relation: str) -> Iterator[JoinedRows]:
         """Yield the matches of a probe over all segments, in as few blocks as memory allows."""
         first_time, last_time = prober.time_span
         visible = np.uint64(self._plan.get_visible_mask(self._loaded_plan.start_relations[probe.number]))
         view = self._state_store.get_view(probe.store_number)
-        pending: list[tuple[ProbePairs, Bitmasks | None]] = []
-        pending_pairs = 0
-        for index, loaded in enumerate(view.segments):
-            sets, deltas = loaded.sets, None
-            if loaded.ref.newest_batch == self._job.batch:
-                hidden = (loaded.segment.delta_mask & ~visible) != 0
+        pending: list[tuple[RowPairs, Bitmasks]] = []
+        for number, segment in enumerate(view.segments):
+            sets, is_new = segment.rows.sets, segment.ref.newest_batch == self._job.batch
+            if is_new:
+                hidden = (segment.rows.get_delta_masks() & ~visible) != 0
                 if probe.before_batch is not None or hidden.all():
                     continue
-                sets, deltas = np.where(hidden[:, None], np.uint64(0), sets), loaded.segment.delta_mask
-            elif (probe.before_batch is not None and loaded.ref.oldest_batch >= probe.before_batch) or _is_disjoint(
-                loaded.ref, relation, first_time, last_time
+                sets = np.where(hidden[:, None], np.uint64(0), sets)
+            elif (probe.before_batch is not None and segment.ref.oldest_batch >= probe.before_batch) or _is_disjoint(
+                segment.ref, relation, first_time, last_time
             ):
                 continue
-            for pairs in prober.find_pairs(loaded.segment, sets):
-                pair_deltas = None if deltas is None else deltas[pairs.theirs]
-                pending.append((ProbePairs(pairs.own, pairs.theirs + view.offsets[index], pairs.sets), pair_deltas))
-                pending_pairs += len(pairs.own)
-                if pending_pairs >= MAX_PAIRS:
-                    yield from _join_pairs(prober, pending, view.rows)
-                    pending, pending_pairs = [], 0
-        yield from _join_pairs(prober, pending, view.rows)
+            for pairs in prober.find_pairs(segment, sets):
+                deltas = segment.rows.get_delta_masks()[pairs.build_ids] if is_new else np.zeros(pairs.pair_count, np.uint64)
+                pending.append((RowPairs(pairs.probe_ids, pairs.build_ids + view.offsets[number], pairs.sets), deltas))
+                if sum(found.pair_count for found, _ in pending) >= index.MAX_PAIRS:
+                    yield _join_pairs(prober, pending, view.rows)
+                    pending = []
+        if pending:
+            yield _join_pairs(prober, pending, view.rows)
 
-    def _forward_matches(self, probe: ProbeStep, matches: ProbeTuples) -> None:
+    def _forward_matches(self, probe: ProbeStep, matches: JoinedRows) -> None:
         """Pass the rows that a probe found to complete queries, to state stores, and to the following probes."""
-        if probe.completed_queries:
-            self._emit_results([self._loaded_plan.queries[number] for number in probe.completed_queries], matches)
+        self._output.finish_rows([self._loaded_plan.finished[number] for number in probe.completed_queries], matches)
         for feed in probe.feeds:
             self._send_to_store(feed, matches)
         for child in probe.children:
-            child_rows = _restrict_to_users(matches, self._loaded_plan.get_probe(child.number))
+            child_rows = matches.restrict_sets(matches.sets & self._loaded_plan.get_probe(child.number).user_set)
             if child_rows.row_count and child.level == self._level and child.routing.kind is RoutingKind.LOCAL:
                 self._run_probe(child, child_rows)
             elif child_rows.row_count:
-                self._send_to_probe(child.routing, child, child_rows)
+                self._send_to_probe(child, child_rows)
 
-    def _send_to_probe(self, edge: ProbeRouting, child: ProbeStep, rows: ProbeTuples) -> None:
+    def _send_to_probe(self, child: ProbeStep, rows: JoinedRows) -> None:
         relations = child.covered_relations - self._loaded_plan.store_specs[child.store_number].relation.relations
-        packed = rows.pack_columns(self._loaded_plan.find_needed_columns(relations, child.query_ids))
-        for target, target_rows in route_to_probe(edge, packed, self._partition, self._job.partitions):
-            self._get_message(target).probe_inputs.append((child.number, target_rows))
+        names = self._loaded_plan.find_needed_columns(relations, child.query_ids)
+        address = ProbeAddress(child.number)
+        if child.routing.kind is RoutingKind.BROADCAST:
+            packed = pack_rows(rows, names)
+            for target in range(self._job.partitions):
+                self._outbox.send_rows(target, address, packed)
+        else:
+            for target, target_rows in route_to_probe(child.routing, rows, self._partition, self._job.partitions):
+                self._outbox.send_rows(target, address, pack_rows(target_rows, names))
 
-    def _send_to_store(self, feed: StoreFeed, matches: ProbeTuples) -> None:
+    def _send_to_store(self, feed: StoreFeed, matches: JoinedRows) -> None:
         """Send rows to the state store of an intermediate result, for the queries that use it."""
-        bits = self._loaded_plan.make_query_bitmap(self._plan.used_since[feed.store_number])
-        sets = matches.sets & bits
-        alive = join_kernels.find_live_rows(sets)
-        if not alive.size:
+        users = self._plan.used_since[feed.store_number]
+        rows = matches.restrict_sets(matches.sets & self._loaded_plan.make_query_bitmap(users))
+        if not rows.row_count:
             return
         spec = self._loaded_plan.store_specs[feed.store_number]
-        rows = matches.take(alive, sets[alive]).pack_columns(
-            self._loaded_plan.find_needed_columns(spec.relation.relations, self._plan.used_since[feed.store_number])
-        )
+        names = self._loaded_plan.find_needed_columns(spec.relation.relations, users)
         key = None if feed.routing.kind is RoutingKind.LOCAL else spec.partition_key
         targets = [(self._partition, rows)] if key is None else route_to_store(key, rows, self._partition, self._job.partitions)
         for target, target_rows in targets:
-            self._get_message(target).store_inputs.append((feed.store_number, feed.level, target_rows))
-
-    def _emit_results(self, queries: Sequence[NormalizedJoin], rows: ProbeTuples) -> None:
-        """Emit joined rows of complete queries."""
-        by_output: dict[tuple[object, ...], list[NormalizedJoin]] = defaultdict(list)
-        for query in queries:
-            by_output[query.output_signature].append(query)
-        for same_output in by_output.values():
-            bits, row_ids = join_kernels.list_rows_by_bit(
-                rows.sets, self._loaded_plan.make_query_bitmap([query.id for query in same_output])
-            )
-            if not bits.size:
-                continue
-            query_of_bit = np.full(self._loaded_plan.set_width * 64, -1, np.int64)
-            query_of_bit[[query.bit for query in same_output]] = [query.id for query in same_output]
-            query_ids, selected = query_of_bit[bits], rows.take(row_ids)
-            for expression in same_output[0].output:
-                errors = selected.evaluate.errors(expression)
-                if errors is not None:
-                    mask = np.asarray(errors.to_numpy(zero_copy_only=False), np.bool_)
-                    self._failures.add_rows(query_ids[mask], selected.evaluate.message(expression))
-            columns = [combine_chunks(selected.evaluate(expression)) for expression in same_output[0].output]
-            self._results.add(query_ids, pa.RecordBatch.from_arrays(columns, schema=same_output[0].schema.to_arrow()))
-            self._flush_if_full()
+            self._outbox.send_rows(target, StoreAddress(feed.store_number, feed.level), pack_rows(target_rows, names))
 
 
-def _join_pairs(prober: Prober, pending: Sequence[tuple[ProbePairs, Bitmasks | None]], rows: JoinedRows) -> Iterator[ProbeTuples]:
-    if pending:
-        own, theirs, sets = (np.concatenate([getattr(pairs, name) for pairs, _ in pending]) for name in ("own", "theirs", "sets"))
-        all_deltas = [np.zeros(len(pairs.own), np.uint64) if deltas is None else deltas for pairs, deltas in pending]
-        matches = prober.join_pairs(ProbePairs(own, theirs, sets), rows, np.concatenate(all_deltas))
-        if matches.row_count:
-            yield matches
-
-
-def _restrict_to_users(rows: ProbeTuples, loaded: LoadedProbe) -> ProbeTuples:
-    """Return the rows that matter to a user of a probe."""
-    sets = rows.sets & loaded.user_set
-    alive = join_kernels.find_live_rows(sets)
-    return rows.take(alive, sets[alive])
+def _join_pairs(prober: Prober, pending: Sequence[tuple[RowPairs, Bitmasks]], stored: JoinedRows) -> JoinedRows:
+    pairs = concat_pairs([pairs for pairs, _ in pending])
+    return prober.join_pairs(pairs, stored, np.concatenate([deltas for _, deltas in pending]))
 
 
 def _is_disjoint(ref: SegmentRef, relation: str, first_time: int, last_time: int) -> bool:

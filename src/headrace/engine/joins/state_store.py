@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.engine.batch_job import BatchJob, SegmentRef
-from headrace.engine.compute.columns import combine_chunks
-from headrace.engine.compute.keys import assign_partitions
-from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, select_all_rows
+from headrace.engine.joins.index import IndexCache, RowIndexes
+from headrace.engine.joins.joined_rows import JoinedRows, TableSelection
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
-from headrace.engine.joins.segment import Integers, StateSegment, build_indexes, merge_segments
+from headrace.engine.joins.routing import take_share
+from headrace.engine.joins.segment import RowSegment, build_indexes, concat_segments, get_event_times, view_columns
+from headrace.engine.joins.segment_compaction import SegmentExtent, group_segments
 from headrace.engine.kernels import join as join_kernels
-from headrace.engine.operators.query_sets import QueryBitmaps, resize_bitmaps
+from headrace.engine.operators.query_sets import QueryBitmaps, mask_bit, resize_bitmaps
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.planner.join.normalized_join import NormalizedJoin
-from headrace.planner.join.sliding_join_plan import StoreSpec
 from headrace.planner.shared_plan import Backfill
 from headrace.storage import container
 
@@ -28,18 +29,21 @@ _MAX_SEGMENTS = 8  # segments of a store before small adjacent ones are merged
 _SPAN_FRACTION = 4  # a merged segment spans at most 1/4 of a store's batches, so that expired rows are evicted in time
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoadedSegment:
-    """A segment in memory: its rows, and their query-sets translated to the current bits."""
+    """A segment in memory: its rows with query-sets translated to the current bits, and its indexes."""
 
     ref: SegmentRef
-    segment: StateSegment
-    sets: QueryBitmaps
+    rows: RowSegment
+    indexes: RowIndexes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateView:
-    """All segments of a store in this partition, concatenated; `offsets` holds the position of the first row of each."""
+    """All segments of a store in this partition, concatenated; `offsets` holds the position of the first row of each.
+
+    The concatenated rows have no query-sets: those of the segments are used.
+    """
 
     segments: Sequence[LoadedSegment]
     offsets: Sequence[int]
@@ -61,7 +65,7 @@ class JoinStateStore:
         self._job, self._partition, self._level, self._get_watermark = job, partition, level, get_watermark
         self.loaded_plan: LoadedSlidingJoinPlan = job.load_sliding_join_plan()
         self._store = job.store
-        self._new_segments: list[tuple[SegmentRef, StateSegment]] = []
+        self._new_segments: list[tuple[SegmentRef, RowSegment]] = []
         self._state_file = f"state/{job.batch:010d}-{partition:05d}-{level}.stores"
         repartition = job.state_partitions != job.partitions
         stored = (
@@ -83,34 +87,29 @@ class JoinStateStore:
         """Return the rows of a store: those of earlier batches, and those that this batch has inserted so far."""
         if store not in self._views:
             segments = [self.load_segment(ref) for ref in (*self.old_refs, *self.new_refs) if ref.store == store]
-            offsets = (
-                np.concatenate([[0], np.cumsum([segment.segment.row_count for segment in segments])]).astype(np.int64).tolist()
-            )
-            first_columns = segments[0].segment.columns if segments else ()
-            names = [name for name in first_columns if all(name in segment.segment.columns for segment in segments)]
-            table = JoinTable(
-                {name: ChunkedColumn([segment.segment.columns[name] for segment in segments], _COMBINE_ROWS) for name in names},
-                offsets[-1],
-            )
-            self._views[store] = StateView(segments, offsets, select_all_rows(table, np.zeros((offsets[-1], 0), np.uint64)))
+            offsets = np.cumsum([0, *(segment.rows.row_count for segment in segments)]).tolist()
+            table = view_columns([segment.rows for segment in segments], combine_limit=_COMBINE_ROWS)
+            no_sets = np.zeros((offsets[-1], 0), np.uint64)
+            self._views[store] = StateView(segments, offsets, JoinedRows([TableSelection(table)], no_sets))
         return self._views[store]
 
     def load_segment(self, ref: SegmentRef) -> LoadedSegment:
         """Return a segment."""
         segment_key = (ref.file, ref.index)
         if segment_key not in self._loaded_segments:
-            segment = next(
-                (new_segment for new_ref, new_segment in self._new_segments if new_ref == ref), None
-            ) or self._read_segment(ref)
-            sets = self._translate_sets(segment, ref)
-            self._loaded_segments[segment_key] = LoadedSegment(ref, segment, sets)
+            rows, index_cache = self._read_segment(ref)
+            indexes = RowIndexes(rows.evaluate, rows.row_count, index_cache)
+            self._loaded_segments[segment_key] = LoadedSegment(ref, replace(rows, sets=self._translate_sets(rows, ref)), indexes)
         return self._loaded_segments[segment_key]
 
-    def _read_segment(self, ref: SegmentRef) -> StateSegment:
+    def _read_segment(self, ref: SegmentRef) -> tuple[RowSegment, IndexCache]:
+        """Return the rows of a segment with all columns that queries need, and its indexes."""
+        new_segment = next((segment for new_ref, segment in self._new_segments if new_ref == ref), None)
+        rows, index_cache = self._job.load_segment(ref) if new_segment is None else (new_segment, dict(new_segment.indexes))
         names = self.loaded_plan.plan.find_needed_columns(self.loaded_plan.store_specs[ref.store].relation.relations)
-        return self._job.load_segment(ref).with_columns({name: self.loaded_plan.column_types[name] for name in names})
+        return rows.with_columns({name: self.loaded_plan.column_types[name] for name in names}), index_cache
 
-    def _translate_sets(self, segment: StateSegment, ref: SegmentRef) -> QueryBitmaps:
+    def _translate_sets(self, segment: RowSegment, ref: SegmentRef) -> QueryBitmaps:
         """Translate query-sets to the current bits: a bit may have belonged to another query when the row was inserted."""
         sets = resize_bitmaps(segment.sets, self.loaded_plan.set_width)
         newer_queries = [
@@ -128,32 +127,33 @@ class JoinStateStore:
                 if ref.spans[0][0] == backfill.relation:
                     translated[self._mask_backfilled_rows(segment, sets, backfill, query)] |= bits
         for query_id, first_batch in rejoined:
-            translated[segment.insert_batch < first_batch] &= ~self.loaded_plan.make_query_bitmap([query_id])
+            translated[segment.get_insert_batches() < first_batch] &= ~self.loaded_plan.make_query_bitmap([query_id])
         return translated
 
     def _mask_backfilled_rows(
-        self, segment: StateSegment, sets: QueryBitmaps, backfill: Backfill, borrower: NormalizedJoin
+        self, segment: RowSegment, sets: QueryBitmaps, backfill: Backfill, borrower: NormalizedJoin
     ) -> npt.NDArray[np.bool_]:
         """Return the mask of rows inserted for the lender since it was added, at or after the borrower's `since`."""
-        word = sets[:, backfill.bit // 64] if backfill.bit // 64 < sets.shape[1] else np.zeros(segment.row_count, np.uint64)
-        has_bit = (word >> np.uint64(backfill.bit % 64) & np.uint64(1)).astype(np.bool_)
-        return has_bit & (segment.insert_batch >= backfill.first_batch) & (segment.get_times(backfill.relation) >= borrower.since)
+        is_seen = segment.get_insert_batches() >= backfill.first_batch
+        return mask_bit(sets, backfill.bit) & is_seen & (get_event_times(segment, backfill.relation) >= borrower.since)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def insert_segment(self, store: int, segment: StateSegment) -> None:
-        """Insert the rows of this batch."""
-        self.new_refs.append(self._add_segment(store, segment))
+    def insert_rows(self, store: int, segments: Sequence[RowSegment]) -> None:
+        """Insert rows of this batch as one segment, with the indexes that probes will use."""
+        rows = concat_segments(segments, self.loaded_plan.set_width)
+        insert_batch = np.full(rows.row_count, self._job.batch, np.int32)
+        self.new_refs.append(self._add_segment(store, replace(rows, insert_batch=insert_batch, bitmap_version=self._job.batch)))
         self._views.pop(store, None)
 
-    def _add_segment(self, store: int, segment: StateSegment) -> SegmentRef:
+    def _add_segment(self, store: int, segment: RowSegment) -> SegmentRef:
         spec = self.loaded_plan.store_specs[store]
-        spans = tuple((name, *_find_time_span(segment.get_times(name))) for name in sorted(spec.relation.relations))
-        batches = (int(segment.insert_batch.min()), int(segment.insert_batch.max()))
+        spans = tuple((name, *_find_span(get_event_times(segment, name))) for name in sorted(spec.relation.relations))
+        batches = _find_span(segment.get_insert_batches())
         ref = SegmentRef(
             self._state_file, len(self._new_segments), self._partition, store, *batches, segment.row_count, spans, segment.bytes
         )
-        self._new_segments.append((ref, segment))
+        self._new_segments.append((ref, build_indexes(segment, *self.loaded_plan.index_expressions[store])))
         return ref
 
     def write_segments(self) -> list[SegmentRef]:
@@ -194,24 +194,18 @@ class JoinStateStore:
         compacted: list[SegmentRef] = []
         for store, store_refs in by_store.items():
             store_refs.sort(key=lambda ref: (ref.oldest_batch, ref.newest_batch))
-            if len(store_refs) <= _MAX_SEGMENTS:
-                compacted += store_refs
-                continue
-            for group in _group_neighbours(store_refs, _count_batches(store_refs) // _SPAN_FRACTION):
+            for group in group_segments(store_refs, _measure_segment, _MAX_SEGMENTS, _SPAN_FRACTION):
                 compacted += group if len(group) == 1 else self._merge_segments(store, group)
         return compacted
 
     def _merge_segments(self, store: int, refs: Sequence[SegmentRef]) -> list[SegmentRef]:
-        segments = [self.load_segment(ref) for ref in refs]
         live_set = self.loaded_plan.make_query_bitmap([query.id for query in self.loaded_plan.plan.queries])
-        live_segments = [replace(segment.segment, sets=segment.sets & live_set) for segment in segments]
-        row_ids = [join_kernels.find_live_rows(segment.sets) for segment in live_segments]
-        merged = merge_segments(live_segments, row_ids, self.loaded_plan.set_width, self._job.batch)
-        return (
-            [self._add_segment(store, build_indexes(merged, *self.loaded_plan.index_expressions[store]))]
-            if merged.row_count
-            else []
-        )
+        live_rows = []
+        for rows in (self.load_segment(ref).rows for ref in refs):
+            sets = rows.sets & live_set
+            live_rows.append(replace(rows, sets=sets, delta_mask=None).take(join_kernels.find_live_rows(sets)))
+        merged = replace(concat_segments(live_rows, self.loaded_plan.set_width), bitmap_version=self._job.batch)
+        return [self._add_segment(store, merged)] if merged.row_count else []
 
     # --- repartitioning -----------------------------------------------------------------------------------------------
 
@@ -220,47 +214,17 @@ class JoinStateStore:
         for ref in self._job.segment_refs:
             spec = self.loaded_plan.store_specs.get(ref.store)
             if spec is not None:
-                segment = self._read_segment(ref)
-                row_ids = self._select_rows(spec, segment, ref)
-                if row_ids.size:
-                    share = merge_segments([segment], [row_ids], segment.sets.shape[1], segment.bitmap_version)
-                    self._repartitioned_refs.append(
-                        self._add_segment(ref.store, build_indexes(share, *self.loaded_plan.index_expressions[ref.store]))
-                    )
+                keys = None if spec.partition_key is None else (spec.partition_key,)
+                rows, _ = self._read_segment(ref)
+                share = take_share(keys, rows, ref.partition, self._partition, self._job.partitions)
+                if share.row_count:
+                    self._repartitioned_refs.append(self._add_segment(ref.store, share))
         self.old_refs += self._repartitioned_refs
 
-    def _select_rows(self, spec: StoreSpec, segment: StateSegment, ref: SegmentRef) -> Integers:
-        if spec.partition_key is None:
-            targets = (np.arange(segment.row_count) + ref.partition) % self._job.partitions
-        else:
-            targets = assign_partitions(
-                [combine_chunks(segment.evaluate(spec.partition_key))], segment.row_count, self._job.partitions
-            )
-        return np.flatnonzero(targets == self._partition)
+
+def _find_span(values: npt.NDArray[np.integer[Any]]) -> tuple[int, int]:
+    return int(values.min()), int(values.max())
 
 
-def _find_time_span(times: Integers) -> tuple[int, int]:
-    return int(times.min()), int(times.max())
-
-
-def _group_neighbours(refs: Sequence[SegmentRef], max_batches: int) -> list[list[SegmentRef]]:
-    """Group adjacent segments to merge: a group spans at most `max_batches` batches, and its first part is not much larger."""
-    groups: list[list[SegmentRef]] = []
-    for ref in refs:
-        groups.append([ref])
-        while (
-            len(groups) > 1
-            and _count_rows(groups[-2]) <= 2 * _count_rows(groups[-1])
-            and _count_batches(groups[-2] + groups[-1]) <= max_batches
-        ):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return groups
-
-
-def _count_rows(refs: Sequence[SegmentRef]) -> int:
-    return sum(ref.row_count for ref in refs)
-
-
-def _count_batches(refs: Sequence[SegmentRef]) -> int:
-    """Return the number of batches that segments span; event times of joined rows would not tell their age."""
-    return 1 + max(ref.newest_batch for ref in refs) - min(ref.oldest_batch for ref in refs)
+def _measure_segment(ref: SegmentRef) -> SegmentExtent:
+    return SegmentExtent(ref.row_count, ref.oldest_batch, ref.newest_batch)

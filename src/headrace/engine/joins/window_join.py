@@ -14,23 +14,32 @@ forwarded.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.engine.compute.columns import combine_chunks
-from headrace.engine.joins.index import IndexCache, RangeSearch, ResidualPredicates, match_keys, plan_searches
-from headrace.engine.joins.join_buffer import BufferedRows
-from headrace.engine.joins.joined_rows import ChunkedColumn, JoinedRows, JoinTable, TableSelection, select_all_rows
+from headrace.engine.joins.index import (
+    RangeSearch,
+    ResidualPredicates,
+    RowIndexes,
+    RowPairs,
+    find_pairs,
+    is_exact_key,
+    keep_equal_keys,
+    plan_searches,
+    search_hashes,
+)
+from headrace.engine.joins.join_output import JoinOutput
+from headrace.engine.joins.joined_rows import JoinedRows, JoinTable, TableSelection
 from headrace.engine.joins.joiner import Joiner, JoinPath, leaf_of
-from headrace.engine.joins.window_join_output import JoinOutputs, JoinRoundOutputs
+from headrace.engine.joins.routing import LeafAddress, StepAddress, find_partitions, select_routed, split_rows
+from headrace.engine.joins.segment import RowSegment, pack_rows, view_segments
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps, count_words, make_bitmap, resize_bitmaps
-from headrace.engine.stage_messages import ForwardedRows, LevelMessage
+from headrace.engine.stage_messages import LevelMessage
 from headrace.model.expression import TRUE, Expression
 from headrace.plan.window_join import JoinKind, present_column, split_joined_name, to_joined_columns
 from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinStep
@@ -38,13 +47,13 @@ from headrace.planner.join.window_join_plan import WindowJoinLeaf, WindowJoinSte
 
 @dataclass(frozen=True, slots=True)
 class BufferSlice:
-    """Buffered rows of this partition, with their stream, keys, slot and columns."""
+    """Rows of a slice of a join buffer in this partition, with the stream, keys and slot of the buffer."""
 
     stream: str
     keys: tuple[Expression, ...]
     slot: int
-    columns: tuple[str, ...]
-    buffered_rows: BufferedRows
+    start: int
+    rows: RowSegment
 
 
 class BufferedLeaves:
@@ -62,96 +71,55 @@ class BufferedLeaves:
         return self._rows_by_leaf[leaf]
 
     def _collect_rows(self, leaf: WindowJoinLeaf) -> JoinedRows | None:
-        users = [
-            (joiner.bit, self._window_ends[joiner.bit], joiner.plan.inputs[leaf.input_index].window.size)
-            for joiner in self._find_users(leaf)
-        ]
-        input_columns = (
-            (*split_joined_name(column.name), column.type)
-            for joiner in self._find_users(leaf)
-            for column in joiner.plan.joined_columns
-        )
-        types = {name: kind for input_number, name, kind in input_columns if input_number == leaf.input_index and name}
-        names = tuple(sorted(types))
-        columns: list[list[pa.Array]] = [[] for _ in names]
-        sets: list[QueryBitmaps] = []
+        joiners = [joiner for joiner in self._joiners if leaf in map(leaf_of, joiner.path)]
+        index, present = leaf.input_index, present_column(leaf.input_index).name
+        users = [(joiner.bit, self._window_ends[joiner.bit], joiner.plan.inputs[index].window.size) for joiner in joiners]
+        columns = {column.name: column.type for joiner in joiners for column in joiner.plan.joined_columns}
+        types = {name: kind for name, kind in columns.items() if split_joined_name(name)[0] == index and name != present}
+        stored_names = {name: split_joined_name(name)[1] for name in types}
+        selected: list[RowSegment] = []
         for buffer_slice in self._slices:
             if (buffer_slice.stream, buffer_slice.keys, buffer_slice.slot) != (leaf.stream, leaf.keys, leaf.slot):
                 continue
-            start = buffer_slice.buffered_rows.slice_start
-            mask = make_bitmap([bit for bit, end, size in users if end - size <= start < end], self._set_width)
-            if not mask.any():
+            bits = [bit for bit, end, size in users if end - size <= buffer_slice.start < end]
+            if not bits:
                 continue
-            query_sets = resize_bitmaps(buffer_slice.buffered_rows.sets, self._set_width) & mask
-            rows = join_kernels.find_live_rows(query_sets)
-            if rows.size:
-                is_full = rows.size == buffer_slice.buffered_rows.row_count
-                sets.append(query_sets if is_full else query_sets[rows])
-                row_ids = None if is_full else pa.array(rows)
-                for arrays, name in zip(columns, names, strict=True):
-                    # A later epoch added the column, for queries without a window over this slice.
-                    if name not in buffer_slice.columns:
-                        arrays.append(pa.nulls(rows.size, types[name]))
-                        continue
-                    column = buffer_slice.buffered_rows.columns[buffer_slice.columns.index(name)]
-                    arrays.append(column if row_ids is None else column.take(row_ids))
-        if not sets:
-            return None
-        all_sets = np.concatenate(sets) if len(sets) > 1 else sets[0]
-        table = {f"{leaf.input_index}.{name}": ChunkedColumn(arrays) for name, arrays in zip(names, columns, strict=True)}
-        table[present_column(leaf.input_index).name] = ChunkedColumn([pa.repeat(pa.scalar(True), len(all_sets))])
-        return select_all_rows(JoinTable(table, len(all_sets)), all_sets)
-
-    def _find_users(self, leaf: WindowJoinLeaf) -> list[Joiner]:
-        return [joiner for joiner in self._joiners if leaf in map(leaf_of, joiner.path)]
+            stored = buffer_slice.rows
+            sets = resize_bitmaps(stored.sets, self._set_width) & make_bitmap(bits, self._set_width)
+            row_ids = join_kernels.find_live_rows(sets)
+            if row_ids.size:
+                # A later epoch may have added columns, for queries without a window over this slice: they are NULL.
+                leaf_columns = {
+                    name: stored.columns[stored_name]
+                    for name, stored_name in stored_names.items()
+                    if stored_name in stored.columns
+                }
+                rows = RowSegment({**leaf_columns, present: pa.repeat(pa.scalar(True), stored.row_count)}, sets)
+                selected.append(rows if row_ids.size == rows.row_count else rows.take(row_ids))
+        return view_segments(selected, self._set_width, {**types, present: pa.bool_()}) if selected else None
 
 
-class ForwardedLeaves:
-    """Holds the rows that the level before forwarded."""
-
-    def __init__(self, forwarded: Sequence[ForwardedRows], joiners: Iterable[Joiner], width: int) -> None:
-        """Take the rows of one round, and the joiners that have a window in it."""
-        by_query = {joiner.live.id: joiner for joiner in joiners}
-        self._rows_by_leaf: dict[WindowJoinLeaf, JoinedRows] = {}
-        for rows in forwarded:
-            leaf = by_query[rows.query_id].chain.steps[rows.depth].leaf
-            self._rows_by_leaf[leaf] = select_all_rows(rows.table, resize_bitmaps(rows.sets, width))
-
-    def get_rows(self, leaf: WindowJoinLeaf) -> JoinedRows | None:
-        """Return the rows of a leaf; None if there are none."""
-        return self._rows_by_leaf.get(leaf)
-
-
-Integers = npt.NDArray[np.int64]
-RowPairs = tuple[Integers, Integers, QueryBitmaps]
 LeafLookup = Callable[[WindowJoinLeaf], JoinedRows | None]
-MAX_PAIRS = 1 << 20  # limit of pairs in memory at once
-_MIN_PAIRS = 1 << 14
-
-
-class JoinedRowConsumer(Protocol):
-    """Consumes rows that leave the round."""
-
-    def finish_rows(self, joiners: Sequence[Joiner], rows: JoinedRows) -> None:
-        """Take rows at the end of the path of these queries."""
-
-    def forward_rows(self, joiners: Sequence[Joiner], depth: int, step: WindowJoinStep, rows: JoinedRows) -> None:
-        """Take rows that must move to another partition before the next step."""
+ForwardedRows = Mapping[StepAddress, Sequence[RowSegment]]
 
 
 class JoinRound:
     """One round of one level: rows are pushed along the paths of all queries, common prefixes once."""
 
-    def __init__(self, joiners: Sequence[Joiner], width: int, get_leaf_rows: LeafLookup, consumer: JoinedRowConsumer) -> None:
-        """`width` is that of query-sets, in words."""
-        self._joiners, self._set_width, self._get_leaf_rows, self._consumer = joiners, width, get_leaf_rows, consumer
+    def __init__(
+        self, number: int, window_ends: Mapping[Joiner, int], width: int, get_leaf_rows: LeafLookup, output: JoinOutput
+    ) -> None:
+        """Take the joiners with a window in the round, with its end; `width` is that of query-sets, in words."""
+        self._round_number, self._joiners, self._set_width = number, list(window_ends), width
+        self._window_ends = {joiner.bit: end for joiner, end in window_ends.items()}
+        self._get_leaf_rows, self._output = get_leaf_rows, output
         self._matched_sets: dict[JoinPath, QueryBitmaps] = {}
-        self._index_caches: dict[WindowJoinLeaf, IndexCache] = defaultdict(dict)
+        self._indexes: dict[WindowJoinLeaf, RowIndexes] = {}
         self.row_counts: dict[tuple[int, int], int] = {}
         """Rows that reached the end of a path, by the first query on it and its length."""
         self._level = 0
 
-    def run(self, level: int, forwarded: Sequence[ForwardedRows] = ()) -> None:
+    def run(self, level: int, forwarded: ForwardedRows) -> None:
         """Push the rows of first leaves (level 0) or the forwarded rows, then the unmatched rows of build sides."""
         self._level = level
         if level == 0:
@@ -159,14 +127,14 @@ class JoinRound:
                 rows = self._get_leaf_rows(leaf)
                 if rows is not None:
                     self._push_rows((leaf,), rows)
-        by_path: dict[JoinPath, list[ForwardedRows]] = defaultdict(list)
-        for message in forwarded:
-            joiner = next(j for j in self._joiners if j.live.id == message.query_id)
-            by_path[joiner.path[: message.depth + 1]].append(message)
-        for path, messages in by_path.items():
+        by_path: dict[JoinPath, list[RowSegment]] = defaultdict(list)
+        for address, segments in forwarded.items():
+            joiner = next(joiner for joiner in self._joiners if joiner.live.id == address.query_id)
+            by_path[joiner.path[: address.depth + 1]] += segments
+        for path, segments in by_path.items():
             step = path[-1]
             assert isinstance(step, WindowJoinStep)
-            self._join_step(path[:-1], step, _concat_forwarded(messages, self._set_width))
+            self._join_step(path[:-1], step, view_segments(segments, self._set_width))
         self._push_unmatched()
 
     def _find_users(self, path: JoinPath) -> list[Joiner]:
@@ -182,24 +150,25 @@ class JoinRound:
         self.row_counts[count_key] = self.row_counts.get(count_key, 0) + rows.row_count
         ending = [joiner for joiner in users if len(joiner.path) == len(path)]
         if ending:
-            self._consumer.finish_rows(ending, rows)
+            self._output.finish_rows([joiner.finished for joiner in ending], rows, self._window_ends)
         for step in dict.fromkeys(joiner.path[len(path)] for joiner in users if len(joiner.path) > len(path)):
             assert isinstance(step, WindowJoinStep)
             following = [joiner for joiner in users if joiner.path[len(path) : len(path) + 1] == (step,)]
-            restricted = self._restrict_rows(rows, following)
+            restricted = rows.restrict_sets(rows.sets & make_bitmap([joiner.bit for joiner in following], self._set_width))
             if not restricted.row_count:
                 continue
             if step.repartitions:
-                self._consumer.forward_rows(following, len(path), step, restricted)
+                self._forward_rows(following, len(path), step, restricted)
             else:
                 self._join_step(path, step, restricted)
 
-    def _restrict_rows(self, rows: JoinedRows, joiners: Sequence[Joiner]) -> JoinedRows:
-        sets = rows.sets & make_bitmap([joiner.bit for joiner in joiners], self._set_width)
-        alive = join_kernels.find_live_rows(sets)
-        if alive.size == rows.row_count:
-            return JoinedRows(rows.selections, sets)
-        return rows.take(alive, sets[alive])
+    def _forward_rows(self, joiners: Sequence[Joiner], depth: int, step: WindowJoinStep, rows: JoinedRows) -> None:
+        """Send joined rows to the partitions of the keys of the next step."""
+        names = sorted(frozenset().union(*(joiner.list_columns(joiner.path[:depth]) for joiner in joiners)))
+        address, outbox = StepAddress(joiners[0].live.id, depth, self._round_number), self._output.outbox
+        targets = find_partitions(step.left_keys, rows, outbox.sender, outbox.partition_count)
+        for target, target_rows in split_rows(rows, targets, outbox.partition_count):
+            outbox.send_rows(target, address, pack_rows(target_rows, names))
 
     def _join_step(self, path: JoinPath, step: WindowJoinStep, probe: JoinedRows) -> None:
         reached = (*path, step)
@@ -207,13 +176,13 @@ class JoinRound:
         probe_matched = np.zeros_like(probe.sets) if step.kind is not JoinKind.INNER else probe.sets
         if build is not None:
             build_matched = self._matched_sets.setdefault(reached, np.zeros_like(build.sets)) if step.kind.keeps_right else None
-            for probe_ids, build_ids, sets in self._find_pairs(reached, step, probe, build):
+            for pairs in self._find_pairs(reached, step, probe, build):
                 if step.kind is not JoinKind.INNER:
-                    join_kernels.merge_sets(probe_ids, sets, probe_matched)
+                    join_kernels.merge_sets(pairs.probe_ids, pairs.sets, probe_matched)
                 if build_matched is not None:
-                    join_kernels.merge_sets(build_ids, sets, build_matched)
+                    join_kernels.merge_sets(pairs.build_ids, pairs.sets, build_matched)
                 if step.kind.has_both_sides:
-                    self._push_rows(reached, probe.pair_with(probe_ids, build, build_ids, sets))
+                    self._push_rows(reached, probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets))
         if step.kind in (JoinKind.LEFT, JoinKind.FULL):
             self._push_masked(reached, probe, probe.sets & ~probe_matched, [step.leaf])
         elif step.kind is JoinKind.SEMI:
@@ -225,9 +194,8 @@ class JoinRound:
         self, path: JoinPath, rows: JoinedRows, sets: QueryBitmaps, missing_leaves: Sequence[WindowJoinLeaf] = ()
     ) -> None:
         """Push the rows with a non-empty query-set; the columns of `missing_leaves` are NULL."""
-        alive = join_kernels.find_live_rows(sets)
-        if alive.size:
-            selected = rows.take(alive, sets[alive])
+        selected = rows.restrict_sets(sets)
+        if selected.row_count:
             if missing_leaves:
                 tables = [
                     joiner.make_empty_table({leaf.input_index for leaf in missing_leaves}) for joiner in self._find_users(path)
@@ -240,71 +208,33 @@ class JoinRound:
             self._push_rows(path, selected)
 
     def _find_pairs(self, path: JoinPath, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
-        """Yield (probe rows, build rows, query-sets) of matches, a bounded number at a time."""
+        """Yield matches, a bounded number at a time."""
         residuals: ResidualPredicates = defaultdict(list)
         for joiner in self._find_users(path):
             residuals[joiner.residuals[len(path) - 2]].append(joiner.bit)
-        if step.left_keys:
-            for pairs in self._find_equal_pairs(step, probe, build):
-                yield from self._filter_pairs(residuals, probe, build, *pairs)
-            return
-        for search in plan_searches(probe, build, step.leaf.input_index, residuals, self._index_caches[step.leaf]):
-            for pairs in self._find_range_pairs(search, probe, build):
-                yield from self._filter_pairs(search.residuals, probe, build, *pairs)
-
-    def _find_equal_pairs(self, step: WindowJoinStep, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
-        """Yield pairs of rows with equal keys."""
-        matches = match_keys(
+        indexes = self._indexes.setdefault(step.leaf, RowIndexes(build.evaluate, build.row_count, {}))
+        build_keys = tuple(to_joined_columns(key, step.leaf.input_index) for key in step.leaf.keys)
+        key_columns = [
             [combine_chunks(probe.evaluate(key)) for key in step.left_keys],
-            [combine_chunks(build.evaluate(to_joined_columns(key, step.leaf.input_index))) for key in step.leaf.keys],
-        )
-        sets = build.sets[matches.order]
-        row = offset = 0
-        while row < probe.row_count:
-            size = min(MAX_PAIRS, max(_MIN_PAIRS, probe.row_count))
-            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
-            common = np.empty((size + 1, self._set_width), np.uint64)
-            count, row, offset = join_kernels.find_pairs_by_key(
-                matches.codes, probe.sets, matches.starts, matches.order, sets, row, offset, probe_ids, build_ids, common
-            )
-            if count:
-                yield probe_ids[:count], build_ids[:count], common[:count]
-
-    def _find_range_pairs(self, search: RangeSearch, probe: JoinedRows, build: JoinedRows) -> Iterator[RowPairs]:
-        """Yield the candidate pairs of a search."""
-        probe_sets = probe.sets & make_bitmap([bit for bits in search.residuals.values() for bit in bits], self._set_width)
-        build_sets = build.sets[search.order]
-        size = min(MAX_PAIRS, max(1, search.candidate_count))
-        row = offset = 0
-        while row < probe.row_count:
-            probe_ids, build_ids = np.empty(size, np.int64), np.empty(size, np.int64)
-            common = np.empty((size, self._set_width), np.uint64)
-            count, row, offset = join_kernels.find_pairs_in_ranges(
-                search.begins, search.ends, probe_sets, search.order, build_sets, row, offset, probe_ids, build_ids, common
-            )
-            if count:
-                yield probe_ids[:count], build_ids[:count], common[:count]
-
-    def _filter_pairs(
-        self,
-        residuals: ResidualPredicates,
-        probe: JoinedRows,
-        build: JoinedRows,
-        probe_ids: Integers,
-        build_ids: Integers,
-        sets: QueryBitmaps,
-    ) -> Iterator[RowPairs]:
-        """Filter pairs by residual predicates; an overflow counts as unknown, like NULL."""
-        if set(residuals) != {TRUE}:
-            rows = probe.pair_with(probe_ids, build, build_ids, sets)
-            for residual, bits in residuals.items():
-                if residual != TRUE:
-                    holds = np.asarray(combine_chunks(rows.evaluate(residual)).fill_null(False))
-                    sets[~holds] &= ~make_bitmap(bits, self._set_width)
-            alive = join_kernels.find_live_rows(sets)
-            probe_ids, build_ids, sets = probe_ids[alive], build_ids[alive], sets[alive]
-        if probe_ids.size:
-            yield probe_ids, build_ids, sets
+            [combine_chunks(build.evaluate(key)) for key in build_keys],
+        ]
+        if step.left_keys:
+            candidates = search_hashes(indexes.get_hash_index(build_keys), key_columns[0], probe.row_count)
+            searches = [RangeSearch(candidates, residuals)]
+        else:
+            searches = plan_searches(probe, build, step.leaf.input_index, residuals, indexes)
+        for search in searches:
+            users = make_bitmap([bit for bits in search.residuals.values() for bit in bits], self._set_width)
+            conditions = {
+                residual: make_bitmap(bits, self._set_width) for residual, bits in search.residuals.items() if residual != TRUE
+            }
+            for candidate_pairs in find_pairs(search.candidates, probe.sets & users, build.sets):
+                pairs = candidate_pairs if is_exact_key(build_keys) else keep_equal_keys(candidate_pairs, *key_columns)
+                if conditions and probe.pair_with(pairs.probe_ids, build, pairs.build_ids, pairs.sets).clear_failing(conditions):
+                    alive = join_kernels.find_live_rows(pairs.sets)
+                    pairs = RowPairs(pairs.probe_ids[alive], pairs.build_ids[alive], pairs.sets[alive])
+                if pairs.pair_count:
+                    yield pairs
 
     def _push_unmatched(self) -> None:
         """Push build-side rows without a match to the queries of RIGHT and FULL joins, steps in order."""
@@ -320,60 +250,57 @@ class JoinRound:
             self._push_masked(path, build, sets, [leaf_of(node) for node in path[:-1]])
 
 
-def _concat_forwarded(messages: Sequence[ForwardedRows], width: int) -> JoinedRows:
-    """Concatenate the rows of several senders."""
-    names = [name for name in messages[0].table.columns if all(name in message.table.columns for message in messages)]
-    sets = np.concatenate([resize_bitmaps(message.sets, width) for message in messages])
-    columns = {name: ChunkedColumn([message.table.columns[name].combine_chunks() for message in messages]) for name in names}
-    return select_all_rows(JoinTable(columns, len(sets)), sets)
-
-
 class WindowJoinLevel:
     """The window joins of one partition at one level of a micro-batch."""
 
-    def __init__(self, joiners: Sequence[Joiner], closing_ends: Mapping[int, tuple[int, int]], outputs: JoinOutputs) -> None:
+    def __init__(self, joiners: Sequence[Joiner], closing_ends: Mapping[int, tuple[int, int]], output: JoinOutput) -> None:
         """Take the joiners; `closing_ends` maps each join whose windows may close to (watermark before, last end)."""
         self._joiners = [joiner for joiner in joiners if joiner.live.id in closing_ends]
-        self._closing_ends, self._outputs = closing_ends, outputs
+        self._closing_ends, self._output = closing_ends, output
         self._set_width = count_words([joiner.bit for joiner in self._joiners])
+        self.row_counts: dict[tuple[int, int], tuple[int, int]] = {}
+        """Joined rows and rounds, by query and path length."""
 
-    def join_buffers(self, slices: Sequence[BufferSlice]) -> dict[int, LevelMessage]:
-        """Join the buffers of this partition; return the messages to the next level, by partition."""
+    def join_buffers(self, slices: Sequence[BufferSlice]) -> None:
+        """Join the buffers of this partition."""
         for number in self._find_rounds(slices):
             active = self._find_active(number)
             ends = {joiner.bit: end for joiner, end in active.items()}
-            self._run_round(0, number, active, BufferedLeaves(slices, list(active), ends, self._set_width).get_rows)
-        return self._outputs.collect_messages()
+            self._run_round(0, number, active, BufferedLeaves(slices, list(active), ends, self._set_width).get_rows, {})
+        self._output.send_groups()
 
-    def join_forwarded(self, level: int, messages: Sequence[LevelMessage]) -> dict[int, LevelMessage]:
+    def join_forwarded(self, level: int, messages: Sequence[LevelMessage]) -> None:
         """Continue with the rows that the level before forwarded; `level` counts from the level of the buffers."""
         by_query = {joiner.live.id: joiner for joiner in self._joiners}
         groups = ((query, runs) for message in messages for query, runs in message.groups if query in by_query)
-        self._outputs.finalize_groups((by_query[query], runs) for query, runs in groups)
-        rows = [forwarded for message in messages for forwarded in message.joined_rows if forwarded.query_id in by_query]
-        leaf_rows = [forwarded for message in messages for forwarded in message.leaf_rows if forwarded.query_id in by_query]
-        for number in sorted({forwarded.round_number for forwarded in (*rows, *leaf_rows)}, reverse=True):
+        self._output.finalize_groups((by_query[query].finished.output, runs) for query, runs in groups)
+        routed_rows = [routed for message in messages for routed in message.join_rows]
+        joined: dict[int, dict[StepAddress, list[RowSegment]]] = defaultdict(lambda: defaultdict(list))
+        for step_address, rows in select_routed(routed_rows, StepAddress):
+            if step_address.query_id in by_query:
+                joined[step_address.round_number][step_address].append(rows)
+        leaves: dict[int, dict[LeafAddress, RowSegment]] = defaultdict(dict)
+        for leaf_address, rows in select_routed(routed_rows, LeafAddress):
+            if leaf_address.query_id in by_query:
+                leaves[leaf_address.round_number][leaf_address] = rows
+        for number in sorted({*joined, *leaves}, reverse=True):
             active = self._find_active(number)
-            leaves = ForwardedLeaves(
-                [forwarded for forwarded in leaf_rows if forwarded.round_number == number], active, self._set_width
-            )
-            self._run_round(
-                level, number, active, leaves.get_rows, [forwarded for forwarded in rows if forwarded.round_number == number]
-            )
-        return self._outputs.collect_messages()
+            chains = {joiner.live.id: joiner.chain for joiner in active}  # of the join order version of this round's window
+            leaf_rows = {
+                chains[address.query_id].steps[address.depth].leaf: view_segments([rows], self._set_width)
+                for address, rows in leaves[number].items()
+            }
+            self._run_round(level, number, active, leaf_rows.get, joined[number])
+        self._output.send_groups()
 
     def _run_round(
-        self,
-        level: int,
-        number: int,
-        active: Mapping[Joiner, int],
-        get_leaf_rows: LeafLookup,
-        forwarded: Sequence[ForwardedRows] = (),
+        self, level: int, number: int, active: Mapping[Joiner, int], get_leaf_rows: LeafLookup, forwarded: ForwardedRows
     ) -> None:
-        consumer = JoinRoundOutputs(self._outputs, number, {joiner.bit: end for joiner, end in active.items()}, self._set_width)
-        join_round = JoinRound(list(active), self._set_width, get_leaf_rows, consumer)
+        join_round = JoinRound(number, active, self._set_width, get_leaf_rows, self._output)
         join_round.run(level, forwarded)
-        self._outputs.count_rows(join_round.row_counts)
+        for count_key, count in join_round.row_counts.items():
+            before, rounds = self.row_counts.get(count_key, (0, 0))
+            self.row_counts[count_key] = (before + count, rounds + 1)
         forwarded_leaves: set[WindowJoinLeaf] = set()
         for joiner in active:
             step_level = 0
@@ -381,7 +308,7 @@ class WindowJoinLevel:
                 step_level += step.repartitions
                 if step_level > level and step.leaf not in forwarded_leaves:
                     forwarded_leaves.add(step.leaf)
-                    self._forward_leaf(joiner, index, number, get_leaf_rows(step.leaf))
+                    self._forward_leaf(LeafAddress(joiner.live.id, index, number), get_leaf_rows(step.leaf))
 
     def _find_active(self, number: int) -> dict[Joiner, int]:
         """Return the joiners with a window in a round, with its end; at most one joiner per query."""
@@ -397,7 +324,7 @@ class WindowJoinLevel:
         """Return the rounds in which a window contains a slice, earliest windows first."""
         starts: dict[tuple[str, tuple[Expression, ...], int], set[int]] = defaultdict(set)
         for buffer_slice in slices:
-            starts[buffer_slice.stream, buffer_slice.keys, buffer_slice.slot].add(buffer_slice.buffered_rows.slice_start)
+            starts[buffer_slice.stream, buffer_slice.keys, buffer_slice.slot].add(buffer_slice.start)
         rounds: set[int] = set()
         seen_signatures: set[tuple[object, ...]] = set()
         for joiner in self._joiners:
@@ -414,10 +341,8 @@ class WindowJoinLevel:
                     rounds.update((last - end) // joiner.ends.step for end in ends if before < end <= last)
         return sorted(rounds, reverse=True)
 
-    def _forward_leaf(self, joiner: Joiner, index: int, number: int, rows: JoinedRows | None) -> None:
+    def _forward_leaf(self, address: LeafAddress, rows: JoinedRows | None) -> None:
         """Forward the rows of a leaf to the next level of this partition."""
         if rows is not None and rows.row_count:
-            table = rows.materialize_columns([name for selection in rows.selections for name in selection.table.columns])
-            self._outputs.get_message(self._outputs.partition).leaf_rows.append(
-                ForwardedRows(joiner.live.id, index, number, table, rows.sets)
-            )
+            names = [name for selection in rows.selections for name in selection.table.columns]
+            self._output.outbox.send_rows(self._output.outbox.sender, address, pack_rows(rows, names))

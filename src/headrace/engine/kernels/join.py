@@ -1,6 +1,8 @@
 """Compiled loops of joins: query-sets of rows, hash indexes of keys, pairs of rows whose query-sets intersect.
 
-A query-set is a row of `uint64` words; bit b of the set is in word b // 64. A key number of −1 has no partner.
+A query-set is a row of `uint64` words; bit b of the set is in word b // 64. For every condition, the partners of a row are a
+range of positions in some order of the build rows: those of equal hash, those between two bounds, or all. An empty `valid`
+means that all rows are valid.
 """
 
 from __future__ import annotations
@@ -34,100 +36,146 @@ def find_live_rows(sets):
 
 
 @_jit
-def fold_keys(values, low, span, into):
-    """Append a column to keys packed into integers: into · span + (value − low)."""
-    for i in range(values.size):
-        into[i] = into[i] * span + (np.int64(values[i]) - low)
+def _count_bits(size):
+    bits = 0
+    while size >> bits:
+        bits += 1
+    return bits
 
 
 @_jit
-def _scatter_by_hash(values, valid, shift):
-    """Partition non-NULL values by the upper bits of their hash; return (values, row numbers, start of each partition)."""
-    parts = 1 << (64 - shift)
-    begins = np.zeros(parts + 1, np.int64)
-    for i in range(values.size):
+def _choose_parts(size):
+    """Return the number of upper bits of a hash that divide so many rows into parts that fit the cache of a core."""
+    return max(1, min(11, _count_bits(size >> 11)))
+
+
+@_jit
+def _scatter_by_hash(hashes, valid, bits):
+    """Return (hashes, row numbers, start of each part): valid rows divided by the upper bits of their hash."""
+    parts = 1 << bits
+    shift = np.uint64(64 - bits)
+    begins = np.zeros(parts + 2, np.int64)
+    for i in range(hashes.size):
         if valid.size == 0 or valid[i]:
-            h = np.uint64(values[i]) * np.uint64(0x9E3779B97F4A7C15)
-            begins[np.int64(h >> np.uint64(shift)) + 1] += 1
-    for p in range(parts):
+            begins[np.int64(hashes[i] >> shift) + 2] += 1
+    for p in range(parts + 1):
         begins[p + 1] += begins[p]
-    at = begins[:-1].copy()
-    keys = np.empty(begins[parts], np.int64)
-    row_numbers = np.empty(begins[parts], np.int32)
-    for i in range(values.size):
+    scattered = np.empty(begins[parts + 1], np.uint64)
+    rows = np.empty(begins[parts + 1], np.int32)
+    for i in range(hashes.size):
         if valid.size == 0 or valid[i]:
-            h = np.uint64(values[i]) * np.uint64(0x9E3779B97F4A7C15)
-            part = np.int64(h >> np.uint64(shift))
-            keys[at[part]] = values[i]
-            row_numbers[at[part]] = i
-            at[part] += 1
-    return keys, row_numbers, begins
+            part = np.int64(hashes[i] >> shift) + 1
+            scattered[begins[part]] = hashes[i]
+            rows[begins[part]] = i
+            begins[part] += 1
+    return scattered, rows, begins[:-1]
 
 
 @_jit
-def index_keys(right, right_valid, left, left_valid):
-    """Return (key number of each left row, or −1; starts, order): right rows of key k are order[starts[k]:starts[k + 1]].
+def index_hashes(hashes, valid):
+    """Return (directory, distinct hashes, starts, order): an index of rows by hash.
 
-    Both sides are first partitioned so that each partition fits the cache of a core; each partition is a small hash join.
+    Cell c, the upper bits of a hash, has the distinct hashes from directory[c] up to directory[c + 1]. The rows of hash k are
+    order[starts[k] : starts[k + 1]], in order of arrival. Rows are divided into parts that fit the cache; each part assigns
+    codes to its hashes with a small hash table, and then sorts the codes by cell.
     """
-    shift = 63
-    while shift > 52 and right.size >> (63 - shift) > 8192:
-        shift -= 1
-    right_keys, right_rows, right_begins = _scatter_by_hash(right, right_valid, shift)
-    left_keys, left_rows, left_begins = _scatter_by_hash(left, left_valid, shift)
+    part_bits = _choose_parts(hashes.size)
+    bits = max(part_bits, _count_bits(hashes.size) - 1)
+    cells = 1 << (bits - part_bits)
+    shift = np.uint64(64 - bits)
+    scattered, rows, begins = _scatter_by_hash(hashes, valid, part_bits)
     largest_part = 0
-    for p in range(right_begins.size - 1):
-        largest_part = max(largest_part, right_begins[p + 1] - right_begins[p])
-    capacity = 16
-    while capacity < largest_part * 2:
-        capacity *= 2
-    table = np.empty(capacity, np.int64)
-    codes = np.empty(largest_part, np.int64)
-    sizes = np.empty(largest_part, np.int64)
-    left_codes = np.full(left.size, -1, np.int64)
-    order = np.empty(right_keys.size, np.int64)
-    starts = np.zeros(right_keys.size + 1, np.int64)
-    first_key = 0
+    for p in range(begins.size - 1):
+        largest_part = max(largest_part, begins[p + 1] - begins[p])
+    table = np.empty(1 << _count_bits(2 * largest_part), np.int32)
+    codes = np.empty(largest_part, np.int32)
+    values = np.empty(largest_part, np.uint64)
+    sizes = np.empty(largest_part, np.int32)
+    places = np.empty(largest_part, np.int32)
+    cell_starts = np.empty(cells + 1, np.int32)
+    directory = np.empty((1 << bits) + 1, np.int32)
+    distinct = np.empty(scattered.size, np.uint64)
+    starts = np.empty(scattered.size + 1, np.int32)
+    order = np.empty(scattered.size, np.int32)
+    total = 0
     filled = 0
-    for p in range(right_begins.size - 1):
-        first, last = right_begins[p], right_begins[p + 1]
-        if first == last or left_begins[p] == left_begins[p + 1]:
-            continue  # no row of this partition has a partner
-        room = 16
-        while room < (last - first) * 2:
-            room *= 2
-        mask = room - 1
-        table[:room] = -1
+    for p in range(begins.size - 1):
+        first, last = begins[p], begins[p + 1]
+        room = _count_bits(2 * (last - first))
+        mask = (1 << room) - 1
+        table_shift = np.uint64(64 - part_bits - room)
+        table[: mask + 1] = -1
+        cell_starts[:] = 0
         count = 0
         for i in range(first, last):
-            h = np.int64(np.uint64(right_keys[i]) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
-            while table[h] >= 0 and right_keys[table[h]] != right_keys[i]:
-                h = (h + 1) & mask
-            if table[h] < 0:
-                table[h] = i
-                codes[i - first] = count
-                sizes[count] = 0
+            h = scattered[i]
+            at = np.int64(h >> table_shift) & mask
+            while table[at] >= 0 and values[table[at]] != h:
+                at = (at + 1) & mask
+            code = table[at]
+            if code < 0:
+                code = count
+                table[at] = code
+                values[code] = h
+                sizes[code] = 0
+                cell_starts[(np.int64(h >> shift) & (cells - 1)) + 1] += 1
                 count += 1
-            code = codes[table[h] - first]
             codes[i - first] = code
             sizes[code] += 1
-        for i in range(left_begins[p], left_begins[p + 1]):
-            h = np.int64(np.uint64(left_keys[i]) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
-            while table[h] >= 0 and right_keys[table[h]] != left_keys[i]:
-                h = (h + 1) & mask
-            if table[h] >= 0:
-                left_codes[left_rows[i]] = first_key + codes[table[h] - first]
-        for k in range(count):
-            starts[first_key + k] = filled
-            filled += sizes[k]
-            sizes[k] = starts[first_key + k]  # from here on: position of the next row of the key
-        starts[first_key + count] = filled
+        for c in range(cells):
+            cell_starts[c + 1] += cell_starts[c]
+            directory[p * cells + c] = total + cell_starts[c]
+        for code in range(count):
+            c = np.int64(values[code] >> shift) & (cells - 1)
+            places[code] = total + cell_starts[c]
+            cell_starts[c] += 1
+            distinct[places[code]] = values[code]
+            starts[places[code]] = sizes[code]
+        for place in range(total, total + count):
+            size = starts[place]
+            starts[place] = filled
+            filled += size
+        for code in range(count):
+            sizes[code] = starts[places[code]]  # from here on: position of the next row of the hash
         for i in range(first, last):
             code = codes[i - first]
-            order[sizes[code]] = right_rows[i]
+            order[sizes[code]] = rows[i]
             sizes[code] += 1
-        first_key += count
-    return left_codes, starts[: first_key + 1].copy(), order[:filled].copy()
+        total += count
+    directory[1 << bits] = total
+    starts[total] = filled
+    return directory, distinct[:total], starts[: total + 1], order
+
+
+@_jit
+def _find_hash(h, shift, directory, distinct):
+    cell = np.int64(h >> shift)
+    for k in range(directory[cell], directory[cell + 1]):
+        if distinct[k] == h:
+            return k
+    return -1
+
+
+@_jit
+def look_up_hashes(hashes, valid, directory, distinct, starts):
+    """Return for each hash the range (begin, end) of positions that have it; many hashes look up a large index part by part."""
+    shift = np.uint64(64 - _count_bits(directory.size - 2))
+    ranges = np.zeros((hashes.size, 2), np.int32)
+    if distinct.size < 1 << 14 or hashes.size < 1 << 13:
+        for i in range(hashes.size):
+            if valid.size == 0 or valid[i]:
+                k = _find_hash(hashes[i], shift, directory, distinct)
+                if k >= 0:
+                    ranges[i, 0] = starts[k]
+                    ranges[i, 1] = starts[k + 1]
+    else:
+        scattered, rows, _ = _scatter_by_hash(hashes, valid, _choose_parts(distinct.size))
+        for i in range(scattered.size):
+            k = _find_hash(scattered[i], shift, directory, distinct)
+            if k >= 0:
+                ranges[rows[i], 0] = starts[k]
+                ranges[rows[i], 1] = starts[k + 1]
+    return ranges
 
 
 @_jit
@@ -150,64 +198,63 @@ def group_rows_by_key(codes, count):
 
 
 @_jit
-def find_pairs_by_key(left_codes, left_sets, starts, order, right_sets, row, place, out_left, out_right, out_sets):
-    """Find pairs of rows with equal keys and intersecting query-sets, from (left row, place among its partners) on.
+def find_pairs(
+    ranges, order, sets, build_sets, in_order, low, high, times, batches, before, row, place, out_probe, out_build, out_sets
+):
+    """Find pairs of a probe row and a build row with intersecting query-sets, from (row, place among its partners) on.
 
-    `right_sets` are in the order of `order`. Return (count, row, place) when all rows are done or the output is full.
+    The partners of row i are order[ranges[i, 0] : ranges[i, 1]] (without `order`: the positions themselves) whose time is
+    between low[i] and high[i] (any time without `times`), and whose insert batch is less than `before` (any batch without
+    `batches`). `build_sets` are in the order of rows or, if `in_order`, of positions. Return (count, row, place) when all
+    rows are done or the output is full.
     """
     count = 0
-    words = left_sets.shape[1]
-    while row < left_codes.size:
-        code = left_codes[row]
-        if code >= 0:
-            at = starts[code] + place
-            end = starts[code + 1]
-            while at < end:
-                intersects = False
-                for w in range(words):
-                    common = left_sets[row, w] & right_sets[at, w]
-                    out_sets[count, w] = common
-                    intersects = intersects or common != 0
-                if intersects:
-                    out_left[count] = row
-                    out_right[count] = order[at]
-                    count += 1
-                at += 1
-                if count == out_left.size:
-                    return count, row, at - starts[code]
+    words = sets.shape[1]
+    while row < ranges.shape[0]:
+        at = ranges[row, 0] + place
+        end = ranges[row, 1]
+        while at < end:
+            other = np.int64(at)
+            if order is not None:
+                other = np.int64(order[at])
+            set_row = np.int64(at) if in_order else other
+            at += 1
+            if times is not None and (times[other] < low[row] or times[other] > high[row]):
+                continue
+            if batches is not None and batches[other] >= before:
+                continue
+            intersects = False
+            for w in range(words):
+                common = sets[row, w] & build_sets[set_row, w]
+                out_sets[count, w] = common
+                intersects = intersects or common != 0
+            if intersects:
+                out_probe[count] = row
+                out_build[count] = other
+                count += 1
+                if count == out_probe.size:
+                    return count, row, at - ranges[row, 0]
         row += 1
         place = 0
     return count, row, place
 
 
 @_jit
-def find_pairs_in_ranges(begins, ends, left_sets, order, right_sets, row, place, out_left, out_right, out_sets):
-    """Find pairs of rows with intersecting query-sets, from (left row, place among its partners) on.
+def clear_outside_windows(one, two, one_range, two_range, bits, sets):
+    """Clear the bits of pairs in which either time is older than the other by more than its range."""
+    for i in range(one.size):
+        if one[i] + one_range < two[i] or two[i] + two_range < one[i]:
+            for w in range(sets.shape[1]):
+                sets[i, w] &= ~bits[w]
 
-    The partners of left row i are order[begins[i] : ends[i]]; `right_sets` are in the order of `order`. Return (count, row,
-    place) when all rows are done or the output is full.
-    """
-    count = 0
-    words = left_sets.shape[1]
-    while row < begins.size:
-        at = begins[row] + place
-        end = ends[row]
-        while at < end:
-            intersects = False
-            for w in range(words):
-                common = left_sets[row, w] & right_sets[at, w]
-                out_sets[count, w] = common
-                intersects = intersects or common != 0
-            if intersects:
-                out_left[count] = row
-                out_right[count] = order[at]
-                count += 1
-            at += 1
-            if count == out_left.size:
-                return count, row, at - begins[row]
-        row += 1
-        place = 0
-    return count, row, place
+
+@_jit
+def clear_early_rows(times, since, bits, sets):
+    """Clear the bits of rows whose time is before `since`."""
+    for i in range(times.size):
+        if times[i] < since:
+            for w in range(sets.shape[1]):
+                sets[i, w] &= ~bits[w]
 
 
 @_jit

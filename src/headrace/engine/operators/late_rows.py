@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from headrace.engine.operators.query_sets import QuerySetAssigner
+from headrace.engine.operators.query_sets import QuerySetAssigner, mask_bit
 from headrace.engine.operators.selection import CellAssignment
 from headrace.engine.row_batch import RowBatch
 from headrace.model.window import HopWindow, SessionWindow
@@ -63,7 +63,6 @@ def count_late_in_buffer(
         offset, step = subscriber.window_ends.offset, subscriber.window_ends.step
         last_end = (batch.times + subscriber.window.size - offset) // step * step + offset
         in_window = (last_end > batch.times) & (last_end - subscriber.longest_window >= subscriber.since)
-        selected = (query_sets[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)).astype(np.bool_)
-        late_rows = int((selected & in_window & (last_end <= watermarks[subscriber.query_id])).sum())
+        late_rows = int((mask_bit(query_sets, bit) & in_window & (last_end <= watermarks[subscriber.query_id])).sum())
         if late_rows:
             yield subscriber.query_id, late_rows

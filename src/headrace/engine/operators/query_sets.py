@@ -34,6 +34,13 @@ def make_bitmap(bits: Iterable[int], width: int) -> QueryBitmaps:
     return bitmap
 
 
+def mask_bit(sets: QueryBitmaps, bit: int) -> npt.NDArray[np.bool_]:
+    """Return the mask of sets that contain a bit."""
+    if bit // 64 >= sets.shape[1]:
+        return np.zeros(len(sets), np.bool_)
+    return (sets[:, bit // 64] >> np.uint64(bit % 64) & np.uint64(1)).astype(np.bool_)
+
+
 def resize_bitmaps(sets: QueryBitmaps, width: int) -> QueryBitmaps:
     """Return the same sets with more words, or with fewer where no query needs the dropped words."""
     if sets.shape[1] == width:

@@ -104,11 +104,6 @@ class NormalizedJoin:
         """The allowed lateness: the maximum over all inputs."""
         return max(join_input.lateness for join_input in self.inputs.values())
 
-    @property
-    def output_signature(self) -> tuple[object, ...]:
-        """The output and its schema: queries with equal ones share the projection of joined rows."""
-        return self.output, self.schema
-
 
 def normalize_join(live: LiveQuery, *, isolated: bool = False, residual_texts: frozenset[str] = frozenset()) -> NormalizedJoin:
     """Return a live query in normalized names; if `isolated`, in names that no other query has."""

@@ -1,0 +1,140 @@
+"""Routing of rows of joins: the addresses of rows between stages and levels, and the partitions that rows belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from headrace.engine.compute.columns import combine_chunks
+from headrace.engine.compute.keys import assign_partitions
+from headrace.engine.joins.joined_rows import Integers, JoinedRows
+from headrace.engine.joins.segment import RowSegment
+from headrace.engine.kernels import join as join_kernels
+from headrace.model.expression import Expression
+from headrace.model.record import record
+from headrace.planner.join.sliding_join_plan import ProbeRouting, RoutingKind
+
+
+@record("buffer-address")
+@dataclass(frozen=True, slots=True)
+class BufferAddress:
+    """A slice of a join buffer; `operator` is its index in the plan of the epoch."""
+
+    stream: str
+    epoch: int
+    operator: int
+    slice_start: int
+
+
+@record("step-address")
+@dataclass(frozen=True, slots=True)
+class StepAddress:
+    """Step `depth` of the chain of a window join, in a round: rows that are joined up to the step arrive there."""
+
+    query_id: int
+    depth: int
+    round_number: int
+
+
+@record("leaf-address")
+@dataclass(frozen=True, slots=True)
+class LeafAddress:
+    """The build side of step `depth` of the chain of a window join, in a round."""
+
+    query_id: int
+    depth: int
+    round_number: int
+
+
+@record("store-address")
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """A state store of sliding joins, and the level at which rows are inserted."""
+
+    store: int
+    level: int
+
+
+@record("probe-address")
+@dataclass(frozen=True, slots=True)
+class ProbeAddress:
+    """A probe of sliding joins."""
+
+    probe: int
+
+
+Address = BufferAddress | StepAddress | LeafAddress | StoreAddress | ProbeAddress
+AnyAddress = TypeVar("AnyAddress", BufferAddress, StepAddress, LeafAddress, StoreAddress, ProbeAddress)
+AnyRows = TypeVar("AnyRows", RowSegment, JoinedRows)
+
+
+@record("routed-rows")
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedRows:
+    """Rows on their way to an operator in another stage, level or partition."""
+
+    address: Address
+    rows: RowSegment
+
+
+def select_routed(routed_rows: Iterable[RoutedRows], kind: type[AnyAddress]) -> Iterator[tuple[AnyAddress, RowSegment]]:
+    """Yield (address, rows) for the rows with one kind of address."""
+    for routed in routed_rows:
+        if isinstance(routed.address, kind):
+            yield routed.address, routed.rows
+
+
+def find_partitions(
+    keys: Sequence[Expression] | None, rows: RowSegment | JoinedRows, sender: int, partition_count: int
+) -> Integers:
+    """Return the partition of each row: that of its keys; without keys (None), rows are spread evenly."""
+    if keys is None:
+        return (np.arange(rows.row_count) + sender) % partition_count
+    return assign_partitions([combine_chunks(rows.evaluate(key)) for key in keys], rows.row_count, partition_count)
+
+
+def split_rows(
+    rows: AnyRows, targets: Integers, target_count: int, row_ids: Integers | None = None
+) -> Iterator[tuple[int, AnyRows]]:
+    """Yield (target, rows) for each target that has rows; those with a target of −1 are dropped.
+
+    The targets are those of the rows at `row_ids`, by default of all rows.
+    """
+    starts, order = join_kernels.group_rows_by_key(targets, target_count)
+    order = order if row_ids is None else row_ids[order]
+    for target in np.flatnonzero(np.diff(starts)).tolist():
+        yield target, rows.take(order[starts[target] : starts[target + 1]])
+
+
+def route_to_probe(routing: ProbeRouting, rows: AnyRows, sender: int, partition_count: int) -> Iterator[tuple[int, AnyRows]]:
+    """Yield (partition, rows) on the way to a probe; rows with a NULL key match nothing and are dropped."""
+    if routing.kind is RoutingKind.BROADCAST:
+        yield from ((target, rows) for target in range(partition_count))
+    elif routing.kind is RoutingKind.LOCAL:
+        yield sender, rows
+    else:
+        assert routing.key is not None
+        values = combine_chunks(rows.evaluate(routing.key))
+        targets = assign_partitions([values], rows.row_count, partition_count)
+        if values.null_count:
+            targets[np.asarray(values.is_null())] = -1
+        yield from split_rows(rows, targets, partition_count)
+
+
+def route_to_store(key: Expression | None, rows: AnyRows, sender: int, partition_count: int) -> Iterator[tuple[int, AnyRows]]:
+    """Yield (partition, rows) for a state store: by its key, or evenly if it has none."""
+    if partition_count == 1:
+        yield 0, rows
+    else:
+        targets = find_partitions(None if key is None else (key,), rows, sender, partition_count)
+        yield from split_rows(rows, targets, partition_count)
+
+
+def take_share(
+    keys: Sequence[Expression] | None, segment: RowSegment, sender: int, partition: int, partition_count: int
+) -> RowSegment:
+    """Return the rows of stored state that belong to a partition, after a change of the number of partitions."""
+    return segment.take(np.flatnonzero(find_partitions(keys, segment, sender, partition_count) == partition))
