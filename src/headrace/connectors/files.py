@@ -137,11 +137,11 @@ class FileSource:
 
     def pending(self, position: Position) -> bool:
         """See `Source`."""
+        if any(path not in self._known_paths for path in self._list_paths()):
+            return True
         index, unit = _parse_position(position)
-        rest = self._files[index:]
-        return any(any(f.units[unit if f is rest[0] else 0 :]) for f in rest) or any(
-            p not in self._known_paths for p in self._list_paths()
-        )
+        rest = self._files[index:]  # after the paths: a file that `plan` discovers meanwhile is in one of both
+        return any(any(f.units[unit if f is rest[0] else 0 :]) for f in rest)
 
     def definition(self) -> dict[str, Any]:
         """See `Source`; an inferred schema and `on_error` are not part of the definition."""

@@ -41,7 +41,7 @@ class Range:
 
 
 class Source(Protocol):
-    """A source plans input ranges in the driver. Callers serialize calls of `plan` and `pending`.
+    """A source plans input ranges in the driver. Callers serialize calls of `plan`; `pending` may be called beside it.
 
     Several streams of a session may read one source object: it is attached once, and called with the position of each stream.
 

@@ -231,3 +231,19 @@ def test_invalid_arguments_are_refused(data_dir, state_dir):
         FileSource(data_dir, delimiter="::")
     with pytest.raises(SourceError, match="does not exist"):
         open_source(state_dir, data_dir / "nowhere", schema="id INT")
+
+
+def test_a_file_that_is_discovered_while_pending_looks_is_pending(data_dir, state_dir, monkeypatch):
+    """A shell asks whether there is work while a micro-batch plans: the new file is unknown, or among the unread ones."""
+    source = FileSource(data_dir, schema="id INT")
+    source.attach("s", state_dir)
+    write_ids(data_dir / "a.parquet", [1])
+    list_paths = source._list_paths
+
+    def list_after_planning():
+        monkeypatch.setattr(source, "_list_paths", list_paths)
+        source.plan(None, 10)
+        return list_paths()
+
+    monkeypatch.setattr(source, "_list_paths", list_after_planning)
+    assert source.pending(None)
