@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from headrace.backends.reference import ReferenceQuery, add_event_time, unnest_rows
 from headrace.connectors import Range, read_range
-from headrace.engine.batch_job import BatchJob, LoadedQuery, MapReport, ReduceReport
+from headrace.engine.batch_job import BatchJob, MapReport, ReduceReport
 from headrace.engine.result_writer import write_results
+from headrace.engine.worker_cache import LoadedQuery
 from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
 from headrace.model.time import MAX_TIME, MIN_TIME, to_microseconds
 from headrace.plan.sliding_join import SlidingJoinQuery

@@ -1,43 +1,38 @@
 """Messages between the driver and the workers of one micro-batch: the job, the map reports and the reduce reports.
 
-All of them travel by pickle. Workers keep no state between batches, only a cache of checkpoint files (plans, queries and
-state). These files are immutable, and a worker caches a file for as long as batches refer to it.
+The job and the reports of reduce tasks travel by pickle, between processes of one version; shuffle blocks are containers, because
+a large one with rows of joins may become a state file. A job loads the files that it names through the cache of its worker
+(`worker_cache`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.connectors import Sink, sink_from_json
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.joins.index import IndexCache
-from headrace.engine.joins.joiner import Joiner, build_joiners
+from headrace.engine.joins.joiner import Joiner
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.routing import RoutedRows
 from headrace.engine.joins.sampling import RelationSample
 from headrace.engine.joins.segment import RowSegment
-from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
-from headrace.engine.operators.query_sets import QueryBitmaps, QuerySetAssigner
-from headrace.engine.operators.selection import CellAssigner
+from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.engine.operators.sessions import SessionRuns
+from headrace.engine.worker_cache import LoadedPlan, LoadedQuery, WorkerCache, get_worker_cache
 from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.plan.derived import UnnestedStream
-from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.plan.logical import LogicalQuery
 from headrace.planner.changelog import compute_query_level
-from headrace.planner.components import Component
 from headrace.planner.join.window_join_plan import JoinOrderVersion
-from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.storage import container, documents
 from headrace.storage.posix import PosixStore
 from headrace.storage.result_log import ResultFile
-from headrace.storage.store import Store
 from headrace.storage.udf_store import load_udfs
 
 
@@ -180,26 +175,21 @@ class BatchJob:
 
     def load_plan(self, path: str) -> LoadedPlan:
         """Return a stream plan of this checkpoint."""
-        plan: LoadedPlan = self._load_cached(path, documents.get_record, LoadedPlan)
+        plan: LoadedPlan = self._cache.load(path, self._read_record, LoadedPlan)
         return plan
 
     def load_query(self, number: int) -> LoadedQuery:
         """Return a query of this checkpoint."""
-        query: LoadedQuery = self._load_cached(query_file_name(number), documents.get_record, LoadedQuery.from_content)
+        query: LoadedQuery = self._cache.load(query_file_name(number), self._read_record, LoadedQuery.from_content)
         return query
 
-    def load_state(self, file: str) -> dict[str, Any]:
+    def load_state(self, file: str) -> PartitionState:
         """Return the content of a state file, memory-mapped."""
-        content: dict[str, Any] = self._load_cached(file)
+        content: PartitionState = self._cache.load(file, self._read_container)
         return content
 
     def evict_unused(self) -> None:
-        """Evict cached files that this batch does not refer to.
-
-        A mapped file takes memory even after it is deleted, and plans of past epochs consist of many objects that the garbage
-        collector would traverse.
-        """
-        cached = _FILE_CACHE.get((self.directory, self.checkpoint_id), {})
+        """Evict cached files that this batch does not refer to."""
         referenced = {
             ref.file
             for refs in (self.aggregation_refs, self.join_buffer_refs, self.session_refs, self.segment_refs)
@@ -209,36 +199,31 @@ class BatchJob:
             path for stream in self.streams.values() for path in (stream.plan, *(epoch.plan for epoch in stream.epochs))
         }
         referenced |= {self.sliding_join_plan_file, *map(query_file_name, self.queries)}
-        for file in cached.keys() - referenced:
-            del cached[file]
+        self._cache.evict_except(referenced)
 
-    def _load_cached(
-        self,
-        file: str,
-        read: Callable[[Store, str], Any] = container.read,
-        prepare: Callable[[Any], Any] = lambda content: content,
-    ) -> Any:
-        """Return the content of a checkpoint file, read and then converted by `prepare` on first access."""
-        cached = _FILE_CACHE.setdefault((self.directory, self.checkpoint_id), {})
-        while len(_FILE_CACHE) > _MAX_CHECKPOINTS:
-            del _FILE_CACHE[next(iter(_FILE_CACHE))]  # the oldest one, of a session that has ended
-        if file not in cached:
-            cached[file] = prepare(read(self.store, file))
-        return cached[file]
+    @property
+    def _cache(self) -> WorkerCache:
+        return get_worker_cache(self.directory, self.checkpoint_id)
+
+    def _read_record(self, file: str) -> Any:
+        return documents.get_record(self.store, file)
+
+    def _read_container(self, file: str) -> Any:
+        return container.read(self.store, file)
 
     def load_buffered_rows(self, ref: StateRef) -> RowSegment:
         """Return rows of a join buffer from a state file, or from a shuffle block that was promoted to state."""
-        content = self._load_cached(ref.file)
-        return content.join_rows[ref.index].rows if isinstance(content, ShuffleBlock) else content["buckets"][ref.index]
+        content: PartitionState | ShuffleBlock = self._cache.load(ref.file, self._read_container)
+        return content.join_rows[ref.index].rows if isinstance(content, ShuffleBlock) else content.join_buffers[ref.index]
 
     def load_sliding_join_plan(self) -> LoadedSlidingJoinPlan:
         """Return the plan of the sliding joins; the job must have one."""
-        plan: LoadedSlidingJoinPlan = self._load_cached(self.sliding_join_plan_file, documents.get_record, LoadedSlidingJoinPlan)
+        plan: LoadedSlidingJoinPlan = self._cache.load(self.sliding_join_plan_file, self._read_record, LoadedSlidingJoinPlan)
         return plan
 
     def load_segment(self, ref: SegmentRef) -> tuple[RowSegment, IndexCache]:
         """Return a stored segment of sliding-join state, and its indexes: those stored, and those that this worker has built."""
-        segments: list[tuple[RowSegment, IndexCache]] = self._load_cached(ref.file, prepare=_add_index_caches)
+        segments: list[tuple[RowSegment, IndexCache]] = self._cache.load(ref.file, self._read_container, _add_index_caches)
         return segments[ref.index]
 
     def list_joiners(self) -> list[Joiner]:
@@ -250,6 +235,16 @@ class BatchJob:
     def get_previous_times(self) -> dict[str, int]:
         """Return the greatest event time of each stream before this batch."""
         return {name: job.max_event_time for name, job in self.streams.items()}
+
+
+@record("partition-state")
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The content of a state file: what open windows of a key partition still need; sessions by query."""
+
+    partials: list[PartialAggregate]
+    sessions: dict[int, SessionRuns]
+    join_buffers: list[RowSegment]
 
 
 @record("map-report")
@@ -316,69 +311,6 @@ class ReduceReport:
     seconds: float = 0.0
 
 
-class LoadedPlan:
-    """A stream plan with the cell assigners and query-set assigners of its operators."""
-
-    def __init__(self, plan: StreamPlan) -> None:
-        """Take a plan; its cell assigners initialize lazily."""
-        self.plan = plan
-        self.cell_assigners = {id(operator): CellAssigner(operator.predicate_index) for operator in plan.operators}
-        self.set_assigners = [
-            QuerySetAssigner([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits)
-            for buffer in plan.join_buffers
-        ]
-
-    def get_cell_assigner(self, operator: Any) -> CellAssigner:
-        """Return the cell assigner of an operator of the plan."""
-        return self.cell_assigners[id(operator)]
-
-
-_INTERNED_SHAPES: dict[ResultShape, ResultShape] = {}
-
-
-class LoadedQuery:
-    """A live query with its sink and, for an aggregation or a join, the values derived from its plan."""
-
-    def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
-        """`sink` is None where the driver delivers, because callbacks are not picklable."""
-        self.live, self.sink, self.streams = live, sink, live.plan.streams
-        self._cached_joiners: tuple[tuple[JoinOrderVersion, ...], tuple[Joiner, ...]] | None = None
-
-    @staticmethod
-    def from_content(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
-        """Return the query that a query file holds."""
-        live, sink = content
-        return LoadedQuery(live, None if sink is None else sink_from_json(sink))
-
-    @property
-    def plan(self) -> LogicalQuery:
-        """The logical plan of the query."""
-        return self.live.plan
-
-    @property
-    def aggregate_plan(self) -> AggregateQuery:
-        """The plan; only for a query that aggregates."""
-        assert isinstance(self.live.plan, AggregateQuery)
-        return self.live.plan
-
-    def get_joiners(self, order_versions: tuple[JoinOrderVersion, ...]) -> tuple[Joiner, ...]:
-        """Return the joiners of a window join under these join order versions; none for other queries."""
-        if self._cached_joiners is None or self._cached_joiners[0] != order_versions:
-            self._cached_joiners = order_versions, build_joiners(replace(self.live, order_versions=order_versions))
-        return self._cached_joiners[1]
-
-    @cached_property
-    def result_shape(self) -> ResultShape:
-        """Queries of one shape are finalized together; equal shapes are interned, so that they compare by identity."""
-        shape = shape_of(self.aggregate_plan)
-        return _INTERNED_SHAPES.setdefault(shape, shape)
-
-    @cached_property
-    def required_components(self) -> tuple[Component, ...]:
-        """The components that the aggregates of the query are lowered from."""
-        return list_required_components(self.aggregate_plan)
-
-
 def _add_index_caches(segments: Sequence[RowSegment]) -> list[tuple[RowSegment, IndexCache]]:
     return [(segment, dict(segment.indexes)) for segment in segments]
 
@@ -386,8 +318,3 @@ def _add_index_caches(segments: Sequence[RowSegment]) -> list[tuple[RowSegment, 
 def query_file_name(number: int) -> str:
     """Return the path of a query file in the checkpoint."""
     return f"queries/{number:08d}.query"
-
-
-_MAX_CHECKPOINTS = 8
-_FILE_CACHE: dict[tuple[str, str], dict[str, Any]] = {}
-"""Content of checkpoint files, by checkpoint and file."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connectors import Range, read_range
-from headrace.engine.batch_job import BatchJob, LoadedPlan, MapReport, ShuffleBlock, StreamJob
+from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StreamJob
 from headrace.engine.failures import QueryFailures
 from headrace.engine.joins.ingest import StreamIngest, buffer_rows
 from headrace.engine.joins.routing import BufferAddress, RoutedRows
@@ -28,6 +28,7 @@ from headrace.engine.operators.sessions import build_runs
 from headrace.engine.operators.stateless import route_rows
 from headrace.engine.operators.unnest import find_needed_columns, list_unnested_streams, unnest_rows
 from headrace.engine.row_batch import KeyEncoder, RowBatch
+from headrace.engine.worker_cache import LoadedPlan
 from headrace.errors import SourceError
 from headrace.model.time import MIN_TIME
 from headrace.planner.predicate_index import Dimension

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from headrace.engine.batch_job import (
     BatchJob,
-    LoadedPlan,
-    LoadedQuery,
     MapReport,
+    PartitionState,
     ReduceReport,
     SegmentRef,
     SessionRef,
@@ -43,6 +42,7 @@ from headrace.engine.operators.windows import SlicePartial, build_due_windows, e
 from headrace.engine.repartition import PartitionFilter
 from headrace.engine.result_writer import ResultWriter
 from headrace.engine.stage_messages import LevelMessage, Outbox
+from headrace.engine.worker_cache import LoadedPlan, LoadedQuery
 from headrace.model.time import MAX_TIME, MIN_TIME
 from headrace.model.types import TIMESTAMP
 from headrace.model.window import HopWindow, SessionWindow
@@ -335,7 +335,7 @@ class _ReduceTask:
             if number not in arrived_runs and (not refs or (before == after and self.partition_filter is None)):
                 untouched += refs
                 continue
-            stored_runs = [self.job.load_state(ref.file)["sessions"][number] for ref in refs]
+            stored_runs = [self.job.load_state(ref.file).sessions[number] for ref in refs]
             stored_runs = (
                 stored_runs
                 if self.partition_filter is None
@@ -400,7 +400,7 @@ class _ReduceTask:
             )
             buffers += [] if buffer_ref.file else [rows]
         if partials or open_runs or buffers:
-            content = {"partials": partials, "sessions": open_runs, "buckets": buffers}
+            content = PartitionState(partials, open_runs, buffers)
             container.write(self.job.store, file, content)
         return (
             refs,
@@ -463,7 +463,6 @@ def _make_buffer_slice(ref: StateRef, buffer: JoinBuffer, rows: RowSegment) -> t
 
 def _make_partial_loader(job: BatchJob, ref: StateRef) -> Callable[[], PartialAggregate]:
     def load() -> PartialAggregate:
-        partial: PartialAggregate = job.load_state(ref.file)["partials"][ref.index]
-        return partial
+        return job.load_state(ref.file).partials[ref.index]
 
     return load

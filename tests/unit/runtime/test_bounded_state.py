@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from lives import SessionHarness, read_columns
 
-from headrace.engine.batch_job import _FILE_CACHE
+from headrace.engine.worker_cache import _CACHES
 
 TOTAL = "SELECT window_start, SUM(n) AS total FROM TUMBLE(s, '5 seconds')"
 
@@ -17,7 +17,7 @@ def count_epochs(harness: SessionHarness) -> int:
 
 
 def cached_files(harness: SessionHarness) -> dict[str, object]:
-    return next(files for (directory, _), files in _FILE_CACHE.items() if directory == str(harness.directory.absolute()))
+    return next(cache._loaded for (directory, _), cache in _CACHES.items() if directory == str(harness.directory.absolute()))
 
 
 def count_files(harness: SessionHarness, folder: str) -> int:

@@ -88,7 +88,7 @@ def test_rescaling_repartitions_the_state_without_duplicates(tmp_path: Path) -> 
         session.advance()
         stored_keys: list[int] = []
         for ref in session._coordinator.state.aggregation_refs:
-            keys = container.read(session._coordinator.checkpoint.store, ref.file)["partials"][ref.index].keys
+            keys = container.read(session._coordinator.checkpoint.store, ref.file).partials[ref.index].keys
             assert (assign_partitions(keys, len(keys[0]), 2) == ref.partition).all()
             stored_keys += keys[0].to_pylist()
         assert sorted(stored_keys) == sorted([1, *range(20)])  # each old key once, and the new row

@@ -1,0 +1,123 @@
+"""The cache of a worker: checkpoint files as objects that are ready to use – plans, queries and state.
+
+Workers keep no state between batches that they could not read again. The files are immutable, and a worker caches a file for as
+long as batches refer to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from headrace.connectors import Sink, sink_from_json
+from headrace.engine.joins.joiner import Joiner, build_joiners
+from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
+from headrace.engine.operators.query_sets import QuerySetAssigner
+from headrace.engine.operators.selection import CellAssigner
+from headrace.plan.logical import AggregateQuery, LogicalQuery
+from headrace.planner.components import Component
+from headrace.planner.join.window_join_plan import JoinOrderVersion
+from headrace.planner.shared_plan import LiveQuery, StreamPlan
+
+_MAX_CHECKPOINTS = 8
+
+
+class WorkerCache:
+    """Loaded files of one checkpoint, by file name."""
+
+    def __init__(self) -> None:
+        """Create an empty cache."""
+        self._loaded: dict[str, Any] = {}
+
+    def load(self, file: str, read: Callable[[str], Any], prepare: Callable[[Any], Any] | None = None) -> Any:
+        """Return a file, read and then converted by `prepare` on first access."""
+        if file not in self._loaded:
+            content = read(file)
+            self._loaded[file] = content if prepare is None else prepare(content)
+        return self._loaded[file]
+
+    def evict_except(self, referenced: Container[str]) -> None:
+        """Evict all files but these.
+
+        A mapped file takes memory even after it is deleted, and plans of past epochs consist of many objects that the garbage
+        collector would traverse.
+        """
+        for file in [file for file in self._loaded if file not in referenced]:
+            del self._loaded[file]
+
+
+_CACHES: dict[tuple[str, str], WorkerCache] = {}
+"""The caches of this process, by directory and identity of the checkpoint, oldest first."""
+
+
+def get_worker_cache(directory: str, checkpoint_id: str) -> WorkerCache:
+    """Return the cache of a checkpoint; those of sessions that have ended are dropped after a while."""
+    cache = _CACHES.setdefault((directory, checkpoint_id), WorkerCache())
+    while len(_CACHES) > _MAX_CHECKPOINTS:
+        del _CACHES[next(iter(_CACHES))]
+    return cache
+
+
+class LoadedPlan:
+    """A stream plan with the cell assigners and query-set assigners of its operators."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        """Take a plan; its cell assigners initialize lazily."""
+        self.plan = plan
+        self.cell_assigners = {id(operator): CellAssigner(operator.predicate_index) for operator in plan.operators}
+        self.set_assigners = [
+            QuerySetAssigner([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits)
+            for buffer in plan.join_buffers
+        ]
+
+    def get_cell_assigner(self, operator: Any) -> CellAssigner:
+        """Return the cell assigner of an operator of the plan."""
+        return self.cell_assigners[id(operator)]
+
+
+_INTERNED_SHAPES: dict[ResultShape, ResultShape] = {}
+
+
+class LoadedQuery:
+    """A live query with its sink and, for an aggregation or a join, the values derived from its plan."""
+
+    def __init__(self, live: LiveQuery, sink: Sink | None) -> None:
+        """`sink` is None where the driver delivers, because callbacks are not picklable."""
+        self.live, self.sink, self.streams = live, sink, live.plan.streams
+        self._cached_joiners: tuple[tuple[JoinOrderVersion, ...], tuple[Joiner, ...]] | None = None
+
+    @staticmethod
+    def from_content(content: tuple[LiveQuery, dict[str, Any] | None]) -> LoadedQuery:
+        """Return the query that a query file holds."""
+        live, sink = content
+        return LoadedQuery(live, None if sink is None else sink_from_json(sink))
+
+    @property
+    def plan(self) -> LogicalQuery:
+        """The logical plan of the query."""
+        return self.live.plan
+
+    @property
+    def aggregate_plan(self) -> AggregateQuery:
+        """The plan; only for a query that aggregates."""
+        assert isinstance(self.live.plan, AggregateQuery)
+        return self.live.plan
+
+    def get_joiners(self, order_versions: tuple[JoinOrderVersion, ...]) -> tuple[Joiner, ...]:
+        """Return the joiners of a window join under these join order versions; none for other queries."""
+        if self._cached_joiners is None or self._cached_joiners[0] != order_versions:
+            self._cached_joiners = order_versions, build_joiners(replace(self.live, order_versions=order_versions))
+        return self._cached_joiners[1]
+
+    @cached_property
+    def result_shape(self) -> ResultShape:
+        """Queries of one shape are finalized together; equal shapes are interned, so that they compare by identity."""
+        shape = shape_of(self.aggregate_plan)
+        return _INTERNED_SHAPES.setdefault(shape, shape)
+
+    @cached_property
+    def required_components(self) -> tuple[Component, ...]:
+        """The components that the aggregates of the query are lowered from."""
+        return list_required_components(self.aggregate_plan)
