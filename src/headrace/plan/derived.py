@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeGuard, TypeVar
 
 from headrace.model.expression import Column, Expression
-from headrace.model.record import record
+from headrace.model.record import record, render_record
 from headrace.model.stream import Stream
 from headrace.model.types import TIMESTAMP, Field, Schema
 from headrace.model.window import HopWindow, ends_of_window
@@ -89,7 +89,7 @@ def derive_stream(plan: WindowedQuery) -> DerivedStream:
     """Return the results of a query as a stream; equal queries give equal streams."""
     schema = Schema((*plan.schema.fields, *(Field(name, TIMESTAMP) for name in (HIDDEN_START, HIDDEN_END, HIDDEN_TIME))))
     extended = replace(plan, output=(*plan.output, *result_bounds(plan), WINDOW_END), schema=schema)
-    name = f"~{hashlib.sha256(repr(extended).encode()).hexdigest()[:12]}"
+    name = f"~{hashlib.sha256(render_record(extended).encode()).hexdigest()[:12]}"
     return DerivedStream(Stream(name, schema, HIDDEN_TIME), extended)
 
 
@@ -198,7 +198,7 @@ class UnnestedStream:
 def unnest_stream(base: Stream, values: Expression) -> UnnestedStream:
     """Return the unnested stream of a list expression; equal lists of one stream give equal streams."""
     element = Field(f"#{len(base.schema)}", values.type.value_type)
-    name = f"{base.name}*{hashlib.sha256(repr(values).encode()).hexdigest()[:12]}"
+    name = f"{base.name}*{hashlib.sha256(render_record(values).encode()).hexdigest()[:12]}"
     return UnnestedStream(Stream(name, Schema((*base.schema.fields, element)), base.time, base.delay), base.name, values)
 
 
