@@ -75,6 +75,8 @@ def render_record(value: Any) -> str:
         return f"{record_type.name}({', '.join(f'{name}={render_record(item)}' for name, item in values)})"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(render_record, value))}]"
+    if isinstance(value, frozenset | set):  # in no order of its own: that of its repr differs between processes
+        return f"{{{', '.join(sorted(map(render_record, value)))}}}"
     return str(value) if isinstance(value, pa.DataType) else repr(value)
 
 

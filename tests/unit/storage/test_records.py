@@ -72,6 +72,8 @@ def describe(value: Any) -> Any:
         return Point, describe(value.x), describe(value.y)
     if isinstance(value, list | tuple):
         return type(value), [describe(item) for item in value]
+    if isinstance(value, frozenset):
+        return frozenset, sorted(map(repr, value))
     if isinstance(value, dict):
         return [(describe(key), describe(item)) for key, item in value.items()]
     return type(value), repr(value)
@@ -98,6 +100,7 @@ def test_the_text_names_declared_names_only():
         "root": {"ref": 1},
     }
     assert render_record(Point(("a", pa.int32()), [Color.RED])) == "test-point(x=['a', int32], y=[test-color(value=1)])"
+    assert render_record(frozenset({"b", "a"})) == "{'a', 'b'}"
 
 
 def test_a_missing_field_has_its_default_and_an_unknown_field_is_refused():
