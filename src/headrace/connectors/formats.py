@@ -88,7 +88,7 @@ def _estimate_text_rows(path: str) -> list[int]:
     if path.lower().endswith(".gz"):
         with Path(path).open("rb") as file:
             file.seek(-4, os.SEEK_END)
-            size = int.from_bytes(file.read(4), "little")  # the length before compression, modulo 4 GiB
+            size = int.from_bytes(file.read(), "little")  # the length before compression, modulo 4 GiB
     lines = sample.count(b"\n")
     return [max(1, lines, size * lines // len(sample))]
 

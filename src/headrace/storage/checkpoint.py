@@ -55,7 +55,7 @@ class Checkpoint:
         self.store = PosixStore(self.path)
         self._check_directory()
         self.store.ensure_folder("")
-        self._lock = self._acquire_lock()
+        self._lock: int | None = self._acquire_lock()
         try:
             if self.store.find_size(_MARKER) is None:
                 documents.put_document(self.store, _MARKER, {"format": CHECKPOINT_FORMAT, "identity": uuid.uuid4().hex})
@@ -98,9 +98,9 @@ class Checkpoint:
 
     def close(self) -> None:
         """Release the lock; a second call has no effect."""
-        if self._lock >= 0:
+        if self._lock is not None:
             os.close(self._lock)
-            self._lock = -1
+            self._lock = None
 
     def ensure_source_folder(self, stream: str) -> Path:
         """Return the private folder of a stream's source, for its durable metadata; create it if it is missing."""

@@ -108,6 +108,12 @@ def test_rows_without_a_pull_time_count_only_for_event_time_latency():
     assert (latencies.event_time_series.count, latencies.processing_time_series.count) == ((3,), ())
 
 
+def test_a_row_pulled_at_time_zero_has_a_processing_time_latency():
+    log = Log(delays=(("bids", -7_900_000),))  # the row of 7.9 s
+    latencies = measure_latencies(make_emissions((9.0, "one", 8.0, 3, None)), QUERIES, log, ALL)
+    assert (latencies.processing_time.count, latencies.processing_time.highest) == (3, 9 * S)
+
+
 @pytest.mark.parametrize(("silent", "ingestion"), [("asks", 600_000), ("bids", -900_000)])
 def test_join_latency_ignores_a_stream_without_rows(silent: str, ingestion: int):
     class HalfEmptyLog(Log):

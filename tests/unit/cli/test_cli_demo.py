@@ -42,6 +42,8 @@ def test_the_demo_ends_and_prints_a_json_summary(headrace):
     assert summary["results"] > 0
     assert 0 < summary["shared_operators"] < 10
     assert 0 < summary["deployment_seconds"]["median"] <= summary["deployment_seconds"]["max"]
+    for query in summary["by_query"].values():
+        assert query["deployment_seconds"] == round(query["deployment_seconds"], 4)
     assert "live queries" in result.err
 
 

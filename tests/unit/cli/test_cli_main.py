@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli import COMMANDS, build_application, main
+from headrace.cli.meter import summarize_values
+from headrace.cli.terminal import progress_console
 
 
 def test_help_lists_every_command(headrace):
@@ -62,3 +64,14 @@ def test_spark_without_java_names_the_package_to_install(headrace, session_file,
     assert result.code == 1
     assert "Java not found in JAVA_HOME=/nowhere" in result.err
     assert "openjdk-17-jre-headless" in result.err
+
+
+def test_progress_shows_brackets_as_they_are(capsys):
+    progress_console(as_json=False).print("reading [bold] and data[1].csv")
+    assert capsys.readouterr().out == "reading [bold] and data[1].csv\n"
+
+
+def test_a_summary_has_the_median_the_95th_percentile_and_the_maximum():
+    assert summarize_values([2.0, 1.0]) == {"median": 1.5, "p95": 2.0, "max": 2.0}
+    assert summarize_values([float(n) for n in range(100)]) == {"median": 49.5, "p95": 95.0, "max": 99.0}
+    assert summarize_values([]) is None

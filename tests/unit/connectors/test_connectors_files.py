@@ -104,6 +104,15 @@ def test_units_are_split_at_the_limit(data_dir, state_dir):
     assert drain_ids(source, 1)[0] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14]]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl.gz"])
+def test_all_rows_of_a_large_text_file_count_towards_the_limit(data_dir, state_dir, suffix):
+    rows = 30_000  # more than the sample from which they are estimated
+    for name, first in (("a", 0), ("b", rows)):
+        write_ids(data_dir / f"{name}.{suffix}", range(first, first + rows))
+    plans, _ = drain_ids(open_source(state_dir, data_dir, schema="id INT"), 25_000)
+    assert [(len(ids), ids[0]) for ids in plans] == [(rows, 0), (rows, rows)]
+
+
 def test_new_files_with_old_timestamps_are_read(data_dir, state_dir):
     write_ids(data_dir / "a.csv", [1])
     source = open_source(state_dir, data_dir)

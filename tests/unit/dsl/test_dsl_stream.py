@@ -226,6 +226,15 @@ def test_windows_over_the_results_of_a_join() -> None:
     assert nested.schema.names == ("window_start", "window_end", "user_id", "n")
 
 
+def test_selected_columns_of_a_join_are_grouped_within_their_windows_and_those_of_a_stream_need_a_window() -> None:
+    joined = hr.stream("purchases").window(TUMBLE).join(hr.stream("ads").window(TUMBLE), "user_id").select(paid="purchases.price")
+    nested = bind_flow(joined.group_by().agg(most=hr.max("paid")))
+    assert isinstance(nested, NestedQuery)
+    assert nested.schema.names == ("window_start", "window_end", "most")
+    with pytest.raises(SqlError, match="an aggregation over a stream needs a window"):
+        hr.stream("purchases").select("price").group_by().agg(most=hr.max("price"))
+
+
 # --------------------------------------------------------------------------------------------------------------------- aggregates
 
 

@@ -83,6 +83,14 @@ def test_numpy_and_rowwise_functions(session) -> None:
     assert query.results().to_pylist() == [{"r": 2.0, "s": ""}, {"r": 3.0, "s": "N1"}, {"r": 1.0, "s": None}]
 
 
+def test_a_string_literal_takes_the_type_of_the_argument(session) -> None:
+    session.register_function("times", hr.rowwise(lambda x, n: x * n), "DOUBLE", arguments=["DOUBLE", "INT"])
+    query = session.add("SELECT times(price, '3') AS t FROM purchases")
+    session.source.append(make_rows(0.5, 2.0))
+    session.advance()
+    assert query.results()["t"].to_pylist() == [1.5, 6.0]
+
+
 def test_a_function_in_aggregates_keys_and_having(session) -> None:
     session.register_function(vat)
     session.register_function("parity", lambda n: pc.bit_wise_and(n, 1), "INT", arguments="INT")
@@ -245,6 +253,14 @@ def test_a_function_is_dropped_when_unused(session) -> None:
     with pytest.raises(SqlError, match="unknown function 'vat'"):
         session.add("SELECT vat(price) AS g FROM purchases")
     with pytest.raises(NotFoundError, match=r"function 'vat' is not registered\ndetail: functions: none"):
+        session.drop_function("vat")
+
+
+def test_five_callers_of_a_function_are_named_and_the_others_counted(session) -> None:
+    session.register_function(vat)
+    for number in range(7):
+        session.add("SELECT vat(price) AS g FROM purchases", name=f"q{number}")
+    with pytest.raises(NameTakenError, match="queries that call it: q0, q1, q2, q3, q4 and 2 more\n"):
         session.drop_function("vat")
 
 

@@ -56,6 +56,16 @@ def test_an_outer_window_starts_after_the_first_complete_inner_window(inner: str
     assert compute_start_times(plan, None) == (None, None)
 
 
+def test_a_row_just_after_the_start_of_an_inner_window_leaves_that_window_incomplete() -> None:
+    """
+    rows seen          |———————————————     from 2 s + 1 µs on: [2 4) may miss a row at 2 s
+    inner    |————————|—————————|————————|
+             0        2         4        6
+    """
+    plan = bind_nested(f"SELECT MAX(t) AS m FROM TUMBLE(({SUMS}), '1 minute')")
+    assert compute_start_times(plan, 2 * SECOND + 1) == (2 * SECOND + 1, 4 * SECOND)
+
+
 def test_start_times_accumulate_over_nesting_levels() -> None:
     text = f"SELECT MAX(m) AS m FROM TUMBLE((SELECT MAX(t) AS m FROM HOP(({SUMS}), '8 seconds', '4 seconds')), '1 minute')"
     assert compute_start_times(bind_nested(text), 3 * SECOND) == (3 * SECOND, 4 * SECOND, 8 * SECOND)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.time import MAX_TIME, MIN_TIME
-from headrace.model.window import HopWindow, window_starts_containing
+from headrace.model.window import HopWindow, ends_of_window, window_starts_containing
 from headrace.planner.slicing import compute_slice_edges, derive_progressions, find_closing_windows, find_last_window_end
 
 windows = st.builds(HopWindow, st.integers(1, 50), st.integers(1, 30))
@@ -54,3 +54,17 @@ def test_find_last_window_end_equals_a_scan_of_all_windows(window: HopWindow, si
 
 def test_all_windows_close_at_max_time() -> None:
     assert find_closing_windows(HopWindow(10, 5), MIN_TIME, [3], MIN_TIME, MAX_TIME) == [-5, 0]
+
+
+@given(windows, st.integers(-300, 300), st.integers(0, 200))
+def test_window_ends_are_those_of_a_scan_of_all_windows(window: HopWindow, after: int, more: int) -> None:
+    """
+    windows    |————————|
+                    |————————|
+    after ————————↑ |   ↑    |  until: the ends in (after, until]
+    """
+    ends = ends_of_window(window)
+    expected = [end for end in range(after + 1, after + more + 1) if (end - window.size) % window.slide == 0]
+    assert list(ends.ends_between(after, after + more)) == expected
+    containing = [start + window.size for start in window_starts_containing(window, after)]
+    assert list(ends.ends_containing(window.size, after)) == containing

@@ -76,12 +76,16 @@ def test_events_are_listed_in_batch_order(service: Service):
 
 def test_metrics_have_the_prometheus_format(service: Service):
     add_queries_and_rows(service)
+    before = service.session.last_batch
     text = service.http.get("/metrics").text
     assert 'headrace_stream_rows_total{stream="purchases"} 4.0' in text
     assert 'headrace_query_rows_total{query="one"}' in text
     assert "headrace_queries_live 2.0" in text
     assert "headrace_queries_waiting 0.0" in text
     assert "headrace_up 1.0" in text
+    batches = re.search(r"^headrace_batches_total (\S+)", text, re.MULTILINE)
+    assert batches is not None
+    assert before < float(batches[1]) <= service.session.last_batch + 1
     assert re.search(r'headrace_query_cost\{as="shared",query="one"\} \S*[1-9]', text)
 
 

@@ -53,6 +53,11 @@ def test_files_have_their_content_type_and_are_revalidated(unchanged_service: Se
         assert (again.status_code, again.content) == (304, b"")
 
 
+def test_content_types_do_not_depend_on_the_machine(unchanged_service: Service, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("starlette.responses.guess_type", lambda _: ("text/plain", None))
+    assert unchanged_service.http.get("/page/js/main.js").headers["content-type"].startswith("text/javascript")
+
+
 @pytest.mark.parametrize(
     "path", ["/page/", "/page/js", "/page/none.js", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/page//etc/passwd"]
 )

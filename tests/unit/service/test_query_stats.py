@@ -184,6 +184,14 @@ def test_latency_percentiles():
     }
 
 
+def test_statistics_are_collected_again_when_the_cached_ones_are_old(service: Service, monkeypatch: pytest.MonkeyPatch):
+    cache_seconds = "headrace.service.host._STATS_CACHE_SECONDS"
+    monkeypatch.setattr(cache_seconds, -1.0)
+    assert service.host.query_stats() is not service.host.query_stats()
+    monkeypatch.setattr(cache_seconds, 3600.0)
+    assert service.host.query_stats() is service.host.query_stats()
+
+
 def test_statistics_are_served_over_http(service: Service):
     service.add(name="counts")
     begin = datetime.now(UTC) - timedelta(seconds=4)
@@ -196,6 +204,7 @@ def test_statistics_are_served_over_http(service: Service):
     assert query["state_bytes"] > 0
     assert query["cost"]["share"] == 1
     metrics = service.http.get("/metrics").text
-    assert 'headrace_query_latency_seconds{quantile="0.5",query="counts"}' in metrics
+    for quantile in ("0.5", "0.95"):
+        assert f'headrace_query_latency_seconds{{quantile="{quantile}",query="counts"}}' in metrics
     assert 'headrace_query_state_bytes{query="counts"}' in metrics
     assert service.http.get("/v1/overview").json()["history"][-1]["live"] == 1

@@ -118,6 +118,8 @@ def test_using_outputs_one_column_of_the_preserved_side(bind: Bind) -> None:
 def test_a_star_expands_to_columns_in_order(bind: Bind) -> None:
     plan = bind_join(bind, f"SELECT a.*, p.price AS paid FROM {P} JOIN {A} ON p.big = a.user_id")
     assert plan.schema.names == ("user_id", "ad_id", "price", "ts", "paid")
+    everything = bind_join(bind, f"SELECT * FROM {A} JOIN TUMBLE(`my stream`, '5 s') m ON a.ad_id = m.a")
+    assert everything.schema.names == ("user_id", "ad_id", "price", "ts", "a", "window_start")
 
 
 def test_computed_columns_of_a_sub_query_are_null_without_a_match(bind: Bind) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.expression import Expression
-from headrace.model.types import type_name
+from headrace.model.types import Schema, type_name
 from headrace.plan.logical import LogicalQuery, StatelessQuery
 from headrace.sql.types import decimal_result_type, find_common_decimal, find_common_type
 
@@ -88,7 +88,7 @@ EXPRESSIONS = {
     "left(name, 2)": "substring(name, 1, 2)", "right(name, 2)": "substring(name, -2, 2147483647)", "substr(name, 3)": "substring(name, 3, 2147483647)",
     "right(name, 0)": "substring(name, 1, 0)", "name || user_id": "concat(name, CAST(user_id AS string))", "ceil(user_id)": "user_id",
     "round(user_id)": "user_id", "round(price)": "round(price, 0)", "log(price)": "ln(price)", "log(2, price)": "ln(price) / ln(2.0)",
-    "EXTRACT(HOUR FROM time)": "hour(time)", "date_part('dow', d)": "dayofweek(d)", "date_trunc('MON', d)": "date_trunc('month', CAST(d AS timestamp[us, tz=UTC]))",
+    "EXTRACT(HOUR FROM time)": "hour(time)", "date_part('dow', d)": "dayofweek(d)", "year(time)": "year(time)", "date_trunc('MON', d)": "date_trunc('month', CAST(d AS timestamp[us, tz=UTC]))",
     "date_sub(d, 1)": "date_add(d, -1)", "d - 1": "date_add(d, -1)", "time - INTERVAL '1 minute 30 seconds'": "time_add(time, -90000000)",
     "INTERVAL 1 DAY + d": "date_add(d, 1)", "unix_timestamp(time)": "unix_seconds(time)", "to_date(time)": "CAST(time AS date32[day])",
     "INT(price)": "CAST(price AS int32)", "price::STRING": "CAST(price AS string)", "coalesce(NULL, NULL) IS NULL": "True",
@@ -122,6 +122,12 @@ CONSTANTS = {
 @pytest.mark.parametrize(("text", "value"), CONSTANTS.items())
 def test_casts_of_constants_are_folded(bind: Bind, text: str, value: str) -> None:
     assert str(bind_output(bind, text)) == value
+
+
+def test_a_quoted_column_name_may_contain_commas_and_quotes() -> None:
+    schema = Schema.parse("`a, b` INT, `c``d` DECIMAL(10, 2), `(` STRING")
+    assert schema.names == ("a, b", "c`d", "(")
+    assert Schema.parse(schema.to_ddl()) == schema
 
 
 def test_common_types() -> None:

@@ -15,6 +15,7 @@ from headrace.errors import CheckpointError
 from headrace.storage import container
 from headrace.storage.checkpoint import CHECKPOINT_FORMAT
 from headrace.storage.posix import PosixStore
+from headrace.storage.udf_store import StoredFunction
 from support.corpus import CORPUS, continue_run, format_results
 
 ARCHIVES = sorted(CORPUS.glob("format-*.tar.gz"))
@@ -55,6 +56,6 @@ def test_no_file_names_a_class_or_module_of_the_package(stored: tuple[Path, int]
 def test_the_code_of_a_function_names_no_module_of_the_package(stored: tuple[Path, int]):
     checkpoint, _ = stored
     (path,) = (checkpoint / "functions").iterdir()
-    code = container.read(PosixStore(checkpoint), f"functions/{path.name}").code
-    texts = [argument for _, argument, _ in pickletools.genops(code) if isinstance(argument, str)]
+    stored_function: StoredFunction = container.read(PosixStore(checkpoint), f"functions/{path.name}")
+    texts = [argument for _, argument, _ in pickletools.genops(stored_function.code) if isinstance(argument, str)]
     assert not [text for text in texts if text.startswith("headrace")]

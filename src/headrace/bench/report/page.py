@@ -165,7 +165,7 @@ def _make_metadata(runs: Sequence[BenchRun], groups: Sequence[ScenarioGroup]) ->
         "failed": sum(run.failure is not None for run in runs),
         "headline": next(all_headlines, ""),
     }
-    return _escape_html(json.dumps(metadata, ensure_ascii=False))
+    return _escape_html(json.dumps(metadata))
 
 
 def _render_facts(runs: Sequence[BenchRun]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 from headrace.bench.systems.adapter import SutDescription
 from headrace.bench.systems.process import serve
@@ -16,6 +17,8 @@ class FakeAdapter:
         self.options, self.events, self.broken = config.options, events, False
         if config.options.get("child"):
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        if config.options.get("thread"):
+            threading.Thread(target=threading.Event().wait).start()
         if config.options.get("fails"):
             raise HeadraceError("it cannot run here", hint="try another one")
         for query in config.queries:

@@ -7,9 +7,11 @@ import json
 import os
 import queue
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import Popen
 
 import psutil
 import pytest
@@ -51,7 +53,7 @@ def start_fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...,
     package = tmp_path / "systems"
     package.mkdir()
     (package / "fake_system.py").write_text((Path(__file__).parent / "fake_system.py").read_text())
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     return lambda *queries, **options: SutProcess("systems.fake_system", make_config(tmp_path, *queries, **options))
 
 
@@ -168,6 +170,13 @@ def test_a_missing_module_raises(tmp_path):
         SutProcess("storm", make_config(tmp_path)) as system,
     ):
         system.wait_ready(TIMEOUT)
+
+
+def test_a_thread_of_a_library_does_not_block_the_end(start_fake, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subprocess, "Popen", Popen)  # a forked child would not wait for its threads
+    with start_fake(thread=True) as system:
+        system.wait_ready(TIMEOUT)
+    assert system._process.returncode == 0
 
 
 def test_a_broken_system_reports_a_failure(start_fake):

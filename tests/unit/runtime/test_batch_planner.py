@@ -1,0 +1,29 @@
+"""Input ranges of a batch are divided into tasks of about equal size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.connectors.source import Range
+from headrace.runtime.batch_planner import split_into_tasks
+
+
+def make_ranges(rows: list[int]) -> list[Range]:
+    return [Range("s", "arrow", "", number, number + 1, count) for number, count in enumerate(rows)]
+
+
+@pytest.mark.parametrize("rows_per_range", [1, 100])
+def test_equal_ranges_give_tasks_of_equal_size(rows_per_range: int) -> None:
+    tasks = split_into_tasks(make_ranges([rows_per_range] * 12), 4)
+    assert [len(task) for task in tasks] == [3, 3, 3, 3]
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 8))
+def test_every_range_is_in_one_task_and_no_task_is_empty(rows: list[int], parallelism: int) -> None:
+    ranges = make_ranges(rows)
+    tasks = split_into_tasks(ranges, parallelism)
+    assert [item for task in tasks for item in task] == ranges
+    assert all(tasks)
+    assert len(tasks) <= parallelism
