@@ -55,6 +55,7 @@ class Coordinator:
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
+        self._has_failed_attempt = False  # whether workers may have written files that no manifest will name
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
@@ -71,10 +72,14 @@ class Coordinator:
         try:
             report = self._run_and_commit(self.unfinished_entry)
         except SourceError:
+            self._has_failed_attempt = True
             self.command_queue.requeue(self.unfinished_entry.commands)
             self.unfinished_entry = None
             if again:
                 return self.advance(final=final)
+            raise
+        except BaseException:
+            self._has_failed_attempt = True
             raise
         self.unfinished_entry = None
         return report
@@ -120,6 +125,9 @@ class Coordinator:
         superseded = self.state.referenced_files() - state.referenced_files()
         self.state, self.live_queries, self.sliding_join_plan = state, live, sliding_join_plan
         self.checkpoint.delete_superseded(state.batch, superseded)
+        if self._has_failed_attempt:
+            self.checkpoint.sweep_attempts(state.batch, state.referenced_files())
+            self._has_failed_attempt = False
         self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
         return report
 

@@ -161,6 +161,14 @@ class Checkpoint:
                 if key not in kept:
                     self.store.delete(key)
 
+    def sweep_attempts(self, batch: int, referenced: Iterable[str]) -> None:
+        """After the commit of a batch that ran more than once, delete the files of its other attempts."""
+        kept = set(referenced)
+        for folder in _FILES_BY_BATCH:
+            for key in self.store.list(folder):
+                if key.startswith(f"{folder}/{batch:010d}-") and key not in kept:
+                    self.store.delete(key)
+
     def delete_superseded(self, batch: int, files: Iterable[str]) -> None:
         """After the commit of `batch`, delete the manifest and log entry before it, and files that it no longer refers to."""
         self.store.delete(_entry_key("manifest", batch - 1))

@@ -131,7 +131,7 @@ class ResultPacker:
     def _pack(self, parts: tuple[ResultFile, ...], first_kept: int) -> PackedFile | None:
         try:
             return pack_files(self._store, parts, first_kept)
-        except CheckpointError as error:  # damaged, or deleted by now; whoever reads the rows is told
+        except CheckpointError as error:  # damaged, or deleted by now; readers get the error
             _LOG.warning("result files are not packed: %s", error)
             self._unreadable |= {part.key for part in parts}
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from lives import SessionHarness, read_columns
+from lives import Killed, SessionHarness, read_columns
 
 from headrace.engine.worker_cache import _CACHES
 
@@ -197,3 +197,18 @@ def test_advance_without_new_rows_commits_no_batch(harness: SessionHarness):
     for _ in range(20):
         assert harness.session.advance().rows == 0
     assert harness.session.last_batch == batch
+
+
+def test_files_of_failed_attempts_are_deleted_after_the_commit(harness: SessionHarness):
+    """Results have a new name in every attempt; a batch that fails again and again must not fill the disk."""
+    query = harness.session.add("SELECT n FROM s", name="rows")
+    harness.tick(1, n=1)
+    harness.append_rows(2, n=2)
+    for _ in range(5):
+        harness.fault.at("commit")
+        with pytest.raises(Killed):
+            harness.session.advance()
+    assert count_files(harness, "results") > 3
+    harness.session.advance()
+    assert query.results()["n"].to_pylist() == [1, 2]
+    assert count_files(harness, "results") == 2
