@@ -28,6 +28,7 @@ class RecordType:
     fields: tuple[str, ...]
     get_values: Callable[[Any], tuple[Any, ...]]
     build: Callable[..., Any]
+    is_value: bool  # whether records are immutable, so that equal ones may be one object
 
     def build_from(self, fields: Sequence[str]) -> Callable[..., Any]:
         """Return a function that builds the record from the values of `fields`; raises ValueError for unknown fields."""
@@ -50,11 +51,12 @@ def record(name: str) -> Callable[[_Class], _Class]:
         if name in _TYPES_BY_NAME:
             raise ValueError(f"record '{name}' is declared twice")
         if issubclass(python_class, Enum):
-            declared = RecordType(name, ("value",), lambda member: (member.value,), python_class)
+            declared = RecordType(name, ("value",), lambda member: (member.value,), python_class, is_value=True)
         else:
             declared_fields = dataclasses.fields(python_class)  # type: ignore[arg-type]
             fields = tuple(field.name for field in declared_fields if field.init)
-            declared = RecordType(name, fields, _make_getter(fields), python_class)
+            is_value = python_class.__dataclass_params__.frozen  # type: ignore[attr-defined]
+            declared = RecordType(name, fields, _make_getter(fields), python_class, is_value)
         _TYPES_BY_NAME[name] = _TYPES_BY_CLASS[python_class] = declared
         return python_class
 

@@ -7,8 +7,8 @@
 Texts, integers, booleans, finite floats and null stand for themselves, and an array is a tuple. Everything else is an object with
 one member that names its kind: {"ref": number of a node}, {"list": […]}, {"set": […]}, {"map": [[key, value], …]},
 {"type": SQL name or Arrow schema}, {"decimal": text}, {"date": text}, {"time": text}, {"float": "nan"}, {"bytes": base64}.
-A record that is contained twice is one object again after reading. Containers add kinds of their own for arrays, which have no
-JSON form.
+A record that is contained twice is one object again after reading, and so are equal immutable records. Containers add kinds of
+their own for arrays, which have no JSON form.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class _RecordEncoder(dict[type, Callable[[Any], str]]):
         self.fields: dict[str, tuple[str, ...]] = {}
         self.nodes: list[str] = []
         self._references: dict[int, str] = {}  # by identity: all records are alive while their root is
+        self._value_references: dict[str, str] = {}  # by the text of the node
         self._encode_array = encode_array
 
     def encode(self, value: Any) -> str:
@@ -111,7 +112,8 @@ class _RecordEncoder(dict[type, Callable[[Any], str]]):
         record_type = find_record_type(kind)
         if record_type is not None:
             self.fields[record_type.name] = record_type.fields
-            self[kind] = partial(self._encode_record, f'["{record_type.name}"', record_type.get_values)
+            refer = self._refer_to_value if record_type.is_value else self._add_node
+            self[kind] = partial(self._encode_record, f'["{record_type.name}"', record_type.get_values, refer)
         elif issubclass(kind, pa.DataType):
             self[kind] = lambda value: f'{{"type":"{encode_type(value)}"}}'
         elif issubclass(kind, dict):
@@ -120,12 +122,25 @@ class _RecordEncoder(dict[type, Callable[[Any], str]]):
             self[kind] = self._encode_array or _refuse
         return self[kind]
 
-    def _encode_record(self, start: str, get_values: Callable[[Any], tuple[Any, ...]], value: Any) -> str:
+    def _encode_record(
+        self, start: str, get_values: Callable[[Any], tuple[Any, ...]], refer: Callable[[str], str], value: Any
+    ) -> str:
         reference = self._references.get(id(value))
         if reference is None:
             node = ",".join([start, *[self[type(item)](item) for item in get_values(value)]]) + "]"
-            reference = self._references[id(value)] = f'{{"ref":{len(self.nodes)}}}'
-            self.nodes.append(node)
+            reference = self._references[id(value)] = refer(node)
+        return reference
+
+    def _add_node(self, node: str) -> str:
+        """Add a node; return the reference to it."""
+        self.nodes.append(node)
+        return f'{{"ref":{len(self.nodes) - 1}}}'
+
+    def _refer_to_value(self, node: str) -> str:
+        """Return the reference to the node of an immutable record: equal ones are stored once, and are one object again."""
+        reference = self._value_references.get(node)
+        if reference is None:
+            reference = self._value_references[node] = self._add_node(node)
         return reference
 
     def _encode_items(self, items: Iterable[Any]) -> str:
