@@ -1,8 +1,9 @@
 """The reduce stage: a task takes the shuffle blocks of its key partition and evaluates the windows that close.
 
-It writes results to their sinks and stores the state that open windows still need. Every file is named after the batch and the
-partition, so a replay writes the same files again. Joins whose keys change, aggregations over joins, and windows over the
-results of other windows continue at later levels (`run_later_level`), each after one more shuffle in the same job.
+It writes results to their sinks and stores the state that open windows still need. State files are named after the batch and
+the partition, result files also after the attempt; the report names those that count. Joins whose keys change, aggregations
+over joins, and windows over the results of other windows continue at later levels (`run_later_level`), each after one more
+shuffle in the same job.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class Backend(Protocol):
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run the map stage on every task, shuffle, and run the reduce stage on every partition.
 
-        Return one report for each partition. After a failure the caller may pass the same job again: its output files then
-        replace those of the earlier attempt.
+        Return one report for each partition. After a failure the caller may pass the same job again: the reports name the
+        files of the attempt that counts.
         """
 
     def close(self) -> None:
