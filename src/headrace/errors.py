@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import traceback
+from pathlib import Path
 
 _LOG = logging.getLogger("headrace")
+_MAX_MESSAGE = 500  # characters of the message of an unexpected exception
+_MAX_FRAMES = 6
 
 
 class HeadraceError(Exception):
@@ -73,6 +76,30 @@ class SessionError(HeadraceError):
     """The state of the session does not allow the call."""
 
 
+class WorkerLostError(SessionError):
+    """A worker process ended while it ran a task: its machine failed, or the code of a query ended it."""
+
+
+class OperatorError(HeadraceError):
+    """An operator raised an exception that it does not expect, or ran out of memory; the batch can run without the culprit.
+
+    `queries` are the ids of the queries, or parts of queries, that use the operator; empty if any query may be the cause.
+    """
+
+    def __init__(self, message: str, *, place: str = "", detail: str = "", hint: str = "", queries: tuple[int, ...] = ()) -> None:
+        """Build the text, and keep the queries."""
+        super().__init__(message, place=place, detail=detail, hint=hint)
+        self.queries = queries
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle all parts."""
+        return (_rebuild_operator_error, (self.message, self.detail, self.queries))
+
+
+def _rebuild_operator_error(message: str, detail: str, queries: tuple[int, ...]) -> OperatorError:
+    return OperatorError(message, detail=detail, queries=queries)
+
+
 class InstallationError(HeadraceError):
     """An installed package keeps headrace from working; raised when the module that needs it is imported."""
 
@@ -95,3 +122,14 @@ def log_internal_error(failure: str, problem: BaseException) -> InternalError:
         detail=f"reference {reference}",
         hint="this is a bug of headrace: report it with the reference; the log has it together with the traceback",
     )
+
+
+def describe_exception(problem: BaseException) -> str:
+    """Return kind, message and innermost frames of an exception in one bounded line: `ValueError: … (cast.py:10 f < …)`."""
+    frames = [
+        f"{Path(frame.f_code.co_filename).name}:{line} {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(problem.__traceback__)
+    ]
+    text = " ".join(str(problem).split())
+    text = f"{text[:_MAX_MESSAGE]}…" if len(text) > _MAX_MESSAGE else text
+    return f"{type(problem).__name__}: {text} ({' < '.join(reversed(frames[-_MAX_FRAMES:]))})"

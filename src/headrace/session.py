@@ -11,6 +11,7 @@ All methods are thread-safe. Micro-batches run one at a time, in the thread that
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -29,7 +30,7 @@ from headrace.display import SessionDisplay, StreamDisplay, format_event_time, f
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import NameTakenError, SchemaError, SessionError
+from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SchemaError, SessionError
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME, parse_duration
 from headrace.model.types import Schema
@@ -58,7 +59,10 @@ def sql_of(query: QueryText) -> str:
     return query if isinstance(query, str) else query.sql
 
 
+_LOG = logging.getLogger("headrace")
 _IDLE_SECONDS = 0.02
+_FIRST_RETRY_SECONDS = 0.1
+_MAX_RETRY_SECONDS = 30.0
 _BATCHES_KEPT = 1_000
 DETAILED_BATCHES = 60
 ROWS_PER_BATCH = 4_000_000
@@ -122,7 +126,8 @@ class Session:
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
         self._thread: threading.Thread | None = None
         self._stop_requested = threading.Event()
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # ended the background thread
+        self._problem: Exception | None = None  # the background thread retries the batch that raised it
         self._closed = False
         self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
@@ -350,6 +355,8 @@ class Session:
     def start(self, interval: float = 0.0) -> None:
         """Run micro-batches in a background thread whenever there is work, at least `interval` seconds apart.
 
+        A micro-batch that fails is retried with back-off, up to 30 seconds apart; `problem` has its error meanwhile.
+
         Raises SessionError if the session is already running.
         """
         self._check_open()
@@ -360,13 +367,22 @@ class Session:
         self._thread.start()
 
     def _run_loop(self, interval: float) -> None:
+        """Run batches until `stop`; retry a failed one with back-off, for ever, unless the checkpoint itself is lost."""
+        failures = 0
         try:
             while not self._stop_requested.is_set():
                 started = time.monotonic()
-                with self._batch_lock:
-                    busy = bool(self._command_queue) or self._coordinator.has_work()
-                    if busy:
-                        self._run_batch()
+                try:
+                    busy = self._run_batch_if_busy()
+                except CheckpointError:
+                    raise
+                except Exception as error:  # noqa: BLE001  a batch that fails now may succeed later, or without a query
+                    failures += 1
+                    self._set_problem(error)
+                    self._wait_before_retry(min(_FIRST_RETRY_SECONDS * 2 ** (failures - 1), _MAX_RETRY_SECONDS))
+                    continue
+                failures = 0
+                self._set_problem(None)
                 pause = interval - (time.monotonic() - started)
                 self._stop_requested.wait(max(pause, 0.0 if busy else _IDLE_SECONDS))
         except BaseException as error:  # noqa: BLE001  the thread ends here; the next call of `stop` raises the error
@@ -374,12 +390,45 @@ class Session:
                 self._error = error
                 self._state_changed.notify_all()
 
+    def _run_batch_if_busy(self) -> bool:
+        with self._batch_lock:
+            busy = bool(self._command_queue) or self._coordinator.has_work()
+            if busy:
+                self._run_batch()
+            return busy
+
+    def _set_problem(self, problem: Exception | None) -> None:
+        if problem is not None:
+            _LOG.warning("a micro-batch failed, it will be retried: %s", problem, exc_info=not isinstance(problem, HeadraceError))
+        if problem is not self._problem:
+            with self._lock:
+                self._problem = problem
+                self._state_changed.notify_all()
+
+    def _wait_before_retry(self, seconds: float) -> None:
+        """Wait, but not longer than until a command is queued: it may be the one that lets the batch succeed."""
+        deadline, queued = time.monotonic() + seconds, self._command_queue.count_appended()
+        while not self._stop_requested.is_set() and self._command_queue.count_appended() == queued:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._stop_requested.wait(min(left, _IDLE_SECONDS))
+
+    @property
+    def problem(self) -> str | None:
+        """The error of the last micro-batch, while the background thread retries it; None if that succeeded."""
+        return None if self._problem is None else str(self._problem)
+
     def stop(self) -> None:
-        """Stop the background thread after the running micro-batch; raises the error that ended the thread, if any."""
+        """Stop the background thread after the running micro-batch.
+
+        Raises the error that ended the thread, or that of a micro-batch which the thread was about to retry, if any.
+        """
         if self._thread is not None:
             self._stop_requested.set()
             self._thread.join()
             self._thread = None
+        self._error, self._problem = self._error or self._problem, None
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -519,6 +568,8 @@ class Session:
         state = "open" if self._thread is None else "running"
         if self._closed or self._error is not None:
             state = "closed" if self._closed else "stopped by an error"
+        elif self._problem is not None:
+            state = "retrying a failed micro-batch"
         if self.last_batch >= 0:
             state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"
         streams = []

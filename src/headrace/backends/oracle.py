@@ -15,7 +15,7 @@ from headrace.connectors import Range, read_range
 from headrace.engine.batch_job import BatchJob, MapReport, ReduceReport
 from headrace.engine.result_writer import write_results
 from headrace.engine.worker_cache import LoadedQuery
-from headrace.errors import CheckpointError, EvaluationError, HeadraceError, SourceError
+from headrace.errors import CheckpointError, EvaluationError, SourceError, describe_exception
 from headrace.model.time import MAX_TIME, MIN_TIME, to_microseconds
 from headrace.plan.sliding_join import SlidingJoinQuery
 from headrace.planner.join.normalized_join import name_relations
@@ -106,6 +106,9 @@ class OracleBackend:
         except EvaluationError as error:
             report.failures[number] = str(error)
             return
+        except Exception as problem:  # noqa: BLE001  a query runs alone here: whatever it raises is its own failure
+            report.failures[number] = f"query failed: {describe_exception(problem)}"
+            return
         for name, count in query.late_rows.items():
             if count > late.get(name, 0):
                 counter = number, (job.streams[name].base_streams or (name,))[0]
@@ -130,7 +133,7 @@ class OracleBackend:
             return
         try:
             query.sink.write(table, job.batch, 0)
-        except HeadraceError as error:
+        except Exception as error:  # noqa: BLE001  whatever a sink raises fails the query that writes to it
             report.failures[number] = str(error)
             report.emitted_rows.pop(number)
 

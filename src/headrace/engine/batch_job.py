@@ -122,7 +122,8 @@ class BatchJob:
     `stream_levels` gives the number of shuffles before the rows of each stream exist. `order_versions` holds the join order
     versions of joins that do not run in the written order. `directory` is the checkpoint and `checkpoint_id` its unique id, so
     that worker caches distinguish a directory from a later one of the same name. `state_partitions` is the number of partitions
-    that the state was written for; if it differs from `partitions`, this batch repartitions the state.
+    that the state was written for; if it differs from `partitions`, this batch repartitions the state. `attempt` tells apart the
+    runs of a batch that is run several times; a `trial` writes to no sink, because nothing of it will be committed.
     """
 
     batch: int
@@ -145,6 +146,8 @@ class BatchJob:
     first_batches: Mapping[int, int] = field(default_factory=dict)  # first batch of each sliding join, by query
     udf_tags: tuple[str, ...] = ()  # tags of the UDFs that expressions may call
     unnested_streams: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
+    attempt: str = ""
+    trial: bool = False
 
     @property
     def store(self) -> PosixStore:
@@ -188,8 +191,9 @@ class BatchJob:
         content: PartitionState = self._cache.load(file, self._read_container)
         return content
 
-    def evict_unused(self) -> None:
-        """Evict cached files that this batch does not refer to."""
+    def prepare_cache(self) -> None:
+        """Evict cached files that this batch does not refer to, and those of another attempt at it."""
+        self._cache.begin_attempt(self.batch, self.attempt)
         referenced = {
             ref.file
             for refs in (self.aggregation_refs, self.join_buffer_refs, self.session_refs, self.segment_refs)

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connectors import Range, read_range
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StreamJob
-from headrace.engine.failures import QueryFailures
+from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.ingest import StreamIngest, buffer_rows
+from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
 from headrace.engine.joins.routing import BufferAddress, RoutedRows
 from headrace.engine.joins.sampling import estimate_key_count, sample_sets
 from headrace.engine.operators.aggregation import aggregate_batch
 from headrace.engine.operators.late_rows import count_late_in_aggregation, count_late_in_buffer, mask_open_rows
-from headrace.engine.operators.query_sets import QuerySetAssigner, make_bitmap
+from headrace.engine.operators.query_sets import make_bitmap
 from headrace.engine.operators.selection import CellAssigner, CellAssignment
 from headrace.engine.operators.sessions import build_runs
 from headrace.engine.operators.stateless import route_rows
@@ -37,9 +40,14 @@ from headrace.planner.statistics import format_key_tuple
 
 
 def run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tuple[int, ShuffleBlock]]:
-    """Run one map task; return a shuffle block for every partition."""
+    """Run one map task; return a shuffle block for every partition. Raises OperatorError if an operator fails unexpectedly."""
+    with blame("map task", ()):
+        return _run_map_task(job, task, ranges)
+
+
+def _run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tuple[int, ShuffleBlock]]:
     started_at = time.perf_counter()
-    job.evict_unused()
+    job.prepare_cache()
     job.load_udfs()
     report = MapReport()
     blocks = [ShuffleBlock(task, report) for _ in range(job.partitions)]
@@ -98,6 +106,10 @@ class MapPass:
         self._build_session_runs(stream_batch)
         self._route_rows(stream_batch)
 
+    def _list_live(self, operator: SharedOperator | JoinBuffer) -> list[int]:
+        """Return the live queries that use an operator."""
+        return [subscriber.query_id for subscriber in operator.subscribers if subscriber.query_id in self.watermarks]
+
     def read_ranges(self, ranges: Iterable[Range]) -> pa.Table:
         """Return the rows of ranges, with the columns that queries need."""
         needed_columns = find_needed_columns(self.job, self.stream_job)
@@ -132,38 +144,34 @@ class MapPass:
         for index, epoch in enumerate(epochs):
             rows = np.flatnonzero(epoch_of_row == index)
             if rows.size:
-                yield (
-                    epoch.number,
-                    epoch.start,
-                    self.job.load_plan(epoch.plan),
-                    RowBatch(batch.table.take(pa.array(rows)), self.stream_job.stream.time),
-                )
+                loaded = self.job.load_plan(epoch.plan)
+                unused = loaded.find_unused(frozenset(self.watermarks))
+                old_rows = RowBatch(batch.table.take(pa.array(rows)), self.stream_job.stream.time, unused)
+                yield epoch.number, epoch.start, loaded, old_rows
 
     def _buffer_join_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch) -> None:
         """Buffer the rows that window joins select."""
         for number, operator in enumerate(loaded.plan.join_buffers):
-            set_assigner = loaded.set_assigners[number]
-            bits = [
-                bit
-                for subscriber, bit in zip(operator.subscribers, operator.query_bits, strict=True)
-                if subscriber.query_id in self.watermarks
-            ]
-            if not bits:
-                continue
-            self._record_buffer_errors(operator, set_assigner, batch)
-            oldest = self._find_oldest_time(operator)
-            live = make_bitmap(bits, set_assigner.width)
-            sets = set_assigner.assign_sets(batch) & live
-            self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(sample_sets(live, sets))
-            for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partitions, oldest):
-                address = BufferAddress(self.stream_name, epoch, number, start)
-                self.blocks[partition].join_rows.append(RoutedRows(address, rows))
-            for keys in {operator.keys, *((key,) for key in operator.keys)}:
-                self._count_keys(format_key_tuple(keys), estimate_key_count(keys, batch))
+            users = self._list_live(operator)
+            if users:
+                with blame("join buffer", users, self.failures):
+                    self._fill_buffer(BufferAddress(self.stream_name, epoch, number, 0), operator, encoder, loaded, batch)
 
-    def _record_buffer_errors(self, operator: JoinBuffer, set_assigner: QuerySetAssigner, batch: RowBatch) -> None:
+    def _fill_buffer(
+        self, address: BufferAddress, operator: JoinBuffer, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch
+    ) -> None:
+        set_assigner = loaded.set_assigners[address.operator]
         if any(_has_errors(dimension, batch) for dimension in set_assigner.dimensions):
-            record_predicate_errors(operator.subscribers, batch, self.failures)
+            record_predicate_errors(operator.subscribers, batch, self.watermarks, self.failures)
+        users = zip(operator.subscribers, operator.query_bits, strict=True)
+        live = make_bitmap([bit for user, bit in users if user.query_id in self.watermarks], set_assigner.width)
+        sets = set_assigner.assign_sets(batch) & live
+        self.report.set_samples.setdefault((self.stream_name, operator.slot), []).append(sample_sets(live, sets))
+        oldest = self._find_oldest_time(operator)
+        for partition, start, rows in buffer_rows(operator, sets, batch, encoder, self.job.partitions, oldest):
+            self.blocks[partition].join_rows.append(RoutedRows(replace(address, slice_start=start), rows))
+        for keys in {operator.keys, *((key,) for key in operator.keys)}:
+            self._count_keys(format_key_tuple(keys), estimate_key_count(keys, batch))
 
     def _aggregate_rows(self, epoch: int, encoder: KeyEncoder, loaded: LoadedPlan, batch: RowBatch) -> None:
         numbered = [
@@ -173,6 +181,18 @@ class MapPass:
         ]
         if not numbered:
             return
+        users = [query for _, operator in numbered for query in self._list_live(operator)]
+        with blame("aggregation", users, self.failures):
+            self._aggregate_operators(epoch, numbered, encoder, loaded, batch)
+
+    def _aggregate_operators(
+        self,
+        epoch: int,
+        numbered: Sequence[tuple[int, SharedAggregation]],
+        encoder: KeyEncoder,
+        loaded: LoadedPlan,
+        batch: RowBatch,
+    ) -> None:
         operators = [operator for _, operator in numbered]
         assigners = [loaded.get_cell_assigner(operator) for operator in operators]
         oldest = [self._find_oldest_time(operator) for operator in operators]
@@ -209,6 +229,10 @@ class MapPass:
         """Select the rows behind the watermark again, and count the late ones of each query."""
         late_before = self.job.watermark_of([self.stream_name], self.job.get_previous_times())
         rows = np.flatnonzero(batch.times < late_before) if batch.min_time < late_before else np.zeros(0, np.int64)
+        with blame("count of late rows", self.watermarks):
+            self._count_late_rows_at(rows, batch)
+
+    def _count_late_rows_at(self, rows: npt.NDArray[np.int64], batch: RowBatch) -> None:
         if rows.size:
             late_batch = RowBatch(batch.table.take(pa.array(rows)), self.stream_job.stream.time)
             for aggregation in self.current_plan.plan.aggregations:
@@ -228,6 +252,10 @@ class MapPass:
         if not self.job.sliding_join_plan_file:
             return
         loaded_plan = self.job.load_sliding_join_plan()
+        with blame("input of sliding joins", (query.id for query in loaded_plan.plan.queries), self.failures):
+            self._ingest_joined_stream(loaded_plan, batch)
+
+    def _ingest_joined_stream(self, loaded_plan: LoadedSlidingJoinPlan, batch: RowBatch) -> None:
         watermarks = {
             query.id: self.job.watermark_of(query.streams, self.job.get_previous_times()) for query in loaded_plan.plan.queries
         }
@@ -236,7 +264,7 @@ class MapPass:
             Subscriber(query.id, 0, query.inputs[name].predicate, (), None, query.since, query.streams)
             for query, name in ingest.list_readers()
         ]
-        record_predicate_errors(subscribers, batch, self.failures)
+        record_predicate_errors(subscribers, batch, watermarks, self.failures)
         for query, count in ingest.count_late_rows():
             self._add_late_rows(query, count)
         for partition, routed in ingest.route_rows(self.task, self.job.partitions):
@@ -247,18 +275,20 @@ class MapPass:
     def _build_session_runs(self, batch: RowBatch) -> None:
         encoder = KeyEncoder(batch, self.job.partitions, MIN_TIME)
         for operator in self.current_plan.plan.sessions if batch.row_count else ():
-            assignment = self._assign_cells(operator, self.current_plan.get_cell_assigner(operator), batch)
-            for partition, query, query_runs, late_rows in build_runs(operator, assignment, batch, encoder, self.watermarks):
-                if partition < 0:
-                    self._add_late_rows(query, late_rows)
-                else:
-                    self.blocks[partition].session_runs.append((query, query_runs))
+            with blame("session windows", self._list_live(operator), self.failures):
+                assignment = self._assign_cells(operator, self.current_plan.get_cell_assigner(operator), batch)
+                for partition, query, query_runs, late_rows in build_runs(operator, assignment, batch, encoder, self.watermarks):
+                    if partition < 0:
+                        self._add_late_rows(query, late_rows)
+                    else:
+                        self.blocks[partition].session_runs.append((query, query_runs))
 
     def _route_rows(self, batch: RowBatch) -> None:
         for operator in self.current_plan.plan.routers:
-            assignment = self._assign_cells(operator, self.current_plan.get_cell_assigner(operator), batch)
-            for query, branch, columns in route_rows(operator, assignment, batch, self.failures):
-                self.blocks[query % self.job.partitions].stateless_rows.append((query, branch, columns))
+            with blame("routing of rows", self._list_live(operator), self.failures):
+                assignment = self._assign_cells(operator, self.current_plan.get_cell_assigner(operator), batch)
+                for query, branch, columns in route_rows(operator, assignment, batch, self.failures):
+                    self.blocks[query % self.job.partitions].stateless_rows.append((query, branch, columns))
 
 
 def _record_operator_errors(
@@ -266,7 +296,7 @@ def _record_operator_errors(
 ) -> None:
     """Fail the queries for which an expression has an error on a selected row; errors are rare, so this may be slow."""
     if any(_has_errors(dimension, batch) for dimension in operator.predicate_index.dimensions):
-        record_predicate_errors(operator.subscribers, batch, failures)
+        record_predicate_errors(operator.subscribers, batch, watermarks, failures)
     if all(batch.mask_errors(argument) is None for argument in operator.arguments):
         return
     for subscriber, predicate in zip(operator.subscribers, operator.predicate_numbers, strict=True):
@@ -281,9 +311,13 @@ def _record_operator_errors(
                 failures.add(subscriber.query_id, batch.get_error_message(expression))
 
 
-def record_predicate_errors(subscribers: Iterable[Subscriber], batch: RowBatch, failures: QueryFailures) -> None:
-    """Fail the queries whose predicate has an error on a row that they read."""
+def record_predicate_errors(
+    subscribers: Iterable[Subscriber], batch: RowBatch, live: Container[int], failures: QueryFailures
+) -> None:
+    """Fail the live queries whose predicate has an error on a row that they read."""
     for subscriber in subscribers:
+        if subscriber.query_id not in live:
+            continue
         errors = batch.mask_errors(subscriber.predicate)
         if errors is not None and errors[batch.times >= subscriber.since].any():
             failures.add(subscriber.query_id, batch.get_error_message(subscriber.predicate))

@@ -27,7 +27,7 @@ from headrace.engine.batch_job import (
 )
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.compute.columns import combine_chunks, from_numbers, to_numbers
-from headrace.engine.failures import QueryFailures
+from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joiner import Joiner
 from headrace.engine.joins.routing import BufferAddress, take_share
@@ -61,23 +61,26 @@ def run_reduce_task(
 ) -> tuple[ReduceReport, dict[int, LevelMessage]]:
     """Run the reduce task of one partition; `blocks` holds one block of every map task, in any order.
 
-    Return its report, and the messages to the partitions of the next level.
+    Return its report, and the messages to the partitions of the next level. Raises OperatorError if an operator fails.
     """
-    job.evict_unused()
-    job.load_udfs()
-    ordered = sorted(blocks, key=lambda block: block.task)
-    return _ReduceTask(job, partition, ReduceInput(0, ordered, [], [], job.get_previous_times())).run()
+    with blame("reduce task", ()):
+        job.prepare_cache()
+        job.load_udfs()
+        ordered = sorted(blocks, key=lambda block: block.task)
+        return _ReduceTask(job, partition, ReduceInput(0, ordered, [], [], job.get_previous_times())).run()
 
 
 def run_later_level(
     job: BatchJob, level: int, partition: int, messages: Iterable[LevelMessage]
 ) -> tuple[ReduceReport, dict[int, LevelMessage]]:
     """Run one partition of a later level: joins by further keys, groups of joined rows, windows over results."""
-    job.load_udfs()
-    ordered = sorted(messages, key=lambda message: message.sender)
-    blocks = [message.result_block for message in ordered if message.result_block is not None]
-    deferred_inputs = [message.deferred_inputs for message in ordered if message.deferred_inputs is not None]
-    return _ReduceTask(job, partition, ReduceInput(level, blocks, deferred_inputs, ordered, ordered[0].max_event_times)).run()
+    with blame("reduce task", ()):
+        job.load_udfs()
+        ordered = sorted(messages, key=lambda message: message.sender)
+        blocks = [message.result_block for message in ordered if message.result_block is not None]
+        deferred_inputs = [message.deferred_inputs for message in ordered if message.deferred_inputs is not None]
+        task_input = ReduceInput(level, blocks, deferred_inputs, ordered, ordered[0].max_event_times)
+        return _ReduceTask(job, partition, task_input).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +230,12 @@ class _ReduceTask:
         for first_level in sorted(set(levels.values())):
             level_joiners = [joiner for joiner in joiners if levels[joiner.live.id] == first_level]
             join_level = WindowJoinLevel(level_joiners, closing_ends, self.join_output)
-            if first_level == self.level and closing_ends:
-                buffers = [*self.buffers, *(self._collect_buffers(deferred=True) if first_level else ())]
-                join_level.join_buffers([buffer_slice for *_, buffer_slice in buffers])
-            elif first_level < self.level:
-                join_level.join_forwarded(self.level - first_level, self.task_input.messages)
+            with blame("window join", (joiner.live.id for joiner in level_joiners), self.failures):
+                if first_level == self.level and closing_ends:
+                    buffers = [*self.buffers, *(self._collect_buffers(deferred=True) if first_level else ())]
+                    join_level.join_buffers([buffer_slice for *_, buffer_slice in buffers])
+                elif first_level < self.level:
+                    join_level.join_forwarded(self.level - first_level, self.task_input.messages)
             self.join_counts |= join_level.row_counts
 
     def _run_sliding_joins(self) -> list[SegmentRef]:
@@ -243,7 +247,11 @@ class _ReduceTask:
         state_store = JoinStateStore(self.job, self.partition, self.level, self._get_watermark_after, forwarded)
         join_level = SlidingJoinLevel(self.job, self.level, state_store, self.join_output)
         block_rows = [routed for block in self.blocks for routed in block.join_rows] if self.level == 0 else []
-        segment_refs = join_level.run([*block_rows, *(routed for message in messages for routed in message.join_rows)])
+        arrived_rows = [*block_rows, *(routed for message in messages for routed in message.join_rows)]
+        segment_refs: list[SegmentRef] = []
+        queries = self.job.load_sliding_join_plan().plan.queries
+        with blame("sliding join", (query.id for query in queries), self.failures):
+            segment_refs = join_level.run(arrived_rows)
         self.probe_counts = join_level.probe_counts
         return segment_refs
 
@@ -306,14 +314,15 @@ class _ReduceTask:
                 for query, begins in queries_of_shape
             )
             first = queries_of_shape[0][0]
-            evaluate_windows(
-                first.aggregate_plan,
-                first.required_components,
-                due,
-                [slice_partial for _, _, slice_partial in slices],
-                self.results,
-                self.failures,
-            )
+            with blame("window evaluation", (query.live.id for query, _ in queries_of_shape), self.failures):
+                evaluate_windows(
+                    first.aggregate_plan,
+                    first.required_components,
+                    due,
+                    [slice_partial for _, _, slice_partial in slices],
+                    self.results,
+                    self.failures,
+                )
 
     def _merge_sessions(self) -> tuple[dict[int, sessions.SessionRuns], list[SessionRef]]:
         """Merge runs into open sessions and emit the closed ones; return the open sessions and untouched references."""
@@ -336,19 +345,30 @@ class _ReduceTask:
             if number not in arrived_runs and (not refs or (before == after and self.partition_filter is None)):
                 untouched += refs
                 continue
-            stored_runs = [self.job.load_state(ref.file).sessions[number] for ref in refs]
-            stored_runs = (
-                stored_runs
-                if self.partition_filter is None
-                else [self.partition_filter.filter_runs(runs) for runs in stored_runs]
-            )
-            gap = query.plan.window.gap
-            merged = sessions.merge_runs(query.required_components, gap, [*stored_runs, *arrived_runs[number]])
-            closed, open_runs = sessions.split_closed(merged, gap, after)
-            sessions.emit_closed(number, query.plan, gap, closed, self.results, self.failures)
-            if len(open_runs.firsts):
-                still_open[number] = open_runs
+            with blame("session windows", (number,), self.failures):
+                open_runs = self._merge_query_sessions(number, query.plan, refs, arrived_runs[number], after)
+                if len(open_runs.firsts):
+                    still_open[number] = open_runs
         return still_open, untouched
+
+    def _merge_query_sessions(
+        self,
+        number: int,
+        plan: AggregateQuery,
+        refs: Sequence[SessionRef],
+        arrived_runs: Sequence[sessions.SessionRuns],
+        watermark: int,
+    ) -> sessions.SessionRuns:
+        """Merge the runs of one query, emit its closed sessions, and return the open ones."""
+        assert isinstance(plan.window, SessionWindow)
+        stored_runs = [self.job.load_state(ref.file).sessions[number] for ref in refs]
+        if self.partition_filter is not None:
+            stored_runs = [self.partition_filter.filter_runs(runs) for runs in stored_runs]
+        components, gap = self.queries[number].required_components, plan.window.gap
+        merged = sessions.merge_runs(components, gap, [*stored_runs, *arrived_runs])
+        closed, open_runs = sessions.split_closed(merged, gap, watermark)
+        sessions.emit_closed(number, plan, gap, closed, self.results, self.failures)
+        return open_runs
 
     def _add_stateless_results(self) -> None:
         rows_by_query: dict[int, list[tuple[int, int, list[pa.Array]]]] = defaultdict(list)

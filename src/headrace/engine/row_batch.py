@@ -1,6 +1,7 @@
 """Rows of one stream and one epoch, as the shared operators of a worker process them.
 
-Expressions, keys and slices of a batch are computed once for all operators that use the same ones.
+Expressions, keys and slices of a batch are computed once for all operators that use the same ones. Expressions that only ended
+queries of an older epoch use are not computed: they are NULL.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ CHUNK_ROWS = 1 << 16  # the working set of the operators for so many rows fits a
 class RowBatch:
     """Rows with event times (`times`, µs, never NULL); each expression is evaluated at most once."""
 
-    def __init__(self, table: pa.Table | pa.RecordBatch, time_column: str) -> None:
-        """Take rows whose event time is not NULL."""
-        self.table, self._time_column = table, time_column
+    def __init__(self, table: pa.Table | pa.RecordBatch, time_column: str, unused: frozenset[Expression] = frozenset()) -> None:
+        """Take rows whose event time is not NULL, and the expressions of the epoch's plan that no live query uses."""
+        self.table, self._time_column, self._unused = table, time_column, unused
         self.row_count = table.num_rows
         self._max_magnitudes: dict[Expression, int] = {}
-        self._evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows)
+        self._columns = {name: table[name] for name in table.schema.names}
+        self._evaluator = Evaluator(self._columns, table.num_rows, is_guarded=True)
 
     @cached_property
     def times(self) -> npt.NDArray[np.int64]:
@@ -44,7 +46,7 @@ class RowBatch:
         if self.row_count <= CHUNK_ROWS:
             return [self]
         assert isinstance(self.table, pa.Table)
-        return [RowBatch(chunk, self._time_column) for chunk in self.table.to_batches(max_chunksize=CHUNK_ROWS)]
+        return [RowBatch(chunk, self._time_column, self._unused) for chunk in self.table.to_batches(max_chunksize=CHUNK_ROWS)]
 
     @cached_property
     def min_time(self) -> int:
@@ -59,7 +61,15 @@ class RowBatch:
     @property
     def evaluate(self) -> Callable[[Expression], pa.Array]:
         """Evaluate an expression over all rows; rows with an error are NULL (see `mask_errors`)."""
-        return self._evaluator
+        return self._evaluate_used if self._unused else self._evaluator
+
+    @cached_property
+    def evaluate_unguarded(self) -> Callable[[Expression], pa.Array]:
+        """Evaluate an expression whose errors nobody asks for: NULL on rows with an error, but an exception is raised."""
+        return Evaluator(self._columns, self.row_count)
+
+    def _evaluate_used(self, expression: Expression) -> pa.Array:
+        return pa.nulls(self.row_count, expression.type) if expression in self._unused else self._evaluator(expression)
 
     def find_max_magnitude(self, expression: Expression) -> int:
         """Return the greatest magnitude of an integer expression without NULLs."""
@@ -70,7 +80,7 @@ class RowBatch:
 
     def mask_errors(self, expression: Expression) -> npt.NDArray[np.bool_] | None:
         """Return the mask of rows on which the expression fails; None if it fails on none."""
-        mask = self._evaluator.errors(expression)
+        mask = None if expression in self._unused else self._evaluator.errors(expression)
         return None if mask is None else np.asarray(mask.to_numpy(zero_copy_only=False), np.bool_)
 
     def get_error_message(self, expression: Expression) -> str:

@@ -6,7 +6,7 @@ long as batches refer to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,10 +16,12 @@ from headrace.engine.joins.joiner import Joiner, build_joiners
 from headrace.engine.operators.finalize import ResultShape, list_required_components, shape_of
 from headrace.engine.operators.query_sets import QuerySetAssigner
 from headrace.engine.operators.selection import CellAssigner
+from headrace.model.expression import Call, Expression
 from headrace.plan.logical import AggregateQuery, LogicalQuery
 from headrace.planner.components import Component
 from headrace.planner.join.window_join_plan import JoinOrderVersion
-from headrace.planner.shared_plan import LiveQuery, StreamPlan
+from headrace.planner.predicate_index import derive_dimensions
+from headrace.planner.shared_plan import LiveQuery, StreamPlan, Subscriber
 
 _MAX_CHECKPOINTS = 8
 
@@ -30,10 +32,22 @@ class WorkerCache:
     def __init__(self) -> None:
         """Create an empty cache."""
         self._loaded: dict[str, Any] = {}
+        self._attempt = (-1, "")
+        self._loaded_in_attempt: set[str] = set()
+
+    def begin_attempt(self, batch: int, attempt: str) -> None:
+        """Forget what another attempt at the same batch loaded: the files that the driver wrote for it may differ by now."""
+        if (batch, attempt) == self._attempt:
+            return
+        if batch == self._attempt[0]:
+            for file in self._loaded_in_attempt:
+                self._loaded.pop(file, None)
+        self._attempt, self._loaded_in_attempt = (batch, attempt), set()
 
     def load(self, file: str, read: Callable[[str], Any], prepare: Callable[[Any], Any] | None = None) -> Any:
         """Return a file, read and then converted by `prepare` on first access."""
         if file not in self._loaded:
+            self._loaded_in_attempt.add(file)
             content = read(file)
             self._loaded[file] = content if prepare is None else prepare(content)
         return self._loaded[file]
@@ -66,15 +80,36 @@ class LoadedPlan:
     def __init__(self, plan: StreamPlan) -> None:
         """Take a plan; its cell assigners initialize lazily."""
         self.plan = plan
+        self._unused: tuple[frozenset[int], frozenset[Expression]] | None = None
         self.cell_assigners = {id(operator): CellAssigner(operator.predicate_index) for operator in plan.operators}
         self.set_assigners = [
             QuerySetAssigner([subscriber.predicate for subscriber in buffer.subscribers], buffer.query_bits)
             for buffer in plan.join_buffers
         ]
 
+    def find_unused(self, live: frozenset[int]) -> frozenset[Expression]:
+        """Return the computed expressions that only queries outside `live` use: dimensions, keys, arguments of aggregates."""
+        if self._unused is None or self._unused[0] != live:
+            subscribers = list(self.plan.subscribers)
+            living = [subscriber for subscriber in subscribers if subscriber.query_id in live]
+            is_shared = len(living) < len(subscribers)
+            unused = _collect_expressions(subscribers) - _collect_expressions(living) if is_shared else frozenset()
+            self._unused = live, unused
+        return self._unused[1]
+
     def get_cell_assigner(self, operator: Any) -> CellAssigner:
         """Return the cell assigner of an operator of the plan."""
         return self.cell_assigners[id(operator)]
+
+
+def _collect_expressions(subscribers: Sequence[Subscriber]) -> frozenset[Expression]:
+    """Return the expressions that the operators of these subscribers compute from rows; columns are not computed."""
+    predicates = [subscriber.predicate for subscriber in subscribers]
+    expressions: set[Expression] = {*predicates, *(dimension.expression for dimension in derive_dimensions(predicates))}
+    for subscriber in subscribers:
+        expressions.update(subscriber.keys, subscriber.outputs)
+        expressions.update(argument for component in subscriber.components for argument in component.args)
+    return frozenset(expression for expression in expressions if isinstance(expression, Call))
 
 
 _INTERNED_SHAPES: dict[ResultShape, ResultShape] = {}

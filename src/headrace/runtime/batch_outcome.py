@@ -71,7 +71,11 @@ def _record_state_files(state: EngineState, reports: Sequence[ReduceReport]) -> 
 
 def _collect_failures(state: EngineState, entry: BatchLogEntry, reports: Sequence[ReduceReport]) -> dict[int, str]:
     """Return the errors of queries that failed in this batch, by query id."""
-    failed = {add.id: error for add in entry.commands if isinstance(add, AddQuery) and (error := state.queries[add.id].error)}
+    failed = {
+        command.id: error
+        for command in entry.commands
+        if command.id in state.queries and (error := state.queries[command.id].error)
+    }
     for report in reports:
         for part, message in report.failures.items():
             number = root_query_id(part)

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.connectors import Range
-from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
+from headrace.errors import log_internal_error
+from headrace.planner.join.sliding_join_plan import ProbeOrderChoice, SlidingJoinPlan
+from headrace.planner.join.window_join_plan import JoinOrderVersion
 from headrace.planner.shared_plan import LiveQuery
 from headrace.runtime import sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
@@ -54,7 +56,7 @@ def plan_batch(
     for name in sources:
         planned, positions[name] = sources.plan(name, state.streams[name].position, settings.rows_per_batch)
         ranges += planned
-    probe_choice = None if sliding_join_plan is None else optimizers.sliding_joins.choose_plan(state, sliding_join_plan)
+    probe_choice, join_orders = _choose_join_plans(state, live, sliding_join_plan, optimizers)
     return BatchLogEntry(
         batch=state.batch + 1,
         partitions=settings.partitions,
@@ -63,8 +65,20 @@ def plan_batch(
         positions=positions,
         tasks=tuple(map(tuple, split_into_tasks(ranges, settings.parallelism))),
         commands=tuple(commands),
-        join_orders=optimizers.window_joins.choose_join_orders(state, live),
+        join_orders=join_orders,
         probe_orders=None if probe_choice is None else sliding_join_epochs.choice_to_json(probe_choice),
         sharing=str(optimizers.sliding_joins.sharing),
         final=settings.final,
     )
+
+
+def _choose_join_plans(
+    state: EngineState, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None, optimizers: JoinOptimizers
+) -> tuple[ProbeOrderChoice | None, dict[int, JoinOrderVersion]]:
+    """Return new probe orders and join orders; none if an optimizer fails, because the current ones are as correct."""
+    try:
+        probe_choice = None if sliding_join_plan is None else optimizers.sliding_joins.choose_plan(state, sliding_join_plan)
+        return probe_choice, optimizers.window_joins.choose_join_orders(state, live)
+    except Exception as problem:  # noqa: BLE001  a bug of an optimizer must not stop the queries
+        log_internal_error("no join orders were chosen", problem)
+        return None, {}

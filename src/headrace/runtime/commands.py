@@ -43,6 +43,7 @@ class CommandQueue:
         """Create an empty queue."""
         self._lock = threading.RLock()
         self._queued: list[Command] = []
+        self._appended = 0
 
     def __bool__(self) -> bool:
         """Return whether a command is queued."""
@@ -58,6 +59,11 @@ class CommandQueue:
         """Queue a command for the next batch."""
         with self._lock:
             self._queued.append(command)
+            self._appended += 1
+
+    def count_appended(self) -> int:
+        """Return how many commands were ever queued."""
+        return self._appended
 
     def list_additions(self) -> list[AddQuery]:
         """Return the queued additions."""

@@ -1,30 +1,45 @@
 """The coordinator: plans, logs, runs and commits one micro-batch after the other.
 
 It never touches rows. Every decision about a batch, including the division of its input into tasks, is in the log before the
-batch runs, so an interrupted batch is run again exactly as planned.
+batch runs, so an interrupted batch is run again exactly as planned. A batch that fails because of a query is run again without
+that query: the decision to remove it is added to the log entry. So are commands that arrive while a batch cannot finish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
-from headrace.connectors import Source
+from headrace.connectors import Source, sink_from_json
 from headrace.engine.batch_job import BatchJob, ReduceReport, StreamJob, query_file_name
-from headrace.errors import CheckpointError, NameTakenError, SessionError, SourceError
+from headrace.engine.failures import blame
+from headrace.errors import (
+    CheckpointError,
+    HeadraceError,
+    NameTakenError,
+    OperatorError,
+    SessionError,
+    SourceError,
+    WorkerLostError,
+)
 from headrace.model.stream import Stream
-from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths
+from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
 from headrace.planner.join.window_join_order import JoinStatistics
 from headrace.planner.shared_plan import LiveQuery, StreamPlan
 from headrace.runtime import epochs, sliding_join_epochs
 from headrace.runtime.attached_sources import AttachedSources
 from headrace.runtime.backend import Backend
-from headrace.runtime.batch_log import BatchLogEntry
+from headrace.runtime.batch_log import BatchLogEntry, DeclaredStream
 from headrace.runtime.batch_outcome import record_outcome
 from headrace.runtime.batch_planner import BatchSettings, plan_batch
-from headrace.runtime.commands import CommandQueue
+from headrace.runtime.commands import AddQuery, CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
+from headrace.runtime.isolation import find_culprit
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
 from headrace.sql import Catalog
@@ -33,7 +48,16 @@ from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.fault_points import reach_fault_point
 from headrace.storage.result_log import ResultPacker, Retention
 
+_LOG = logging.getLogger("headrace")
 _MAX_PARTITIONS = 10_000
+
+
+class PreparedBatch(NamedTuple):
+    """A batch that is about to run: the state that it changes, and the queries that are live in it."""
+
+    state: EngineState
+    live_queries: dict[int, LiveQuery]
+    sliding_join_plan: SlidingJoinPlan | None
 
 
 class Coordinator:
@@ -55,7 +79,7 @@ class Coordinator:
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
-        self._has_failed_attempt = False  # whether workers may have written files that no manifest will name
+        self._has_failed_attempt = False  # whether workers may have written files, or rows to sinks, that do not count
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
         self._recover()
         self.rescale(self.state.partitions if partitions is None else partitions)
@@ -63,26 +87,86 @@ class Coordinator:
     def advance(self, *, final: bool = False) -> BatchReport:
         """Run one micro-batch with the queued commands and the new rows of all streams; `final` closes every window.
 
-        A failure loses no commands: they return to the queue, or are in the log entry that the next call runs. If a source
-        cannot be read, nothing has been committed, so the batch is planned again from what the source then offers.
+        If a batch is unfinished, run that one, with the queued commands. A failure loses no commands: they return to the queue,
+        or are in the log entry that the next call runs. If a source cannot be read, nothing has been committed, so the batch is
+        planned again from what the source then offers.
         """
         again = self.unfinished_entry is not None
         if self.unfinished_entry is None:
             self.unfinished_entry = self._plan_and_log(final=final)
+        else:
+            self._add_commands_to_entry(self.unfinished_entry)
         try:
-            report = self._run_and_commit(self.unfinished_entry)
+            return self._run_isolated()
         except SourceError:
-            self._has_failed_attempt = True
             self.command_queue.requeue(self.unfinished_entry.commands)
             self.unfinished_entry = None
             if again:
                 return self.advance(final=final)
             raise
+
+    def _run_isolated(self) -> BatchReport:
+        """Run the unfinished batch until it is committed, without the queries that make it fail.
+
+        A first failure is repeated before a query is blamed: it may have been that of a worker.
+        """
+        is_repeated = False
+        while True:
+            assert self.unfinished_entry is not None
+            try:
+                return self._run_and_commit(self.unfinished_entry)
+            except (OperatorError, WorkerLostError) as error:
+                self._has_failed_attempt = True
+                if is_repeated:
+                    self._hold_out_culprit(self.unfinished_entry, error)
+                is_repeated = True
+            except BaseException:
+                self._has_failed_attempt = True
+                raise
+
+    def _hold_out_culprit(self, entry: BatchLogEntry, error: HeadraceError) -> None:
+        """Find the query that makes the batch fail, and log that it ends with this batch; raises `error` if there is none."""
+        removed = {command.id for command in entry.commands if isinstance(command, RemoveQuery)}
+        queries = {root_query_id(part) for part in self.live_queries} - removed | _list_added(entry)
+        suspects = {root_query_id(part) for part in getattr(error, "queries", ())} & queries or queries
+        culprit = find_culprit(suspects, str(error), partial(self._run_trial, entry, suspects))
+        if culprit is None and suspects < queries:
+            culprit = find_culprit(queries, str(error), partial(self._run_trial, entry, queries))
+        if culprit is None:
+            raise error
+        self._log_entry(replace(entry, commands=(*entry.commands, RemoveQuery(*culprit))))
+
+    def _run_trial(self, entry: BatchLogEntry, suspects: set[int], held_out: frozenset[int]) -> str | None:
+        """Run a batch without some queries, and commit nothing; return the error that another suspect may have caused.
+
+        A suspect that has an operator for itself in the trial fails alone there: that is the error, too.
+        """
+        removals = [RemoveQuery(number, "held out") for number in sorted(held_out)]
+        try:
+            batch = self._prepare_batch(replace(entry, commands=(*entry.commands, *removals)))
+            reports = self._run_job(batch, entry, trial=True)
+        except (OperatorError, WorkerLostError) as error:
+            return str(error)
+        failures = (failure for report in reports for failure in report.failures.items())
+        return next((message for part, message in failures if root_query_id(part) in suspects - held_out), None)
+
+    def _add_commands_to_entry(self, entry: BatchLogEntry) -> None:
+        """Let queued commands overtake an unfinished batch: a query can be removed although the batch cannot finish."""
+        commands = self.command_queue.take()
+        if not commands:
+            return
+        streams = {name: DeclaredStream(s.stream, s.source) for name, s in self.state.declared_streams().items()}
+        try:
+            self._log_entry(replace(entry, commands=(*entry.commands, *commands), streams=streams, udfs=self.state.udfs))
         except BaseException:
-            self._has_failed_attempt = True
+            self.command_queue.requeue(commands)
             raise
-        self.unfinished_entry = None
-        return report
+
+    def _log_entry(self, entry: BatchLogEntry) -> None:
+        self._reach("log")
+        self.checkpoint.log_batch(entry.batch, entry)
+        self.unfinished_entry = entry
+        self._reach("logged")
 
     def _plan_and_log(self, *, final: bool) -> BatchLogEntry:
         """Decide about the next batch and write the decisions to the log."""
@@ -95,51 +179,79 @@ class Coordinator:
         except BaseException:
             self.command_queue.requeue(commands)
             raise
-        self._reach("log")
-        self.checkpoint.log_batch(entry.batch, entry)
-        self._reach("logged")
+        self._log_entry(entry)
         return entry
 
     def _run_and_commit(self, entry: BatchLogEntry) -> BatchReport:
         """Run a logged batch on a copy of the state, and commit the copy."""
-        state = self.state.snapshot()
-        state.begin_batch(entry.partitions, {name: (d.stream, d.source) for name, d in entry.streams.items()})
-        live = epochs.apply_commands(state, self.live_queries, entry.commands)
-        self._write_new_queries(state, live)
-        epochs.update_join_orders(state, live, entry.join_orders)
-        epochs.replan_streams(state, live, partial(self._write_plan, state))
-        sliding_join_plan = sliding_join_epochs.replan_sliding_joins(
-            state, live, self.sliding_join_plan, entry, partial(documents.put_record, self.checkpoint.store)
-        )
-        for name, position in entry.positions.items():
-            state.streams[name].position = position
-        self._reach("planned")
-        reports = self._run_job(state, entry, live, sliding_join_plan)
-        self.optimizers.record_batch(reports, frozenset(query.id for query in state.live_queries()))
-        report = record_outcome(self.state, state, live, entry, reports)
-        state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
-        state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)
-        self._reach("commit")
-        self.checkpoint.commit(state.batch, state)
-        self._reach("committed")
-        superseded = self.state.referenced_files() - state.referenced_files()
-        self.state, self.live_queries, self.sliding_join_plan = state, live, sliding_join_plan
-        self.checkpoint.delete_superseded(state.batch, superseded)
+        batch = self._prepare_batch(entry)
         if self._has_failed_attempt:
-            self.checkpoint.sweep_attempts(state.batch, state.referenced_files())
-            self._has_failed_attempt = False
-        self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
+            self._discard_sink_output(batch.state)
+        self._reach("planned")
+        reports = self._run_job(batch, entry)
+        report = self._record_reports(batch, entry, reports)
+        self._reach("commit")
+        self.checkpoint.commit(batch.state.batch, batch.state)
+        superseded = self.state.referenced_files() - batch.state.referenced_files()
+        self.state, self.live_queries, self.sliding_join_plan = batch
+        self.unfinished_entry = None
+        self._reach("committed")
+        self._delete_unreferenced(superseded)
         return report
 
-    def _run_job(
-        self, state: EngineState, entry: BatchLogEntry, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None
-    ) -> list[ReduceReport]:
+    def _prepare_batch(self, entry: BatchLogEntry) -> PreparedBatch:
+        """Apply the decisions of a log entry to a copy of the state; write the plans and queries of the batch for workers."""
+        with blame("planning", _list_added(entry)):
+            state = self.state.snapshot()
+            state.begin_batch(entry.partitions, {name: (d.stream, d.source) for name, d in entry.streams.items()})
+            live = epochs.apply_commands(state, self.live_queries, entry.commands)
+            self._write_new_queries(state, live)
+            epochs.update_join_orders(state, live, entry.join_orders)
+            epochs.replan_streams(state, live, partial(self._write_plan, state))
+            sliding_join_plan = sliding_join_epochs.replan_sliding_joins(
+                state, live, self.sliding_join_plan, entry, partial(documents.put_record, self.checkpoint.store)
+            )
+            for name, position in entry.positions.items():
+                state.streams[name].position = position
+        return PreparedBatch(state, live, sliding_join_plan)
+
+    def _record_reports(self, batch: PreparedBatch, entry: BatchLogEntry, reports: Sequence[ReduceReport]) -> BatchReport:
+        """Record what the tasks report in the state of the batch: it is then the state to commit."""
+        state = batch.state
+        with blame("record of the batch", ()):
+            self.optimizers.record_batch(reports, frozenset(query.id for query in state.live_queries()))
+            report = record_outcome(self.state, state, batch.live_queries, entry, reports)
+        state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
+        state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)
+        return report
+
+    def _discard_sink_output(self, state: EngineState) -> None:
+        """Remove what earlier attempts at the batch wrote to sinks: this attempt may write other rows, or fewer files."""
+        for query in {query.id: query for query in (*self.state.live_queries(), *state.live_queries())}.values():
+            sink = None if query.sink is None else sink_from_json(query.sink)
+            if sink is not None and sink.written_by_workers:
+                sink.discard(state.batch)
+
+    def _delete_unreferenced(self, superseded: Iterable[str]) -> None:
+        """Delete what the committed batch no longer needs. The batch stays committed if that fails: the files only take space."""
+        state = self.state
+        try:
+            self.checkpoint.delete_superseded(state.batch, superseded)
+            if self._has_failed_attempt:
+                self.checkpoint.sweep_attempts(state.batch, state.referenced_files())
+                self._has_failed_attempt = False
+            self.sources.prune({name: stream.position for name, stream in state.declared_streams().items()})
+        except OSError as error:
+            _LOG.warning("batch %d: old files were not deleted: %s", state.batch, error)
+
+    def _run_job(self, batch: PreparedBatch, entry: BatchLogEntry, *, trial: bool = False) -> list[ReduceReport]:
         if not entry.tasks and not entry.final:
             return []
-        return self.backend.run(self._build_job(state, entry, live, sliding_join_plan), entry.tasks or [()])
+        job = replace(self._build_job(*batch, entry), attempt=secrets.token_hex(4), trial=trial)
+        return self.backend.run(job, entry.tasks or [()])
 
     def _build_job(
-        self, state: EngineState, entry: BatchLogEntry, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None
+        self, state: EngineState, live: Mapping[int, LiveQuery], sliding_join_plan: SlidingJoinPlan | None, entry: BatchLogEntry
     ) -> BatchJob:
         nesting = compute_stream_depths(live.values())
         return BatchJob(
@@ -182,6 +294,7 @@ class Coordinator:
         else:
             self.state = manifest
         self.unfinished_entry = self.checkpoint.read_log_entry(self.state.batch + 1)
+        self._has_failed_attempt = self.unfinished_entry is not None
         referenced = self.state.referenced_files()
         self.checkpoint.check_files(
             self.state.batch, referenced - self.state.query_files(), logged=self.unfinished_entry is not None
@@ -278,3 +391,9 @@ class Coordinator:
 
     def _reach(self, step: str) -> None:
         reach_fault_point(str(self.checkpoint.path), step)
+
+
+def _list_added(entry: BatchLogEntry) -> set[int]:
+    """Return the queries that are live from a batch on."""
+    added = {command.id for command in entry.commands if isinstance(command, AddQuery)}
+    return added - {command.id for command in entry.commands if isinstance(command, RemoveQuery)}

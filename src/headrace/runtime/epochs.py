@@ -40,20 +40,23 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
     A query that cannot be bound fails alone: an earlier version accepted it, or there was more stack left.
     """
     additions: list[tuple[QueryAddition, AddQuery]] = []
+    removed = {command.id for command in commands if isinstance(command, RemoveQuery)}
     for add in (command for command in commands if isinstance(command, AddQuery)):
+        ended = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner, last_batch=state.batch)
+        if add.id in removed:  # not bound: that may be what failed
+            state.queries[add.id] = ended
+            continue
         try:
             additions += [(part, add) for part in _bind_parts(state, add)]
         except (HeadraceError, RecursionError) as error:
-            failed = QueryState(add.id, add.name, add.sql, add.sink, first_batch=state.batch, owner=add.owner)
-            failed.last_batch, failed.error = state.batch, str(error)
-            state.queries[add.id] = failed
-    removed = {command.id for command in commands if isinstance(command, RemoveQuery)}
-    removed_parts = {number for number in [*before, *(part.id for part, _ in additions)] if root_query_id(number) in removed}
+            ended.error = str(error)
+            state.queries[add.id] = ended
+    removed_parts = {number for number in before if root_query_id(number) in removed}
     changelog = Changelog(tuple(part for part, _ in additions), frozenset(removed_parts))
     live = {query.id: query for query in apply_changelog(list(before.values()), changelog)}
     for part, add in additions:
-        live_query = live.get(part.id)
-        if live_query is not None and add.past:
+        live_query = live[part.id]
+        if add.past:
             live_query = live[part.id] = sliding_join_epochs.add_backfill(live_query, before, state)
         state.queries[part.id] = _record_addition(state.batch, part, add, live_query)
     for command in commands:
@@ -64,11 +67,10 @@ def apply_commands(state: EngineState, before: Mapping[int, LiveQuery], commands
     return live
 
 
-def _record_addition(batch: int, part: QueryAddition, add: AddQuery, live: LiveQuery | None) -> QueryState:
-    """Return the state of a new query or query part; `live` is None if the same batch removes it."""
+def _record_addition(batch: int, part: QueryAddition, add: AddQuery, live: LiveQuery) -> QueryState:
+    """Return the state of a new query or query part."""
     added = QueryState(part.id, part.name, add.sql, add.sink, first_batch=batch, owner=add.owner)
-    if live is not None:
-        added.since, added.bit, added.live, added.backfills = live.since, live.bit, True, live.backfills
+    added.since, added.bit, added.live, added.backfills = live.since, live.bit, True, live.backfills
     return added
 
 

@@ -18,11 +18,14 @@ from headrace.backends.spark.dataframe_source import DataFrameSource
 from headrace.backends.spark.environment import start_spark
 from headrace.connectors import Range
 from headrace.engine.batch_job import BatchJob, ReduceReport
-from headrace.errors import SessionError
+from headrace.errors import SessionError, WorkerLostError
 from headrace.storage.fault_points import reach_fault_point
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_LOST_WORKER_TEXTS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
 
 
 class SparkBackend:
@@ -38,7 +41,10 @@ class SparkBackend:
         return int(self._spark.sparkContext.defaultParallelism)
 
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
-        """Run a micro-batch, then remove its shuffle files. Raises SessionError if the Spark job fails."""
+        """Run a micro-batch, then remove its shuffle files.
+
+        Raises the HeadraceError of a task, WorkerLostError if a worker ended, and SessionError if the Spark job fails otherwise.
+        """
         reach_fault_point(job.directory, "stage one")
         context = self._spark.sparkContext
         context.setJobDescription(f"headrace, batch {job.batch}")
@@ -46,7 +52,8 @@ class SparkBackend:
             reports = pipeline.run(context, job, tasks)
         except (Py4JError, PySparkException) as error:
             detail, hint = _extract_cause(str(error)), "see Spark's log; the batch can be run again"
-            raise SessionError(f"batch {job.batch} failed on Spark", detail=detail, hint=hint) from error
+            kind = WorkerLostError if any(text in str(error) for text in _LOST_WORKER_TEXTS) else SessionError
+            raise kind(f"batch {job.batch} failed on Spark", detail=detail, hint=hint) from error
         finally:
             context.setJobDescription(None)  # type: ignore[arg-type]  # None removes the description
         reach_fault_point(job.directory, "stage two")

@@ -3,7 +3,8 @@
 Every built-in function has a kernel in one table, name → function; UDFs share a single kernel. A kernel works on whole
 columns; Python runs per row, or per distinct value, only where the docstring of a kernel module says so. AND, OR, CASE and
 COALESCE are here, not in the table, because they decide which errors of their arguments matter: an error in an operand that
-is not needed does not occur.
+is not needed does not occur. A guarded evaluator turns an exception that a kernel does not expect into an error of the
+expression on all rows, so that it fails the queries that evaluate the expression, and no others.
 
 Errors are rare, so they cost nothing until they happen: a kernel computes with overflow checks on, and only if these fail
 does it search for the rows that failed. Such a row is NULL in the result and set in `Evaluator.errors`.
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.engine.compute import arithmetic, cast, comparison, text, time, udf
 from headrace.engine.compute.columns import EvaluationResult, Kernel, Value, broadcast_value, is_scalar, set_null
+from headrace.errors import describe_exception
 from headrace.model.expression import Call, Column, Expression, Literal
 from headrace.model.function import is_udf_tag
 
@@ -29,15 +31,22 @@ KERNELS: dict[str, Kernel] = {
     **time.KERNELS,
     **cast.KERNELS,
 }
+_MAX_EXPRESSION_TEXT = 200  # characters of an expression in an error
 _ROW_ARGUMENTS = {"date_trunc": 1}  # the argument to broadcast in a call of constants; the first, if not listed
 
 
 class Evaluator:
     """Evaluates expressions over one batch of rows; computes equal (sub-)expressions of all queries once."""
 
-    def __init__(self, table: pa.Table | Mapping[str, pa.Array | pa.ChunkedArray], rows: int) -> None:
-        """Bind the rows: `table` has every column that the expressions name, each of `rows` entries; it is never modified."""
-        self._table, self._rows = table, rows
+    def __init__(
+        self, table: pa.Table | Mapping[str, pa.Array | pa.ChunkedArray], rows: int, *, is_guarded: bool = False
+    ) -> None:
+        """Bind the rows: `table` has every column that the expressions name, each of `rows` entries; it is never modified.
+
+        The caller of a guarded evaluator must ask for the `errors` of every expression: without them, an expression that
+        raised is indistinguishable from NULL.
+        """
+        self._table, self._rows, self._is_guarded = table, rows, is_guarded
         self._results: dict[Expression, EvaluationResult] = {}
 
     def __call__(self, expression: Expression) -> Any:
@@ -60,8 +69,18 @@ class Evaluator:
             return EvaluationResult(pa.scalar(expression.value, type=expression.type))
         result = self._results.get(expression)
         if result is None:
-            result = self._results[expression] = self._compute(expression)
+            compute = self._compute_guarded if self._is_guarded else self._compute
+            result = self._results[expression] = compute(expression)
         return result
+
+    def _compute_guarded(self, expression: Column | Call) -> EvaluationResult:
+        try:
+            return self._compute(expression)
+        except MemoryError:  # another expression may hold the memory
+            raise
+        except (Exception, SystemExit) as problem:  # noqa: BLE001  whatever a kernel raises belongs to its expression
+            message = f"internal error in {_abbreviate(str(expression))}: {describe_exception(problem)}"
+            return EvaluationResult(pa.nulls(self._rows, expression.type), pa.repeat(True, self._rows), message)
 
     def _compute(self, expression: Column | Call) -> EvaluationResult:
         if isinstance(expression, Column):
@@ -81,6 +100,10 @@ class Evaluator:
         single = _apply_kernel(call, values)
         errors = None if single.errors is None or not self._rows else pa.repeat(single.errors[0], self._rows)
         return _add_argument_errors(EvaluationResult(single.value[0], errors, single.message), args)
+
+
+def _abbreviate(text: str) -> str:
+    return text if len(text) <= _MAX_EXPRESSION_TEXT else f"{text[:_MAX_EXPRESSION_TEXT]}…"
 
 
 def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:

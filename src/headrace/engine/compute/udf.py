@@ -36,7 +36,7 @@ def call_udf(call: Call, args: Sequence[Value]) -> EvaluationResult:
         return EvaluationResult(
             pa.nulls(rows, call.type), pa.repeat(True, rows), f"function '{udf_name(call.function)}' failed: {error}"
         )
-    except Exception as error:  # noqa: BLE001  any exception of a UDF fails only its own query
+    except (Exception, SystemExit) as error:  # noqa: BLE001  any exception of a UDF fails only its own query
         message = f"function '{udf_name(call.function)}' failed: {type(error).__name__}: {error}"
     search = _FailureSearch(code, columns, call.type, np.zeros(rows, np.bool_))
     search.search_range(0, rows)
@@ -79,5 +79,5 @@ class _FailureSearch:
                 self.values.append(
                     _call_checked(self.code, [column.slice(first, last - first) for column in self.columns], self.kind)
                 )
-            except Exception:  # noqa: BLE001
+            except (Exception, SystemExit):  # noqa: BLE001
                 self.search_range(first, last)

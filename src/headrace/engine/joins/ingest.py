@@ -38,7 +38,7 @@ def buffer_rows(
     if not rows.size:
         return
     is_full = rows.size == batch.row_count
-    keys = [combine_chunks(batch.evaluate(key)) for key in buffer.keys]
+    keys = [combine_chunks(batch.evaluate_unguarded(key)) for key in buffer.keys]
     keys = keys if is_full else [key.take(pa.array(rows)) for key in keys]
     edges = encoder.find_slice_edges(buffer.slice_progressions)
     slices = np.searchsorted(edges, batch.times if is_full else batch.times[rows], side="right") - 1

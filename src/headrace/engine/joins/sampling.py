@@ -66,7 +66,7 @@ def estimate_key_count(keys: Sequence[Expression], batch: RowBatch) -> int:
     if not keys:
         return 1
     rows = min(batch.row_count, _SKETCH_ROWS)
-    columns = [combine_chunks(batch.evaluate(key)).slice(0, rows) for key in keys]
+    columns = [combine_chunks(batch.evaluate_unguarded(key)).slice(0, rows) for key in keys]
     encoded = encode_keys(columns, rows)
     distinct_count = len(np.unique(encoded.codes))
     low, high = float(distinct_count), 1e12

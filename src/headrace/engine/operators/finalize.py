@@ -107,7 +107,7 @@ def _lower_aggregate(call: AggregateCall, places: Sequence[int], combined: Combi
 def _project_rows(
     plan: AggregateQuery, table: dict[str, Any], queries: Integers, results: BatchResults, failures: QueryFailures
 ) -> None:
-    evaluator = Evaluator(table, len(queries))
+    evaluator = Evaluator(table, len(queries), is_guarded=True)
     selected = np.ones(len(queries), np.bool_)
     if plan.having != TRUE:
         _record_errors(evaluator, plan.having, queries, selected, failures)

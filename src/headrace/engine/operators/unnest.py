@@ -28,7 +28,7 @@ def list_unnested_streams(job: BatchJob, stream: str) -> list[UnnestedStream]:
 
 def unnest_rows(unnested: UnnestedStream, table: pa.Table) -> tuple[pa.Table, str]:
     """Return a row for each element, and the error of evaluating the lists, if any; a failed list counts as empty."""
-    evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows)
+    evaluator = Evaluator({name: table[name] for name in table.schema.names}, table.num_rows, is_guarded=True)
     lists = combine_chunks(evaluator(unnested.list_expression))
     rows = table.take(pc.list_parent_indices(lists))
     return rows.append_column(unnested.element.name, pc.list_flatten(lists)), evaluator.message(unnested.list_expression)
