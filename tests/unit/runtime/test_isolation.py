@@ -1,4 +1,4 @@
-"""Whatever an operator raises for one query, the others go on exactly; the culprit fails with the reason, also after a restart."""
+"""Whatever an operator raises for one query, the others go on exactly; the culprit fails with the reason, also after a crash."""
 
 from __future__ import annotations
 
