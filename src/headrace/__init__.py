@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from headrace.dsl.udf import Function, function, rowwise
     from headrace.dsl.windows import hop, session_window, sliding, tumble
     from headrace.errors import HeadraceError
+    from headrace.model.budget import QueryBudget
     from headrace.query import Query
     from headrace.session import Session
 
@@ -65,6 +66,7 @@ _HOME = {
     "NoopSink": "connectors",
     "ParquetSink": "connectors",
     "Query": "query",
+    "QueryBudget": "model.budget",
     "RateSource": "connectors",
     "Session": "session",
     "StreamFlow": "dsl.stream",
@@ -110,6 +112,7 @@ __all__ = [
     "NoopSink",
     "ParquetSink",
     "Query",
+    "QueryBudget",
     "RateSource",
     "Session",
     "StreamFlow",

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
 from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SchemaError, SessionError
+from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME, parse_duration
 from headrace.model.types import Schema
@@ -40,7 +41,7 @@ from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_
 from headrace.runtime.backend import load_backend, to_source
 from headrace.runtime.binding import bind_query
 from headrace.runtime.commands import AddQuery, RemoveQuery
-from headrace.runtime.coordinator import Coordinator
+from headrace.runtime.coordinator import Coordinator, RunLimits
 from headrace.runtime.delivery import ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchReport
@@ -92,6 +93,9 @@ class Session:
         partitions: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         multiway: str = "global",
+        budget: QueryBudget | Mapping[str, int] | None = None,
+        max_text_bytes: int = DEFAULT_TEXT_BYTES,
+        max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
@@ -103,6 +107,11 @@ class Session:
         - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
         - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
           best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
+        - `budget`: what each query may use in a micro-batch, as a QueryBudget or by name, such as {"output_rows": 1_000_000}; a
+          query that needs more fails, the others go on.
+        - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
+        - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the query that takes so long;
+          0 is unlimited.
 
         Raises CheckpointError if the checkpoint is in use, damaged or of another format, and SessionError for an invalid
         setting or if Spark cannot be started.
@@ -112,6 +121,7 @@ class Session:
         try:
             self._backend = load_backend(backend, master=master, spark=spark)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
+            self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
         except BaseException:
             self._checkpoint.close()
             raise
@@ -164,7 +174,16 @@ class Session:
             self._coordinator.attach_source(name, source)
             self._coordinator.declare_stream(Stream(name, source.schema, time, parse_duration(watermark)), source)
 
-    def add(self, sql: QueryText, *, name: str | None = None, sink: Any = None, past: bool = False, owner: str = "") -> Query:
+    def add(
+        self,
+        sql: QueryText,
+        *,
+        name: str | None = None,
+        sink: Any = None,
+        past: bool = False,
+        owner: str = "",
+        budget: QueryBudget | Mapping[str, int] | None = None,
+    ) -> Query:
         """Check and accept a query; it is live from the next micro-batch on. Return its handle.
 
         - `sql`: SQL text, or a query made with `hr.select` or `hr.stream`.
@@ -173,6 +192,7 @@ class Session:
           an Arrow table, or a sink such as `hr.ParquetSink`.
         - `past`: backfill a join in SLIDING windows with rows that are stored for live queries, if their state covers all inputs.
         - `owner`: recorded with the query, without further effect.
+        - `budget`: what the query may use in a micro-batch, as for `Session`; by default the budget of the session.
 
         `Query.wait_live` waits until the query is live. In a recovered session, adding a live query again with the same name and
         text returns the existing query.
@@ -181,7 +201,7 @@ class Session:
         unknown sink, and SessionError if `past` is not possible for the query. A refused query has no effect on others.
         """
         self._check_open()
-        text = sql_of(sql)
+        text, own_budget = sql_of(sql), None if budget is None else QueryBudget.parse(budget)
         with self._lock:
             query_name, target = self._registry.choose_name(name), parse_sink(sink)
             if query_name in self._registry:
@@ -193,7 +213,7 @@ class Session:
             check_sink(query_name, target, self._registry.list_active())
             record = self._registry.add_record(query_name, text, target, plan.schema, owner, self.last_batch + 1)
             sink_json = None if isinstance(target, CallbackSink) else target.to_json()
-            self._command_queue.append(AddQuery(record.id, query_name, text, sink_json, past, owner))
+            self._command_queue.append(AddQuery(record.id, query_name, text, sink_json, past, owner, own_budget))
             return Query(self, record)
 
     def remove(self, name: str) -> None:

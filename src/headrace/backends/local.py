@@ -9,6 +9,7 @@ from headrace.engine.batch_job import BatchJob, ReduceReport
 from headrace.engine.map_stage import run_map_task
 from headrace.engine.reduce_stage import run_later_level, run_reduce_task
 from headrace.engine.stage_messages import LevelMessage
+from headrace.engine.worker_limits import limit_seconds
 from headrace.storage import container
 from headrace.storage.fault_points import reach_fault_point
 
@@ -22,6 +23,11 @@ class LocalBackend:
 
     def run(self, job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         """Run all stages of a micro-batch; return one report for each partition and stage."""
+        with limit_seconds(job.max_seconds):
+            return self._run_stages(job, tasks)
+
+    @staticmethod
+    def _run_stages(job: BatchJob, tasks: Sequence[Sequence[Range]]) -> list[ReduceReport]:
         blocks: list[list[bytes]] = [[] for _ in range(job.partitions)]
         for number, task in enumerate(tasks):
             reach_fault_point(job.directory, "stage one")

@@ -23,6 +23,7 @@ from headrace.engine.joins.segment import RowSegment
 from headrace.engine.operators.query_sets import QueryBitmaps
 from headrace.engine.operators.sessions import SessionRuns
 from headrace.engine.worker_cache import LoadedPlan, LoadedQuery, WorkerCache, get_worker_cache
+from headrace.model.budget import DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.record import record
 from headrace.model.stream import Stream
 from headrace.model.time import MAX_TIME, MIN_TIME
@@ -148,6 +149,11 @@ class BatchJob:
     unnested_streams: tuple[UnnestedStream, ...] = ()  # UNNEST streams, each after the stream it reads
     attempt: str = ""
     trial: bool = False
+    budget: QueryBudget = DEFAULT_BUDGET
+    budgets: Mapping[int, QueryBudget] = field(default_factory=dict)  # of queries with a budget of their own
+    max_text_bytes: int = DEFAULT_TEXT_BYTES
+    max_seconds: float = 0.0  # of the whole batch; 0 is unlimited
+    worker_memory: int = 0  # bytes of each worker process; 0 is unlimited
 
     @property
     def store(self) -> PosixStore:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.connectors import Range, read_range
 from headrace.engine.batch_job import BatchJob, MapReport, ShuffleBlock, StreamJob
+from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.ingest import StreamIngest, buffer_rows
 from headrace.engine.joins.probe_plan import LoadedSlidingJoinPlan
@@ -41,7 +42,7 @@ from headrace.planner.statistics import format_key_tuple
 
 def run_map_task(job: BatchJob, task: int, ranges: Sequence[Range]) -> list[tuple[int, ShuffleBlock]]:
     """Run one map task; return a shuffle block for every partition. Raises OperatorError if an operator fails unexpectedly."""
-    with blame("map task", ()):
+    with blame("map task", ()), limit_text(job.max_text_bytes):
         return _run_map_task(job, task, ranges)
 
 

@@ -25,8 +25,10 @@ from headrace.engine.batch_job import (
     ShuffleBlock,
     StateRef,
 )
+from headrace.engine.budgets import BudgetMeter
 from headrace.engine.compute.accumulators import PartialAggregate
 from headrace.engine.compute.columns import combine_chunks, from_numbers, to_numbers
+from headrace.engine.compute.text_limits import limit_text
 from headrace.engine.failures import QueryFailures, blame
 from headrace.engine.joins.join_output import JoinOutput
 from headrace.engine.joins.joiner import Joiner
@@ -63,7 +65,7 @@ def run_reduce_task(
 
     Return its report, and the messages to the partitions of the next level. Raises OperatorError if an operator fails.
     """
-    with blame("reduce task", ()):
+    with blame("reduce task", ()), limit_text(job.max_text_bytes):
         job.prepare_cache()
         job.load_udfs()
         ordered = sorted(blocks, key=lambda block: block.task)
@@ -74,7 +76,7 @@ def run_later_level(
     job: BatchJob, level: int, partition: int, messages: Iterable[LevelMessage]
 ) -> tuple[ReduceReport, dict[int, LevelMessage]]:
     """Run one partition of a later level: joins by further keys, groups of joined rows, windows over results."""
-    with blame("reduce task", ()):
+    with blame("reduce task", ()), limit_text(job.max_text_bytes):
         job.load_udfs()
         ordered = sorted(messages, key=lambda message: message.sender)
         blocks = [message.result_block for message in ordered if message.result_block is not None]
@@ -106,7 +108,8 @@ class _ReduceTask:
         self.job, self.partition, self.level, self.task_input = job, partition, task_input.level, task_input
         self.blocks, self.max_event_times = task_input.blocks, dict(task_input.max_event_times)
         self.failures, self.results = QueryFailures(), BatchResults()
-        self.result_writer = ResultWriter(job, partition, self.level, self.results, self.failures)
+        meter = BudgetMeter(job.budget, job.budgets, self.failures)
+        self.result_writer = ResultWriter(job, partition, self.level, self.results, self.failures, meter)
         for block in self.blocks:
             for query, message in block.report.failures.items():
                 self.failures.add(query, message)
@@ -121,7 +124,7 @@ class _ReduceTask:
         self.retention_windows: dict[int, set[tuple[HopWindow, int, int]]] = {}
         self.slices, self.buffers = self._collect_slices(deferred=False), self._collect_buffers(deferred=False)
         self.outbox = Outbox(partition, job.partitions)
-        self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full)
+        self.join_output = JoinOutput(self.outbox, self.results, self.failures, self.result_writer.flush_if_full, meter)
         self.join_counts: dict[tuple[int, int], tuple[int, int]] = {}
         self.probe_counts: dict[int, tuple[int, int]] = {}
 

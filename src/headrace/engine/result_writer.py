@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.connectors import MemorySink, NoopSink
 from headrace.engine.batch_job import BatchJob
+from headrace.engine.budgets import BudgetMeter
 from headrace.engine.failures import QueryFailures
 from headrace.errors import HeadraceError, describe_exception
 from headrace.planner.shared_plan import LiveQuery
@@ -36,9 +37,11 @@ def write_results(job: BatchJob, name: str, results: BatchResults) -> tuple[list
 class ResultWriter:
     """Writes the results of one partition at one level."""
 
-    def __init__(self, job: BatchJob, partition: int, level: int, results: BatchResults, failures: QueryFailures) -> None:
-        """Flush `results` on demand; queries that failed get no further rows."""
-        self._job, self._partition, self._level = job, partition, level
+    def __init__(
+        self, job: BatchJob, partition: int, level: int, results: BatchResults, failures: QueryFailures, meter: BudgetMeter
+    ) -> None:
+        """Flush `results` on demand; queries that failed, or are over their budget, get no further rows."""
+        self._job, self._partition, self._level, self._meter = job, partition, level, meter
         self._results, self._failures = results, failures
         self._flush_number = 0
         self.emitted_rows: dict[int, int] = {}
@@ -55,6 +58,8 @@ class ResultWriter:
     def flush(self) -> None:
         """Write results to the sinks that workers write to, and those that the driver delivers to a file."""
         results = self._results
+        for query, rows, size in results.measure_queries():
+            self._meter.add_output(query, rows, size)
         results.drop_queries(self._failures.messages)
         written = self._take_stream_results()
         for query in [query for query in results.index if query not in written]:

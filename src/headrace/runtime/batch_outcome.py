@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.engine.batch_job import MapReport, ReduceReport
+from headrace.engine.budgets import describe_output_excess
+from headrace.model.budget import QueryBudget
 from headrace.model.time import MIN_TIME
 from headrace.planner.changelog import list_derived_streams, root_query_id
 from headrace.planner.shared_plan import LiveQuery
@@ -19,7 +21,12 @@ _ENDED_QUERIES_KEPT = 1_000  # ended queries that the manifest retains
 
 
 def record_outcome(
-    before: EngineState, state: EngineState, live: dict[int, LiveQuery], entry: BatchLogEntry, reports: Sequence[ReduceReport]
+    before: EngineState,
+    state: EngineState,
+    live: dict[int, LiveQuery],
+    entry: BatchLogEntry,
+    reports: Sequence[ReduceReport],
+    budget: QueryBudget,
 ) -> BatchReport:
     """Record the reports of all reduce tasks in the state of the batch; return the report for users.
 
@@ -28,7 +35,7 @@ def record_outcome(
     map_reports = [map_report for report in reports for map_report in report.map_reports]
     if reports:
         _record_state_files(state, reports)
-    failed = _collect_failures(state, entry, reports)
+    failed = _collect_failures(state, entry, reports, budget)
     emitted = _count_emitted_rows(reports, failed)
     rows = _update_stream_counts(state, map_reports)
     for number, message in failed.items():
@@ -69,7 +76,9 @@ def _record_state_files(state: EngineState, reports: Sequence[ReduceReport]) -> 
     state.deliveries += tuple(file for report in reports for file in report.delivery_files)
 
 
-def _collect_failures(state: EngineState, entry: BatchLogEntry, reports: Sequence[ReduceReport]) -> dict[int, str]:
+def _collect_failures(
+    state: EngineState, entry: BatchLogEntry, reports: Sequence[ReduceReport], default: QueryBudget
+) -> dict[int, str]:
     """Return the errors of queries that failed in this batch, by query id."""
     failed = {
         command.id: error
@@ -81,6 +90,10 @@ def _collect_failures(state: EngineState, entry: BatchLogEntry, reports: Sequenc
             number = root_query_id(part)
             if number in state.queries and state.queries[number].live:
                 failed.setdefault(number, message)
+    for number, rows in _count_emitted_rows(reports, failed).items():
+        message = describe_output_excess(state.queries[number].budget or default, rows, 0)
+        if message:
+            failed[number] = message
     return failed
 
 

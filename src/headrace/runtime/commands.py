@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from headrace.model.budget import QueryBudget
 from headrace.model.record import record
 
 
@@ -22,6 +23,7 @@ class AddQuery:
     sink: dict[str, Any] | None
     past: bool = False  # backfill the query from state that is stored for other queries
     owner: str = ""  # the principal that added the query, if known
+    budget: QueryBudget | None = None  # by default that of the session
 
 
 @record("remove-query")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from headrace.errors import (
     SourceError,
     WorkerLostError,
 )
+from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_BUDGET, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.stream import Stream
 from headrace.planner.changelog import collect_unnested_streams, compute_query_level, compute_stream_depths, root_query_id
 from headrace.planner.join.sliding_join_plan import SlidingJoinPlan
@@ -40,7 +41,7 @@ from headrace.runtime.batch_planner import BatchSettings, plan_batch
 from headrace.runtime.commands import AddQuery, CommandQueue, RemoveQuery
 from headrace.runtime.engine_state import EngineState, StreamState, describe_stream
 from headrace.runtime.isolation import find_culprit
-from headrace.runtime.metrics import BatchReport
+from headrace.runtime.metrics import BatchReport, attribute_state_bytes
 from headrace.runtime.replanning import JoinOptimizers, SlidingJoinOptimizer, WindowJoinOptimizer, parse_sharing
 from headrace.sql import Catalog
 from headrace.storage import documents
@@ -50,6 +51,18 @@ from headrace.storage.result_log import ResultPacker, Retention
 
 _LOG = logging.getLogger("headrace")
 _MAX_PARTITIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """Limits of a session for each micro-batch: the budget of queries without one of their own, and those of all queries.
+
+    `max_text_bytes` is for a text that an expression makes; 0 `max_batch_seconds` are unlimited.
+    """
+
+    budget: QueryBudget = DEFAULT_BUDGET
+    max_text_bytes: int = DEFAULT_TEXT_BYTES
+    max_batch_seconds: float = DEFAULT_BATCH_SECONDS
 
 
 class PreparedBatch(NamedTuple):
@@ -78,6 +91,7 @@ class Coordinator:
         self.optimizers = JoinOptimizers(WindowJoinOptimizer(), SlidingJoinOptimizer(sharing=parse_sharing(multiway)))
         self.sliding_join_plan: SlidingJoinPlan | None = None
         self.unfinished_entry: BatchLogEntry | None = None
+        self.limits = RunLimits()
         self.result_packer, self.retention = ResultPacker(checkpoint.store), Retention()
         self._has_failed_attempt = False  # whether workers may have written files, or rows to sinks, that do not count
         self.delivered_batch = -1  # the last batch whose rows were delivered to callbacks and consoles
@@ -220,10 +234,25 @@ class Coordinator:
         state = batch.state
         with blame("record of the batch", ()):
             self.optimizers.record_batch(reports, frozenset(query.id for query in state.live_queries()))
-            report = record_outcome(self.state, state, batch.live_queries, entry, reports)
+            report = record_outcome(self.state, state, batch.live_queries, entry, reports, self.limits.budget)
+            self._fail_queries_over_state_budget(batch)
         state.deliveries = tuple(file for file in state.deliveries if file.last_batch > self.delivered_batch)
         state.results = self.result_packer.update(state.results).trim(self.retention, state.batch)
         return report
+
+    def _fail_queries_over_state_budget(self, batch: PreparedBatch) -> None:
+        """End the queries with too much state, with the next batch; a cheap sum decides whether any query can have too much."""
+        state, default = batch.state, self.limits.budget
+        budgets = {query.id: query.budget or default for query in state.live_queries() if query.id in batch.live_queries}
+        refs = (state.aggregation_refs, state.session_refs, state.join_buffer_refs, state.store_refs)
+        total = sum(ref.bytes for group in refs for ref in group)
+        if total <= min((budget.state_bytes for budget in budgets.values()), default=total):
+            return
+        for number, used in attribute_state_bytes(state, batch.sliding_join_plan).items():
+            limit = budgets[number].state_bytes
+            if used > limit:
+                message = f"query has {used:,} bytes of state, more than {limit:,} (state_bytes)"
+                self.command_queue.append(RemoveQuery(number, message))
 
     def _discard_sink_output(self, state: EngineState) -> None:
         """Remove what earlier attempts at the batch wrote to sinks: this attempt may write other rows, or fewer files."""
@@ -278,6 +307,10 @@ class Coordinator:
             sliding_join_plan_file=state.sliding_join_plan_file,
             segment_refs=state.store_refs,
             udf_tags=state.udfs.all_tags,
+            budget=self.limits.budget,
+            budgets={query.id: query.budget for query in state.live_queries() if query.budget is not None},
+            max_text_bytes=self.limits.max_text_bytes,
+            max_seconds=self.limits.max_batch_seconds,
             unnested_streams=collect_unnested_streams(live.values()),
             first_batches=(
                 {query.id: state.queries[query.id].first_batch for query in sliding_join_plan.queries}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.engine.batch_job import Epoch, SegmentRef, SessionRef, StateRef, query_file_name
+from headrace.model.budget import QueryBudget
 from headrace.model.function import UserFunction
 from headrace.model.record import copy_record, record
 from headrace.model.stream import Stream
@@ -87,6 +88,7 @@ class QueryState:
     join_order_versions: tuple[JoinOrderVersion, ...] = ()  # of a window join
     backfills: tuple[Backfill, ...] = ()  # of a sliding join
     owner: str = ""
+    budget: QueryBudget | None = None  # by default that of the session
 
 
 @record("engine-state")

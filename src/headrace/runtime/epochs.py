@@ -71,6 +71,7 @@ def _record_addition(batch: int, part: QueryAddition, add: AddQuery, live: LiveQ
     """Return the state of a new query or query part."""
     added = QueryState(part.id, part.name, add.sql, add.sink, first_batch=batch, owner=add.owner)
     added.since, added.bit, added.live, added.backfills = live.since, live.bit, True, live.backfills
+    added.budget = add.budget
     return added
 
 

@@ -53,6 +53,13 @@ class BatchResults:
         """Return the number of rows of one query."""
         return sum(last - first for _, first, last in self.index.get(query, []))
 
+    def measure_queries(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (query, rows, about how many bytes) of each query."""
+        row_bytes = [table.nbytes / table.num_rows for table in self.tables]
+        for query, ranges in self.index.items():
+            rows = sum(last - first for _, first, last in ranges)
+            yield query, rows, int(sum((last - first) * row_bytes[table] for table, first, last in ranges))
+
     def drop_queries(self, queries: Iterable[int]) -> None:
         """Drop the rows of queries that failed or whose rows were already written."""
         for query in queries:

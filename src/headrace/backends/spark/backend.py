@@ -7,7 +7,11 @@ workers do not need the user's modules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -18,13 +22,16 @@ from headrace.backends.spark.dataframe_source import DataFrameSource
 from headrace.backends.spark.environment import start_spark
 from headrace.connectors import Range
 from headrace.engine.batch_job import BatchJob, ReduceReport
+from headrace.engine.worker_limits import exceeded_time_error
 from headrace.errors import SessionError, WorkerLostError
 from headrace.storage.fault_points import reach_fault_point
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 
+_WORKER_MEMORY_SHARE = 0.8  # of the machine, for all worker processes together
 _LOST_WORKER_TEXTS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
 
 
@@ -32,8 +39,15 @@ class SparkBackend:
     """Runs micro-batches as Spark jobs, one at a time."""
 
     def __init__(self, spark: SparkSession, *, owns_spark: bool) -> None:
-        """Use a Spark session; `close` stops it only if this back-end owns it."""
+        """Use a Spark session; `close` stops it only if this back-end owns it.
+
+        On a local master, the worker processes share most of the memory of the machine; on a cluster, Spark's
+        `spark.executor.pyspark.memory` limits them.
+        """
         self._spark, self._owns_spark = spark, owns_spark
+        master = str(spark.sparkContext.master)
+        is_local = master == "local" or master.startswith("local[")
+        self._worker_memory = int(_WORKER_MEMORY_SHARE * _read_memory_bytes() / self.parallelism) if is_local else 0
 
     @property
     def parallelism(self) -> int:
@@ -47,15 +61,21 @@ class SparkBackend:
         """
         reach_fault_point(job.directory, "stage one")
         context = self._spark.sparkContext
-        context.setJobDescription(f"headrace, batch {job.batch}")
+        group = f"headrace-{job.attempt}"
+        context.setJobGroup(group, f"headrace, batch {job.batch}", interruptOnCancel=True)
+        expired = threading.Event()
         try:
-            reports = pipeline.run(context, job, tasks)
+            with _cancel_after(job.max_seconds, context, group, expired):
+                reports = pipeline.run(context, replace(job, worker_memory=self._worker_memory), tasks)
         except (Py4JError, PySparkException) as error:
+            if expired.is_set():
+                raise exceeded_time_error(job.max_seconds) from error
             detail, hint = _extract_cause(str(error)), "see Spark's log; the batch can be run again"
             kind = WorkerLostError if any(text in str(error) for text in _LOST_WORKER_TEXTS) else SessionError
             raise kind(f"batch {job.batch} failed on Spark", detail=detail, hint=hint) from error
         finally:
-            context.setJobDescription(None)  # type: ignore[arg-type]  # None removes the description
+            for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
         reach_fault_point(job.directory, "stage two")
         for key in job.store.list("shuffle"):
             job.store.delete(key)
@@ -69,6 +89,28 @@ class SparkBackend:
         """Stop Spark if this back-end started it."""
         if self._owns_spark:
             self._spark.stop()
+
+
+@contextlib.contextmanager
+def _cancel_after(seconds: float, context: SparkContext, group: str, expired: threading.Event) -> Iterator[None]:
+    """Cancel the jobs of a group after a time, unless the block has ended; 0 seconds are unlimited. Sets `expired`."""
+
+    def cancel() -> None:
+        expired.set()
+        context.cancelJobGroup(group)
+
+    timer = threading.Timer(seconds, cancel)
+    timer.daemon = True
+    if seconds:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _read_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _extract_cause(message: str) -> str:

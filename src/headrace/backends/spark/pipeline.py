@@ -24,6 +24,7 @@ from headrace.engine.batch_job import BatchJob, ReduceReport, ShuffleBlock
 from headrace.engine.map_stage import run_map_task
 from headrace.engine.reduce_stage import run_later_level, run_reduce_task
 from headrace.engine.stage_messages import LevelMessage
+from headrace.engine.worker_limits import limit_memory
 from headrace.errors import HeadraceError
 from headrace.storage import container
 
@@ -56,6 +57,7 @@ def run(spark: SparkContext, job: BatchJob, tasks: Sequence[Sequence[Range]]) ->
 def read_select_slice_aggregate(job: BatchJob, tasks: Iterable[MapTask]) -> Iterator[ShuffleRow]:
     """Run the map stage in a worker: read the ranges of each task, and yield one shuffle block for each partition."""
     _freeze_gc()
+    limit_memory(job.worker_memory)
     for number, ranges in tasks:
         try:
             blocks = run_map_task(job, number, ranges)
@@ -71,6 +73,7 @@ def merge_evaluate_route(job: BatchJob, level: int, rows: Iterable[ShuffleRow]) 
     Later levels are for joins by other keys, and for groups of joined rows; reports of earlier levels pass through.
     """
     _freeze_gc()
+    limit_memory(job.worker_memory)
     received = list(rows)
     finished = ("outcome", "error") if level else ()
     blocks = [row for row in received if row[1][0] not in finished]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.engine.compute.columns import Kernel, Value, broadcast_args, is_scalar, map_distinct, map_rows, to_filled_numbers
+from headrace.engine.compute.text_limits import limit_result
 from headrace.model.expression import Call
 
 _NULL_BOOLEAN = pa.nulls(1, pa.bool_())[0]  # pa.scalar would import pandas, half a second of every start
@@ -169,6 +170,6 @@ KERNELS: dict[str, Kernel] = {
     "reverse": _make_unary(pc.utf8_reverse),
     "length": lambda call, args: pc.utf8_length(args[0]).cast(call.type),
     "substring": _take_substring,
-    "concat": _concat_text,
-    "replace": _replace_text,
+    "concat": limit_result(_concat_text, "concat"),
+    "replace": limit_result(_replace_text, "replace"),
 }

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.engine.budgets import BudgetMeter
 from headrace.engine.compute.accumulators import Accumulator, reduce_listed
 from headrace.engine.compute.columns import combine_chunks, from_numbers, take, to_numbers, widen_integers
 from headrace.engine.compute.keys import assign_partitions, encode_keys
@@ -102,6 +103,7 @@ class JoinOutput:
     results: BatchResults
     failures: QueryFailures
     flush_if_full: Callable[[], None]
+    meter: BudgetMeter
     _groups: dict[OutputSpec, tuple[int, list[SessionRuns]]] = field(default_factory=dict)
 
     def finish_rows(

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.engine.batch_job import BatchJob, SegmentRef
+from headrace.engine.budgets import BudgetMeter
 from headrace.engine.compute.columns import combine_chunks
 from headrace.engine.joins import index
 from headrace.engine.joins.index import (
@@ -60,7 +61,7 @@ class Prober:
         """The least and the greatest event time of possible matches."""
         return int(self._max_times.min()) - self._loaded.max_ranges[self._loaded.build_relations[0]], int(self._time_limits.max())
 
-    def find_pairs(self, segment: LoadedSegment, sets: QueryBitmaps) -> Iterator[RowPairs]:
+    def find_pairs(self, segment: LoadedSegment, sets: QueryBitmaps, meter: BudgetMeter) -> Iterator[RowPairs]:
         """Yield pairs of probe and stored rows whose query-sets and times intersect; `sets` are those of the stored rows."""
         relation, before = self._loaded.build_relations[0], self._loaded.probe.before_batch
         limits = PairLimits(
@@ -68,7 +69,9 @@ class Prober:
         )
         if before is not None and segment.ref.newest_batch >= before:
             limits = replace(limits, insert_batches=segment.rows.insert_batch, before_batch=before)
-        return index.find_pairs(self._find_candidates(segment.indexes, segment.rows.row_count), self._rows.sets, sets, limits)
+        candidates = self._find_candidates(segment.indexes, segment.rows.row_count)
+        meter.add_pairs(self._loaded.probe.query_ids, candidates.pair_count)
+        return index.find_pairs(candidates, self._rows.sets, sets, limits)
 
     def join_pairs(self, pairs: RowPairs, stored: JoinedRows, delta_masks: Bitmasks) -> JoinedRows:
         """Return the joined rows of pairs that satisfy windows and conditions.
@@ -177,7 +180,7 @@ class SlidingJoinLevel:
                 segment.ref, relation, first_time, last_time
             ):
                 continue
-            for pairs in prober.find_pairs(segment, sets):
+            for pairs in prober.find_pairs(segment, sets, self._output.meter):
                 deltas = segment.rows.get_delta_masks()[pairs.build_ids] if is_new else np.zeros(pairs.pair_count, np.uint64)
                 pending.append((RowPairs(pairs.probe_ids, pairs.build_ids + view.offsets[number], pairs.sets), deltas))
                 if sum(found.pair_count for found, _ in pending) >= index.MAX_PAIRS:

@@ -223,10 +223,15 @@ class JoinRound:
             searches = [RangeSearch(candidates, residuals)]
         else:
             searches = plan_searches(probe, build, step.leaf.input_index, residuals, indexes)
+        ids_by_bit = {joiner.bit: joiner.live.id for joiner in self._joiners}
         for search in searches:
-            users = make_bitmap([bit for bits in search.residuals.values() for bit in bits], self._set_width)
+            bits = [bit for residual_bits in search.residuals.values() for bit in residual_bits]
+            self._output.meter.add_pairs((ids_by_bit[bit] for bit in bits), search.candidates.pair_count)
+            users = make_bitmap(bits, self._set_width)
             conditions = {
-                residual: make_bitmap(bits, self._set_width) for residual, bits in search.residuals.items() if residual != TRUE
+                residual: make_bitmap(needing, self._set_width)
+                for residual, needing in search.residuals.items()
+                if residual != TRUE
             }
             for candidate_pairs in find_pairs(search.candidates, probe.sets & users, build.sets):
                 pairs = candidate_pairs if is_exact_key(build_keys) else keep_equal_keys(candidate_pairs, *key_columns)

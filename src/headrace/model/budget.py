@@ -1,0 +1,50 @@
+"""Budgets: what one query may use in one micro-batch, so that it cannot take what the others need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from headrace.errors import SchemaError
+from headrace.model.record import record
+
+DEFAULT_TEXT_BYTES = 16 << 20  # of a text that an expression makes
+DEFAULT_BATCH_SECONDS = 300.0
+
+
+@record("query-budget")
+@dataclass(frozen=True, slots=True)
+class QueryBudget:
+    """The most that a query may use; a query that needs more fails with the figure, the others go on.
+
+    - `output_rows`, `output_bytes`: results of a micro-batch.
+    - `join_pairs`: pairs of rows that its joins compare in a micro-batch, by key partition; shared pairs count for every user.
+    - `state_bytes`: state after a micro-batch; shared state is divided among its users.
+    """
+
+    output_rows: int = 100_000_000
+    output_bytes: int = 16 << 30
+    join_pairs: int = 5_000_000_000
+    state_bytes: int = 64 << 30
+
+    def __post_init__(self) -> None:
+        """Raise SchemaError unless every limit is a positive integer."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SchemaError(f"budget {field.name} is {value!r}", hint="give a positive integer")
+
+    @staticmethod
+    def parse(value: QueryBudget | Mapping[str, Any] | None) -> QueryBudget:
+        """Return a budget from limits by name, with the default for the others; raises SchemaError for an unknown name."""
+        if value is None or isinstance(value, QueryBudget):
+            return value or DEFAULT_BUDGET
+        names = [field.name for field in fields(QueryBudget)]
+        unknown = [name for name in value if name not in names]
+        if unknown:
+            raise SchemaError(f"unknown budget '{unknown[0]}'", detail=f"budgets: {', '.join(names)}")
+        return QueryBudget(**value)
+
+
+DEFAULT_BUDGET = QueryBudget()

@@ -1,0 +1,193 @@
+"""A query that needs more than its budget fails with the figure; the others get their rows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from lives import make_rows, read_columns
+
+import headrace as hr
+from headrace.engine.compute.columns import EvaluationResult
+from headrace.engine.compute.evaluator import Evaluator
+from headrace.engine.compute.text_limits import limit_text
+from headrace.engine.worker_limits import limit_seconds
+from headrace.errors import OperatorError, SchemaError
+from headrace.model.expression import Call, Column, Literal
+
+STRING = pa.string()
+
+COUNT = "SELECT COUNT(*) AS n FROM TUMBLE(s, '5 seconds')"
+CROSS = "SELECT l.n FROM {0}(s, '5 seconds') l JOIN {0}(s, '5 seconds') r ON l.n <> r.n"
+EQUAL = "SELECT l.n FROM {0}(s, '5 seconds') l JOIN {0}(s, '5 seconds') r ON l.n = r.n"
+
+
+def test_a_query_that_emits_too_many_rows_fails(open_harness):
+    harness = open_harness(budget={"output_rows": 9}, partitions=2)
+    bad = harness.session.add("SELECT n FROM s")
+    rich = harness.session.add("SELECT n FROM s", budget={"output_rows": 100})
+    good = harness.session.add("SELECT n FROM s WHERE n < 5")
+    harness.source.append([row for n in range(8) for row in make_rows(1, k=n, n=n)])
+    harness.session.advance()
+    assert (bad.status, good.status) == ("live", "live")
+    harness.source.append([row for n in range(12) for row in make_rows(2, k=n, n=n)])
+    harness.session.advance()
+    assert [query.status for query in (bad, rich, good)] == ["failed", "live", "live"]
+    assert bad.error == "query emits 12 rows in a micro-batch, more than 9 (output_rows)"
+    assert read_columns(bad, "n") == list(range(8))
+    assert len(read_columns(rich, "n")) == 20
+    assert read_columns(good, "n") == sorted([*range(5), *range(5)])
+
+
+def test_rows_of_all_partitions_count(open_harness):
+    harness = open_harness(budget={"output_rows": 9}, partitions=3)
+    bad = harness.session.add("SELECT k, COUNT(*) AS n FROM TUMBLE(s, '5 seconds') GROUP BY k")
+    harness.source.append([row for n in range(12) for row in make_rows(1, k=n)])
+    harness.session.advance()
+    harness.tick(7)
+    assert bad.status == "failed"
+    assert "12 rows" in bad.error
+
+
+def test_a_query_that_emits_too_many_bytes_fails(open_harness):
+    harness = open_harness(budget={"output_bytes": 200})
+    bad, good = harness.session.add("SELECT n, k, time FROM s"), harness.session.add("SELECT n FROM s")
+    harness.source.append([row for n in range(20) for row in make_rows(1, n=n)])
+    harness.session.advance()
+    assert (bad.status, good.status) == ("failed", "live")
+    assert "(output_bytes)" in bad.error
+
+
+@pytest.mark.parametrize("window", ["TUMBLE", "SLIDING"])
+def test_a_join_that_compares_too_many_pairs_fails_before_it_compares_them(open_harness, window: str):
+    harness = open_harness(budget={"join_pairs": 500}, partitions=2)
+    good, bad = harness.session.add(EQUAL.format(window)), harness.session.add(CROSS.format(window))
+    count = harness.session.add(COUNT)
+    harness.source.append([row for n in range(40) for row in make_rows(1, n=n)])
+    harness.session.advance()
+    harness.tick(20)
+    assert [query.status for query in (good, bad, count)] == ["live", "failed", "live"]
+    assert "more than 500 pairs of rows" in bad.error
+    assert len(read_columns(good, "n")) == 40 + (window == "SLIDING")
+    assert read_columns(count, "n") == [40]
+
+
+def test_a_query_with_too_much_state_fails_with_the_next_batch(open_harness):
+    harness = open_harness()
+    bad = harness.session.add("SELECT k, COUNT(*) AS n FROM TUMBLE(s, '1 hour') GROUP BY k", budget={"state_bytes": 1_000})
+    good = harness.session.add("SELECT k, SUM(n) AS n FROM TUMBLE(s, '1 hour') GROUP BY k, n")
+    harness.source.append([row for k in range(2_000) for row in make_rows(1, k=k)])
+    harness.session.advance()
+    harness.session.advance()
+    assert (bad.status, good.status) == ("failed", "live")
+    assert "(state_bytes)" in bad.error
+
+
+def test_budgets_survive_a_restart(harness):
+    harness.session.add("SELECT n FROM s", name="bad", budget=hr.QueryBudget(output_rows=2))
+    harness.tick(1)
+    harness.restart()
+    harness.tick(2, 3, 4)
+    assert "3 rows" in harness.session.find("bad").error
+
+
+@pytest.mark.parametrize("budget", [{"output_rows": 0}, {"output_rows": "many"}, {"rows": 5}, {"output_rows": True}])
+def test_an_invalid_budget_is_refused_without_effect(harness, budget: dict[str, Any]):
+    with pytest.raises(SchemaError, match="budget"):
+        harness.session.add("SELECT n FROM s", name="q", budget=budget)
+    assert harness.session.queries() == []
+
+
+# --- texts -------------------------------------------------------------------------------------------------------------
+
+
+def evaluate(expression: Call, *texts: str | None) -> EvaluationResult:
+    table = {"t": pa.array(texts, pa.string())}
+    return Evaluator(table, len(texts))._evaluate(expression)
+
+
+def make_text(value: str) -> Literal:
+    return Literal(value, STRING)
+
+
+TEXT = Column("t", STRING)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (Call("replace", (TEXT, make_text("a"), make_text("x" * 30)), STRING), [None, "b", None]),
+        (Call("replace", (TEXT, TEXT, make_text("x" * 101)), STRING), [None, None, None]),
+        (Call("concat", (TEXT, make_text("x" * 97)), STRING), [None, "b" + "x" * 97, None]),
+        (Call("concat", (TEXT, TEXT), STRING), ["aaaaaaaa", "bb", None]),
+    ],
+)
+def test_only_rows_whose_text_would_be_too_long_fail(expression: Call, expected: list[str | None]):
+    with limit_text(100):
+        result = evaluate(expression, "aaaa", "b", None)
+    assert result.value.to_pylist() == expected
+    failed = [] if result.errors is None else [row for row, is_failed in enumerate(result.errors.to_pylist()) if is_failed]
+    assert failed == [row for row, text in enumerate(expected[:2]) if text is None]
+
+
+def test_a_text_bomb_fails_alone_and_costs_no_memory(open_harness):
+    harness = open_harness()
+    bomb = "CAST(n AS STRING)"
+    for _ in range(12):
+        bomb = f"REPLACE({bomb}, '1', '1111111111')"
+    bad, good = (
+        harness.session.add(f"SELECT COUNT(*) AS n FROM s_w WHERE LENGTH({bomb}) > 3".replace("s_w", "TUMBLE(s, '5 seconds')")),
+        harness.session.add(COUNT),
+    )
+    allocated = pa.total_allocated_bytes()
+    harness.tick(1, 2, 3)
+    assert pa.total_allocated_bytes() - allocated < 200 << 20
+    harness.tick(7)
+    assert (bad.status, good.status) == ("failed", "live")
+    assert "(max_text_bytes)" in bad.error
+    assert read_columns(good, "n") == [3]
+
+
+# --- time --------------------------------------------------------------------------------------------------------------
+
+
+def spin(values: pa.Array) -> pa.Array:
+    while (pc.max(values).as_py() or 0) > 5:
+        pass
+    return values
+
+
+def test_a_function_that_does_not_return_fails_its_query(open_harness):
+    harness = open_harness(max_batch_seconds=0.4)
+    harness.session.register_function("spin", spin, "BIGINT", arguments="BIGINT")
+    good, bad = harness.session.add(COUNT), harness.session.add("SELECT spin(n) AS v FROM s")
+    harness.tick(1, n=3)
+    harness.tick(2, n=7)
+    harness.tick(8)
+    assert (good.status, bad.status) == ("live", "failed")
+    assert "longer than 0.4 seconds" in bad.error
+    assert read_columns(good, "n") == [2]
+
+
+def run_limited(limit: float, seconds: float) -> bool:
+    """Return whether a loop of some seconds was interrupted."""
+    try:
+        with limit_seconds(limit):
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                pass
+    except OperatorError:
+        return True
+    return False
+
+
+def test_a_loop_is_interrupted_inside_the_block_or_not_at_all():
+    for _ in range(100):
+        run_limited(0.0005, 0.0005)
+        for _ in range(50):  # an interruption that comes too late would end the test here
+            pass
+    assert run_limited(0.05, 60)
+    assert not run_limited(60, 0.001)
