@@ -11,7 +11,6 @@ All methods are thread-safe. Micro-batches run one at a time, in the thread that
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 import threading
@@ -30,7 +29,7 @@ from headrace.display import SessionDisplay, StreamDisplay, format_event_time, f
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import CheckpointError, HeadraceError, NameTakenError, SchemaError, SessionError
+from headrace.errors import NameTakenError, SchemaError, SessionError
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, QueryBudget
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME, parse_duration
@@ -39,6 +38,7 @@ from headrace.planner.explain.plan_graph import GRAPH_FORMATS, build_physical_gr
 from headrace.planner.explain.text import explain
 from headrace.query import Query, QueryRecord, QueryRegistry, check_past, check_sink, display_query
 from headrace.runtime.backend import load_backend, to_source
+from headrace.runtime.batch_loop import BatchLoop
 from headrace.runtime.binding import bind_query
 from headrace.runtime.commands import AddQuery, RemoveQuery
 from headrace.runtime.coordinator import Coordinator, RunLimits
@@ -60,10 +60,6 @@ def sql_of(query: QueryText) -> str:
     return query if isinstance(query, str) else query.sql
 
 
-_LOG = logging.getLogger("headrace")
-_IDLE_SECONDS = 0.02
-_FIRST_RETRY_SECONDS = 0.1
-_MAX_RETRY_SECONDS = 30.0
 _BATCHES_KEPT = 1_000
 DETAILED_BATCHES = 60
 ROWS_PER_BATCH = 4_000_000
@@ -134,10 +130,7 @@ class Session:
             self._coordinator, lambda: [(done.report, done.at) for done in self.done()[-DETAILED_BATCHES - 1 :]]
         )
         self.result_reader = ResultReader(self._checkpoint.store, lambda: self._coordinator.state.results)
-        self._thread: threading.Thread | None = None
-        self._stop_requested = threading.Event()
-        self._error: BaseException | None = None  # ended the background thread
-        self._problem: Exception | None = None  # the background thread retries the batch that raised it
+        self._loop = BatchLoop(self._run_batch_if_busy, self._command_queue.count_appended, self._notify_state_changed)
         self._closed = False
         self._recent_batches: deque[CommittedBatch] = deque(maxlen=_BATCHES_KEPT)
         self._registry.recover(self._coordinator.state, self._coordinator.unfinished_entry)
@@ -380,35 +373,7 @@ class Session:
         Raises SessionError if the session is already running.
         """
         self._check_open()
-        if self._thread is not None:
-            raise SessionError("the session is already running", hint="call stop() first")
-        self._stop_requested.clear()
-        self._thread = threading.Thread(target=self._run_loop, args=(interval,), name="headrace", daemon=True)
-        self._thread.start()
-
-    def _run_loop(self, interval: float) -> None:
-        """Run batches until `stop`; retry a failed one with back-off, for ever, unless the checkpoint itself is lost."""
-        failures = 0
-        try:
-            while not self._stop_requested.is_set():
-                started = time.monotonic()
-                try:
-                    busy = self._run_batch_if_busy()
-                except CheckpointError:
-                    raise
-                except Exception as error:  # noqa: BLE001  a batch that fails now may succeed later, or without a query
-                    failures += 1
-                    self._set_problem(error)
-                    self._wait_before_retry(min(_FIRST_RETRY_SECONDS * 2 ** (failures - 1), _MAX_RETRY_SECONDS))
-                    continue
-                failures = 0
-                self._set_problem(None)
-                pause = interval - (time.monotonic() - started)
-                self._stop_requested.wait(max(pause, 0.0 if busy else _IDLE_SECONDS))
-        except BaseException as error:  # noqa: BLE001  the thread ends here; the next call of `stop` raises the error
-            with self._lock:
-                self._error = error
-                self._state_changed.notify_all()
+        self._loop.start(interval)
 
     def _run_batch_if_busy(self) -> bool:
         with self._batch_lock:
@@ -417,41 +382,21 @@ class Session:
                 self._run_batch()
             return busy
 
-    def _set_problem(self, problem: Exception | None) -> None:
-        if problem is not None:
-            _LOG.warning("a micro-batch failed, it will be retried: %s", problem, exc_info=not isinstance(problem, HeadraceError))
-        if problem is not self._problem:
-            with self._lock:
-                self._problem = problem
-                self._state_changed.notify_all()
-
-    def _wait_before_retry(self, seconds: float) -> None:
-        """Wait, but not longer than until a command is queued: it may be the one that lets the batch succeed."""
-        deadline, queued = time.monotonic() + seconds, self._command_queue.count_appended()
-        while not self._stop_requested.is_set() and self._command_queue.count_appended() == queued:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            self._stop_requested.wait(min(left, _IDLE_SECONDS))
+    def _notify_state_changed(self) -> None:
+        with self._lock:
+            self._state_changed.notify_all()
 
     @property
     def problem(self) -> str | None:
         """The error of the last micro-batch, while the background thread retries it; None if that succeeded."""
-        return None if self._problem is None else str(self._problem)
+        return None if self._loop.problem is None else str(self._loop.problem)
 
     def stop(self) -> None:
         """Stop the background thread after the running micro-batch.
 
         Raises the error that ended the thread, or that of a micro-batch which the thread was about to retry, if any.
         """
-        if self._thread is not None:
-            self._stop_requested.set()
-            self._thread.join()
-            self._thread = None
-        self._error, self._problem = self._error or self._problem, None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._loop.stop()
 
     def explain(self) -> str:
         """Return the shared plan as text: every operator with the queries that use it."""
@@ -554,9 +499,9 @@ class Session:
         Returns also when the session is closed; raises SessionError if the background thread failed.
         """
         with self._state_changed:
-            notified = self._state_changed.wait_for(lambda: condition() or self._closed or self._error is not None, timeout)
-            if self._error is not None and not condition():
-                raise SessionError("the session stopped because of an error", detail=str(self._error))
+            notified = self._state_changed.wait_for(lambda: condition() or self._closed or self._loop.error is not None, timeout)
+            if self._loop.error is not None and not condition():
+                raise SessionError("the session stopped because of an error", detail=str(self._loop.error))
             return notified
 
     def state_of(self, record: QueryRecord) -> QueryState | None:
@@ -577,18 +522,18 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionError("the session is closed")
-        if self._error is not None:
+        if self._loop.error is not None:
             raise SessionError(
                 "the session stopped because of an error",
-                detail=str(self._error),
+                detail=str(self._loop.error),
                 hint="call stop() to raise it, then start() or advance() again",
             )
 
     def _build_display(self) -> SessionDisplay:
-        state = "open" if self._thread is None else "running"
-        if self._closed or self._error is not None:
+        state = "running" if self._loop.is_running else "open"
+        if self._closed or self._loop.error is not None:
             state = "closed" if self._closed else "stopped by an error"
-        elif self._problem is not None:
+        elif self._loop.problem is not None:
             state = "retrying a failed micro-batch"
         if self.last_batch >= 0:
             state += f", batch {self.last_batch:,}{', drained' if self.drained else ''}"

@@ -39,6 +39,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "Session": hr.Session,
     "Session.create_stream": hr.Session.create_stream,
     "Session.add": hr.Session.add,
+    "QueryBudget": hr.QueryBudget,
     "MemorySource": hr.MemorySource,
     "FileSource": hr.FileSource,
     "RateSource": hr.RateSource,

@@ -56,7 +56,7 @@ class _PromptEvent(threading.Event):
 
 def shorten_pauses(session: hr.Session) -> None:
     """Let the background thread of a session, not started yet, look for work every 2 ms instead of every 20 ms."""
-    session._stop_requested = _PromptEvent()
+    session._loop._stop_requested = _PromptEvent()
 
 
 class _ObservedServer(Server):
