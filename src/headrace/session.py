@@ -29,7 +29,8 @@ from headrace.display import SessionDisplay, StreamDisplay, format_event_time, f
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import NameTakenError, SchemaError, SessionError
+from headrace.errors import NameTakenError, SessionError
+from headrace.model.names import check_name
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME, parse_duration
 from headrace.model.types import Schema
@@ -146,15 +147,15 @@ class Session:
         Several streams may have the same source object: each of them reads every row once. A stream that is declared later starts
         with the oldest row that the source retains; a MemorySource retains the rows that one of its streams has not read yet.
 
-        Raises NameTakenError if the stream is already declared, SchemaError for an empty name or an invalid time column, and
+        Raises NameTakenError if the stream is already declared, SchemaError for an invalid name or time column, and
         CheckpointError if the checkpoint has a different declaration of the stream, or had it share its source with others.
         """
         self._check_open()
         with self._batch_lock, self._lock:
             if name in self._coordinator.sources:
                 raise NameTakenError(f"stream '{name}' already exists", detail=f"streams: {', '.join(self._coordinator.sources)}")
-            if not isinstance(name, str) or not name.strip():
-                raise SchemaError("a stream needs a name")
+            if not self._coordinator.has_stream(name):  # a checkpoint may have names that are invalid now
+                check_name("stream", name)
             source = to_source(source, self._backend)
             self._coordinator.attach_source(name, source)
             self._coordinator.declare_stream(Stream(name, source.schema, time, parse_duration(watermark)), source)
@@ -172,8 +173,9 @@ class Session:
         `Query.wait_live` waits until the query is live. In a recovered session, adding a live query again with the same name and
         text returns the existing query.
 
-        Raises SqlError for an invalid query, NameTakenError if the name or the sink's directory is in use, SinkError for an
-        unknown sink, and SessionError if `past` is not possible for the query. A refused query has no effect on others.
+        Raises SqlError for an invalid query, SchemaError for an invalid name, NameTakenError if the name or the sink's directory
+        is in use, SinkError for an unknown sink, and SessionError if `past` is not possible for the query. A refused query has
+        no effect on others.
         """
         self._check_open()
         text = sql_of(sql)

@@ -15,6 +15,7 @@ import typer
 
 from headrace.cli.session_file import SessionFile
 from headrace.errors import HeadraceError
+from headrace.model.names import check_name
 from headrace.model.stream import Stream
 from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
@@ -157,6 +158,9 @@ def _write_file(path: Path, text: str) -> None:
 
 def plan_session_file(file: SessionFile, partitions: int = DEFAULT_PARTITIONS) -> SharedPlans:
     """Bind all queries of a session file and plan them together; raises the errors that `run` would raise."""
+    for kind, entries in (("stream", file.streams), ("query", file.queries)):
+        for entry in entries:
+            check_name(kind, entry.name)
     streams = [entry.to_stream() for entry in file.streams]
     return plan_queries(
         streams, bind_queries(streams, {query.name: query.sql for query in file.queries}, str(file.path)), partitions
