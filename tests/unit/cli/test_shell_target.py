@@ -177,6 +177,7 @@ def test_results_span_several_pages(target, append):
 
 def test_a_service_with_tokens_needs_a_token(tmp_path):
     (tmp_path / "tokens").write_text("read ann a-secret-of-ann-and-nobody-else\n")
+    (tmp_path / "tokens").chmod(0o600)
     with serve_session(TokenRegistry.load(tmp_path / "tokens")) as (url, _):
         with pytest.raises(HeadraceError, match="token") as caught:
             open_remote(url, None)
