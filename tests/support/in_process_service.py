@@ -88,9 +88,10 @@ class Service:
         tokens: TokenRegistry | None = None,
         reports: Path | None = None,
         origins: Sequence[str] = (),
+        allowed_roots: Sequence[Path] = (),
     ) -> None:
         self._checkpoint, self._limits, self._tokens = checkpoint, limits or ServiceLimits(), tokens or TokenRegistry()
-        self._reports, self._origins = reports, origins
+        self._reports, self._origins, self.allowed_roots = reports, origins, allowed_roots
         self.port = 0
         self._start()
 
@@ -98,7 +99,14 @@ class Service:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
         shorten_pauses(self.session)
         self._batch_at_start = self.session.last_batch
-        self.host = ServiceHost(self.session, self._tokens, self._limits, reports=self._reports, origins=self._origins)
+        self.host = ServiceHost(
+            self.session,
+            self._tokens,
+            self._limits,
+            reports=self._reports,
+            origins=self._origins,
+            allowed_roots=self.allowed_roots,
+        )
         self.listening = socket.create_server(("127.0.0.1", self.port))
         self.port = self.listening.getsockname()[1]
         self.host.notifier.poll_seconds = _TICK_SECONDS

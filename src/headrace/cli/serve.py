@@ -52,6 +52,10 @@ def command(
         list[str] | None,
         typer.Option("--origin", metavar="URL", help="Allow a web origin (CORS), such as https://board.example; repeatable."),
     ] = None,
+    allowed_roots: Annotated[
+        list[Path] | None,
+        typer.Option("--allow-root", metavar="DIR", help="Let requests declare streams over files below DIR; repeatable."),
+    ] = None,
     reports: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
     ] = Path("bench-out"),
@@ -84,7 +88,13 @@ def command(
         _install_session(session, session_file, console, demo=demo)
         accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
         service = ServiceHost(
-            session, accepted_tokens, service_limits, interval=interval, reports=reports.expanduser(), origins=allowed_origins
+            session,
+            accepted_tokens,
+            service_limits,
+            interval=interval,
+            reports=reports.expanduser(),
+            origins=allowed_origins,
+            allowed_roots=[root.expanduser() for root in allowed_roots or ()],
         )
         address = f"http://{_format_host(host)}:{listening.getsockname()[1]}"
         if as_json:

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from headrace.connectors import FileSource, MemorySource, RateSource, Source, TcpSource
+from headrace.connectors import MemorySource, RateSource, Source, TcpSource
 from headrace.errors import CheckpointError, HeadraceError
+from headrace.service.allowed_roots import AllowedRoots, ConfinedFileSource
 from headrace.service.problems import RequestBody
 from headrace.session import Session
 from headrace.storage.posix import replace_file
@@ -46,9 +47,9 @@ class FileStream(_BaseDeclaration):
     format: Literal["arrow", "parquet", "csv", "json"] | None = None
     on_error: Literal["fail", "skip"] = "fail"
 
-    def open(self) -> Source:
-        """Return the source."""
-        return FileSource(self.path, schema=self.columns, format=self.format, on_error=self.on_error)
+    def open_within(self, roots: AllowedRoots) -> Source:
+        """Return the source; raises ForbiddenPathError if its path is not below an allowed root."""
+        return ConfinedFileSource(roots, self.path, schema=self.columns, format=self.format, on_error=self.on_error)
 
 
 class RateStream(_BaseDeclaration):
@@ -87,9 +88,9 @@ _DECLARATION_ADAPTER: TypeAdapter[Any] = TypeAdapter(StreamDeclaration)
 class DeclaredStreams:
     """The streams declared by requests; a file in the checkpoint holds them."""
 
-    def __init__(self, session: Session, path: Path) -> None:
-        """Declare the streams of the file."""
-        self._session, self._path, self._add_lock = session, path, threading.Lock()
+    def __init__(self, session: Session, path: Path, roots: AllowedRoots) -> None:
+        """Declare the streams of the file; streams over files must be below `roots`."""
+        self._session, self._path, self._roots, self._add_lock = session, path, roots, threading.Lock()
         self._streams: dict[str, Any] = {}
         try:
             content = json.loads(path.read_bytes()) if path.exists() else []
@@ -98,7 +99,7 @@ class DeclaredStreams:
             raise CheckpointError(f"'{path}' is damaged", detail=str(error)) from error
         for stream in streams:
             try:
-                self._declare(stream, stream.open())
+                self._declare(stream, self._open_source(stream))
             except HeadraceError as error:
                 message = f"cannot open stream '{stream.name}', which was declared by a request: {error.message}"
                 hint = error.hint or f"make its source available again; its declaration is in '{path}'"
@@ -106,7 +107,7 @@ class DeclaredStreams:
 
     def add(self, stream: Any) -> None:
         """Declare a stream. The file is written before a micro-batch can use the stream, so that a restart finds its source."""
-        source = stream.open()
+        source = self._open_source(stream)
         with self._add_lock:
             if stream.name not in self._streams:  # otherwise `create_stream` rejects it
                 self._write_file([*self._streams.values(), stream])
@@ -115,6 +116,10 @@ class DeclaredStreams:
             except HeadraceError:
                 self._write_file(list(self._streams.values()))
                 raise
+
+    def _open_source(self, stream: Any) -> Source:
+        source: Source = stream.open_within(self._roots) if isinstance(stream, FileStream) else stream.open()
+        return source
 
     def _write_file(self, streams: Sequence[Any]) -> None:
         content = [stream.model_dump(mode="json") for stream in streams]

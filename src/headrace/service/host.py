@@ -21,6 +21,7 @@ from headrace.model.types import Schema
 from headrace.query import Query
 from headrace.runtime.query_stats import QueryStats
 from headrace.service.admission import ServiceLimits, check_latency_bound
+from headrace.service.allowed_roots import AllowedRoots
 from headrace.service.auth import Identity, Role, TokenRegistry
 from headrace.service.declared_streams import DeclaredStreams
 from headrace.service.event_log import EventLog
@@ -50,10 +51,12 @@ class ServiceHost:
         interval: float = 0.0,
         reports: Path | None = None,
         origins: Sequence[str] = (),
+        allowed_roots: Sequence[Path] = (),
     ) -> None:
         """Take a session whose streams are declared; micro-batches start at least `interval` seconds apart.
 
         `reports` is the folder of benchmark reports, which may be missing. `origins` are the web origins that CORS allows.
+        `allowed_roots` are the folders whose files requests may name.
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         folder = session.checkpoint_path
@@ -61,7 +64,7 @@ class ServiceHost:
         session.retain_results(limits.results_bytes, limits.results_batches)
         self.result_pages, self.notifier = ResultPages(session), BatchNotifier(session, self.event_log.record_batches)
         self.subscriptions = SubscriptionHub(self.result_pages, self.notifier, limits.event_rows)
-        self.declared_streams = DeclaredStreams(session, folder / "service-streams.json")
+        self.declared_streams = DeclaredStreams(session, folder / "service-streams.json", AllowedRoots(allowed_roots, folder))
         self.reports = ReportFolder(reports, limits.report_bytes)
         self.version = metadata.version("headrace")
         self.failed_attempts = FailedAttempts()
