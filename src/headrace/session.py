@@ -45,7 +45,7 @@ from headrace.runtime.delivery import ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.query_stats import SessionStatistics
-from headrace.runtime.udf_registry import drop_udf, register_udf
+from headrace.runtime.udf_registry import check_no_udfs, drop_udf, register_udf
 from headrace.sql import Catalog
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.result_log import ResultReader, Retention
@@ -89,6 +89,7 @@ class Session:
         partitions: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         multiway: str = "global",
+        functions: bool = True,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
@@ -100,15 +101,20 @@ class Session:
         - `rows_per_batch`: the approximate maximum of rows that a micro-batch reads from each stream.
         - `multiway`: the sharing among joins in SLIDING windows: "global" (one plan of least total cost for all), "common" (the
           best plan for each join alone, with equal sub-plans shared) or "none". Results do not depend on it.
+        - `functions`: False refuses registered functions (UDFs), and a checkpoint that has some before any code of it runs:
+          the code of functions is pickled, so that whoever can write to the checkpoint could run code in this process.
 
-        Raises CheckpointError if the checkpoint is in use, damaged or of another format, and SessionError for an invalid
-        setting or if Spark cannot be started.
+        Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
+        for an invalid setting or if Spark cannot be started.
         """
         self._is_temporary = checkpoint is None
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"))
         try:
             self._backend = load_backend(backend, master=master, spark=spark)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
+            self._allows_functions = functions
+            if not functions:
+                check_no_udfs(self._coordinator)
         except BaseException:
             self._checkpoint.close()
             raise
@@ -272,11 +278,15 @@ class Session:
         optionally the types of its `arguments`, as for `hr.function`. A recovered session already has the functions of its
         checkpoint. A new function replaces a registered one of the same name.
 
-        Raises NameTakenError if a query calls the function to replace, and SchemaError for an invalid name or type, or for code
-        that cannot be stored.
+        Raises NameTakenError if a query calls the function to replace, SchemaError for an invalid name or type, or for code
+        that cannot be stored, and SessionError if the session was opened with `functions=False`.
         """
         registered = function if isinstance(function, Function) else build_function(function, code, returns, arguments)
         self._check_open()
+        if not self._allows_functions:
+            raise SessionError(
+                f"function '{registered.name}' is refused: this session takes no functions", hint="open it with functions=True"
+            )
         with self._batch_lock, self._lock:
             register_udf(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
         return registered

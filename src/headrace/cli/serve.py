@@ -59,6 +59,9 @@ def command(
     reports: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
     ] = Path("bench-out"),
+    no_functions: Annotated[
+        bool, typer.Option("--no-functions", help="Refuse a checkpoint that has functions, whose code would run in this service.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as a JSON object on standard output.")] = False,
     interval: Annotated[float, typer.Option(help="Minimum seconds from one micro-batch to the next.", min=0)] = 0.25,
 ) -> None:
@@ -84,7 +87,10 @@ def command(
         console.print(f"starting on {backend.value} …", style="dim")
         rows = session_file.rows_per_batch if session_file and session_file.rows_per_batch else ROWS_PER_BATCH
         master = (session_file.master if session_file else None) or "local[*]"
-        session = stack.enter_context(Session(folder, backend=backend.value, rows_per_batch=rows, master=master))
+        functions = not no_functions and (session_file is None or session_file.functions)
+        session = stack.enter_context(
+            Session(folder, backend=backend.value, rows_per_batch=rows, master=master, functions=functions)
+        )
         _install_session(session, session_file, console, demo=demo)
         accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
         service = ServiceHost(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 
 import headrace as hr
-from headrace.cli.explain import plan_session_file
-from headrace.cli.session_file import SessionFile
+from headrace.cli import explain, run
+from headrace.cli.terminal import BackendName
 from headrace.errors import SchemaError
 from headrace.model.names import MAX_NAME_CHARACTERS, check_name
 
@@ -83,14 +84,16 @@ def test_a_refused_name_has_no_effect(session: hr.Session):
 
 
 @pytest.mark.parametrize("table", ["streams", "queries"])
-def test_names_of_a_session_file_are_checked(tmp_path: Path, table: str):
+@pytest.mark.parametrize("use", [explain.command, partial(run.command, once=True, backend=BackendName.local)])
+def test_names_of_a_session_file_are_checked(tmp_path: Path, table: str, use: Callable[[Path], None]):
+    (tmp_path / "rows.csv").write_text("k,time\n")
     stream, query = ("a\\u202e", "q") if table == "streams" else ("s", "a\\u202e")
     (tmp_path / "s.toml").write_text(
         f'[streams."{stream}"]\npath = "rows.csv"\nschema = "{SCHEMA}"\ntime = "time"\n'
-        f'[queries."{query}"]\nsql = "SELECT k FROM s"\n'
+        f'[queries."{query}"]\nsql = "SELECT k FROM `{stream}`"\n'
     )
     with pytest.raises(SchemaError, match=f"invalid {'stream' if table == 'streams' else 'query'} name"):
-        plan_session_file(SessionFile.load(tmp_path / "s.toml"))
+        use(tmp_path / "s.toml")
 
 
 def test_a_checkpoint_with_names_of_older_versions_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
