@@ -32,6 +32,7 @@ from headrace.service.reports import ReportFolder
 from headrace.service.result_pages import ResultPages
 from headrace.service.subscriptions import SubscriptionHub
 from headrace.session import Session
+from headrace.storage.posix import PosixStore
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -60,11 +61,14 @@ class ServiceHost:
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         folder = session.checkpoint_path
-        self.event_log = EventLog(session, folder / "service-events.jsonl")
+        store = PosixStore(folder)
+        was_served = EventLog.exists(store)
+        roots = AllowedRoots(allowed_roots, folder)
+        self.declared_streams = DeclaredStreams(session, store, roots, was_served=was_served)  # its file before the log's
+        self.event_log = EventLog(session, store)
         session.retain_results(limits.results_bytes, limits.results_batches)
         self.result_pages, self.notifier = ResultPages(session), BatchNotifier(session, self.event_log.record_batches)
         self.subscriptions = SubscriptionHub(self.result_pages, self.notifier, limits.event_rows)
-        self.declared_streams = DeclaredStreams(session, folder / "service-streams.json", AllowedRoots(allowed_roots, folder))
         self.reports = ReportFolder(reports, limits.report_bytes)
         self.version = metadata.version("headrace")
         self.failed_attempts = FailedAttempts()
