@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -82,9 +83,12 @@ class RemoteTarget:
         return (table if last is None else table.slice(max(0, table.num_rows - last))), page.next
 
 
-def open_remote(url: str, token: str | None) -> RemoteTarget:
-    """Connect to a service and check that it accepts the token; raises its error otherwise."""
-    target = RemoteTarget(connect(url, token=token))
+def open_remote(url: str, token: str | None, certificates: Path | None = None) -> RemoteTarget:
+    """Connect to a service and check that it accepts the token; raises its error otherwise.
+
+    `certificates` is a PEM file with the certificates to trust, for https://; by default those that the system trusts.
+    """
+    target = RemoteTarget(connect(url, token=token, verify=True if certificates is None else certificates))
     try:
         target.streams()
     except HeadraceError as error:
