@@ -78,7 +78,11 @@ class RemoteSession:
         self.url = url.rstrip("/")
         tls = _choose_tls_context(url, verify)
         self.http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=timeout, verify=tls)
-        self.ask("GET", "/health")
+        try:
+            self.ask("GET", "/health")
+        except BaseException:
+            self.http.close()
+            raise
 
     def create_stream(
         self, name: str, source: MemorySource | Mapping[str, Any], *, time: str, watermark: str = "0 seconds"

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.cli.shell.target import TICK_SECONDS, QuerySummary, StreamSummary
-from headrace.client import RemoteQuery, RemoteSession, connect, parse_columns
+from headrace.client import RemoteQuery, RemoteSession, ServiceUnreachableError, connect, parse_columns
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
@@ -88,15 +88,20 @@ def open_remote(url: str, token: str | None, certificates: Path | None = None) -
 
     `certificates` is a PEM file with the certificates to trust, for https://; by default those that the system trusts.
     """
-    target = RemoteTarget(connect(url, token=token, verify=True if certificates is None else certificates))
     try:
-        target.streams()
+        session = connect(url, token=token, verify=True if certificates is None else certificates)
+        try:
+            session.streams()
+        except HeadraceError:
+            session.close()
+            raise
+    except ServiceUnreachableError:
+        raise  # it names the address
     except HeadraceError as error:
-        target.close()
         needs_token = "token" in error.message
         hint = "pass a token with --token or in HEADRACE_TOKEN" if needs_token and token is None else error.hint
         raise HeadraceError(f"'{url}': {error.message}", detail=error.detail, hint=hint) from error
-    return target
+    return RemoteTarget(session)
 
 
 def _summarize_stream(info: Mapping[str, Any]) -> StreamSummary:
