@@ -15,8 +15,9 @@ import ssl
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 from urllib.parse import quote
 
 import httpx
@@ -51,24 +52,37 @@ _ERRORS_BY_STATUS: Mapping[int, type[HeadraceError]] = {
     500: InternalError,
 }
 
+TlsVerification: TypeAlias = bool | str | Path | ssl.SSLContext
+"""Which certificates a client accepts; see `connect`."""
 
-def connect(url: str, *, token: str | None = None, timeout: float = _TIMEOUT_SECONDS) -> RemoteSession:
+
+def connect(
+    url: str, *, token: str | None = None, timeout: float = _TIMEOUT_SECONDS, verify: TlsVerification = True
+) -> RemoteSession:
     """Connect to the service at `url`, with an access `token` if the service requires one.
 
-    `timeout` is the time limit in seconds for each request. Raises SessionError if the service does not answer.
+    `timeout` is the time limit in seconds for each request. `verify` says which certificates an https:// service may have: True
+    for those that the system trusts, the path of a PEM file with certificates to trust instead, an SSLContext, or False for any,
+    which protects from nobody who can answer in the place of the service. Raises SessionError if the service does not answer, or
+    not with such a certificate.
     """
-    return RemoteSession(url, token, timeout)
+    return RemoteSession(url, token, timeout, verify)
 
 
 class RemoteSession:
     """The session of a service, from `hr.connect`. Use it as a context manager, or call `close` at the end."""
 
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+    def __init__(self, url: str, token: str | None, timeout: float, verify: TlsVerification = True) -> None:
         """Connect, and check that the service answers; raises SessionError if it does not."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.url = url.rstrip("/")
-        self.http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=timeout, verify=_choose_tls_context(url))
-        self.ask("GET", "/health")
+        tls = _choose_tls_context(url, verify)
+        self.http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=timeout, verify=tls)
+        try:
+            self.ask("GET", "/health")
+        except BaseException:
+            self.http.close()
+            raise
 
     def create_stream(
         self, name: str, source: MemorySource | Mapping[str, Any], *, time: str, watermark: str = "0 seconds"
@@ -153,9 +167,9 @@ class RemoteSession:
         try:
             response = self.http.request(method, path, **options)
         except httpx.TransportError as error:
-            raise ServiceUnreachableError(
-                f"no service answers at '{self.url}'", detail=str(error), hint="start one: headrace serve"
-            ) from error
+            is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+            hint = "pass verify='ca.pem', the certificates to trust" if is_untrusted else "start one: headrace serve"
+            raise ServiceUnreachableError(f"no service answers at '{self.url}'", detail=str(error), hint=hint) from error
         if response.status_code >= 400:
             raise error_from_response(response)
         return response
@@ -342,9 +356,16 @@ class _ServiceBusyError(SessionError):
     retry_seconds: float = 1.0
 
 
-def _choose_tls_context(url: str) -> ssl.SSLContext | bool:
-    """Return httpx's default, or for http:// a context that trusts nobody: loading the certificates would take 25 ms."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.lower().startswith("http://") else True
+def _choose_tls_context(url: str, verify: TlsVerification) -> ssl.SSLContext | bool:
+    """Return what httpx verifies; for http:// a context that trusts nobody: loading the certificates would take 25 ms."""
+    if url.lower().startswith("http://"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if isinstance(verify, bool | ssl.SSLContext):
+        return verify
+    try:
+        return ssl.create_default_context(cafile=str(verify))
+    except OSError as error:  # SSLError is an OSError
+        raise SessionError(f"cannot read certificates from '{verify}'", detail=str(error), hint="name a PEM file") from error
 
 
 def parse_columns(columns: Sequence[Mapping[str, str]]) -> pa.Schema:

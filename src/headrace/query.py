@@ -15,6 +15,7 @@ import pyarrow as pa
 from headrace.connectors import CallbackSink, MemorySink, Sink, parse_sink, sink_from_json
 from headrace.display import PREVIEW_ROWS, QueryDisplay, format_query, render_query
 from headrace.errors import EvaluationError, HeadraceError, NameTakenError, NotFoundError, SessionError
+from headrace.model.names import check_name
 from headrace.model.types import Schema
 from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
@@ -279,14 +280,14 @@ class QueryRegistry:
         return name in self._ids_by_name
 
     def choose_name(self, name: str | None) -> str:
-        """Return the given name, or an unused one; raises SessionError for an invalid name."""
+        """Return the given name, or an unused one; raises SchemaError for an invalid new name."""
         if name is None:
             number = self._next_id + 1
             while f"q{number}" in self._ids_by_name:
                 number += 1
             return f"q{number}"
-        if not isinstance(name, str) or not name.strip():
-            raise SessionError(f"invalid query name {name!r}", hint="give a text that is not blank, or no name")
+        if not isinstance(name, str) or name not in self._ids_by_name:  # a checkpoint may have names that are invalid now
+            check_name("query", name)
         return name
 
     def add_record(self, name: str, sql: str, sink: Sink, schema: Schema, owner: str, first_batch: int) -> QueryRecord:

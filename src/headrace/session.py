@@ -29,8 +29,9 @@ from headrace.display import SessionDisplay, StreamDisplay, format_event_time, f
 from headrace.dsl.select import Select
 from headrace.dsl.stream import StreamFlow, create_flow
 from headrace.dsl.udf import ArgumentTypes, Function, build_function
-from headrace.errors import NameTakenError, SchemaError, SessionError
+from headrace.errors import NameTakenError, SessionError
 from headrace.model.budget import DEFAULT_BATCH_SECONDS, DEFAULT_TEXT_BYTES, QueryBudget
+from headrace.model.names import check_name
 from headrace.model.stream import Stream
 from headrace.model.time import MIN_TIME, parse_duration
 from headrace.model.types import Schema
@@ -46,7 +47,7 @@ from headrace.runtime.delivery import ResultDelivery
 from headrace.runtime.engine_state import QueryState
 from headrace.runtime.metrics import BatchReport
 from headrace.runtime.query_stats import SessionStatistics
-from headrace.runtime.udf_registry import drop_udf, register_udf
+from headrace.runtime.udf_registry import check_no_udfs, drop_udf, register_udf
 from headrace.sql import Catalog
 from headrace.storage.checkpoint import Checkpoint
 from headrace.storage.result_log import ResultReader, Retention
@@ -92,6 +93,7 @@ class Session:
         budget: QueryBudget | Mapping[str, int] | None = None,
         max_text_bytes: int = DEFAULT_TEXT_BYTES,
         max_batch_seconds: float = DEFAULT_BATCH_SECONDS,
+        functions: bool = True,
     ) -> None:
         """Open a session; with an existing checkpoint, its queries and streams continue where they stopped.
 
@@ -108,9 +110,11 @@ class Session:
         - `max_text_bytes`: the longest text that an expression may make; a query with a longer one fails.
         - `max_batch_seconds`: a micro-batch that takes longer is cancelled, and run again without the query that takes so long;
           0 is unlimited.
+        - `functions`: False refuses registered functions (UDFs), and a checkpoint that has some before any code of it runs:
+          the code of functions is pickled, so that whoever can write to the checkpoint could run code in this process.
 
-        Raises CheckpointError if the checkpoint is in use, damaged or of another format, and SessionError for an invalid
-        setting or if Spark cannot be started.
+        Raises CheckpointError if the checkpoint is in use, damaged, of another format or has refused functions, and SessionError
+        for an invalid setting or if Spark cannot be started.
         """
         self._is_temporary = checkpoint is None
         self._checkpoint = Checkpoint(checkpoint if checkpoint is not None else tempfile.mkdtemp(prefix="headrace-"))
@@ -118,6 +122,9 @@ class Session:
             self._backend = load_backend(backend, master=master, spark=spark)
             self._coordinator = Coordinator(self._checkpoint, self._backend, partitions, rows_per_batch, multiway)
             self._coordinator.limits = RunLimits(QueryBudget.parse(budget), max_text_bytes, max_batch_seconds)
+            self._allows_functions = functions
+            if not functions:
+                check_no_udfs(self._coordinator)
         except BaseException:
             self._checkpoint.close()
             raise
@@ -154,15 +161,15 @@ class Session:
         Several streams may have the same source object: each of them reads every row once. A stream that is declared later starts
         with the oldest row that the source retains; a MemorySource retains the rows that one of its streams has not read yet.
 
-        Raises NameTakenError if the stream is already declared, SchemaError for an empty name or an invalid time column, and
+        Raises NameTakenError if the stream is already declared, SchemaError for an invalid name or time column, and
         CheckpointError if the checkpoint has a different declaration of the stream, or had it share its source with others.
         """
         self._check_open()
         with self._batch_lock, self._lock:
             if name in self._coordinator.sources:
                 raise NameTakenError(f"stream '{name}' already exists", detail=f"streams: {', '.join(self._coordinator.sources)}")
-            if not isinstance(name, str) or not name.strip():
-                raise SchemaError("a stream needs a name")
+            if not self._coordinator.has_stream(name):  # a checkpoint may have names that are invalid now
+                check_name("stream", name)
             source = to_source(source, self._backend)
             self._coordinator.attach_source(name, source)
             self._coordinator.declare_stream(Stream(name, source.schema, time, parse_duration(watermark)), source)
@@ -190,8 +197,9 @@ class Session:
         `Query.wait_live` waits until the query is live. In a recovered session, adding a live query again with the same name and
         text returns the existing query.
 
-        Raises SqlError for an invalid query, NameTakenError if the name or the sink's directory is in use, SinkError for an
-        unknown sink, and SessionError if `past` is not possible for the query. A refused query has no effect on others.
+        Raises SqlError for an invalid query, SchemaError for an invalid name, NameTakenError if the name or the sink's directory
+        is in use, SinkError for an unknown sink, and SessionError if `past` is not possible for the query. A refused query has
+        no effect on others.
         """
         self._check_open()
         text, own_budget = sql_of(sql), None if budget is None else QueryBudget.parse(budget)
@@ -288,11 +296,15 @@ class Session:
         optionally the types of its `arguments`, as for `hr.function`. A recovered session already has the functions of its
         checkpoint. A new function replaces a registered one of the same name.
 
-        Raises NameTakenError if a query calls the function to replace, and SchemaError for an invalid name or type, or for code
-        that cannot be stored.
+        Raises NameTakenError if a query calls the function to replace, SchemaError for an invalid name or type, or for code
+        that cannot be stored, and SessionError if the session was opened with `functions=False`.
         """
         registered = function if isinstance(function, Function) else build_function(function, code, returns, arguments)
         self._check_open()
+        if not self._allows_functions:
+            raise SessionError(
+                f"function '{registered.name}' is refused: this session takes no functions", hint="open it with functions=True"
+            )
         with self._batch_lock, self._lock:
             register_udf(self._coordinator, registered.name, registered.code, registered.result, registered.arguments)
         return registered

@@ -273,6 +273,7 @@ def test_the_page_reconnects_after_a_restart_of_the_service(page: Page, service:
 @pytest.fixture
 def guarded(browser: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
     (tmp_path / "tokens").write_text(f"admin ann {TOKEN}\n")
+    (tmp_path / "tokens").chmod(0o600)
     service = ServiceProcess(tmp_path / "checkpoint", "--tokens", str(tmp_path / "tokens"))
     service.start()
     yield from open_page(browser, service, request)

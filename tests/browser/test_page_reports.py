@@ -27,7 +27,8 @@ def report_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
         (folder / "out" / name).mkdir(parents=True)
         shutil.copy(RECORDED / f"{name}.json", folder / "out" / name / "result.json")
         write_report(folder / "out" / name)
-    (folder / "tokens").write_text(f"read ann {TOKEN}\n")
+    (folder / "tokens").write_text(f"admin ann {TOKEN}\n")
+    (folder / "tokens").chmod(0o600)
     process = ServiceProcess(folder / "checkpoint", "--reports", str(folder / "out"), "--tokens", str(folder / "tokens"))
     process.start()
     yield process

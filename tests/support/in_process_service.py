@@ -21,6 +21,8 @@ from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry
 from headrace.service.host import ServiceHost
 from headrace.service.server import Server
+from headrace.service.tls import load_tls_context
+from support.certificates import Certificate
 
 COLUMNS = "user_id INT, gem_pack INT, price DOUBLE, time TIMESTAMP"
 COUNT_QUERY = "SELECT window_start, COUNT(*) AS n, SUM(price) AS total FROM TUMBLE(purchases, '1 second')"
@@ -62,8 +64,8 @@ def shorten_pauses(session: hr.Session) -> None:
 class _ObservedServer(Server):
     """A server with an event that is set when it has started or ended."""
 
-    def __init__(self, host: ServiceHost) -> None:
-        super().__init__(host)
+    def __init__(self, host: ServiceHost, tls: ssl.SSLContext | None) -> None:
+        super().__init__(host, tls)
         self.started_or_ended = threading.Event()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -88,9 +90,12 @@ class Service:
         tokens: TokenRegistry | None = None,
         reports: Path | None = None,
         origins: Sequence[str] = (),
+        allowed_roots: Sequence[Path] = (),
+        certificate: Certificate | None = None,
     ) -> None:
         self._checkpoint, self._limits, self._tokens = checkpoint, limits or ServiceLimits(), tokens or TokenRegistry()
-        self._reports, self._origins = reports, origins
+        self._reports, self._origins, self.allowed_roots = reports, origins, allowed_roots
+        self._certificate = certificate
         self.port = 0
         self._start()
 
@@ -98,17 +103,26 @@ class Service:
         self.session = hr.Session(self._checkpoint, backend="local", partitions=2)
         shorten_pauses(self.session)
         self._batch_at_start = self.session.last_batch
-        self.host = ServiceHost(self.session, self._tokens, self._limits, reports=self._reports, origins=self._origins)
+        self.host = ServiceHost(
+            self.session,
+            self._tokens,
+            self._limits,
+            reports=self._reports,
+            origins=self._origins,
+            allowed_roots=self.allowed_roots,
+        )
         self.listening = socket.create_server(("127.0.0.1", self.port))
         self.port = self.listening.getsockname()[1]
         self.host.notifier.poll_seconds = _TICK_SECONDS
-        self._server = _ObservedServer(self.host)
+        tls = None if self._certificate is None else load_tls_context(self._certificate.chain, self._certificate.key)
+        self._server = _ObservedServer(self.host, tls)
         self._thread = threading.Thread(target=self._server.run, args=([self.listening],), daemon=True)
         self._thread.start()
         assert self._server.started_or_ended.wait(20), "the service does not start"
         assert self._server.started, "the service ended"
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=20, verify=NO_TLS)
+        self.url = f"{'http' if self._certificate is None else 'https'}://127.0.0.1:{self.port}"
+        trusted = NO_TLS if self._certificate is None else ssl.create_default_context(cafile=str(self._certificate.chain))
+        self.http = httpx.Client(base_url=self.url, timeout=20, verify=trusted)
 
     def restart(self) -> None:
         """Stop the service and start it again on the same checkpoint and port."""

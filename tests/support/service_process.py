@@ -29,7 +29,7 @@ def run_service(*words: str, backend: str = "local") -> Iterator[tuple[str, subp
         output = ""
         for line in process.stderr:
             output += line
-            if address := re.search(r"headrace serves (http://\S+?),", line):
+            if address := re.search(r"headrace serves (https?://\S+?),", line):
                 wait_until(partial(is_healthy, address[1].replace("0.0.0.0", "127.0.0.1")))
                 yield address[1], process
                 return
@@ -49,7 +49,7 @@ def kill_process(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def is_healthy(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/v1/health", timeout=5).status_code == 200
+        return httpx.get(f"{url}/v1/health", timeout=5, verify=not url.startswith("https")).status_code == 200
     except httpx.TransportError:
         return False
 

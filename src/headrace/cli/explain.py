@@ -15,6 +15,7 @@ import typer
 
 from headrace.cli.session_file import SessionFile
 from headrace.errors import HeadraceError
+from headrace.model.names import check_name
 from headrace.model.stream import Stream
 from headrace.plan.derived import AnyQuery
 from headrace.plan.sliding_join import SlidingJoinQuery
@@ -134,12 +135,21 @@ def command(
     """Show the shared operators and the queries that use them; reads no data except the columns of files without a schema."""
     if (form and not as_graph) or (as_graph and as_json) or (form or "text") not in GRAPH_FORMATS:
         raise typer.BadParameter(f"--graph takes one of {', '.join(GRAPH_FORMATS)}, and excludes --json")
-    sharing = plan_session_file(SessionFile.load(file), partitions)
+    session_file = SessionFile.load(file)
+    _check_names(session_file)
+    sharing = plan_session_file(session_file, partitions)
     text = _render_plans(sharing, form or "text" if as_graph else "", as_json=as_json)
     if out is None:
         print(text, end="")
     else:
         _write_file(out, text)
+
+
+def _check_names(file: SessionFile) -> None:
+    """Check names as a session with a new checkpoint does; `run` may resume one with names of older versions."""
+    for kind, entries in (("stream", file.streams), ("query", file.queries)):
+        for entry in entries:
+            check_name(kind, entry.name)
 
 
 def _render_plans(sharing: SharedPlans, form: str, *, as_json: bool) -> str:

@@ -331,8 +331,13 @@ def _check_bounded(settings: RunSettings) -> None:
 def _run_session(settings: RunSettings) -> dict[str, Any]:
     console = progress_console(as_json=settings.as_json)
     with console.status(f"starting {'Spark' if settings.backend is BackendName.spark else 'the session'} …"):
-        rows, master = settings.file.rows_per_batch or ROWS_PER_BATCH, settings.file.master or "local[*]"
-        session = Session(settings.checkpoint, backend=settings.backend.value, rows_per_batch=rows, master=master)
+        session = Session(
+            settings.checkpoint,
+            backend=settings.backend.value,
+            rows_per_batch=settings.file.rows_per_batch or ROWS_PER_BATCH,
+            master=settings.file.master or "local[*]",
+            functions=settings.file.functions,
+        )
     error: HeadraceError | None = None
     with session:
         _declare_streams(session, settings)

@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from headrace.service.admission import ServiceLimits
 from headrace.service.auth import TokenRegistry, is_loopback
 from headrace.service.host import ServiceHost
 from headrace.service.server import Server
+from headrace.service.tls import load_tls_context
 from headrace.session import ROWS_PER_BATCH, Session
 
 _DEMO_QUERIES = 6
@@ -41,6 +43,10 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Token file: a role (read, write, admin), a user and a token on each line."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate chain, in PEM: serve HTTPS instead of HTTP.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Key of --tls-cert, in PEM, not encrypted.")] = None,
     latency: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Latency bound: reject queries that would make micro-batches longer.")
     ] = None,
@@ -52,9 +58,16 @@ def command(
         list[str] | None,
         typer.Option("--origin", metavar="URL", help="Allow a web origin (CORS), such as https://board.example; repeatable."),
     ] = None,
+    allowed_roots: Annotated[
+        list[Path] | None,
+        typer.Option("--allow-root", metavar="DIR", help="Let requests declare streams over files below DIR; repeatable."),
+    ] = None,
     reports: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of `headrace bench` results, whose reports the page shows.")
     ] = Path("bench-out"),
+    no_functions: Annotated[
+        bool, typer.Option("--no-functions", help="Refuse a checkpoint that has functions, whose code would run in this service.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as a JSON object on standard output.")] = False,
     interval: Annotated[float, typer.Option(help="Minimum seconds from one micro-batch to the next.", min=0)] = 0.25,
 ) -> None:
@@ -66,6 +79,7 @@ def command(
     session_file = None if file is None else SessionFile.load(file, require_queries=False)
     service_limits = ServiceLimits(latency_s=latency).with_overrides(limits or ())
     allowed_origins = [_parse_origin(origin) for origin in origins or ()]
+    tls = _load_tls(tls_cert, tls_key)
     console = Console(stderr=True)
     backend.check_available()
     # The thread that drives micro-batches makes many small calls to Spark and reacquires the GIL after each. While readers are
@@ -80,18 +94,29 @@ def command(
         console.print(f"starting on {backend.value} …", style="dim")
         rows = session_file.rows_per_batch if session_file and session_file.rows_per_batch else ROWS_PER_BATCH
         master = (session_file.master if session_file else None) or "local[*]"
-        session = stack.enter_context(Session(folder, backend=backend.value, rows_per_batch=rows, master=master))
+        functions = not no_functions and (session_file is None or session_file.functions)
+        session = stack.enter_context(
+            Session(folder, backend=backend.value, rows_per_batch=rows, master=master, functions=functions)
+        )
         _install_session(session, session_file, console, demo=demo)
         accepted_tokens = token_file_tokens or _load_tokens(host, folder, console)
         service = ServiceHost(
-            session, accepted_tokens, service_limits, interval=interval, reports=reports.expanduser(), origins=allowed_origins
+            session,
+            accepted_tokens,
+            service_limits,
+            interval=interval,
+            reports=reports.expanduser(),
+            origins=allowed_origins,
+            allowed_roots=[root.expanduser() for root in allowed_roots or ()],
         )
-        address = f"http://{_format_host(host)}:{listening.getsockname()[1]}"
+        address = f"{'http' if tls is None else 'https'}://{_format_host(host)}:{listening.getsockname()[1]}"
         if as_json:
             print(json.dumps({"url": address, "checkpoint": str(folder), "tokens": accepted_tokens.required}), flush=True)
         console.print(f"headrace serves [bold]{address}[/bold], open it in a browser; Ctrl-C stops the service")
+        if tls is None and not is_loopback(host):
+            console.print("tokens and rows travel unencrypted; --tls-cert and --tls-key encrypt them", style="yellow")
         with _exit_on_signal():
-            Server(service).run(sockets=[listening])
+            Server(service, tls).run(sockets=[listening])
 
 
 @contextlib.contextmanager
@@ -115,6 +140,14 @@ def _choose_checkpoint(session_file: SessionFile | None, chosen: Path | None, st
     if session_file is not None and session_file.checkpoint is not None:
         return session_file.checkpoint
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-")))
+
+
+def _load_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise typer.BadParameter("--tls-cert and --tls-key need each other")
+    return load_tls_context(certificate.expanduser(), key.expanduser())
 
 
 def _load_tokens(host: str, checkpoint: Path, console: Console) -> TokenRegistry:

@@ -3,6 +3,7 @@
     checkpoint = "state"              # optional folder; relative paths, here and below, start at the folder of this file
     rows_per_batch = 100_000          # optional
     master = "local[*]"               # optional, for the Spark back-end
+    functions = false                 # optional: refuse a checkpoint that has functions, whose code would run here
 
     [streams.purchases]
     source = "files"                  # files (the default), rate or tcp
@@ -45,7 +46,10 @@ from headrace.model.time import parse_duration
 
 _KeyTypes = Mapping[str, tuple[type, ...]]
 
-_TOP_KEYS: _KeyTypes = {"checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "streams": (dict,), "queries": (dict,)}
+_TOP_KEYS: _KeyTypes = {
+    "checkpoint": (str,), "rows_per_batch": (int,), "master": (str,), "functions": (bool,), "streams": (dict,),
+    "queries": (dict,),
+}  # fmt: skip
 _STREAM_KEYS: _KeyTypes = {"source": (str,), "time": (str,), "watermark": (str,)}
 _QUERY_KEYS: _KeyTypes = {"sql": (str,), "sink": (str,)}
 _SOURCE_KEYS: Mapping[str, _KeyTypes] = {
@@ -113,6 +117,7 @@ class SessionFile:
     checkpoint: Path | None = None
     rows_per_batch: int | None = None
     master: str | None = None
+    functions: bool = True
 
     @staticmethod
     def load(path: Path, *, require_queries: bool = True) -> SessionFile:
@@ -137,6 +142,7 @@ class SessionFile:
             None if checkpoint is None else _resolve_path(path.parent, checkpoint),
             rows_per_batch,
             top.get("master"),
+            top.get("functions", True),
         )
 
     def make_sink(self, query: QueryEntry, out: Path | None) -> Sink:

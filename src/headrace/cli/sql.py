@@ -54,14 +54,16 @@ class OpenedTarget(NamedTuple):
     is_default: bool = False
 
 
-def open_target(place: str | None, backend: BackendName | None, token: str | None) -> OpenedTarget:
+def open_target(
+    place: str | None, backend: BackendName | None, token: str | None, certificates: Path | None = None
+) -> OpenedTarget:
     """Open the target the user named; by default the service on the default port if it runs, otherwise the demo streams."""
     if place is None and backend is None and _is_service_listening():
-        return _open_service(SERVICE, token, is_default=True)
+        return _open_service(SERVICE, token, certificates, is_default=True)
     if place is not None and (place.startswith(("http://", "https://")) or _ADDRESS_PATTERN.fullmatch(place)):
         if backend is not None:
             raise typer.BadParameter("--backend applies to a session in this process, not to a service")
-        return _open_service(place if "://" in place else f"http://{place}", token)
+        return _open_service(place if "://" in place else f"http://{place}", token, certificates)
     chosen = backend or BackendName.local
     chosen.check_available()
     return _open_session(place, chosen, is_chosen=backend is not None)
@@ -99,9 +101,9 @@ def _is_service_listening() -> bool:
     return True
 
 
-def _open_service(url: str, token: str | None, *, is_default: bool = False) -> OpenedTarget:
+def _open_service(url: str, token: str | None, certificates: Path | None, *, is_default: bool = False) -> OpenedTarget:
     try:
-        return OpenedTarget(open_remote(url, token), f"the service at {url}", is_default)
+        return OpenedTarget(open_remote(url, token, certificates), f"the service at {url}", is_default)
     except HeadraceError as error:
         if not is_default:
             raise
@@ -131,6 +133,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON, one object per line.")] = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="In a script: continue after an error; exit with 1.")] = False,
     token: Annotated[str | None, typer.Option(envvar="HEADRACE_TOKEN", help="Token for a service that requires one.")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificates to trust, in PEM, for a service at https://…")
+    ] = None,
     backend: Annotated[
         BackendName | None, typer.Option(help="Back-end of a session in this process; the default is local.")
     ] = None,
@@ -145,7 +150,7 @@ def command(
     with _exit_on_signals(), contextlib.ExitStack() as stack:
         out = sys.stdout if is_interactive else stack.enter_context(_result_output())
         stack.enter_context(quiet_stdout(wanted=not is_interactive))
-        opened = open_target(place, backend, token)
+        opened = open_target(place, backend, token, tls_ca)
         stack.callback(opened.target.close)
         runner = StatementRunner(opened.target, rows=None if as_json else TERMINAL_ROWS)
         if is_interactive:

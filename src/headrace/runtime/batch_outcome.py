@@ -54,7 +54,7 @@ def record_outcome(
         rows,
         sum(emitted.values()),
         added=tuple(command.id for command in entry.commands if isinstance(command, AddQuery)),
-        removed=tuple(command.id for command in entry.commands if isinstance(command, RemoveQuery)),
+        removed=tuple(c.id for c in entry.commands if isinstance(c, RemoveQuery) and c.id not in failed),
         failed=failed,
         files=tuple(file.key for report in reports for file in report.result_files),
         stage_one_seconds=max((map_report.seconds for map_report in map_reports), default=0.0),

@@ -353,8 +353,11 @@ class Coordinator:
 
         Raises CheckpointError if the checkpoint does not have the same streams share their sources.
         """
-        logged = self.unfinished_entry.streams if self.unfinished_entry else {}
-        self.sources.attach(name, source, recovered=name in self.state.streams or name in logged)
+        self.sources.attach(name, source, recovered=self.has_stream(name))
+
+    def has_stream(self, name: str) -> bool:
+        """Return whether a stream of that name is declared, or was when a batch that is not committed was logged."""
+        return name in self.state.streams or (self.unfinished_entry is not None and name in self.unfinished_entry.streams)
 
     def declare_stream(self, stream: Stream, source: Source) -> None:
         """Declare a stream over an attached source, or let a recovered stream read it.

@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import NameTakenError, NotFoundError, SchemaError, SqlError
-from headrace.model.function import UdfCode, UserFunction
+from headrace.errors import CheckpointError, NameTakenError, NotFoundError, SchemaError, SqlError
+from headrace.model.function import UdfCode, UserFunction, udf_name
 from headrace.runtime.backend import pickle_function
 from headrace.runtime.commands import AddQuery
 from headrace.runtime.coordinator import Coordinator
@@ -208,6 +208,18 @@ def register_udf(
         write_udf(coordinator.checkpoint.store, udf.tag, pickle_function(udf.name, code, digest.modules))
     coordinator.state.udfs = registered.with_udf(udf)
     return udf
+
+
+def check_no_udfs(coordinator: Coordinator) -> None:
+    """Check that no function of the checkpoint can be loaded, dropped ones included; raises CheckpointError with their names."""
+    tags = coordinator.state.udfs.all_tags
+    if tags:
+        names = ", ".join(f"'{udf_name(tag)}'" for tag in tags[:5]) + (f" and {len(tags) - 5} more" if len(tags) > 5 else "")
+        raise CheckpointError(
+            f"checkpoint '{coordinator.checkpoint.path}' has functions, and this session takes none",
+            detail=f"functions: {names}",
+            hint="allow functions if you trust everybody who can write to the checkpoint, or start with a new one",
+        )
 
 
 def drop_udf(coordinator: Coordinator, name: str) -> None:

@@ -29,6 +29,7 @@ _API_DESCRIPTION = """Shared windowed SQL queries on live streams, added and rem
 `/v1/queries/{name}/live` streams them as they are emitted (server-sent events; the id of an event is the position to resume
 from)."""
 
+_API_VERSION = "1"  # of the paths, which start with /v1; the version of headrace is in /v1/health, which needs a token for it
 _CORS_METHODS, _CORS_HEADERS = (
     ("GET", "POST", "PUT", "DELETE"),
     ("Authorization", "Content-Type", "Last-Event-ID"),
@@ -46,7 +47,7 @@ def create_app(host: ServiceHost) -> FastAPI:
             yield
 
     app = FastAPI(
-        title="headrace", version=host.version, description=_API_DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="headrace", version=_API_VERSION, description=_API_DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.host = host
     app.state.reading, app.state.checking = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)

@@ -9,13 +9,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import os
+import re
 import secrets
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from headrace.errors import HeadraceError
+from headrace.model.names import check_name
+from headrace.storage.posix import write_atomically
 
 
 def is_loopback(name: str) -> bool:
@@ -31,12 +36,19 @@ def is_loopback(name: str) -> bool:
 class Role(IntEnum):
     """What a user may do; each role includes those before it.
 
-    `read` reads everything, `write` also changes queries and appends rows, `admin` also declares streams.
+    `read` reads everything but reports, `write` also appends rows, adds queries and changes its own queries, `write:all` also
+    changes the queries of others, `admin` also declares streams and reads reports.
     """
 
     read = 1
     write = 2
-    admin = 3
+    write_all = 3
+    admin = 4
+
+    @property
+    def label(self) -> str:
+        """The role as token files and messages spell it."""
+        return self.name.replace("_", ":")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,10 @@ class Identity:
 
     user: str
     role: Role
+
+    def may_change(self, owner: str) -> bool:
+        """Return whether the user may replace or remove a query of this owner."""
+        return self.role >= Role.write_all or (self.role >= Role.write and self.user == owner)
 
 
 ANONYMOUS_ADMIN = Identity("", Role.admin)
@@ -75,37 +91,81 @@ class TokenRegistry:
 
     @staticmethod
     def load(path: Path) -> TokenRegistry:
-        """Read a file with a role, a user and a token on each line; # starts a comment."""
+        """Read a file with a role, a user and a token on each line; a `#` that starts a word starts a comment.
+
+        Raises HeadraceError, with the line, for anything else, and if other users of the machine can read or write the file.
+        """
         identities: dict[str, Identity] = {}
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise HeadraceError(f"cannot read token file '{path}'", detail=str(error)) from error
-        for number, line in enumerate(lines, 1):
-            words = line.partition("#")[0].split()
+        lines: dict[str, int] = {}
+        for number, line in enumerate(_read_private_file(path).splitlines(), 1):
+            words = _COMMENT_PATTERN.sub("", line).split()
             if not words:
                 continue
-            if len(words) != 3 or words[0] not in Role.__members__:
-                hint = f"write a role ({', '.join(Role.__members__)}), a user and a token: 'write ann 1f0c…'"
-                raise HeadraceError(f"invalid line {number} in token file '{path}'", hint=hint)
-            if len(words[2]) < _MIN_TOKEN_LENGTH:
-                raise HeadraceError(f"the token in line {number} of '{path}' has fewer than {_MIN_TOKEN_LENGTH} characters")
-            identities[words[2]] = Identity(words[1], Role[words[0]])
+            try:
+                token, identity = _parse_entry(words, lines)
+            except HeadraceError as error:
+                message = f"invalid line {number} in token file '{path}': {error.message}"
+                raise HeadraceError(message, detail=error.detail, hint=error.hint) from None
+            identities[token], lines[token] = identity, number
         if not identities:
             raise HeadraceError(f"token file '{path}' has no token")
         return TokenRegistry(identities.items())
 
     @staticmethod
     def create_file(path: Path) -> TokenRegistry:
-        """Write a file with a new token for each role, readable by its owner only, and load it."""
+        """Write a file with a new token for each of the roles read, write and admin, for its owner only, and load it."""
+        lines = [f"{role.label} {role.label} {secrets.token_urlsafe(24)}\n" for role in (Role.read, Role.write, Role.admin)]
+
+        def write_private(hidden: Path) -> None:
+            hidden.touch(mode=0o600)
+            hidden.write_text("".join(lines), encoding="utf-8")
+
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.chmod(0o600)
-        path.write_text("".join(f"{role.name} {role.name} {secrets.token_urlsafe(24)}\n" for role in Role), encoding="utf-8")
+        write_atomically(path, write_private)
         return TokenRegistry.load(path)
 
 
 _MIN_TOKEN_LENGTH = 16
+_COMMENT_PATTERN = re.compile(r"(^|\s)#.*")
+_TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+", re.ASCII)  # the characters of a bearer token in RFC 6750
+_GENERATION_HINT = "make a new token: openssl rand -hex 24"
+_ROLES_BY_LABEL = {role.label: role for role in Role}
+
+
+def _parse_entry(words: Sequence[str], known_lines: Mapping[str, int]) -> tuple[str, Identity]:
+    """Return the token and the identity of a line, given the lines of earlier tokens; messages never quote a token."""
+    hint = f"write a role ({', '.join(_ROLES_BY_LABEL)}), a user and a token: 'write ann 1f0c…'"
+    if len(words) != 3:
+        raise HeadraceError(f"it has {len(words)} words, not 3", hint=hint)
+    label, user, token = words
+    if label not in _ROLES_BY_LABEL:
+        raise HeadraceError(f"unknown role '{label[:40]}'", hint=hint)
+    check_name("user", user)
+    if len(token) < _MIN_TOKEN_LENGTH:
+        raise HeadraceError(f"its token has fewer than {_MIN_TOKEN_LENGTH} characters", hint=_GENERATION_HINT)
+    if not _TOKEN_PATTERN.fullmatch(token):
+        raise HeadraceError("its token has characters that a header cannot carry", hint=_GENERATION_HINT)
+    if token in known_lines:
+        raise HeadraceError(f"its token is also in line {known_lines[token]}", hint=_GENERATION_HINT)
+    return token, Identity(user, _ROLES_BY_LABEL[label])
+
+
+def _read_private_file(path: Path) -> str:
+    """Return the text of a file that only its owner may read and write; raises HeadraceError for any other file."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeadraceError(f"cannot read token file '{path}'", detail=str(error)) from error
+    if os.name == "posix" and mode & _FOREIGN_ACCESS:
+        raise HeadraceError(
+            f"other users can read or write token file '{path}'", detail=f"its mode is {mode & 0o777:o}", hint=f"chmod 600 {path}"
+        )
+    return text
+
+
+_FOREIGN_ACCESS = stat.S_IRGRP | stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH
 
 
 def _digest_token(token: str) -> bytes:

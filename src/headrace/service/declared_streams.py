@@ -6,17 +6,19 @@ import json
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from headrace.connectors import FileSource, MemorySource, RateSource, Source, TcpSource
-from headrace.errors import CheckpointError, HeadraceError
+from headrace.connectors import MemorySource, RateSource, Source, TcpSource
+from headrace.errors import HeadraceError
+from headrace.service.allowed_roots import AllowedRoots, ConfinedFileSource
 from headrace.service.problems import RequestBody
 from headrace.session import Session
-from headrace.storage.posix import replace_file
+from headrace.storage.documents import damaged_error, get_document, put_document
+from headrace.storage.store import Store
 
+STREAMS_FILE = "service-streams.json"
 StreamName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -46,9 +48,9 @@ class FileStream(_BaseDeclaration):
     format: Literal["arrow", "parquet", "csv", "json"] | None = None
     on_error: Literal["fail", "skip"] = "fail"
 
-    def open(self) -> Source:
-        """Return the source."""
-        return FileSource(self.path, schema=self.columns, format=self.format, on_error=self.on_error)
+    def open_within(self, roots: AllowedRoots) -> Source:
+        """Return the source; raises ForbiddenPathError if its path is not below an allowed root."""
+        return ConfinedFileSource(roots, self.path, schema=self.columns, format=self.format, on_error=self.on_error)
 
 
 class RateStream(_BaseDeclaration):
@@ -87,26 +89,24 @@ _DECLARATION_ADAPTER: TypeAdapter[Any] = TypeAdapter(StreamDeclaration)
 class DeclaredStreams:
     """The streams declared by requests; a file in the checkpoint holds them."""
 
-    def __init__(self, session: Session, path: Path) -> None:
-        """Declare the streams of the file."""
-        self._session, self._path, self._add_lock = session, path, threading.Lock()
+    def __init__(self, session: Session, store: Store, roots: AllowedRoots, *, was_served: bool) -> None:
+        """Declare the streams of the file; streams over files must be below `roots`.
+
+        Raises CheckpointError if the file is damaged, or if it is missing from a checkpoint that a service has used before.
+        """
+        self._session, self._store, self._roots, self._add_lock = session, store, roots, threading.Lock()
         self._streams: dict[str, Any] = {}
-        try:
-            content = json.loads(path.read_bytes()) if path.exists() else []
-            streams = [_DECLARATION_ADAPTER.validate_python(declaration) for declaration in content]
-        except ValueError as error:
-            raise CheckpointError(f"'{path}' is damaged", detail=str(error)) from error
-        for stream in streams:
+        for stream in _read_declarations(store, was_served=was_served):
             try:
-                self._declare(stream, stream.open())
+                self._declare(stream, self._open_source(stream))
             except HeadraceError as error:
                 message = f"cannot open stream '{stream.name}', which was declared by a request: {error.message}"
-                hint = error.hint or f"make its source available again; its declaration is in '{path}'"
+                hint = error.hint or f"make its source available again; its declaration is in '{store.name_of(STREAMS_FILE)}'"
                 raise type(error)(message, detail=error.detail, hint=hint) from error
 
     def add(self, stream: Any) -> None:
         """Declare a stream. The file is written before a micro-batch can use the stream, so that a restart finds its source."""
-        source = stream.open()
+        source = self._open_source(stream)
         with self._add_lock:
             if stream.name not in self._streams:  # otherwise `create_stream` rejects it
                 self._write_file([*self._streams.values(), stream])
@@ -116,10 +116,29 @@ class DeclaredStreams:
                 self._write_file(list(self._streams.values()))
                 raise
 
+    def _open_source(self, stream: Any) -> Source:
+        source: Source = stream.open_within(self._roots) if isinstance(stream, FileStream) else stream.open()
+        return source
+
     def _write_file(self, streams: Sequence[Any]) -> None:
-        content = [stream.model_dump(mode="json") for stream in streams]
-        replace_file(self._path, json.dumps(content, indent=1).encode())
+        put_document(self._store, STREAMS_FILE, [stream.model_dump(mode="json") for stream in streams])
 
     def _declare(self, stream: Any, source: Source) -> None:
         self._session.create_stream(stream.name, source, time=stream.time, watermark=stream.watermark)
         self._streams[stream.name] = stream
+
+
+def _read_declarations(store: Store, *, was_served: bool) -> list[Any]:
+    """Return the declarations of the file; create it if the checkpoint was not served before."""
+    if store.find_size(STREAMS_FILE) is None and not was_served:
+        put_document(store, STREAMS_FILE, [])
+    try:
+        content = store.get(STREAMS_FILE)
+        has_older_form = content.startswith(b"[")  # without a check sum
+        declarations = json.loads(content) if has_older_form else get_document(store, STREAMS_FILE)
+        streams = [_DECLARATION_ADAPTER.validate_python(declaration) for declaration in declarations]
+    except (OSError, ValueError) as error:
+        raise damaged_error(store, STREAMS_FILE, error) from error
+    if has_older_form:
+        put_document(store, STREAMS_FILE, declarations)
+    return streams

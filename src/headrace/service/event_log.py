@@ -10,12 +10,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from headrace.session import CommittedBatch, Session
-from headrace.storage.posix import replace_file
+from headrace.storage.append_log import AppendLog
+from headrace.storage.store import Store
 
+EVENTS_FILE = "service-events.jsonl"
 _LOG = logging.getLogger(__name__)
 _MAX_EVENTS = 1_000
 _MAX_FILE_LINES = 10 * _MAX_EVENTS  # in the file, before the oldest are deleted
@@ -23,17 +24,24 @@ _EVENT_TEXTS = {"added": "is live", "removed": "was removed", "failed": "failed"
 
 
 class EventLog:
-    """Events in a JSON-lines file; thread-safe."""
+    """Events in a file of the checkpoint; thread-safe."""
 
-    def __init__(self, session: Session, path: Path) -> None:
-        """Load the newest events of the file."""
-        self._session, self._path, self._lock = session, path, threading.Lock()
-        text = path.read_text(errors="replace") if path.exists() else ""
-        lines = text.splitlines()
-        self._line_count = len(lines)
-        self._ends_mid_line = bool(text) and not text.endswith("\n")  # a crash cut the last line off: start a new one
-        self._events: deque[dict[str, Any]] = deque(_parse_lines(lines), _MAX_EVENTS)
+    def __init__(self, session: Session, store: Store) -> None:
+        """Load the newest events; raises CheckpointError if the file is damaged."""
+        self._session, self._lock = session, threading.Lock()
+        self._log = AppendLog(store, EVENTS_FILE)
+        if _has_older_form(store):
+            self._log.replace(_parse_older_lines(store.get(EVENTS_FILE)))
+        events = self._log.read()
+        self._line_count = len(events)
+        self._events: deque[dict[str, Any]] = deque(events, _MAX_EVENTS)
+        self._is_incomplete = False  # whether an append failed and may have left a part of a line
         self._last_batch = session.last_batch
+
+    @staticmethod
+    def exists(store: Store) -> bool:
+        """Return whether a service of this version has used the checkpoint before."""
+        return store.find_size(EVENTS_FILE) is not None and not _has_older_form(store)
 
     def recent_events(self) -> list[dict[str, Any]]:
         """Return the newest events, oldest first."""
@@ -58,13 +66,13 @@ class EventLog:
 
     def _write_events(self, events: list[dict[str, Any]]) -> None:
         self._line_count += len(events)
-        if self._line_count <= _MAX_FILE_LINES:
-            with self._path.open("a") as file:
-                file.write(("\n" if self._ends_mid_line else "") + _to_json_lines(events))
-            self._ends_mid_line = False
+        if self._line_count <= _MAX_FILE_LINES and not self._is_incomplete:
+            self._is_incomplete = True
+            self._log.append(*events)
         else:
-            replace_file(self._path, _to_json_lines(self._events).encode())
+            self._log.replace(self._events)
             self._line_count = len(self._events)
+        self._is_incomplete = False
 
     def _events_of_batch(self, batch: CommittedBatch) -> Iterator[dict[str, Any]]:
         report = batch.report
@@ -79,13 +87,14 @@ class EventLog:
             yield {"at": batch.at, "batch": report.batch, "kind": kind, "text": text}
 
 
-def _to_json_lines(events: Any) -> str:
-    return "".join(json.dumps(event) + "\n" for event in events)
+def _has_older_form(store: Store) -> bool:
+    """Return whether the file has lines without check sums, of an older version."""
+    return store.find_size(EVENTS_FILE) is not None and store.get(EVENTS_FILE).startswith(b"{")
 
 
-def _parse_lines(lines: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the events of lines; skip damaged lines."""
-    for line in lines[-_MAX_EVENTS:]:
+def _parse_older_lines(content: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the events of lines without check sums; skip damaged lines."""
+    for line in content.splitlines()[-_MAX_EVENTS:]:
         try:
             event = json.loads(line)
         except ValueError:

@@ -21,15 +21,18 @@ from headrace.model.types import Schema
 from headrace.query import Query
 from headrace.runtime.query_stats import QueryStats
 from headrace.service.admission import ServiceLimits, check_latency_bound
-from headrace.service.auth import Identity, TokenRegistry
+from headrace.service.allowed_roots import AllowedRoots
+from headrace.service.auth import Identity, Role, TokenRegistry
 from headrace.service.declared_streams import DeclaredStreams
 from headrace.service.event_log import EventLog
+from headrace.service.failed_attempts import FailedAttempts
 from headrace.service.notifier import BatchNotifier
 from headrace.service.problems import HttpRequestError
 from headrace.service.reports import ReportFolder
 from headrace.service.result_pages import ResultPages
 from headrace.service.subscriptions import SubscriptionHub
 from headrace.session import Session
+from headrace.storage.posix import PosixStore
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
@@ -49,20 +52,26 @@ class ServiceHost:
         interval: float = 0.0,
         reports: Path | None = None,
         origins: Sequence[str] = (),
+        allowed_roots: Sequence[Path] = (),
     ) -> None:
         """Take a session whose streams are declared; micro-batches start at least `interval` seconds apart.
 
         `reports` is the folder of benchmark reports, which may be missing. `origins` are the web origins that CORS allows.
+        `allowed_roots` are the folders whose files requests may name.
         """
         self.session, self.tokens, self.limits, self.origins = session, tokens, limits, origins
         folder = session.checkpoint_path
-        self.event_log = EventLog(session, folder / "service-events.jsonl")
+        store = PosixStore(folder)
+        was_served = EventLog.exists(store)
+        roots = AllowedRoots(allowed_roots, folder)
+        self.declared_streams = DeclaredStreams(session, store, roots, was_served=was_served)  # its file before the log's
+        self.event_log = EventLog(session, store)
         session.retain_results(limits.results_bytes, limits.results_batches)
         self.result_pages, self.notifier = ResultPages(session), BatchNotifier(session, self.event_log.record_batches)
         self.subscriptions = SubscriptionHub(self.result_pages, self.notifier, limits.event_rows)
-        self.declared_streams = DeclaredStreams(session, folder / "service-streams.json")
         self.reports = ReportFolder(reports, limits.report_bytes)
         self.version = metadata.version("headrace")
+        self.failed_attempts = FailedAttempts()
         self._started_at = time.monotonic()
         self.reader_count = 0
         self._interval = interval
@@ -88,10 +97,11 @@ class ServiceHost:
     def check_health(self) -> dict[str, Any]:
         """Return whether micro-batches run, with the fields of `Health`."""
         return {
-            "status": "stopped" if self.notifier.is_over else "ok",
-            "detail": self.notifier.failure,
+            "status": "failing" if self.notifier.is_over or self.session.problem else "ok",
+            "detail": self.notifier.failure or self.session.problem or "",
             "batch": self.session.last_batch,
             "queries": len(self.session.queries()),
+            "streams": len(self.session.streams()),
             "uptime_seconds": time.monotonic() - self._started_at,
             "version": self.version,
             "tokens": self.tokens.required,
@@ -128,7 +138,7 @@ class ServiceHost:
         """Add a query for a user; raises if it is rejected."""
         self._check_sql_length(sql)
         with self._change_lock:
-            self._check_query_count(holder)
+            self._check_query_count(holder.user)
             self._check_latency(sql)
             return self.session.add(sql, name=name, owner=holder.user)
 
@@ -136,37 +146,52 @@ class ServiceHost:
         if self.limits.latency_s is not None:
             check_latency_bound(self.session, sql, self.limits.latency_s)
 
-    def _check_query_count(self, holder: Identity, replaced: str | None = None) -> None:
+    def _check_query_count(self, user: str, replaced: str | None = None) -> None:
         """Reject a query above the limits of the service or the user; a query to be replaced does not count."""
         queries = [query for query in self.session.queries() if query.name != replaced]
         waiting = sum(query.status == "accepted" for query in queries)
-        own = sum(query.owner == holder.user for query in queries) if holder.user else 0
+        own = sum(query.owner == user for query in queries) if user else 0
         for count, limit, description, retry_s in (
             (waiting, self.limits.waiting, "queries wait to become live", self._longest_recent_batch()),
             (len(queries), self.limits.queries, "queries exist", 60.0),
-            (own, self.limits.queries_per_user, f"queries belong to user '{holder.user}'", 60.0),
+            (own, self.limits.queries_per_user, f"queries belong to user '{user}'", 60.0),
         ):
             if count >= limit:
                 hint = "try again later" if count == waiting else "remove a query"
                 raise HttpRequestError(429, f"{count} {description}, which is the limit", hint=hint, retry_s=retry_s)
 
     def replace(self, name: str, sql: str, holder: Identity) -> Query:
-        """Replace a query: the old one is removed and the new one added in the same micro-batch, or neither."""
+        """Replace a query: the old one is removed and the new one added in the same micro-batch, or neither.
+
+        The owner stays the same. Raises HttpRequestError if the query belongs to another user.
+        """
         self._check_sql_length(sql)
         with self._change_lock:
-            self._check_query_count(holder, replaced=name)
+            owner = self._check_owner(name, holder)
+            self._check_query_count(owner, replaced=name)
             self._check_latency(sql)
-            return self.session.replace(name, sql, owner=holder.user)
+            return self.session.replace(name, sql, owner=owner)
 
     def check(self, sql: str) -> pa.Schema:
         """Return the output columns of a query without adding it; raises if the query is invalid."""
         self._check_sql_length(sql)
         return self.session.check(sql)
 
-    def remove(self, name: str) -> None:
-        """Remove a query; its results stay readable."""
+    def remove(self, name: str, holder: Identity) -> None:
+        """Remove a query; its results stay readable. Raises HttpRequestError if the query belongs to another user."""
         with self._change_lock:
+            self._check_owner(name, holder)
             self.session.remove(name)
+
+    def _check_owner(self, name: str, holder: Identity) -> str:
+        """Return the owner of a query; raises HttpRequestError if the user may not change queries of that owner."""
+        owner = self.session.query(name).owner
+        if not holder.may_change(owner):
+            message = f"query '{name}' belongs to user '{owner}'" if owner else f"query '{name}' belongs to the service"
+            own = f"of user '{owner}', or one " if owner else ""
+            hint = f"use a token {own}with the role {Role.write_all.label}, or add a query of your own under another name"
+            raise HttpRequestError(403, f"{message}; user '{holder.user}' may not change it", hint=hint)
+        return owner
 
     async def wait_until_live(self, query: Query, seconds: float) -> bool:
         """Wait until a query is live or finished; False if it is still waiting after `seconds`."""

@@ -21,11 +21,17 @@ from headrace.errors import (
     log_internal_error,
 )
 
+
+class ForbiddenPathError(HeadraceError):
+    """A request names a file that requests may not name."""
+
+
 _STATUS_BY_ERROR: tuple[tuple[type[HeadraceError], int], ...] = (
     (SqlError, 422),
     (SchemaError, 422),
     (NotFoundError, 404),
     (NameTakenError, 409),
+    (ForbiddenPathError, 403),
     (SessionError, 409),
     (InternalError, 500),
     (HeadraceError, 422),

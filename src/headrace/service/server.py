@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -81,9 +83,9 @@ class _HttpConnection(H11Protocol):
 class Server(uvicorn.Server):
     """Serves a host on sockets that are already bound."""
 
-    def __init__(self, host: ServiceHost) -> None:
-        """Configure uvicorn; `run` starts serving."""
-        self._host = host
+    def __init__(self, host: ServiceHost, tls: ssl.SSLContext | None = None) -> None:
+        """Configure uvicorn; `run` starts serving, with a TLS context by HTTPS only."""
+        self._host, self._tls = host, tls
         connection = partial(_HttpConnection, idle_timeout=host.limits.patience_s, max_connections=host.limits.connections)
         super().__init__(
             uvicorn.Config(
@@ -93,15 +95,26 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 ws="websockets-sansio",
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-                backlog=_ACCEPT_BATCH,
             )
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start serving; accept few connections per turn but let many wait (asyncio has one setting for both)."""
-        await super().startup(sockets)
+        """Start serving; accept few connections per turn but let many wait (asyncio has one setting for both).
+
+        uvicorn would serve the sockets without a limit for TLS handshakes, and clients that send nothing are not counted before.
+        """
+        await super().startup([])
+        loop, timeout = asyncio.get_running_loop(), self._host.limits.patience_s if self._tls else None
         for listening in sockets or ():
+            server = await loop.create_server(
+                self._create_connection, sock=listening, ssl=self._tls, backlog=_ACCEPT_BATCH, ssl_handshake_timeout=timeout
+            )
+            self.servers.append(server)
             listening.listen(_LISTEN_BACKLOG)
+
+    def _create_connection(self) -> asyncio.Protocol:
+        create = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return create(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all subscriptions, then shut down when their connections are closed."""

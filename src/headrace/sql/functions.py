@@ -55,6 +55,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.model.expression import Call, Expression, Literal, column_names
 from headrace.model.function import UserFunction
+from headrace.model.names import check_name
 from headrace.model.types import TIMESTAMP, parse_type, type_name
 from headrace.sql.aggregate_functions import AGGREGATES, UNSUPPORTED_AGGREGATES
 from headrace.sql.casts import cast_implicitly, cast_to
@@ -485,8 +486,9 @@ def list_called_functions(text: str) -> frozenset[str]:
 
 
 def check_function_name(name: str) -> None:
-    """Reject a function name that SQL has built in, or that does not parse as a plain identifier."""
-    if not isinstance(name, str) or quote_identifier(name) != name:
+    """Reject an invalid name, one that SQL has built in, and one that does not parse as a plain identifier."""
+    check_name("function", name)
+    if quote_identifier(name) != name:
         raise SqlError(f"{name!r} cannot be the name of a function", hint="use letters, digits and '_', and no word of SQL")
     if name.lower() in _RESERVED_NAMES:
         raise SqlError(f"function '{name.lower()}' is built in", hint="choose another name")

@@ -39,9 +39,9 @@ class AppendLog:
             self.replace(values)
         return values
 
-    def append(self, value: object) -> None:
-        """Append a value, durably."""
-        self._store.append_line(self._key, _encode_line(value))
+    def append(self, *values: object) -> None:
+        """Append values, durably; after an OSError an incomplete line may be left, and only `replace` may follow."""
+        self._store.append_line(self._key, b"\n".join(_encode_line(value) for value in values))
 
     def replace(self, values: Iterable[object]) -> None:
         """Replace all values, atomically."""

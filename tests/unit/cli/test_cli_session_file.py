@@ -38,7 +38,7 @@ def load_refused(tmp_path: Path, text: str) -> str:
         ("", "has no streams"),
         (STREAM, "has no queries"),
         (STREAM + QUERY + "[other]\n", "unknown key 'other'"),
-        ("checkpoints = 'x'\n" + STREAM + QUERY, "keys: checkpoint, rows_per_batch, master, streams, queries"),
+        ("checkpoints = 'x'\n" + STREAM + QUERY, "keys: checkpoint, rows_per_batch, master, functions, streams, queries"),
         ("rows_per_batch = 'x'\n" + STREAM + QUERY, "'rows_per_batch' in .* is a string, but must be an integer"),
         ("rows_per_batch = 0\n" + STREAM + QUERY, "is 0, but must be positive"),
         ("rows_per_batch = true\n" + STREAM + QUERY, "is true or false, but must be an integer"),

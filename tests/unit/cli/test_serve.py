@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 import headrace as hr
+from headrace.errors import HeadraceError
+from support.certificates import make_certificate
 from support.service_process import COMMAND, TIMEOUT_SECONDS, run_service, wait_until
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -81,9 +83,21 @@ def test_an_address_in_use_is_refused():
 
 
 def test_listening_beyond_loopback_creates_tokens(tmp_path: Path):
-    options = ("--demo", "--host", "0.0.0.0", "--port", "0", "--checkpoint", str(tmp_path / "state"))
-    with run_service(*options) as (url, _):
+    """Also with the other options of access: TLS, an allowed root, no functions."""
+    chain, key = make_certificate(tmp_path, "service")
+    (tmp_path / "open").mkdir()
+    options = ("--demo", "--host", "0.0.0.0", "--port", "0", "--checkpoint", str(tmp_path / "state"), "--no-functions")
+    access = ("--tls-cert", str(chain), "--tls-key", str(key), "--allow-root", str(tmp_path / "open"))
+    with run_service(*options, *access) as (url, _):
         address = url.replace("0.0.0.0", "127.0.0.1")
-        assert httpx.get(f"{address}/v1/queries").status_code == 401
-        token = next(line.split()[2] for line in (tmp_path / "state" / "tokens").read_text().splitlines() if line[:5] == "write")
-        assert hr.connect(address, token=token).queries()
+        assert address.startswith("https://")
+        tokens = {line.split()[0]: line.split()[2] for line in (tmp_path / "state" / "tokens").read_text().splitlines()}
+        with hr.connect(address, verify=chain) as session, pytest.raises(HeadraceError, match="requires a valid token"):
+            session.queries()
+        with hr.connect(address, token=tokens["write"], verify=chain) as session:
+            assert session.queries()
+        with hr.connect(address, token=tokens["admin"], verify=chain) as session:
+            files = {"source": "files", "columns": "k INT, time TIMESTAMP"}
+            session.create_stream("allowed", {**files, "path": str(tmp_path / "open")}, time="time")
+            with pytest.raises(HeadraceError, match="is not below an allowed root"):
+                session.create_stream("refused", {**files, "path": str(tmp_path)}, time="time")

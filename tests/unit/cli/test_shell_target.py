@@ -69,6 +69,12 @@ def test_a_query_is_added_and_removed(target):
     wait_until(lambda: target.query("q").status == "removed")
 
 
+def test_an_invalid_name_is_refused(target):
+    with pytest.raises(HeadraceError, match="invalid query name"):
+        target.add(ROWS, "a\u202eb")
+    assert target.queries() == []
+
+
 def test_names_are_generated(target):
     first, second = target.add(ROWS, None), target.add(ROWS, None)
     assert first.name != second.name
@@ -177,10 +183,13 @@ def test_results_span_several_pages(target, append):
 
 def test_a_service_with_tokens_needs_a_token(tmp_path):
     (tmp_path / "tokens").write_text("read ann a-secret-of-ann-and-nobody-else\n")
+    (tmp_path / "tokens").chmod(0o600)
     with serve_session(TokenRegistry.load(tmp_path / "tokens")) as (url, _):
         with pytest.raises(HeadraceError, match="token") as caught:
             open_remote(url, None)
         assert "--token" in caught.value.hint
+        with pytest.raises(HeadraceError, match=f"'{url}': this service requires a valid token"):
+            open_remote(url, "a-guess-that-is-not-right")
         target = open_remote(url, "a-secret-of-ann-and-nobody-else")
         assert target.streams()[0].name == "t"
         with pytest.raises(HeadraceError, match="has only the role read"):

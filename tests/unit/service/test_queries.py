@@ -28,6 +28,14 @@ def test_a_name_that_is_taken_is_refused(service: Service):
     assert "already exists" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("name", ["..", " a", "a\u202eb", "a\x1b", "a/b", "n" * 201, ""])
+def test_an_invalid_name_is_refused(service: Service, name: str):
+    answer = service.add(name=name)
+    assert answer.status_code == 422
+    assert "name" in answer.text
+    assert service.http.get("/v1/queries").json() == []
+
+
 def test_invalid_sql_is_refused_with_line_and_column(service: Service):
     answer = service.add("SELECT nope\nFROM purchases WHERE pric > 10")
     error = answer.json()

@@ -25,7 +25,7 @@ CARD = {
     "title": "Joins", "scenarios": ["join"], "systems": ["headrace"], "started_at": "2026-11-15T10:00:00+00:00", "runs": 1,
     "failed": 0, "headline": "",
 }  # fmt: skip
-READ = "r" * 20
+WRITE, ADMIN = "w" * 20, "a" * 20
 
 
 def write_minimal_report(folder: Path, *, size: int = 0, **card: object) -> Path:
@@ -179,12 +179,14 @@ def test_invalid_reports_are_skipped(serve: Callable[..., Service], folder: Path
         assert service.http.get(f"/v1/reports/{name}").status_code == 404
 
 
-def test_reports_need_a_token_of_any_role(serve: Callable[..., Service], folder: Path):
+def test_reports_need_the_role_admin(serve: Callable[..., Service], folder: Path):
     write_minimal_report(folder)
-    service = serve(reports=folder, tokens=TokenRegistry([(READ, Identity("rita", Role.read))]))
+    tokens = TokenRegistry([(WRITE, Identity("will", Role.write_all)), (ADMIN, Identity("ada", Role.admin))])
+    service = serve(reports=folder, tokens=tokens)
     for path in ("/v1/reports", "/v1/reports/bench-out", "/v1/reports/none"):
         assert service.http.get(path).status_code == 401
-    allowed = {"Authorization": f"Bearer {READ}"}
+        assert service.http.get(path, headers={"Authorization": f"Bearer {WRITE}"}).status_code == 403
+    allowed = {"Authorization": f"Bearer {ADMIN}"}
     assert [report["name"] for report in service.http.get("/v1/reports", headers=allowed).json()] == ["bench-out"]
     assert service.http.get("/v1/reports/bench-out", headers=allowed).status_code == 200
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.cli.shell.target import TICK_SECONDS, QuerySummary, StreamSummary
-from headrace.client import RemoteQuery, RemoteSession, connect, parse_columns
+from headrace.client import RemoteQuery, RemoteSession, ServiceUnreachableError, connect, parse_columns
 from headrace.errors import HeadraceError
 from headrace.model.stream import Stream
 from headrace.model.types import Schema
@@ -82,17 +83,25 @@ class RemoteTarget:
         return (table if last is None else table.slice(max(0, table.num_rows - last))), page.next
 
 
-def open_remote(url: str, token: str | None) -> RemoteTarget:
-    """Connect to a service and check that it accepts the token; raises its error otherwise."""
-    target = RemoteTarget(connect(url, token=token))
+def open_remote(url: str, token: str | None, certificates: Path | None = None) -> RemoteTarget:
+    """Connect to a service and check that it accepts the token; raises its error otherwise.
+
+    `certificates` is a PEM file with the certificates to trust, for https://; by default those that the system trusts.
+    """
     try:
-        target.streams()
+        session = connect(url, token=token, verify=True if certificates is None else certificates)
+        try:
+            session.streams()
+        except HeadraceError:
+            session.close()
+            raise
+    except ServiceUnreachableError:
+        raise  # it names the address
     except HeadraceError as error:
-        target.close()
         needs_token = "token" in error.message
         hint = "pass a token with --token or in HEADRACE_TOKEN" if needs_token and token is None else error.hint
         raise HeadraceError(f"'{url}': {error.message}", detail=error.detail, hint=hint) from error
-    return target
+    return RemoteTarget(session)
 
 
 def _summarize_stream(info: Mapping[str, Any]) -> StreamSummary:

@@ -57,14 +57,27 @@ def get_host(connection: HTTPConnection) -> ServiceHost:
     return host
 
 
-def authenticate(connection: HTTPConnection) -> Identity:
+async def authenticate(connection: HTTPConnection) -> Identity:
     """Return the identity of a request by its token; raises 401 for a missing or unknown token."""
-    host = get_host(connection)
-    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    identity = host.tokens.identify(token.strip() if scheme.lower() == "bearer" else None)
+    identity = await find_identity(connection)
     if identity is None:
-        raise HttpRequestError(401, "this service requires a valid token", hint="send 'Authorization: Bearer TOKEN'")
+        raise _token_error()
     return identity
+
+
+async def find_identity(connection: HTTPConnection) -> Identity | None:
+    """Return the identity of a request, or None without a token; raises 401 for an unknown token, later after repeated ones."""
+    host, header = get_host(connection), connection.headers.get("authorization")
+    scheme, _, token = (header or "").partition(" ")
+    identity = host.tokens.identify(token.strip() if scheme.lower() == "bearer" else None)
+    if identity is None and header is not None:
+        await host.failed_attempts.delay_answer(connection.client.host if connection.client else "")
+        raise _token_error()
+    return identity
+
+
+def _token_error() -> HttpRequestError:
+    return HttpRequestError(401, "this service requires a valid token", hint="send 'Authorization: Bearer TOKEN'")
 
 
 async def _host_dependency(connection: HTTPConnection) -> ServiceHost:
@@ -72,14 +85,14 @@ async def _host_dependency(connection: HTTPConnection) -> ServiceHost:
 
 
 async def _identity_dependency(connection: HTTPConnection) -> Identity:
-    return authenticate(connection)
+    return await authenticate(connection)
 
 
 def _require_role(role: Role) -> Callable[[Identity], Awaitable[Identity]]:
     async def check_role(holder: Annotated[Identity, Depends(_identity_dependency)]) -> Identity:
         if holder.role < role:
             raise HttpRequestError(
-                403, f"user '{holder.user}' has only the role {holder.role.name}", hint=f"use a token with the role {role.name}"
+                403, f"user '{holder.user}' has only the role {holder.role.label}", hint=f"use a token with the role {role.label}"
             )
         return holder
 

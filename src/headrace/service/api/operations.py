@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+import anyio
+from fastapi import APIRouter, Request, Response
 from fastapi import Query as Parameter
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
-from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess
+from headrace.service.api.common import COMMON_ERRORS, HostDep, LatencyInfo, ReadAccess, find_identity
 from headrace.service.metrics import build_overview, render_metrics
 from headrace.service.problems import Problem
 
 router = APIRouter(tags=["operations"], responses=COMMON_ERRORS)
 
 
-class Health(BaseModel):
-    """The state of the service."""
+class HealthStatus(BaseModel):
+    """What everybody may know of the state of the service."""
 
-    status: str = Field(description="ok or stopped")
-    detail: str = Field(description="Why it stopped.")
+    status: Literal["ok", "failing"] = Field(description="Whether micro-batches run.")
+
+
+class Health(HealthStatus):
+    """The state of the service, for requests with a token, or to a service that requires none."""
+
+    detail: str = Field(description="Why micro-batches do not run.")
     batch: int = Field(description="The last committed micro-batch.")
     queries: int
+    streams: int
     uptime_seconds: float
     version: str
     tokens: bool = Field(description="Whether requests need a token.")
@@ -134,13 +141,14 @@ class BatchInfo(BaseModel):
     failed: int
 
 
-@router.get("/v1/health", responses={503: {"model": Health}})
-def get_health(response: Response, host: HostDep) -> Health:
-    """Return whether micro-batches run; needs no token."""
-    status = host.check_health()
-    if status["status"] != "ok":
+@router.get("/v1/health", responses={503: {"model": Health | HealthStatus}})
+async def get_health(response: Response, request: Request, host: HostDep) -> Health | HealthStatus:
+    """Return whether micro-batches run, without a token; with one, also details. Details can quote rows and paths."""
+    identity = await find_identity(request)
+    health = Health(**await anyio.to_thread.run_sync(host.check_health))
+    if health.status != "ok":
         response.status_code = 503
-    return Health(**status)
+    return health if identity is not None else HealthStatus(status=health.status)
 
 
 @router.get("/v1/plan")

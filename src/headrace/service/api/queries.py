@@ -139,9 +139,9 @@ async def replace_query(
 
 
 @router.delete("/queries/{name}", status_code=204, responses={**NOT_FOUND, **CONFLICT})
-def remove_query(name: str, host: HostDep, _: WriteAccess) -> None:
+def remove_query(name: str, host: HostDep, holder: WriteAccess) -> None:
     """Remove a query; its results stay readable."""
-    host.remove(name)
+    host.remove(name, holder)
 
 
 @router.post("/check")

@@ -128,7 +128,7 @@ async def stream_over_websocket(websocket: WebSocket, name: str) -> None:
     await websocket.accept()
     try:
         host, parameters = get_host(websocket), websocket.query_params
-        authenticate(websocket)
+        await authenticate(websocket)
         query = await anyio.to_thread.run_sync(host.find_query, name, _parse_count("id", parameters.get("id")))
         position, sample = (
             await _resolve_position(host, query, parameters.get("from", "now")),

@@ -67,7 +67,7 @@ function showConnection() {
   const health = get("health");
   say(at("connection-text"), STATES[connection]);
   mark(at("connection"), "data-state", connection);
-  mark(at("connection"), "title", health ? `headrace ${health.version}, up for ${format.seconds(health.uptime_seconds)}` : null);
+  mark(at("connection"), "title", health?.version ? `headrace ${health.version}, up for ${format.seconds(health.uptime_seconds)}` : null);
   const batch = get("overview")?.batch ?? health?.batch;
   say(at("batch"), connection === "ok" && batch >= 0 ? `batch ${format.count(batch)}` : "");
   const lost = connection === "reconnecting" || connection === "stopped";
@@ -75,7 +75,7 @@ function showConnection() {
   say(
     at("lost-text"),
     connection === "stopped"
-      ? `Micro-batches have stopped. ${health?.detail ?? ""}`
+      ? `Micro-batches do not run. ${health?.detail ?? ""}`
       : "The service does not answer. The page shows the last known state and reconnects automatically.",
   );
 }
