@@ -121,7 +121,7 @@ def widen_integers(values: Numbers) -> Numbers:
 
 
 def take(array: pa.Array, indices: Numbers, missing: Mask | None = None) -> pa.Array:
-    """Return the entries at `indices`, which must exist; NULL where `missing`. Checking the bounds would take half as long again."""
+    """Return the entries at `indices`, which must exist; NULL where `missing`. A check of the bounds takes half as long again."""
     return pc.take(array, pa.array(indices, mask=missing), boundscheck=False)
 
 
