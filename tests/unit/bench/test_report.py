@@ -27,6 +27,7 @@ from headrace.bench.report.plots import (
     format_scaled,
     format_seconds,
     make_amount_axis,
+    make_line,
     make_log_axis,
     spread_labels,
 )
@@ -82,6 +83,19 @@ def test_systems_have_a_fixed_order_and_distinct_colours():
     assert order_systems({"storm", "limit", "headrace", "flink", "beam"}) == ["headrace", "flink", "limit", "beam", "storm"]
     known = ["headrace", "flink", "limit", "beam", "storm"]
     assert len({colour_of(sut, known) for sut in known}) == 5
+
+
+def test_colours_of_unknown_systems_are_assigned_by_position():
+    unknown = ["a", "b", "c", "d"]
+    assert [colour_of(sut, ["headrace", *unknown]) for sut in unknown] == [f"var(--other-{n})" for n in (1, 2, 3, 1)]
+    assert colour_of("a") == "var(--other-1)"
+
+
+def test_the_line_of_headrace_is_thicker_than_others():
+    own, other = (make_line(sut, ["headrace", "flink"], x=[1]) for sut in ("headrace", "flink"))
+    assert own["line"] == {"color": "var(--headrace)", "width": 2.5}
+    assert other["line"] == {"color": "var(--flink)", "width": 1.75}
+    assert (own["x"], own["showlegend"]) == ([1], False)
 
 
 def test_headlines_compare_systems_and_report_failures():

@@ -89,3 +89,18 @@ def test_the_longest_time_above_a_limit():
     assert longest_time_above(time, np.array([0, 3, 3, 0, 3, 3, 3, 3, 0, 3.0]), 2.0) == 3.0
     assert longest_time_above(time, np.full(10, 3.0), 2.0) == 9.0
     assert longest_time_above(time, np.full(10, 2.0), 2.0) == 0.0
+
+
+def test_neighbours_count_if_they_are_a_third_of_the_span_apart():
+    trend = measure_trend(np.array([0.0, 1.0, 2.0]), np.array([0.0, 4.0, 3.0]))
+    assert trend is not None
+    assert trend.rising_share == pytest.approx(2 / 3)  # the pairs rise by 4, fall by 1, and rise by 3
+
+
+def test_points_at_one_time_have_no_trend():
+    assert measure_trend(np.full(5, 7.0), np.arange(5.0)) is None
+
+
+def test_the_envelope_of_a_single_sample_is_the_sample():
+    when, lowest, highest = rolling_envelope(np.array([1.0]), np.array([5.0]), 2.0)
+    assert (when.tolist(), lowest.tolist(), highest.tolist()) == ([1.0], [5.0], [5.0])

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 import synthetic
 
+from headrace.bench.driver.client import DriverStatus
+from headrace.bench.measure.sustainable import TrialVerdict
 from headrace.bench.scenarios.scenario import Scenario, list_scenarios
+from headrace.cli.bench import BenchView
 
 
 def test_the_scenarios_are_listed(headrace):
@@ -38,3 +46,48 @@ def test_a_report_without_results_is_refused(headrace, tmp_path):
     assert result.code == 1
     assert f"result '{tmp_path / 'result.json'}' cannot be read" in result.err
     assert "hint: name a directory" in result.err
+
+
+def make_status(second: float, produced: int, read: int) -> DriverStatus:
+    return DriverStatus(int(second * 1e6), produced, read, read, False, 0, 0)
+
+
+def test_without_a_terminal_a_line_is_printed_every_five_seconds(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr("headrace.cli.bench.time", SimpleNamespace(monotonic=lambda: now[0]))
+    out = io.StringIO()
+    with BenchView(Console(file=out, width=20, force_terminal=False)) as view:
+        watcher = view.make_watcher()
+        watcher.on_phase("search of the sustainable rate", 2_000_000.0)
+        for second in range(12):
+            now[0] = 100.0 + second
+            watcher.on_sample(make_status(second, 2_000 * second, 1_500 * second), second, 60.0, None)
+        watcher.on_verdict(TrialVerdict(2_000_000.0, False, "the backlog grew"))
+        watcher.on_phase("warm-up", None)
+        watcher.on_sample(make_status(20, 2_000, 500), 20.0, 60.0, None)
+        now[0] = 200.0
+        watcher.on_sample(make_status(21, 3_000, 500), 21.0, 60.0, None)
+        watcher.on_verdict(TrialVerdict(1_000.0, True))
+    assert out.getvalue().splitlines() == [
+        "search of the sustainable rate, 2.00 M rows/s offered",
+        "  0 s: queue 0",
+        "  5 s: read 1,500 rows/s, queue 2,500",
+        "  10 s: read 1,500 rows/s, queue 5,000",
+        "  2.00 M rows/s not sustained: the backlog grew",
+        "warm-up",
+        "  21 s: queue 2,500",
+        "  1,000 rows/s sustained",
+    ]
+
+
+def test_a_terminal_shows_a_progress_bar_that_ends():
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system=None)
+    with BenchView(console) as view:
+        watcher = view.make_watcher()
+        watcher.on_phase("trial 3", 5_000.0)
+        watcher.on_sample(make_status(1, 10_000, 4_000), 1.0, 60.0, None)
+        view._progress.refresh()
+        assert "trial 3, 5,000 rows/s offered" in out.getvalue()
+        assert "queue 6,000" in out.getvalue()
+    assert not view._progress.live.is_started

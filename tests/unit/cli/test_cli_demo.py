@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import re
 import time
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console, ConsoleDimensions
 
 from headrace.cli.demo import generate_queries, schedule_events
+from headrace.cli.demo_view import render_screen, render_summary
 from headrace.connectors import GENERATORS, RateSource
 from headrace.model.stream import Stream
 from headrace.sql import Catalog, bind_query
@@ -71,3 +75,67 @@ def test_the_schedule_removes_only_live_queries(number):
         assert (event.query.name in live) != event.add
         (live.add if event.add else live.remove)(event.query.name)
     assert len(live) >= number / 2
+
+
+def make_query(name: str, status: str, rows: int) -> SimpleNamespace:
+    row = {"window_start": None, "window_end": 1, "total": 1234.5} if rows else {}
+    handle = SimpleNamespace(deployment_seconds=0.25 * rows) if rows else None
+    definition = SimpleNamespace(name=name, about=f"what {name} asks for")
+    return SimpleNamespace(definition=definition, status=status, handle=handle, row_count=rows, latest_row=row)
+
+
+def make_demo(*queries: SimpleNamespace) -> SimpleNamespace:
+    return SimpleNamespace(
+        live_count=sum(query.status == "live" for query in queries), length=60.0, elapsed_seconds=12.4, event_time_lag=0.5,
+        deployment_seconds=[0.25, 0.5, 4.0], removed_count=sum(query.status == "removed" for query in queries),
+        queries={query.definition.name: query for query in queries}, log=[(1.0, "first"), (2.0, "b"), (3.0, "c"), (4.0, "d")],
+        meter=SimpleNamespace(rows_per_second=2_000_000.0, rows=5_000_000, median_batch_seconds=0.1, batches=7),
+        shared_plans=SimpleNamespace(operators=[], queries={query.definition.name: None for query in queries}),
+    )  # fmt: skip
+
+
+def show(renderable: object, width: int = 130) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(renderable)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_screen_shows_figures_queries_and_the_log():
+    demo = make_demo(make_query("q1", "removed", 3), make_query("q2", "live", 2))
+    lines = show(render_screen(demo, ConsoleDimensions(130, 40)))
+    assert lines[0].startswith("headrace  1 live queries, one pipeline, 0 restarts ━━━")
+    assert lines[0].endswith(" 12 of 60 s")
+    figures = next(line for line in lines if line.startswith("│"))
+    assert [figure.strip() for figure in figures.split("│") if figure.strip()] == [
+        "2.00 M rows/s", "100 ms", "500 ms", "1 live", "500 ms", "0 operators",
+    ]  # fmt: skip
+    header = next(number for number, line in enumerate(lines) if "asks for" in line)
+    assert re.split(r"  +", lines[header].strip()) == ["query", "asks for", "status", "live in", "results", "latest result"]
+    assert [re.split(r"  +", line.strip()) for line in lines[header + 2 : header + 4]] == [
+        ["q2", "what q2 asks for", "live", "500 ms", "2", "NULL", "total 1,234.50"],
+        ["q1", "what q1 asks for", "removed", "750 ms", "3", "NULL", "total 1,234.50"],
+    ]
+    assert lines[header].startswith(" query   asks for ")
+    assert len(lines[header + 1]) == 129, "the table is as wide as the screen"
+    assert [line.split() for line in lines[-3:]] == [["2.0", "s", "b"], ["3.0", "s", "c"], ["4.0", "s", "d"]]
+
+
+def test_a_small_screen_shows_the_newest_live_queries():
+    queries = [make_query(f"q{number}", "removed" if number < 2 else "live", 0) for number in range(8)]
+    lines = show(render_screen(make_demo(*queries), ConsoleDimensions(130, 10)))
+    assert [line.split()[0] for line in lines if "asks for" in line] == ["query", "q5", "q6", "q7"]
+    assert "  … and 5 more, 2 of all removed" in lines
+
+
+def test_the_summary_shows_the_first_lines_of_the_explanation():
+    summary = {
+        "queries": {"added": 3, "removed": 1, "live": 2, "failed": 0}, "batch_seconds": {"median": 0.1, "max": 0.4},
+        "deployment_seconds": None, "rows": 6_000, "seconds": 3.0, "rows_per_second": 2_000.0, "results": 12, "batches": 9,
+        "event_time_lag_seconds": 0.5, "warm_up_seconds": 2.0, "shared_operators": 1,
+    }  # fmt: skip
+    lines = show(render_summary(summary, "\n".join(f"line {number}" for number in range(17))))
+    assert lines[0].startswith("╭─ 3 queries, one pipeline, 0 restarts ─")
+    assert any("6,000 in 3 s = 2,000 rows/s; 12 results" in line for line in lines)
+    assert any("9, 100 ms each (slowest 400 ms)" in line for line in lines)
+    assert any("2 live, 1 removed, 0 failed; 1 shared operators" in line for line in lines)
+    assert lines[-2:] == ["line 13", "… 3 more lines"]

@@ -162,3 +162,25 @@ def test_a_packed_file_whose_parts_were_deleted_is_dropped(tmp_path: Path, monke
     trimmed = log.trim(Retention(max_batches=1), 2)
     assert packer.update(trimmed) is trimmed
     assert not [key for key in store.list("results") if "packed" in key]
+
+
+def test_files_past_their_retention_are_not_packed_and_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(result_log, "PACKED_FILES", 3)
+    store = PosixStore(tmp_path)
+    log = ResultLog(tuple(write_batch(store, batch, {0: 1}) for batch in range(3)), first_kept_batch=3)
+    with pytest.raises(CheckpointError, match="all rows are past their retention"):
+        pack_files(store, log.files, 3)
+    packer = ResultPacker(store)
+    for _ in range(2):
+        assert packer.update(log) is log
+        packer.close()  # a second attempt would need the thread that has ended
+    assert [key for key in store.list("results") if "packed" in key] == []
+
+
+def test_a_packed_file_has_the_rows_that_are_kept_and_the_next_level(tmp_path: Path):
+    store = PosixStore(tmp_path)
+    packed = pack_files(store, tuple(write_batch(store, batch, {0: 1}) for batch in range(4)), 2).file
+    assert (packed.first_batch, packed.last_batch, packed.level) == (2, 3, 1)
+    assert packed.key.startswith("results/0000000000-0000000003-packed-")
+    assert packed.bytes == store.find_size(packed.key)
+    assert pack_files(store, (packed, write_batch(store, 4, {0: 1})), 2).file.level == 2

@@ -120,9 +120,9 @@ def widen_integers(values: Numbers) -> Numbers:
     return values.astype(np.int64) if values.dtype.kind == "i" else values
 
 
-def take(array: pa.Array, indices: Numbers) -> pa.Array:
-    """Return the entries at `indices`."""
-    return pc.take(array, pa.array(indices))
+def take(array: pa.Array, indices: Numbers, missing: Mask | None = None) -> pa.Array:
+    """Return the entries at `indices`, which must exist; NULL where `missing`. A check of the bounds takes half as long again."""
+    return pc.take(array, pa.array(indices, mask=missing), boundscheck=False)
 
 
 Value: TypeAlias = Any  # pa.Array | pa.Scalar; pyarrow ships no types

@@ -120,20 +120,20 @@ class JoinOutput:
         self, spec: OutputSpec, same_output: Sequence[FinishedQuery], rows: JoinedRows, window_ends: Mapping[int, int]
     ) -> None:
         width = rows.sets.shape[1]
-        bits, row_ids = join_kernels.list_rows_by_bit(rows.sets, make_bitmap([query.bit for query in same_output], width))
-        if not bits.size:
+        starts, row_ids = join_kernels.list_rows_by_bit(rows.sets, make_bitmap([query.bit for query in same_output], width))
+        if not row_ids.size:
             return
         query_of_bit, end_of_bit = np.full(width * 64, -1, np.int64), np.zeros(width * 64, np.int64)
         for query in same_output:
             query_of_bit[query.bit], end_of_bit[query.bit] = query.id, window_ends.get(query.bit, 0)
-        queries, ends = query_of_bit[bits], end_of_bit[bits]
+        queries, ends = (np.repeat(of_bit, np.diff(starts)) for of_bit in (query_of_bit, end_of_bit))
         if spec.predicate != TRUE:
             self._record_errors(rows, [spec.predicate], queries, row_ids)
             holds = np.asarray(combine_chunks(rows.evaluate(spec.predicate)).fill_null(False))[row_ids]
             row_ids, queries, ends = row_ids[holds], queries[holds], ends[holds]
         if not row_ids.size:
             return
-        selected = rows.take(row_ids)
+        selected = rows.take_columns(row_ids)
         if window_ends:
             selected.extra_columns[WINDOW_START.name] = from_numbers(ends - spec.span, TIMESTAMP)
             selected.extra_columns[WINDOW_END.name] = from_numbers(ends, TIMESTAMP)

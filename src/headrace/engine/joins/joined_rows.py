@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.engine.compute.columns import combine_chunks
+from headrace.engine.compute.columns import combine_chunks, take
 from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.kernels import join as join_kernels
 from headrace.engine.operators.query_sets import QueryBitmaps
@@ -45,7 +45,7 @@ class ChunkedColumn:
         is_missing = row_ids < 0
         null_mask = is_missing if is_missing.any() else None
         if len(self._arrays) == 1 or len(self) <= self._combine_limit or len(row_ids) > len(self) // _SPARSE_FRACTION:
-            return self.combine_chunks().take(pa.array(row_ids, mask=null_mask))
+            return take(self.combine_chunks(), row_ids, null_mask)
         chunk_of_row = np.searchsorted(self._ends, np.maximum(row_ids, 0), side="right")
         order = np.argsort(chunk_of_row, kind="stable")
         cuts = np.searchsorted(chunk_of_row[order], np.arange(len(self._arrays) + 1))
@@ -53,12 +53,10 @@ class ChunkedColumn:
         for chunk, array in enumerate(self._arrays):
             rows = order[cuts[chunk] : cuts[chunk + 1]]
             first_row = int(self._ends[chunk]) - len(array)
-            chunk_values.append(
-                array.take(pa.array(row_ids[rows] - first_row, mask=None if null_mask is None else null_mask[rows]))
-            )
+            chunk_values.append(take(array, row_ids[rows] - first_row, None if null_mask is None else null_mask[rows]))
         positions = np.empty(len(row_ids), np.int64)
         positions[order] = np.arange(len(row_ids))
-        return pa.concat_arrays(chunk_values).take(pa.array(positions))
+        return take(pa.concat_arrays(chunk_values), positions)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,6 +147,10 @@ class JoinedRows:
             self.sets[row_ids] if sets is None else sets,
             None if self.delta_mask is None else self.delta_mask[row_ids],
         )
+
+    def take_columns(self, row_ids: Integers) -> JoinedRows:
+        """Return the columns of the rows at `row_ids`, for output: the rows have neither query-sets nor delta masks."""
+        return JoinedRows([selection.take(row_ids) for selection in self.selections], np.empty((len(row_ids), 0), np.uint64))
 
     def restrict_sets(self, sets: QueryBitmaps) -> JoinedRows:
         """Return the rows with these query-sets, without the rows whose query-set is empty."""

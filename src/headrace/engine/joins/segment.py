@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.engine.compute.columns import combine_chunks, to_numbers
+from headrace.engine.compute.columns import combine_chunks, take, to_numbers
 from headrace.engine.compute.evaluator import Evaluator
 from headrace.engine.joins.index import HashIndex, IndexCache, IndexKeys, RowIndexes, SortedIndex
 from headrace.engine.joins.joined_rows import Bitmasks, ChunkedColumn, Integers, JoinedRows, JoinTable, TableSelection
@@ -74,10 +74,9 @@ class RowSegment:
 
     def take(self, row_ids: Integers) -> RowSegment:
         """Return the rows at `row_ids`, copied, without indexes."""
-        arrow_ids = pa.array(row_ids)
         return replace(
             self,
-            columns={name: column.take(arrow_ids) for name, column in self.columns.items()},
+            columns={name: take(column, row_ids) for name, column in self.columns.items()},
             sets=self.sets[row_ids],
             delta_mask=None if self.delta_mask is None else self.delta_mask[row_ids],
             insert_batch=None if self.insert_batch is None else self.insert_batch[row_ids],

@@ -12,6 +12,9 @@ from numba import njit
 
 _jit = njit(cache=True, nogil=True, boundscheck=False)
 
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # every product with a power of two has other upper six bits
+_POSITION_OF_PRODUCT = np.argsort(_DE_BRUIJN << np.arange(64, dtype=np.uint64) >> np.uint64(58))
+
 
 @_jit
 def restrict_sets(codes, table, sets):
@@ -266,33 +269,31 @@ def merge_sets(rows, sets, into):
 
 
 @_jit
+def _find_lowest_bit(word):
+    """Return the position of the lowest bit of a word that is not zero."""
+    return _POSITION_OF_PRODUCT[((word & (~word + np.uint64(1))) * _DE_BRUIJN) >> np.uint64(58)]
+
+
+@_jit
 def list_rows_by_bit(sets, mask):
-    """Return (bits, rows): for every bit of the mask, ascending, the rows whose set contains it."""
-    total = 0
-    counts = np.zeros(sets.shape[1] * 64 + 1, np.int64)
+    """Return (starts, rows): the rows whose set contains bit b of the mask are rows[starts[b]:starts[b + 1]], ascending."""
+    starts = np.zeros(sets.shape[1] * 64 + 1, np.int64)
     for i in range(sets.shape[0]):
         for w in range(sets.shape[1]):
             word = sets[i, w] & mask[w]
-            bit = w * 64
             while word:
-                if word & np.uint64(1):
-                    counts[bit + 1] += 1
-                    total += 1
-                word >>= np.uint64(1)
-                bit += 1
-    for b in range(counts.size - 1):
-        counts[b + 1] += counts[b]
-    bits = np.empty(total, np.int64)
-    rows = np.empty(total, np.int64)
+                starts[w * 64 + _find_lowest_bit(word) + 1] += 1
+                word &= word - np.uint64(1)
+    for b in range(starts.size - 1):
+        starts[b + 1] += starts[b]
+    next_position = starts[:-1].copy()
+    rows = np.empty(starts[-1], np.int64)
     for i in range(sets.shape[0]):
         for w in range(sets.shape[1]):
             word = sets[i, w] & mask[w]
-            bit = w * 64
             while word:
-                if word & np.uint64(1):
-                    bits[counts[bit]] = bit
-                    rows[counts[bit]] = i
-                    counts[bit] += 1
-                word >>= np.uint64(1)
-                bit += 1
-    return bits, rows
+                bit = w * 64 + _find_lowest_bit(word)
+                rows[next_position[bit]] = i
+                next_position[bit] += 1
+                word &= word - np.uint64(1)
+    return starts, rows
